@@ -11,20 +11,22 @@
 mod gone;
 mod keeper;
 mod led;
+mod listen;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Request, Response, Stat,
+    Access, ErrorCode, HolderId, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use keeper::Keeper;
+pub(super) use listen::listen;
 
 use gone::{GONE_FOR, Gone};
 
@@ -559,84 +561,6 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(super) fn drop_leases(&self) {
         let entries = core::mem::take(&mut lock(&self.leases.book).entries);
         drop(entries);
-    }
-}
-
-/// Asks what is to be given back, again and again.
-pub(super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
-    let Some((second, wanted, holder)) = weak.upgrade().and_then(|shared| {
-        Some((shared.leases.second.clone()?, shared.leases.wanted.clone(), shared.holder))
-    }) else {
-        return;
-    };
-    let mut busy = Instant::now();
-    loop {
-        let (era, known, sent, wall_ms) = {
-            let Some(shared) = weak.upgrade() else { return };
-            if shared.leases.ended.load(Ordering::Acquire) {
-                return;
-            }
-            let open = shared.tend() || shared.bodies().iter().any(|body| body.open_count() > 0);
-            if open {
-                busy = Instant::now();
-            }
-            let book = lock(&shared.leases.book);
-            (book.era, book.known, Instant::now(), shared.wall_ms())
-        };
-        if busy.elapsed() > IDLE {
-            if timeout(PACE, wanted.notified()).await.is_ok() {
-                busy = Instant::now();
-            }
-            continue;
-        }
-        let answer = second.call(Request::Recalls { holder, era, known, wait_ms: WAIT_MS }).await;
-        let Some(shared) = weak.upgrade() else { return };
-        let paced;
-        match answer {
-            Ok(Response::Recalls { era: 0, .. }) => {
-                shared.begin_era(0).await;
-                drop(shared);
-                for _ in 0..NONE_HERE.as_secs() {
-                    sleep(PACE).await;
-                    if weak.strong_count() == 0 {
-                        return;
-                    }
-                }
-                continue;
-            }
-            Ok(Response::Recalls { era: now, .. }) if now != era => {
-                shared.begin_era(now).await;
-                // One who is told of another era each time waits a little.
-                paced = era != 0 && sent.elapsed() < AGAIN;
-            }
-            Ok(Response::Recalls { believed_ms, last, recalls, .. }) => {
-                // First: the answer that calls one back does not prolong it.
-                shared.recalled(&recalls);
-                let believed = Duration::from_millis(u64::from(believed_ms));
-                let until = Until {
-                    instant: sent + believed,
-                    wall_ms: wall_ms.saturating_add(u64::from(believed_ms)),
-                };
-                let mut book = lock(&shared.leases.book);
-                book.known = last;
-                // Of as many as it can name there may be more, called back before this was asked.
-                if recalls.len() < RECALLS_MAX {
-                    book.until = Some(until);
-                }
-                drop(book);
-                shared.leases.moved.notify_waiters();
-                paced = recalls.is_empty() && sent.elapsed() < PACE;
-            }
-            Ok(_) => paced = true,
-            Err(error) => {
-                tracing::debug!(%error, "the metadata server does not say what is to be given back");
-                paced = true;
-            }
-        }
-        drop(shared);
-        if paced {
-            sleep(PACE).await;
-        }
     }
 }
 

@@ -1,0 +1,90 @@
+//! What is to be given back is asked for, as long as anybody here has something open or leased.
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::sync::Weak;
+
+use sealstone_mds_protocol::{RECALLS_MAX, Request, Response};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::shared::{Shared, lock};
+use super::{AGAIN, IDLE, NONE_HERE, PACE, Until, WAIT_MS};
+use crate::{Devices, Metadata};
+
+/// Asks what is to be given back, again and again.
+pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
+    let Some((second, wanted, holder)) = weak.upgrade().and_then(|shared| {
+        Some((shared.leases.second.clone()?, shared.leases.wanted.clone(), shared.holder))
+    }) else {
+        return;
+    };
+    let mut busy = Instant::now();
+    loop {
+        let (era, known, sent, wall_ms) = {
+            let Some(shared) = weak.upgrade() else { return };
+            if shared.leases.ended.load(Ordering::Acquire) {
+                return;
+            }
+            let open = shared.tend() || shared.bodies().iter().any(|body| body.open_count() > 0);
+            if open {
+                busy = Instant::now();
+            }
+            let book = lock(&shared.leases.book);
+            (book.era, book.known, Instant::now(), shared.wall_ms())
+        };
+        if busy.elapsed() > IDLE {
+            if timeout(PACE, wanted.notified()).await.is_ok() {
+                busy = Instant::now();
+            }
+            continue;
+        }
+        let answer = second.call(Request::Recalls { holder, era, known, wait_ms: WAIT_MS }).await;
+        let Some(shared) = weak.upgrade() else { return };
+        let paced;
+        match answer {
+            Ok(Response::Recalls { era: 0, .. }) => {
+                shared.begin_era(0).await;
+                drop(shared);
+                for _ in 0..NONE_HERE.as_secs() {
+                    sleep(PACE).await;
+                    if weak.strong_count() == 0 {
+                        return;
+                    }
+                }
+                continue;
+            }
+            Ok(Response::Recalls { era: now, .. }) if now != era => {
+                shared.begin_era(now).await;
+                // One who is told of another era each time waits a little.
+                paced = era != 0 && sent.elapsed() < AGAIN;
+            }
+            Ok(Response::Recalls { believed_ms, last, recalls, .. }) => {
+                // First: the answer that calls one back does not prolong it.
+                shared.recalled(&recalls);
+                let believed = Duration::from_millis(u64::from(believed_ms));
+                let until = Until {
+                    instant: sent + believed,
+                    wall_ms: wall_ms.saturating_add(u64::from(believed_ms)),
+                };
+                let mut book = lock(&shared.leases.book);
+                book.known = last;
+                // Of as many as it can name there may be more, called back before this was asked.
+                if recalls.len() < RECALLS_MAX {
+                    book.until = Some(until);
+                }
+                drop(book);
+                shared.leases.moved.notify_waiters();
+                paced = recalls.is_empty() && sent.elapsed() < PACE;
+            }
+            Ok(_) => paced = true,
+            Err(error) => {
+                tracing::debug!(%error, "the metadata server does not say what is to be given back");
+                paced = true;
+            }
+        }
+        drop(shared);
+        if paced {
+            sleep(PACE).await;
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Holders that are gone, by their own word or by their silence.
+
+use std::collections::HashSet;
+
+use super::{GIVE_UP_MS, Holder, LeaseKind, Leases, Table, Who};
+
+impl Leases {
+    /// Forgets holders that were not heard of for long, and what nothing is known of any more. What such a one had to write
+    /// stays: somebody who is in its way has it fenced.
+    pub(crate) fn tidy(&self, forget_ms: u64, now_ms: u64) {
+        let table = &mut *self.table.lock();
+        let gone = |one: &Holder| one.heard_ms.saturating_add(forget_ms.max(GIVE_UP_MS)) < now_ms;
+        let over: HashSet<Who> =
+            table.holders.iter().filter(|(_, one)| gone(one)).map(|(who, _)| who.clone()).collect();
+        if !over.is_empty() {
+            let Table { files, count, .. } = table;
+            for file in files.values_mut() {
+                let before = file.given.len();
+                file.given.retain(|one| one.kind == LeaseKind::Write || !over.contains(&one.who));
+                *count -= before - file.given.len();
+            }
+            for who in &over {
+                if let Some(mut holder) = table.holders.remove(who) {
+                    holder.wake();
+                }
+            }
+        }
+        table.files.retain(|_, file| !file.is_idle(now_ms));
+        if !table.waits(now_ms) {
+            table.back.clear();
+        }
+    }
+
+    /// A holder is gone. Where it is ahead of what is known here its lease stays until somebody is in its way.
+    pub(crate) fn end(&self, who: &Who) {
+        let table = &mut *self.table.lock();
+        let Table { files, count, .. } = table;
+        for file in files.values_mut() {
+            let before = file.given.len();
+            file.given.retain(|one| one.ahead || one.who != *who);
+            *count -= before - file.given.len();
+        }
+        if table.before.remove(who) {
+            table.back.insert(who.clone());
+        }
+        if let Some(mut holder) = table.holders.remove(who) {
+            holder.wake();
+        }
+    }
+}
