@@ -706,6 +706,47 @@ fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
 }
 
 #[test]
+fn who_writes_to_a_file_takes_away_what_it_runs_as() {
+    if !can_mount() || !there("setpriv") {
+        return;
+    }
+    let system = System::start(1);
+    let mount = Mounted::with(&system, "mnt", &["--allow-other"]);
+    let run = |script: &str| sh(mount.place(), script);
+    let user = |script: &str| {
+        run(&format!("setpriv --reuid=71000 --regid=71000 --clear-groups sh -c '{script}'"));
+        run("stat -c %a f")
+    };
+    let set = |mode: &str| run(&format!("chmod {mode} f && stat -c %a f"));
+    run("echo first > f && chmod 666 f");
+    for way in [
+        "echo x >> f",
+        "echo x > f",
+        "truncate -s 3 f",
+        "fallocate -l 9000 f",
+        "dd if=/dev/zero of=f bs=1M count=2 conv=notrunc 2>/dev/null",
+    ] {
+        assert_eq!(set("6777"), "6777\n");
+        assert_eq!(user(way), "777\n", "{way}");
+    }
+    // Who may have what he likes run as others keeps it; where the group runs nothing its bit says something else.
+    set("6777");
+    assert_eq!(run("echo x >> f && truncate -s 9 f && stat -c %a f"), "6777\n");
+    set("6766");
+    assert_eq!(user("echo x >> f"), "2766\n");
+    set("6777");
+    assert_eq!(run("chown 71000 f && stat -c %a f"), "777\n");
+    // One that was made so, and is open since.
+    let open = "exec 3>>g && chmod 4777 g && echo x >&3 && stat -c %a g";
+    assert_eq!(
+        run(&format!(
+            "mkdir -m 777 d && cd d && setpriv --reuid=71000 --regid=71000 --clear-groups sh -c '{open}'"
+        )),
+        "777\n"
+    );
+}
+
+#[test]
 fn what_the_kernel_believes_is_not_there_is_not_opened_unchecked() {
     if !can_mount() || !there("setpriv") {
         return;

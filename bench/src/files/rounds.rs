@@ -14,6 +14,10 @@ use crate::process::whole_cpu_s;
 
 /// A little more than the second for which file systems believe names and attributes by default.
 const STALE: Duration = Duration::from_millis(1100);
+/// Before a stream is written, for all alike: some give the room and the page cache of removed files back at once, some when nobody can
+/// be reading them any more (ten seconds with us), and a virtual machine writes several times as fast to memory that was just freed as to
+/// memory that it has to ask its host for.
+const LET_GO: Duration = Duration::from_secs(13);
 
 /// What one file system did in one turn.
 #[derive(Clone, Debug, Serialize)]
@@ -145,8 +149,10 @@ pub(crate) fn turn(
         }
         Scenario::Stream | Scenario::Devices => {
             let names = if scenario == Scenario::Stream { STREAM } else { DEVICES };
+            thread::sleep(LET_GO);
             turn.measured(names[0], Step::Write, 'w')?;
             turn.crew.aside(Step::Unlink, 'w', true)?;
+            thread::sleep(LET_GO);
             turn.measured(names[1], Step::WriteSync, 's')?;
             turn.measured(names[2], Step::Read, 's')?;
             turn.crew.aside(Step::Unlink, 's', true)?;

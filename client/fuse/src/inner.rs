@@ -20,6 +20,7 @@ use crate::errno::errno;
 use crate::kernel::{Answer, Attributes, Entries, Header, KEEP_CACHE, Reply};
 use crate::pages::Pages;
 use crate::people::People;
+use crate::set_ids::{SetIds, without};
 use crate::table::{self, Handles};
 
 /// Open flags that are ours to act on.
@@ -42,6 +43,7 @@ pub(crate) struct Inner {
     pub(crate) people: People,
     pub(crate) attributes_for: Duration,
     pub(crate) pages: Arc<Pages>,
+    pub(crate) set_ids: SetIds,
 }
 
 /// A name that the kernel gave.
@@ -59,7 +61,30 @@ impl Inner {
     }
 
     pub(crate) fn attr(&self, stat: &Stat) -> Attributes {
-        attributes(self.table.ino(stat.node()), stat, &self.people)
+        self.told(self.table.ino(stat.node()), stat)
+    }
+
+    /// The same of one whose number is known.
+    fn told(&self, ino: u64, stat: &Stat) -> Attributes {
+        self.set_ids.note(ino, stat);
+        attributes(ino, stat, &self.people)
+    }
+
+    /// Somebody changes what is in a file who may not keep what it runs as.
+    pub(crate) async fn take_set_ids(&self, ino: u64) -> Result<(), Errno> {
+        if !self.set_ids.may_have(ino) {
+            return Ok(());
+        }
+        let node = self.node(ino)?;
+        let stat = self.nodes.node(node).await.map_err(|error| errno(&error))?;
+        let mode = without(stat.mode);
+        if mode != stat.mode {
+            let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
+            self.nodes.set(node, change, false).await.map_err(|error| errno(&error))?;
+        }
+        self.set_ids.drop(ino);
+        self.pages.doubt_attributes(ino);
+        Ok(())
     }
 
     /// For how long a name is believed, and the node that it leads to.
@@ -70,7 +95,7 @@ impl Inner {
     /// Tells the kernel of a node, which counts.
     pub(crate) fn entry(&self, reply: Reply, stat: &Stat) {
         let ino = self.table.count(stat);
-        let attributes = attributes(ino, stat, &self.people);
+        let attributes = self.told(ino, stat);
         if !reply.naming(Answer::default().entry(Some(&attributes), self.believed(stat)).as_bytes()) {
             self.table.forget(ino, 1);
         }
@@ -97,7 +122,8 @@ impl Inner {
         (self.files.insert(file), flags)
     }
 
-    pub(crate) async fn open(&self, ino: u64, flags: i32) -> Result<(u64, u32), Errno> {
+    /// `kills`: if it cuts the file, that takes away what it runs as.
+    pub(crate) async fn open(&self, ino: u64, flags: i32, kills: bool) -> Result<(u64, u32), Errno> {
         let node = self.node(ino)?;
         let mode = flags & O_ACCMODE;
         let access = if mode == O_RDONLY { Access::Read } else { Access::Update };
@@ -110,6 +136,9 @@ impl Inner {
         };
         let (file, stat) = opened.map_err(|error| errno(&error))?;
         self.pages.clean(ino).await;
+        if kills && flags & O_TRUNC != 0 {
+            self.take_set_ids(ino).await?;
+        }
         if flags & O_TRUNC != 0 && access != Access::Read && stat.size > 0 {
             let change = NodeChange { size: Some(0), ..NodeChange::default() };
             let stat = self.nodes.set(node, change, true).await.map_err(|error| errno(&error))?;
@@ -151,7 +180,7 @@ impl Inner {
                 }
                 let stat = self.nodes.lookup(parent, name).await.map_err(|error| errno(&error))?;
                 let ino = self.table.count(&stat);
-                match self.open(ino, flags).await {
+                match self.open(ino, flags, who.uid != 0).await {
                     Ok((handle, flags)) => Ok((stat, handle, flags)),
                     Err(error) => {
                         self.table.forget(ino, 1);
@@ -222,9 +251,13 @@ impl Inner {
         &self,
         ino: u64,
         (uid, gid): (Option<u32>, Option<u32>),
-        change: NodeChange,
-        handle: Option<u64>,
+        mut change: NodeChange,
+        (handle, kills): (Option<u64>, bool),
     ) -> Result<Stat, Errno> {
+        if kills && change.mode.is_none() && self.set_ids.may_have(ino) {
+            let stat = self.nodes.node(self.node(ino)?).await.map_err(|error| errno(&error))?;
+            change.mode = Some(without(stat.mode)).filter(|mode| *mode != stat.mode);
+        }
         let named = |change: &NodeChange| NodeChange {
             owner: uid.map(|uid| self.people.user(uid)),
             group: gid.map(|gid| self.people.group(gid)),
@@ -275,7 +308,7 @@ impl Inner {
                 let stat = better.as_ref().unwrap_or(stat);
                 // What found no room was not told, and does not count.
                 let ino = self.table.count(stat);
-                let all = attributes(ino, stat, &self.people);
+                let all = self.told(ino, stat);
                 let told = entries.push((ino, kind), next, name, Some((Some(&all), self.believed(stat))));
                 match told {
                     true => counted.push(ino),
@@ -298,9 +331,10 @@ impl Inner {
         }
     }
 
+    /// `kills`: it takes away what the file runs as.
     pub(crate) async fn allocate(
         &self,
-        handle: u64,
+        (handle, kills): (u64, bool),
         offset: u64,
         length: u64,
         mode: i32,
@@ -313,6 +347,9 @@ impl Inner {
             FALLOC_ZERO_RANGE => true,
             _ => return Err(Errno::OPNOTSUPP),
         };
+        if kills {
+            self.take_set_ids(self.table.ino(file.node())).await?;
+        }
         // Others may have made it longer than we know: zeros reach as far, and it is never cut here.
         let stat = self.nodes.node(file.node()).await.map_err(|error| errno(&error))?;
         if zeroes {

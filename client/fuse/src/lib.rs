@@ -15,6 +15,7 @@ mod listings;
 mod mounted;
 mod pages;
 mod people;
+mod set_ids;
 mod table;
 
 use std::io;

@@ -26,9 +26,10 @@ use crate::attributes::nanoseconds;
 use crate::directory::Directory;
 use crate::errno::errno;
 use crate::inner::{Inner, Who, name};
-use crate::kernel::{Answer, Changes, Handler, Header, LockWish, Operation, Reply, When};
+use crate::kernel::{Answer, Changes, Handler, Header, LockWish, Operation, Reply, When, Writing};
 use crate::pages::Pages;
 use crate::people::People;
+use crate::set_ids::SetIds;
 use crate::table::{self, Handles};
 
 /// Bytes of a block in `statfs`.
@@ -86,6 +87,7 @@ impl Mounted {
             people,
             attributes_for,
             pages,
+            set_ids: SetIds::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -138,12 +140,14 @@ impl Handler for Mounted {
                 self.rename((node, from), (to_parent, to), flags, reply);
             }
             Operation::Link { node: linked, name } => self.link(linked, node, name, reply),
-            Operation::Open { flags } => self.open(node, flags, reply),
+            Operation::Open { flags, kills } => self.open(node, (flags, kills), reply),
             Operation::Create { name, mode, umask, flags } => {
                 self.create(&header, name, (mode, umask), flags, reply);
             }
             Operation::Read { handle, offset, size } => self.read(handle, offset, size, reply),
-            Operation::Write { handle, offset, data } => self.write(handle, (offset, data), reply),
+            Operation::Write { handle, offset, data, kills } => {
+                self.write(Writing { node, handle, offset, kills }, data, reply);
+            }
             Operation::Flush { handle, owner } => self.flush(node, handle, owner, reply),
             Operation::Fsync { handle } => self.fsync(handle, reply),
             Operation::Release { handle, owner, unlock } => {
@@ -183,8 +187,10 @@ impl Handler for Mounted {
             Operation::ListXattr { size } => self.list_xattr(node, size, reply),
             Operation::RemoveXattr { name } => self.remove_xattr(node, name, reply),
             Operation::Allocate { handle, offset, length, mode } => {
-                self.task(|inner| async move {
-                    match inner.allocate(handle, offset, length, mode as i32).await {
+                // The kernel does not say who may keep what the file runs as.
+                let kills = header.uid != 0;
+                self.task(move |inner| async move {
+                    match inner.allocate((handle, kills), offset, length, mode as i32).await {
                         Ok(()) => reply.ok(),
                         Err(error) => reply.error(error),
                     }
@@ -204,15 +210,13 @@ impl Handler for Mounted {
         }
     }
 
-    fn write_whole(
-        &self,
-        (handle, offset): (u64, u64),
-        memory: Vec<u8>,
-        part: Range<usize>,
-        reply: Reply,
-    ) -> Vec<u8> {
-        let memory = match self.inner.file(handle) {
-            Ok(file) => match file.try_write_whole(offset, memory, part.clone()) {
+    fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8> {
+        if to.kills && self.inner.set_ids.may_have(to.node) {
+            self.write(to, &memory[part], reply);
+            return memory;
+        }
+        let memory = match self.inner.file(to.handle) {
+            Ok(file) => match file.try_write_whole(to.offset, memory, part.clone()) {
                 Ok(other) => {
                     reply.bytes(Answer::count(part.len() as u32).as_bytes());
                     return other;
@@ -224,7 +228,7 @@ impl Handler for Mounted {
                 return memory;
             }
         };
-        self.write(handle, (offset, &memory[part]), reply);
+        self.write(to, &memory[part], reply);
         memory
     }
 
@@ -285,7 +289,7 @@ impl Mounted {
         };
         let (who, handle) = ((changes.uid, changes.gid), changes.handle);
         self.task(|inner| async move {
-            match inner.change_owner(ino, who, change, handle).await {
+            match inner.change_owner(ino, who, change, (handle, changes.kills)).await {
                 Ok(stat) => {
                     let believed = inner.nodes.attributes_for(stat.inode);
                     reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
@@ -348,9 +352,9 @@ impl Mounted {
         });
     }
 
-    fn open(&self, ino: u64, flags: i32, reply: Reply) {
-        self.task(|inner| async move {
-            match inner.open(ino, flags).await {
+    fn open(&self, ino: u64, (flags, kills): (i32, bool), reply: Reply) {
+        self.task(move |inner| async move {
+            match inner.open(ino, flags, kills).await {
                 Ok((handle, flags)) => {
                     if !reply.naming(Answer::default().open(handle, flags).as_bytes()) {
                         drop(inner.files.remove(handle));
@@ -404,9 +408,20 @@ impl Mounted {
         });
     }
 
-    fn write(&self, handle: u64, (offset, data): (u64, &[u8]), reply: Reply) {
+    fn write(&self, to: Writing, data: &[u8], reply: Reply) {
+        let Writing { node, handle, offset, kills } = to;
         let file = or_reply!(reply, self.inner.file(handle));
         let written = Answer::count(data.len() as u32);
+        if kills && self.inner.set_ids.may_have(node) {
+            let data = data.to_vec();
+            return self.task(move |inner| async move {
+                or_reply!(reply, inner.take_set_ids(node).await);
+                match file.write(offset, &data).await {
+                    Ok(()) => reply.bytes(written.as_bytes()),
+                    Err(error) => reply.error(errno(&error)),
+                }
+            });
+        }
         // While there is memory no task is needed, and the bytes are copied once.
         match file.try_write(offset, data) {
             Ok(true) => reply.bytes(written.as_bytes()),

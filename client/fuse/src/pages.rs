@@ -73,6 +73,10 @@ impl Pages {
         tokio::task::spawn_blocking(move || dropping.pages.channel.drop_pages(dropping.ino));
     }
 
+    pub(crate) fn doubt_attributes(&self, ino: u64) {
+        self.channel.doubt_attributes(ino);
+    }
+
     fn ino(&self, inode: InodeId) -> u64 {
         if inode == self.root { 1 } else { inode.0 }
     }

@@ -52,7 +52,8 @@ const FEATURES: u32 = ASYNC_READ
     | PARALLEL_DIRECTORIES
     | MAX_PAGES
     | CACHE_LINKS
-    | TELL_UMASK;
+    | TELL_UMASK
+    | WRITES_TAKE_SET_IDS;
 const ASYNC_READ: u32 = 1 << 0;
 const RANGE_LOCKS: u32 = 1 << 1;
 const WHOLE_LOCKS: u32 = 1 << 10;
@@ -67,6 +68,9 @@ const MAX_PAGES: u32 = 1 << 22;
 const CACHE_LINKS: u32 = 1 << 23;
 /// The kernel says what a maker masks, and whoever makes it decides.
 const TELL_UMASK: u32 = 1 << 6;
+/// What a file runs as is taken away here when somebody writes to it who may not keep it; the kernel says so, and does not ask whether
+/// there is anything of the kind before each write.
+const WRITES_TAKE_SET_IDS: u32 = 1 << 28;
 /// The kernel checks access control lists, together with owners and permission bits.
 const LISTS: u32 = 1 << 20;
 
@@ -76,13 +80,23 @@ pub(crate) trait Handler: Send + Sync + 'static {
     fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply);
     /// Answers a write of as many bytes as one carries, which are a part of this memory. It may be kept: what comes back is
     /// for the next requests, and as large.
-    fn write_whole(&self, to: (u64, u64), memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8>;
+    fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8>;
     /// The kernel counts less on a node.
     fn forget(&self, node: u64, count: u64);
     /// Runs a task in the background.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
     /// While this lives, this thread may begin what tasks go on with.
     fn enter(&self) -> tokio::runtime::EnterGuard<'_>;
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writing {
+    pub(crate) node: u64,
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    /// It takes away what the file runs as.
+    pub(crate) kills: bool,
 }
 
 /// The device.
@@ -213,10 +227,11 @@ impl Channel {
         let mut start = request_start(&memory);
         while let Some(length) = self.read(&mut memory[start..])? {
             match parse(&memory[start..start + length]) {
-                Ok((header, Operation::Write { handle, offset, data })) if data.len() == WRITE_MAX => {
+                Ok((header, Operation::Write { handle, offset, data, kills })) if data.len() == WRITE_MAX => {
+                    let to = Writing { node: header.node, handle, offset, kills };
                     let part = start + WRITE_HEAD..start + length;
                     let reply = self.expect(header, false);
-                    memory = handler.write_whole((handle, offset), memory, part, reply);
+                    memory = handler.write_whole(to, memory, part, reply);
                     start = request_start(&memory);
                 }
                 Ok((header, operation)) => self.dispatch(handler, header, operation),

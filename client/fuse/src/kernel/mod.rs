@@ -6,7 +6,7 @@ mod place;
 mod wire;
 
 pub(crate) use answer::{Answer, Attributes, CACHE_DIRECTORY, Entries, KEEP_CACHE};
-pub(crate) use channel::{Channel, Handler, Reply};
+pub(crate) use channel::{Channel, Handler, Reply, Writing};
 pub use place::{MountError, check_place, helper};
 pub(crate) use place::{mount, read_ahead};
 pub(crate) use wire::{Changes, Header, LockWish, Operation, Unreadable, When, forgets, parse};

@@ -27,6 +27,10 @@ pub(crate) enum When {
     At { seconds: i64, nanoseconds: u32 },
 }
 
+/// Flags by which a request takes away what a file runs as.
+const OPEN_KILLS: u32 = 1;
+const WRITE_KILLS: u32 = 1 << 2;
+
 /// What SETATTR changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
@@ -37,6 +41,8 @@ pub(crate) struct Changes {
     pub(crate) size: Option<u64>,
     pub(crate) atime: Option<When>,
     pub(crate) mtime: Option<When>,
+    /// It takes away what the file runs as.
+    pub(crate) kills: bool,
 }
 
 /// A byte-range or whole-file lock.
@@ -102,6 +108,8 @@ pub(crate) enum Operation<'a> {
     },
     Open {
         flags: i32,
+        /// If it cuts the file, that takes away what it runs as.
+        kills: bool,
     },
     Read {
         handle: u64,
@@ -112,6 +120,8 @@ pub(crate) enum Operation<'a> {
         handle: u64,
         offset: u64,
         data: &'a [u8],
+        /// It takes away what the file runs as.
+        kills: bool,
     },
     StatFs,
     Release {
@@ -286,15 +296,16 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
             Operation::Rename { to_parent, from: fields.name()?, to: fields.name()?, flags: 0 }
         }
         13 => Operation::Link { node: fields.u64()?, name: fields.name()? },
-        14 => Operation::Open { flags: fields.u32()? as i32 },
+        14 => Operation::Open { flags: fields.u32()? as i32, kills: fields.u32()? & OPEN_KILLS != 0 },
         15 => {
             let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
             Operation::Read { handle, offset, size }
         }
         16 => {
             let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
-            fields.skip(20)?;
-            Operation::Write { handle, offset, data: fields.bytes(size as usize)? }
+            let kills = fields.u32()? & WRITE_KILLS != 0;
+            fields.skip(16)?;
+            Operation::Write { handle, offset, data: fields.bytes(size as usize)?, kills }
         }
         17 => Operation::StatFs,
         18 => {
@@ -388,6 +399,7 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
         atime: when(1 << 4, 1 << 7, atime, atime_ns),
         mtime: when(1 << 5, 1 << 8, mtime, mtime_ns),
         handle: (valid & 1 << 6 != 0).then_some(handle),
+        kills: valid & 1 << 11 != 0,
     })
 }
 
@@ -436,10 +448,11 @@ mod tests {
         let mut body = 3u64.to_ne_bytes().to_vec();
         body.extend(4096u64.to_ne_bytes());
         body.extend(5u32.to_ne_bytes());
-        body.extend([0; 20]);
+        body.extend(WRITE_KILLS.to_ne_bytes());
+        body.extend([0; 16]);
         body.extend(b"bytes");
         let bytes = request(16, &body);
-        let write = Operation::Write { handle: 3, offset: 4096, data: b"bytes" };
+        let write = Operation::Write { handle: 3, offset: 4096, data: b"bytes", kills: true };
         assert_eq!(parse(&bytes).unwrap().1, write);
         // One byte less than it says.
         body.pop();
