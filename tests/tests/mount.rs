@@ -736,6 +736,8 @@ fn who_writes_to_a_file_takes_away_what_it_runs_as() {
     assert_eq!(user("echo x >> f"), "2766\n");
     set("6777");
     assert_eq!(run("chown 71000 f && stat -c %a f"), "777\n");
+    assert_eq!(run("mkfifo p && chmod 6555 p && chown 71000 p && stat -c %a p"), "555\n");
+    assert_eq!(run("mkdir s && chmod 6755 s && chown 71000 s && stat -c %a s"), "6755\n");
     // One that was made so, and is open since.
     let open = "exec 3>>g && chmod 4777 g && echo x >&3 && stat -c %a g";
     assert_eq!(

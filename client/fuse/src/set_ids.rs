@@ -2,7 +2,8 @@
 //!
 //! Does: remember which files the kernel was told of with such bits, and say what is left of a mode. So the kernel need not look whether
 //! there are any before each write, which takes it a request for an attribute.
-//! Contract: a file that the kernel may believe to have the bits is among them. O(1) for a write; 16 bytes for each file.
+//! Contract: a file that the kernel may believe to have the bits is among them, a device or fifo as well, which loses them when it is given
+//! away. O(1) for a write; 16 bytes for each file.
 //! Truth: `FUSE_HANDLE_KILLPRIV_V2` in include/uapi/linux/fuse.h of Linux; chmod(2), write(2) of POSIX.
 
 use std::collections::HashSet;
@@ -28,7 +29,7 @@ pub(crate) struct SetIds {
 impl SetIds {
     /// The kernel is told of a node.
     pub(crate) fn note(&self, ino: u64, stat: &Stat) {
-        if stat.kind == FileKind::File && stat.mode & (SET_USER_ID | SET_GROUP_ID) != 0 {
+        if stat.kind != FileKind::Directory && stat.mode & (SET_USER_ID | SET_GROUP_ID) != 0 {
             let mut files = self.files.lock();
             if files.len() < FILES_MAX {
                 files.insert(ino);
