@@ -145,6 +145,17 @@ impl System {
         self.mds.as_ref().expect("the MDS runs")
     }
 
+    /// A figure of the MDS, which shows them: summed over its lines that this is said of.
+    #[track_caller]
+    #[must_use]
+    pub fn figure(&self, name: &str, of: impl Fn(&str) -> bool) -> u64 {
+        let (status, page) = crate::get(self.mds().field("metrics"), "/metrics");
+        assert_eq!(status, 200);
+        let lines = page.lines().filter(|line| line.starts_with(name) && of(line));
+        let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+        lines.map(|line| value(line).expect("a line ends with a number")).sum()
+    }
+
     /// A device.
     #[track_caller]
     #[must_use]

@@ -7,18 +7,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Stopper, System, can_mount, get};
+use sealstone_tests::{Mounted, Stopper, System, can_mount};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
-}
-
-/// A figure of the metadata server, summed over its kinds.
-fn figure(system: &System, name: &str) -> u64 {
-    let (status, page) = get(system.mds().field("metrics"), "/metrics");
-    assert_eq!(status, 200);
-    let of = page.lines().filter(|line| line.starts_with(name));
-    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 fn open(path: impl AsRef<std::path::Path>) -> File {
@@ -50,7 +42,7 @@ fn a_mount_that_is_stopped_is_fenced_and_hears_of_it_when_it_goes_on() {
     assert!(waited < Duration::from_secs(40), "{waited:?}");
     theirs.write_all_at(&[3; 9000], 0).unwrap();
     theirs.sync_all().unwrap();
-    assert_eq!(figure(&system, "sealstone_mds_leases_fenced_total"), 1);
+    assert_eq!(system.figure("sealstone_mds_leases_fenced_total", |_| true), 1);
     drop(stopper);
     std::thread::sleep(Duration::from_secs(2));
     let told = mine.sync_all().and_then(|()| mine.sync_all());

@@ -7,28 +7,16 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Signal, System, can_mount, get};
+use sealstone_tests::{Mounted, Signal, System, can_mount};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
 }
 
-/// A figure of the metadata server, summed over its kinds.
-fn figure(system: &System, name: &str) -> u64 {
-    let (status, page) = get(system.mds().field("metrics"), "/metrics");
-    assert_eq!(status, 200);
-    let of = page.lines().filter(|line| line.starts_with(name));
-    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
-}
-
 /// Requests but those that a mount sends whatever is done on it.
 fn requests(system: &System) -> u64 {
-    let (_, page) = get(system.mds().field("metrics"), "/metrics");
     let own = ["Recalls", "KeepNodes"];
-    let of = page.lines().filter(|line| line.starts_with("sealstone_mds_requests_total"));
-    of.filter(|line| !own.iter().any(|name| line.contains(name)))
-        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
-        .sum()
+    system.figure("sealstone_mds_requests_total", |line| !own.iter().any(|name| line.contains(name)))
 }
 
 fn open(path: impl AsRef<std::path::Path>) -> File {
@@ -64,8 +52,8 @@ fn who_reads_sees_what_was_written_at_another_mount_while_both_have_it_open() {
         reader.read_exact_at(&mut seen, 0).unwrap();
         assert_eq!(seen, [round, 1, 2, 3], "round {round}");
     }
-    assert!(figure(&system, "sealstone_mds_leases_recalled_total") > 20);
-    assert_eq!(figure(&system, "sealstone_mds_leases_fenced_total"), 0);
+    assert!(system.figure("sealstone_mds_leases_recalled_total", |_| true) > 20);
+    assert_eq!(system.figure("sealstone_mds_leases_fenced_total", |_| true), 0);
 }
 
 #[test]

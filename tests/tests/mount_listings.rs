@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Dir, RawDir, SeekFrom, seek};
-use sealstone_tests::{Mounted, System, can_mount, get};
+use sealstone_tests::{Mounted, System, can_mount};
 
 /// Longer than a directory that was called back is looked at without a lease.
 const QUIET: Duration = Duration::from_millis(10_500);
@@ -20,11 +20,7 @@ fn system() -> System {
 
 /// Requests for lists of directories.
 fn lists(system: &System) -> u64 {
-    let (status, page) = get(system.mds().field("metrics"), "/metrics");
-    assert_eq!(status, 200);
-    let of = page.lines().filter(|line| line.starts_with("sealstone_mds_requests_total"));
-    let of = of.filter(|line| line.contains("ReadNodes"));
-    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    system.figure("sealstone_mds_requests_total", |line| line.contains("ReadNodes"))
 }
 
 fn settle() {

@@ -7,18 +7,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Stopper, System, can_mount, get};
+use sealstone_tests::{Mounted, Stopper, System, can_mount};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
-}
-
-/// A figure of the metadata server, summed over its kinds.
-fn figure(system: &System, name: &str) -> u64 {
-    let (status, page) = get(system.mds().field("metrics"), "/metrics");
-    assert_eq!(status, 200);
-    let of = page.lines().filter(|line| line.starts_with(name));
-    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 fn open(path: impl AsRef<std::path::Path>) -> File {
@@ -49,7 +41,7 @@ fn a_mount_that_is_stopped_with_a_lock_is_fenced_before_another_one_has_it() {
     }
     let waited = began.elapsed();
     assert!(waited > Duration::from_secs(45), "it might have come back: {waited:?}");
-    assert_eq!(figure(&system, "sealstone_mds_locks_fenced_total"), 1);
+    assert_eq!(system.figure("sealstone_mds_locks_fenced_total", |_| true), 1);
     theirs.write_all_at(&[3; 9000], 0).unwrap();
     theirs.sync_all().unwrap();
     drop(stopper);
