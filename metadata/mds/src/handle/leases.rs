@@ -456,12 +456,9 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        if self.config.shared {
-            // Another server of the store would not know of them.
-            return Ok(Response::Recalls { era: 0, believed_ms: 0, last: 0, recalls: Vec::new() });
-        }
         let by = (who.user.clone(), holder);
-        if self.holds.has_ended(&by) {
+        // Another server of the store would not know of them; and whoever said that he is gone is not met again by a wait of his.
+        if self.config.shared || self.holds.has_ended(&by) {
             return Ok(Response::Recalls { era: 0, believed_ms: 0, last: 0, recalls: Vec::new() });
         }
         if !self.leases.knows(&by) {

@@ -2,7 +2,25 @@
 
 use std::collections::HashSet;
 
-use super::{GIVE_UP_MS, Holder, LeaseKind, Leases, Table, Who};
+use super::{GIVE_UP_MS, Given, Holder, LeaseKind, Leases, Table, Who};
+
+impl Table {
+    /// Forgets a holder, whose leases were forgotten; whoever waits for it is told.
+    fn forget_holder(&mut self, who: &Who) {
+        if let Some(mut holder) = self.holders.remove(who) {
+            holder.wake();
+        }
+    }
+
+    /// Forgets all leases that this is said of. O(leases).
+    fn forget_given(&mut self, goes: impl Fn(&Given) -> bool) {
+        for file in self.files.values_mut() {
+            let before = file.given.len();
+            file.given.retain(|one| !goes(one));
+            self.count -= before - file.given.len();
+        }
+    }
+}
 
 impl Leases {
     /// Forgets holders that were not heard of for long, and what nothing is known of any more. What such a one had to write
@@ -13,17 +31,8 @@ impl Leases {
         let over: HashSet<Who> =
             table.holders.iter().filter(|(_, one)| gone(one)).map(|(who, _)| who.clone()).collect();
         if !over.is_empty() {
-            let Table { files, count, .. } = table;
-            for file in files.values_mut() {
-                let before = file.given.len();
-                file.given.retain(|one| one.kind == LeaseKind::Write || !over.contains(&one.who));
-                *count -= before - file.given.len();
-            }
-            for who in &over {
-                if let Some(mut holder) = table.holders.remove(who) {
-                    holder.wake();
-                }
-            }
+            table.forget_given(|one| one.kind != LeaseKind::Write && over.contains(&one.who));
+            over.iter().for_each(|who| table.forget_holder(who));
         }
         table.files.retain(|_, file| !file.is_idle(now_ms));
         if !table.waits(now_ms) {
@@ -34,17 +43,10 @@ impl Leases {
     /// A holder is gone. Where it is ahead of what is known here its lease stays until somebody is in its way.
     pub(crate) fn end(&self, who: &Who) {
         let table = &mut *self.table.lock();
-        let Table { files, count, .. } = table;
-        for file in files.values_mut() {
-            let before = file.given.len();
-            file.given.retain(|one| one.ahead || one.who != *who);
-            *count -= before - file.given.len();
-        }
+        table.forget_given(|one| !one.ahead && one.who == *who);
         if table.before.remove(who) {
             table.back.insert(who.clone());
         }
-        if let Some(mut holder) = table.holders.remove(who) {
-            holder.wake();
-        }
+        table.forget_holder(who);
     }
 }
