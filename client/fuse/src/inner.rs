@@ -76,15 +76,23 @@ impl Inner {
             return Ok(());
         }
         let node = self.node(ino)?;
-        let stat = self.nodes.node(node).await.map_err(|error| errno(&error))?;
-        let mode = without(stat.mode);
-        if mode != stat.mode {
-            let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
-            self.nodes.set(node, change, false).await.map_err(|error| errno(&error))?;
-        }
+        // First: whatever the kernel is told from here on counts.
         self.set_ids.drop(ino);
-        self.pages.doubt_attributes(ino);
-        Ok(())
+        let taken = async {
+            let stat = self.nodes.node(node).await?;
+            let mode = without(stat.mode);
+            if mode != stat.mode {
+                let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
+                self.nodes.set(node, change, false).await?;
+            }
+            Ok(())
+        };
+        let outcome: Result<(), ClientError> = taken.await;
+        match outcome {
+            Ok(()) => self.pages.doubt_attributes(ino),
+            Err(_) => self.set_ids.add(ino),
+        }
+        outcome.map_err(|error| errno(&error))
     }
 
     /// For how long a name is believed, and the node that it leads to.

@@ -30,12 +30,17 @@ impl SetIds {
     /// The kernel is told of a node.
     pub(crate) fn note(&self, ino: u64, stat: &Stat) {
         if stat.kind != FileKind::Directory && stat.mode & (SET_USER_ID | SET_GROUP_ID) != 0 {
-            let mut files = self.files.lock();
-            if files.len() < FILES_MAX {
-                files.insert(ino);
-            }
-            self.any.store(true, Ordering::Release);
+            self.add(ino);
         }
+    }
+
+    /// It may have such bits.
+    pub(crate) fn add(&self, ino: u64) {
+        let mut files = self.files.lock();
+        if files.len() < FILES_MAX {
+            files.insert(ino);
+        }
+        self.any.store(true, Ordering::Release);
     }
 
     /// May it have such bits?
@@ -46,7 +51,7 @@ impl SetIds {
         }
     }
 
-    /// It has none any more.
+    /// They are being taken away.
     pub(crate) fn drop(&self, ino: u64) {
         let mut files = self.files.lock();
         // Of those that were too many nothing is known.
@@ -65,6 +70,27 @@ pub(crate) const fn without(mode: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_of_a_file_while_its_bits_are_taken_away_is_not_forgotten() {
+        let files = SetIds::default();
+        assert!(!files.may_have(7));
+        files.add(7);
+        assert!(files.may_have(7) && !files.may_have(8));
+        files.drop(7);
+        files.add(7);
+        assert!(files.may_have(7));
+        files.drop(7);
+        assert!(!files.may_have(7));
+    }
+
+    #[test]
+    fn files_that_are_too_many_are_not_told_apart() {
+        let files = SetIds::default();
+        (0..=FILES_MAX as u64).for_each(|ino| files.add(ino));
+        files.drop(3);
+        assert!(files.may_have(3) && files.may_have(u64::MAX));
+    }
 
     #[test]
     fn a_mode_loses_what_runs_as_another_one_and_nothing_else() {
