@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use super::audit_log::{AuditLog, AuditState};
 use super::time::{self, FollowedClock, Following, Proof};
-use super::{AUDIT_FILE, Shutdown, bind, identity, keystore, observe};
+use super::{AUDIT_FILE, MetricsPort, Shutdown, bind, identity, keystore};
 use crate::chap_file;
 use crate::cli::keys::{Keys, Keystore};
 use crate::cli::{Global, Mds};
@@ -425,8 +425,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
 
 async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
+    let metrics = MetricsPort::bind(options.metrics.as_deref()).await?;
     let daemon = MdsDaemon::start(data, options, shutdown.clone()).await?;
-    let (metrics, _task) = observe(options.metrics.as_deref(), daemon.observed(), &shutdown).await?;
+    let metrics = metrics.serve(daemon.observed(), &shutdown);
     let value = serde_json::json!({
         "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin, "cluster": daemon.cluster,
         "metrics": metrics.map(|address| address.to_string()), "admin_secret": data.join(ADMIN_SECRET_FILE),

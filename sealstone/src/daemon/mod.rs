@@ -22,7 +22,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::failure::{Failure, Kind, Outcome};
 use crate::metrics::{self, Observed};
@@ -113,21 +112,29 @@ pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, Soc
     Ok((listener, bound))
 }
 
-/// Serves `/metrics` and `/healthz` if an address was given; the address it got.
-pub(crate) async fn observe(
-    address: Option<&str>,
-    observed: Arc<dyn Observed>,
-    shutdown: &Shutdown,
-) -> Outcome<(Option<SocketAddr>, Option<JoinHandle<()>>)> {
-    let Some(address) = address else { return Ok((None, None)) };
-    let (listener, bound) = bind(address, "metrics").await?;
-    let until = shutdown.wait();
-    let task = tokio::spawn(async move {
-        if let Err(error) = metrics::serve(listener, observed, until).await {
-            tracing::error!(%error, "metrics ended");
+/// Where `/metrics` and `/healthz` are served. Taken before a daemon begins: one that ran already would have to be ended in order.
+pub(crate) struct MetricsPort(Option<(TcpListener, SocketAddr)>);
+
+impl MetricsPort {
+    /// Takes it, if an address was given.
+    pub(crate) async fn bind(address: Option<&str>) -> Outcome<Self> {
+        match address {
+            Some(address) => Ok(Self(Some(bind(address, "metrics").await?))),
+            None => Ok(Self(None)),
         }
-    });
-    Ok((Some(bound), Some(task)))
+    }
+
+    /// Serves until the shutdown; the address that it got.
+    pub(crate) fn serve(self, observed: Arc<dyn Observed>, shutdown: &Shutdown) -> Option<SocketAddr> {
+        let (listener, bound) = self.0?;
+        let until = shutdown.wait();
+        tokio::spawn(async move {
+            if let Err(error) = metrics::serve(listener, observed, until).await {
+                tracing::error!(%error, "metrics ended");
+            }
+        });
+        Some(bound)
+    }
 }
 
 /// Milliseconds since 1970 by this machine's clock.

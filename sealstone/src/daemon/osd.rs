@@ -26,7 +26,7 @@ use super::control::{self, Control, Served};
 use super::identity;
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
-use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
+use super::{AUDIT_FILE, MetricsPort, Shutdown, bind, now_ms, random};
 use crate::cli::{Global, Osd};
 use crate::command::check;
 use crate::config::{self, OsdOptions, TlsName};
@@ -689,9 +689,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
 
 async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
+    let metrics = MetricsPort::bind(options.metrics.as_deref()).await?;
     let daemon = OsdDaemon::start(data, options, shutdown.clone()).await?;
-    let (metrics, _task) =
-        observe(options.metrics.as_deref(), Arc::clone(&daemon.observed), &shutdown).await?;
+    let metrics = metrics.serve(Arc::clone(&daemon.observed), &shutdown);
     let value = serde_json::json!({
         "ready": "osd", "name": daemon.name, "url": daemon.url, "address": daemon.address.to_string(),
         "tls": daemon.tls.name(), "pin": daemon.pin.map(|pin| pin.to_string()),

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mds::{self, ADMIN, MdsDaemon};
 use super::osd::{self, OsdDaemon};
-use super::{AUDIT_FILE, Shutdown, observe};
+use super::{AUDIT_FILE, MetricsPort, Shutdown};
 use crate::cli::Up;
 use crate::cli::keys::Keystore;
 use crate::config::{MdsOptions, OsdOptions, read_bounded};
@@ -72,10 +72,11 @@ impl Observed for All {
 pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
     super::run(async {
         let shutdown = Shutdown::on_signals()?;
+        let metrics = MetricsPort::bind(arguments.metrics.as_deref()).await?;
         let running = start(output, arguments, &shutdown).await?;
         let mut pages = vec![running.mds.observed()];
         pages.extend(running.osds.iter().map(|osd| Arc::clone(&osd.observed)));
-        let (metrics, _task) = observe(arguments.metrics.as_deref(), Arc::new(All(pages)), &shutdown).await?;
+        let metrics = metrics.serve(Arc::new(All(pages)), &shutdown);
         let value = serde_json::json!({
             "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin,
             "cluster": running.mds.cluster, "admin": ADMIN, "admin_secret": running.admin_secret,
