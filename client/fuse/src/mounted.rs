@@ -2,8 +2,9 @@
 //!
 //! Does: turn numbers into nodes, requests into calls, answers into the kernel's words. Does not: decide who may do what;
 //! the metadata server does, or, on a mount for many users, the kernel by what it is told.
-//! Contract: a write is answered when its bytes are in our memory, a flush when they are on their devices, an fsync when
-//! they are durable.
+//! Contract: a write is answered when its bytes are in our memory, a flush when they are on their devices, or, of a new file
+//! that nobody else can come to yet, when that has begun; an fsync when they are durable.
+//! Truth: docs/adr/0037-a-mount-by-fuse.md; docs/adr/0051-closed-before-stored.md.
 
 use core::ops::Range;
 use std::ffi::OsStr;
@@ -441,14 +442,19 @@ impl Mounted {
     fn flush(&self, ino: u64, handle: u64, owner: u64, reply: Reply) {
         let file = or_reply!(reply, self.inner.file(handle));
         self.task(|inner| async move {
-            let flushed = match file.access() {
-                Access::Read => Ok(()),
-                Access::Write | Access::Update => file.flush().await,
-            };
-            if file.access() != Access::Read {
-                // The kernel's pages are what we wrote: its next open finds them good.
-                inner.table.pages_are_of(ino, file.version());
+            if file.access() == Access::Read {
+                return answer(reply, inner.nodes.unlock_all(file.node(), owner).await);
             }
+            if let Some(closing) = file.closes_soon() {
+                // Nobody has a lock on it.
+                reply.ok();
+                file.store_soon(closing).await;
+                inner.table.pages_are_of(ino, file.version());
+                return;
+            }
+            let flushed = file.flush().await;
+            // The kernel's pages are what we wrote: its next open finds them good.
+            inner.table.pages_are_of(ino, file.version());
             // Whoever closes a file, by whichever descriptor, gives up his locks on it.
             let unlocked = inner.nodes.unlock_all(file.node(), owner).await;
             answer(reply, flushed.and(unlocked));

@@ -42,7 +42,8 @@ pub(crate) struct Mount {
     /// wants the file.
     #[arg(long)]
     pub(crate) no_leases: bool,
-    /// Have each name that is made, moved or removed durable before the program goes on, instead of by its next fsync.
+    /// Have each name that is made, moved or removed durable, and each file that is closed on its devices, before the program goes
+    /// on, instead of by its next fsync.
     #[arg(long)]
     pub(crate) dirsync: bool,
     /// How long a server or device that does not answer is waited for before programs get an error, seconds; 0 is for

@@ -52,6 +52,10 @@ impl<M: Metadata, D: Devices> File<M, D> {
         Some((file, stat))
     }
 
+    pub(super) const fn body(&self) -> &Arc<Body<M, D>> {
+        &self.body
+    }
+
     /// Which node it is.
     #[must_use]
     pub fn node(&self) -> Node {

@@ -157,6 +157,11 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
             if let Err(error) = body.store().await {
                 tracing::warn!(inode = body.node.inode.0, %error, "a file that was closed is not durable");
             }
+            let untold = body.state().error.take();
+            if let Some(error) = untold {
+                // Nobody is left who would ask this file.
+                body.shared.ledger.book().fail(error);
+            }
             if !body.shared.keep(&body) {
                 body.shared.drop_lease(body.node.inode);
                 close(&body).await;

@@ -178,14 +178,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         });
     }
 
-    /// Makes something here, if that is to be had.
+    /// Makes something here, if that is to be had. With the lead under which it was made.
     pub(super) fn make_ahead(
         self: &Arc<Self>,
         directory: Node,
         name: &Name,
         making: &Making,
         held: bool,
-    ) -> Option<Stat> {
+    ) -> Option<(Stat, AheadIn)> {
         let Making { what, mode, umask, owner, group } = making;
         let plain = matches!(what, NodeKind::File | NodeKind::Symlink(_) | NodeKind::Fifo | NodeKind::Socket);
         if !plain || owner.is_some() || mode & SPECIAL != 0 {
@@ -239,7 +239,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 at_ms,
                 held,
             }));
-            Some((stat, ledger.ask_numbers(NUMBERS_LOW)))
+            Some(((stat, there), ledger.ask_numbers(NUMBERS_LOW)))
         })?;
         if low {
             self.ask_for_numbers();

@@ -388,6 +388,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             }
             let body = self.body(inode);
             used |= body.is_some();
+            self.stored_in_it(inode).await;
             let stored = match &body {
                 Some(body) => body.store().await,
                 None => Ok(()),

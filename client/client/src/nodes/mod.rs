@@ -9,6 +9,7 @@
 mod ahead;
 mod body;
 mod change;
+mod closing;
 mod dirty;
 mod file;
 mod holes;
@@ -38,6 +39,7 @@ use sealstone_mds_protocol::{
     XattrValue,
 };
 
+pub use closing::Closing;
 pub use file::File;
 pub use holes::Seek;
 pub use leases::Keeper;
@@ -303,7 +305,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
     pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
         self.shared.room_for_names().await?;
-        if let Some(stat) = self.shared.make_ahead(parent, name, &making, false) {
+        if let Some((stat, _)) = self.shared.make_ahead(parent, name, &making, false) {
             return Ok(stat);
         }
         Ok(self.make_held(parent, name, making, false).await?.stat)
@@ -321,13 +323,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(Stat, File<M, D>), ClientError> {
         self.shared.leases.want();
         self.shared.room_for_names().await?;
-        let Made { stat, lease, overtaken } = match self.shared.make_ahead(parent, name, &making, true) {
-            Some(stat) => {
+        let (made, made_in) = match self.shared.make_ahead(parent, name, &making, true) {
+            Some((stat, made_in)) => {
                 let lease = Lease { kind: LeaseKind::Write, number: ledger::OWN, era: 0 };
-                Made { stat, lease: Some(lease), overtaken: false }
+                (Made { stat, lease: Some(lease), overtaken: false }, Some(made_in))
             }
-            None => self.make_held(parent, name, making, true).await?,
+            None => (self.make_held(parent, name, making, true).await?, None),
         };
+        let Made { stat, lease, overtaken } = made;
         let made_here = lease.is_some();
         let opened = OpenedNode {
             stat: stat.clone(),
@@ -340,7 +343,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         };
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
         if let Some(body) = self.shared.body(stat.inode) {
-            body.state().made_here = made_here;
+            let mut state = body.state();
+            (state.made_here, state.made_in) = (made_here, made_in);
+            drop(state);
             if overtaken {
                 body.note_unsure(true);
             }
@@ -398,6 +403,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Exists` among others.
     pub async fn link(&self, node: Node, parent: Node, name: &Name) -> Result<Stat, ClientError> {
+        self.is_linked(node.inode).await;
         let request = Request::LinkNode { node, parent, name: name.clone() };
         let own = self.shared.names.change(&[(parent.inode, Some(name)), (node.inode, None)]);
         match self.shared.change_stat(request).await {
@@ -480,6 +486,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             RenameMode::Exchange => None,
         };
         let (old, new) = ((from_parent.inode, from), (to_parent.inode, to));
+        self.moves(old, new).await?;
         self.shared.room_for_names().await?;
         if ahead.and_then(|replaces| self.shared.rename_ahead(old, new, replaces)).is_some() {
             return Ok(());
@@ -536,6 +543,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     }
 
     async fn set_now(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
+        if change.owner.is_some() {
+            self.is_given_away(node.inode);
+        }
         let stat = match self.shared.body(node.inode) {
             Some(body) => {
                 let rights = change.mode.is_some() || change.owner.is_some() || change.group.is_some();
@@ -751,33 +761,6 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             }
             _ => Err(ClientError::OTHER_ANSWER),
         }
-    }
-
-    /// Returns when everything that was written through this is durable.
-    ///
-    /// # Errors
-    /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
-    pub async fn sync_all(&self) -> Result<(), ClientError> {
-        let told = self.shared.names_told().await;
-        let stored = |body: Arc<body::Body<M, D>>| async move {
-            body.store().await?;
-            if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
-        };
-        // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
-        let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
-        let stored = self.shared.with_all(bodies, stored).await;
-        told.and(stored).and(self.shared.ledger.book().take_error())
-    }
-
-    /// Makes everything durable and lets go of all files: the end.
-    ///
-    /// # Errors
-    /// The first that any file had.
-    pub async fn shut_down(&self) -> Result<(), ClientError> {
-        let outcome =
-            self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
-        keep::let_go(&self.shared).await;
-        outcome.and(self.shared.ledger.book().take_error())
     }
 
     /// Is it a file that can be opened here?

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::body::Body;
+use super::closing::Closings;
 use super::leases::Leases;
 use super::ledger::Ledger;
 use super::locks::Locks;
@@ -85,6 +86,7 @@ pub(super) struct Shared<M, D> {
     pub(super) leases: Leases<M, D>,
     pub(super) names: Names,
     pub(super) ledger: Arc<Ledger>,
+    pub(super) closings: Arc<Closings>,
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
@@ -105,6 +107,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             locks: Mutex::default(),
             names: Names::new(),
             ledger: Arc::default(),
+            closings: Arc::default(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use sealstone_mds_protocol::{Access, Stat};
+use sealstone_mds_protocol::{Access, AheadIn, Stat};
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
@@ -132,6 +132,8 @@ pub(super) struct State<M, D> {
     pub(super) let_go: bool,
     /// It was made here, to be opened.
     pub(super) made_here: bool,
+    /// The lead of the directory under which it was made here first, as long as it was in no other one since.
+    pub(super) made_in: Option<AheadIn>,
 }
 
 #[derive(Clone)]
@@ -206,6 +208,7 @@ impl<M, D> State<M, D> {
             without_until: None,
             let_go: false,
             made_here: false,
+            made_in: None,
         }
     }
 

@@ -1,0 +1,264 @@
+//! Files that programs close before what was written to them is stored; and all of it stored, for a sync of everything and at the end.
+//!
+//! Does: say which files may be, count them, have those wait who would notice. Does not: send bytes or tell the server; `body` does.
+//! Contract: only a new file of one name, in the directory that it was made in, which has been led without a break since: nobody else
+//! comes to it, or hears of it, but by that directory, and its lease is given back when what was closed in it before is stored, or after
+//! [`WAIT_MAX`] if a device is not there. Only where there is room by far for the user, and nothing went wrong lately: what could not be
+//! stored is told to whoever syncs, for nobody has the file open any more. [`FILES_MAX`] files and [`BYTES_MAX`] bytes at most; who closes more waits.
+//! Truth: docs/adr/0051-closed-before-stored.md.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use sealstone_mds_protocol::{InodeId, LeaseKind, Name, Request, Response};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use super::Nodes;
+use super::body::Body;
+use super::file::File;
+use super::keep;
+use super::leases::Standing;
+use super::names::Known;
+use super::shared::{Shared, lock};
+use crate::{ClientError, Devices, Metadata};
+
+/// Bytes of one file at most.
+const FILE_MAX: u64 = 1 << 20;
+/// Bytes of all of them at most.
+const BYTES_MAX: u64 = 16 << 20;
+/// Files at most.
+const FILES_MAX: usize = 256;
+/// Room that there has to be, on the devices and within the limits of the user: as much as can be under way in sixteen mounts.
+const ROOM_MIN: u64 = 16 * BYTES_MAX;
+/// How long it is believed that there is room.
+const ROOM_FOR: Duration = Duration::from_secs(5);
+/// It is asked anew after this.
+const ROOM_AGE: Duration = Duration::from_secs(2);
+/// After something that could not be stored.
+const CAREFUL_FOR: Duration = Duration::from_secs(60);
+/// Whoever gives a directory back waits so long for what was closed in it: less than others wait for the lease.
+const WAIT_MAX: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Default)]
+struct Book {
+    /// Under way, by order of closing.
+    files: BTreeMap<u64, (InodeId, u64)>,
+    next: u64,
+    bytes: u64,
+    /// How much there was, and when that was told.
+    room: Option<(Instant, u64)>,
+    asking: bool,
+    careful_until: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Closings {
+    book: Mutex<Book>,
+    moved: Notify,
+}
+
+/// A file that was closed, and is being stored. Counted until it is dropped.
+#[derive(Debug)]
+pub struct Closing {
+    all: Arc<Closings>,
+    number: u64,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let mut book = lock(&self.all.book);
+        if let Some((_, bytes)) = book.files.remove(&self.number) {
+            book.bytes -= bytes;
+        }
+        drop(book);
+        self.all.moved.notify_waiters();
+    }
+}
+
+impl Closings {
+    /// One more, if it may be. With whether it is time to ask how much room there is.
+    fn begin(self: &Arc<Self>, inode: InodeId, bytes: u64) -> (Option<Closing>, bool) {
+        let book = &mut *lock(&self.book);
+        let now = Instant::now();
+        let age = book.room.map(|(told, _)| now.saturating_duration_since(told));
+        let asks = age.is_none_or(|age| age >= ROOM_AGE) && !core::mem::replace(&mut book.asking, true);
+        let room = book.room.filter(|_| age.is_some_and(|age| age < ROOM_FOR)).map_or(0, |(_, room)| room);
+        let fits = book.files.len() < FILES_MAX && book.bytes + bytes <= BYTES_MAX && room >= ROOM_MIN;
+        if !fits || book.careful_until.is_some_and(|until| now < until) {
+            return (None, asks);
+        }
+        let number = book.next;
+        (book.next, book.bytes) = (number + 1, book.bytes + bytes);
+        book.files.insert(number, (inode, bytes));
+        (Some(Closing { all: self.clone(), number }), asks)
+    }
+
+    fn told_room(&self, room: Option<u64>) {
+        let mut book = lock(&self.book);
+        book.asking = false;
+        book.room = room.map(|room| (Instant::now(), room));
+    }
+
+    /// Something could not be stored.
+    fn be_careful(&self) {
+        lock(&self.book).careful_until = Some(Instant::now() + CAREFUL_FOR);
+    }
+
+    /// Returns when all that were under way are stored, or only those of a file.
+    async fn ended(&self, of: Option<InodeId>) {
+        let upto = lock(&self.book).next;
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            let wanted = |inode: &InodeId| of.is_none_or(|of| of == *inode);
+            if !lock(&self.book).files.range(..upto).any(|(_, (inode, _))| wanted(inode)) {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+impl<M: Metadata, D: Devices> Shared<M, D> {
+    async fn ask_for_room(&self) {
+        let room = match self.core.metadata.call(Request::StatFs { node: None }).await {
+            Ok(Response::FileSystem { total, used, .. }) => Some(total.saturating_sub(used)),
+            _ => None,
+        };
+        self.closings.told_room(room);
+    }
+
+    /// A lease is about to be given back: if it is one to lead a directory, what was closed in that is stored, as far as devices are there.
+    pub(super) async fn stored_in_it(&self, inode: InodeId) {
+        if self.is_leased_to_write(inode) && self.body(inode).is_none() {
+            let _ = timeout(WAIT_MAX, self.closings.ended(None)).await;
+        }
+    }
+}
+
+impl<M: Metadata, D: Devices> Body<M, D> {
+    /// May whoever closes it go on before it is stored?
+    fn closes_soon(&self) -> Option<Closing> {
+        let Self { shared, node, .. } = self;
+        let (closing, asks) = {
+            let state = self.state();
+            let made_in = state.made_in?;
+            let one_name = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
+            let well = state.error.is_none() && !state.lock_lost && !state.lost && !state.overtaken;
+            let wanted = one_name && well && state.changed_ns.is_some() && state.size <= FILE_MAX;
+            if !wanted
+                || shared.standing(node.inode, LeaseKind::Write, state.seen_under) != Standing::Held
+                || lock(&shared.locks).has(node.inode)
+            {
+                return None;
+            }
+            // Who wants the lease back finds it counted, or it is not begun.
+            shared.while_led([made_in.inode; 2], |[now, _]| {
+                (now == made_in).then(|| shared.closings.begin(node.inode, state.size))
+            })?
+        };
+        if asks {
+            let shared = shared.clone();
+            shared.runtime.clone().spawn(async move { shared.ask_for_room().await });
+        }
+        closing
+    }
+}
+
+impl<M: Metadata, D: Devices> File<M, D> {
+    /// May whoever closes it go on now? Then [`File::store_soon`] does the rest.
+    #[must_use]
+    pub fn closes_soon(&self) -> Option<Closing> {
+        self.body().closes_soon()
+    }
+
+    /// Does what [`File::flush`] does, for whoever closed it and went on: what goes wrong is told to whoever syncs.
+    pub async fn store_soon(&self, closing: Closing) {
+        let body = self.body();
+        if let Err(error) = body.hand_over().await {
+            body.fail(error);
+        }
+        if body.state().error.is_some() {
+            body.shared.closings.be_careful();
+        }
+        drop(closing);
+    }
+}
+
+impl<M: Metadata, D: Devices> Nodes<M, D> {
+    /// Something is about to get another name. What was closed here is stored before, if it takes the place of something else, or if
+    /// others come to it there without asking for the directory that it was made in.
+    ///
+    /// # Errors
+    /// `NotStored`: it was to take the place of something, and is not what was written.
+    pub(super) async fn moves(
+        &self,
+        (from_directory, from): (InodeId, &Name),
+        (to_directory, to): (InodeId, &Name),
+    ) -> Result<(), ClientError> {
+        let free = self.known(to_directory, to) == Known::Nothing;
+        if free && from_directory == to_directory {
+            return Ok(());
+        }
+        let node = match self.known(from_directory, from) {
+            Known::There(node, _) => node,
+            Known::Nothing => return Ok(()),
+            Known::Unknown => {
+                self.shared.closings.ended(None).await;
+                return Ok(());
+            }
+        };
+        let Some(body) = self.shared.body(node.inode) else { return Ok(()) };
+        if from_directory != to_directory {
+            body.state().made_in = None;
+        }
+        self.shared.closings.ended(Some(node.inode)).await;
+        if !free && body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
+    }
+
+    /// A file is about to be somebody else's, whose room is not known here.
+    pub(super) fn is_given_away(&self, inode: InodeId) {
+        if let Some(body) = self.shared.body(inode) {
+            body.state().made_in = None;
+        }
+    }
+
+    /// A file is about to get one name more: others may come to it by that.
+    pub(super) async fn is_linked(&self, inode: InodeId) {
+        if let Some(body) = self.shared.body(inode) {
+            body.state().made_in = None;
+            self.shared.closings.ended(Some(inode)).await;
+        }
+    }
+
+    /// Returns when everything that was written through this is durable.
+    ///
+    /// # Errors
+    /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
+    pub async fn sync_all(&self) -> Result<(), ClientError> {
+        let told = self.shared.names_told().await;
+        let stored = |body: Arc<Body<M, D>>| async move {
+            body.store().await?;
+            if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
+        };
+        // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
+        let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
+        let stored = self.shared.with_all(bodies, stored).await;
+        told.and(stored).and(self.shared.ledger.book().take_error())
+    }
+
+    /// Makes everything durable and lets go of all files: the end.
+    ///
+    /// # Errors
+    /// The first that any file had.
+    pub async fn shut_down(&self) -> Result<(), ClientError> {
+        let outcome =
+            self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
+        keep::let_go(&self.shared).await;
+        outcome.and(self.shared.ledger.book().take_error())
+    }
+}

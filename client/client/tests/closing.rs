@@ -1,0 +1,329 @@
+//! New files that are closed before they are stored: nobody sees less than was written, and what is lost is told.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sealstone_client::nodes::{Making, Nodes};
+use sealstone_client::{ClientError, Metadata, Name};
+use sealstone_mds_protocol::{
+    Access, Lock, LockKind, Node, NodeChange, NodeKind, QuotaChange, QuotaOf, RenameMode, Request, Stat,
+    UserName,
+};
+use tokio::time::{Instant, sleep, timeout};
+use world::mounts::{Gated, Mount, OpenFile};
+use world::{Direct, GIB, World};
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn making(what: NodeKind) -> Making {
+    Making { what, mode: 0o666, umask: 0o022, owner: None, group: None }
+}
+
+struct Scene {
+    world: World,
+    one: Mount,
+    directory: Node,
+}
+
+impl Scene {
+    /// A mount that leads a directory, and knows that there is room.
+    async fn new() -> Self {
+        let world = World::new(1).await;
+        let one = Mount::leased(&world).await;
+        let directory =
+            one.nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap().node();
+        let scene = Self { world, one, directory };
+        for at in ["a", "b", "c", "e"] {
+            scene.put(at, b"old").await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        scene
+    }
+
+    async fn create(&self, at: &str, bytes: &[u8]) -> OpenFile {
+        let (_, file) =
+            self.one.nodes.create(self.directory, &name(at), making(NodeKind::File)).await.unwrap();
+        file.write(0, bytes).await.unwrap();
+        file
+    }
+
+    /// Written, and closed as a mount closes it. Says whether its program went on at once.
+    async fn put(&self, at: &str, bytes: &[u8]) -> bool {
+        close(self.create(at, bytes).await).await
+    }
+
+    /// Does who closes a file go on at once sooner or later? The directory has to be led again, and it to be known that there is room.
+    async fn goes_on_at_once(&self, at: &str) -> bool {
+        for number in 0..60 {
+            let at = format!("{at}{number}");
+            // As a mount does before it makes something.
+            let _ = self.one.nodes.lookup(self.directory, &name(&at)).await;
+            if self.put(&at, b"bytes").await {
+                return true;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        false
+    }
+
+    /// How many bytes its user may have.
+    async fn limit(&self, bytes_max: Option<u64>) {
+        let of = QuotaOf::User(UserName::new("admin").unwrap());
+        let change = QuotaChange { bytes_max: Some(bytes_max), nodes_max: None };
+        self.one.client.metadata().call(Request::QuotaSet { of, change }).await.unwrap();
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<(), ClientError> {
+        let (from, to) = (name(from), name(to));
+        let there = self.directory;
+        self.one.nodes.rename((there, &from), (there, &to), RenameMode::Replace).await
+    }
+
+    async fn read(&self, nodes: &Nodes<Direct, Gated>, at: &str) -> Vec<u8> {
+        let stat = nodes.lookup(self.directory, &name(at)).await.unwrap();
+        let (file, _) = nodes.open(stat.node(), Access::Read).await.unwrap();
+        file.read(0, 9_999).await.unwrap().to_vec()
+    }
+}
+
+async fn close(file: OpenFile) -> bool {
+    match file.closes_soon() {
+        Some(closing) => {
+            tokio::spawn(async move { file.store_soon(closing).await });
+            true
+        }
+        None => {
+            file.close().await.unwrap();
+            false
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_closes_a_new_file_goes_on_and_who_looks_at_it_elsewhere_sees_all_of_it() {
+    let scene = Scene::new().await;
+    let other = Arc::new(Mount::leased(&scene.world).await);
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("f", b"some bytes").await);
+    scene.one.gate.reached().await;
+    assert_eq!(scene.read(&scene.one.nodes, "f").await, b"some bytes", "here it is what was written");
+    let (his, directory) = (other.clone(), scene.directory);
+    let looks = tokio::spawn(async move { his.nodes.lookup(directory, &name("f")).await.unwrap() });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!looks.is_finished(), "it is not stored");
+    scene.one.gate.open();
+    let seen: Stat = looks.await.unwrap();
+    assert_eq!(seen.size, 10);
+    assert_eq!(scene.read(&other.nodes, "f").await, b"some bytes");
+    // Now that both look into it, each close waits.
+    assert!(!scene.put("g", b"more").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_away_keeps_nobody_from_a_directory_for_long() {
+    let scene = Scene::new().await;
+    let other = Mount::leased(&scene.world).await;
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("f", b"some bytes").await);
+    scene.one.gate.reached().await;
+    let begun = Instant::now();
+    other.nodes.lookup(scene.directory, &name("f")).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    scene.one.gate.open();
+    assert_eq!(scene.read(&other.nodes, "f").await, b"some bytes", "who opens it waits for its lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_the_place_of_something_is_stored_before() {
+    let scene = Scene::new().await;
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("new", b"new bytes").await);
+    scene.one.gate.reached().await;
+    // Another name of its own needs no waiting.
+    scene.rename("new", "newer").await.unwrap();
+    let replaced = timeout(Duration::from_secs(1), scene.rename("newer", "a")).await;
+    assert!(replaced.is_err(), "it waits for the device");
+    scene.one.gate.open();
+    scene.rename("newer", "a").await.unwrap();
+    assert_eq!(scene.read(&scene.one.nodes, "a").await, b"new bytes");
+    scene.one.nodes.sync_all().await.unwrap();
+    assert_eq!(scene.read(&Mount::leased(&scene.world).await.nodes, "a").await, b"new bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_stored_takes_the_place_of_nothing_and_is_told_to_who_syncs() {
+    let scene = Scene::new().await;
+    assert!(scene.put("before", b"bytes").await);
+    scene.limit(Some(1)).await;
+    assert!(scene.put("new", b"new bytes").await);
+    let refused = scene.rename("new", "a").await;
+    assert!(matches!(refused, Err(ClientError::NotStored)), "{refused:?}");
+    assert_eq!(scene.read(&scene.one.nodes, "a").await, b"old");
+    let next = scene.create("next", b"bytes").await;
+    assert!(next.closes_soon().is_none(), "closes wait for a while");
+    next.close().await.unwrap_err();
+    sleep(Duration::from_secs(5)).await;
+    scene.one.nodes.sync_all().await.unwrap_err();
+    scene.one.nodes.sync_all().await.unwrap();
+    scene.limit(None).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(scene.goes_on_at_once("after").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_waits_for_what_was_closed_before() {
+    let scene = Scene::new().await;
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("f", b"some bytes").await);
+    assert!(timeout(Duration::from_secs(1), scene.one.nodes.sync_all()).await.is_err());
+    let stat = scene.one.nodes.lookup(scene.directory, &name("f")).await.unwrap();
+    let (again, _) = scene.one.nodes.open(stat.node(), Access::Update).await.unwrap();
+    assert!(timeout(Duration::from_secs(1), again.sync()).await.is_err());
+    scene.one.gate.open();
+    scene.one.nodes.sync_all().await.unwrap();
+    again.sync().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_new_small_file_of_one_name_without_locks_is_closed_before_it_is_stored() {
+    let scene = Scene::new().await;
+    let nodes = &scene.one.nodes;
+    assert!(scene.put("plain", b"bytes").await);
+    // One that was there, and that nobody else knows of.
+    let old = nodes.lookup(scene.directory, &name("e")).await.unwrap();
+    let (file, _) = nodes.open(old.node(), Access::Update).await.unwrap();
+    file.write(0, b"OLD").await.unwrap();
+    assert!(close(file).await);
+    let other = Mount::leased(&scene.world).await;
+    other.nodes.lookup(scene.directory, &name("e")).await.unwrap();
+    sleep(Duration::from_secs(15)).await;
+    assert!(scene.goes_on_at_once("again").await);
+    let (file, _) = nodes.open(old.node(), Access::Update).await.unwrap();
+    file.write(0, b"old").await.unwrap();
+    assert!(!close(file).await, "others were led to it");
+    // One with a lock.
+    let file = scene.create("locked", b"bytes").await;
+    let lock = Lock { kind: LockKind::Write, owner: 1, start: 0, end: 9, whole: false, pid: 1 };
+    assert!(nodes.lock(file.node(), lock).await.unwrap().is_none());
+    assert!(!close(file).await);
+    // One with two names.
+    let file = scene.create("linked", b"bytes").await;
+    nodes.link(file.node(), Node::ROOT, &name("too")).await.unwrap();
+    assert!(!close(file).await);
+    // One that was moved.
+    let file = scene.create("moved", b"bytes").await;
+    nodes
+        .rename((scene.directory, &name("moved")), (Node::ROOT, &name("moved")), RenameMode::Replace)
+        .await
+        .unwrap();
+    assert!(!close(file).await);
+    // A large one.
+    assert!(!scene.put("large", &vec![7; (1 << 20) + 1]).await);
+    assert!(scene.put("small", &vec![7; 1 << 20]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_room_is_short_each_close_waits() {
+    let scene = Scene::new().await;
+    assert!(scene.put("f", b"bytes").await);
+    let device = scene.world.mds.devices()[0].0.id;
+    scene.world.mds.device_answered(device, GIB, GIB - (200 << 20)).unwrap();
+    sleep(Duration::from_secs(6)).await;
+    for at in ["g", "h", "i"] {
+        assert!(!scene.put(at, b"bytes").await);
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Whatever two mounts make, replace and move, in whatever order requests and answers travel: who looks and opens sees what was closed before.
+#[tokio::test(start_paused = true)]
+async fn each_sees_all_that_the_other_closed() {
+    let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut at_once = 0;
+    for seed in seed.map_or(0..4_u64, |seed| seed..seed + 1) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let scene = Scene::new().await;
+        let other = Mount::leased(&scene.world).await;
+        let mounts = [&scene.one, &other];
+        let nodes = &scene.one.nodes;
+        let second = nodes.make(Node::ROOT, &name("d2"), making(NodeKind::Directory)).await.unwrap().node();
+        let places = [scene.directory, second];
+        let mut truth: BTreeMap<(usize, String), Vec<u8>> = BTreeMap::new();
+        for round in 0..400_u32 {
+            for mount in mounts {
+                mount.client.metadata().jitter_ms.store(rng.gen_range(0..8), Ordering::Relaxed);
+            }
+            // Now and then the other one does something.
+            let nodes = &mounts[usize::from(rng.gen_range(0..40) == 0)].nodes;
+            let mut any = || (rng.gen_range(0..2_usize), format!("n{}", rng.gen_range(0..5)));
+            let ((place, at), (to, new)) = (any(), any());
+            let key = (place, at.clone());
+            match rng.gen_range(0..6) {
+                0..3 => {
+                    let bytes = format!("{seed} {round} {at}").repeat(rng.gen_range(1..40)).into_bytes();
+                    let _ = nodes.lookup(places[place], &name(&at)).await;
+                    let file = match truth.contains_key(&key) {
+                        true => {
+                            let stat = nodes.lookup(places[place], &name(&at)).await.unwrap();
+                            let cut = NodeChange { size: Some(0), ..NodeChange::default() };
+                            nodes.set(stat.node(), cut, false).await.unwrap();
+                            nodes.open(stat.node(), Access::Update).await.unwrap().0
+                        }
+                        false => {
+                            nodes.create(places[place], &name(&at), making(NodeKind::File)).await.unwrap().1
+                        }
+                    };
+                    file.write(0, &bytes).await.unwrap();
+                    at_once += usize::from(close(file).await);
+                    truth.insert(key, bytes);
+                }
+                3 => {
+                    let (old, way) = (name(&at), name(&new));
+                    let renamed =
+                        nodes.rename((places[place], &old), (places[to], &way), RenameMode::Replace).await;
+                    if let Some(bytes) = truth.remove(&key) {
+                        renamed.unwrap();
+                        truth.insert((to, new), bytes);
+                    }
+                }
+                4 => {
+                    let removed = nodes.remove(places[place], &name(&at), false).await;
+                    assert_eq!(removed.is_ok(), truth.remove(&key).is_some(), "seed {seed} round {round}");
+                }
+                _ => sleep(Duration::from_millis(rng.gen_range(0..3_000))).await,
+            }
+            let looks = &mounts[usize::from(rng.gen_range(0..25) == 0)].nodes;
+            let key = (rng.gen_range(0..2_usize), format!("n{}", rng.gen_range(0..5)));
+            let seen = looks.lookup(places[key.0], &name(&key.1)).await.ok();
+            let wanted = truth.get(&key);
+            let size = |bytes: &Vec<u8>| bytes.len() as u64;
+            assert_eq!(
+                seen.as_ref().map(|stat| stat.size),
+                wanted.map(size),
+                "seed {seed} round {round} {key:?}"
+            );
+            if let (Some(stat), Some(wanted)) = (seen, wanted) {
+                let (file, _) = looks.open(stat.node(), Access::Read).await.unwrap();
+                assert_eq!(
+                    &file.read(0, 99_999).await.unwrap()[..],
+                    &wanted[..],
+                    "seed {seed} round {round} {key:?}"
+                );
+            }
+        }
+        for mount in mounts {
+            mount.nodes.shut_down().await.unwrap();
+        }
+    }
+    assert!(at_once > 100, "{at_once}");
+}
