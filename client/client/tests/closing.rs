@@ -245,6 +245,16 @@ async fn where_room_is_short_each_close_waits() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cut_while_its_objects_are_given_costs_a_file_nothing() {
+    let scene = Scene::new().await;
+    scene.one.client.metadata().cut_while_answered.store(true, Ordering::Relaxed);
+    assert!(scene.put("f", b"some bytes").await);
+    scene.one.nodes.sync_all().await.unwrap();
+    assert!(!scene.one.client.metadata().cut_while_answered.load(Ordering::Relaxed));
+    assert_eq!(scene.read(&Mount::leased(&scene.world).await.nodes, "f").await, b"some bytes");
+}
+
 /// Whatever two mounts make, replace and move, in whatever order requests and answers travel: who looks and opens sees what was closed before.
 #[tokio::test(start_paused = true)]
 async fn each_sees_all_that_the_other_closed() {

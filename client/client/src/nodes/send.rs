@@ -337,7 +337,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Takes over what Allocate answered; nothing if that was overtaken by what was told since.
     async fn take_allocated(&self, opened: OpenedNode) -> Result<Option<Objects<M, D>>, ClientError> {
-        let layout = opened.layout.ok_or(ClientError::Protocol("no objects for a file"))?;
+        let Some(layout) = opened.layout else {
+            // Cut to nothing while it was being answered: asked again, it has others.
+            return Ok(None);
+        };
         let there = opened.made;
         let access = if self.state().reads { Access::Update } else { Access::Write };
         let objects = self.objects(layout, &opened.grants, access, there).await?;

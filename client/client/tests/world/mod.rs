@@ -296,6 +296,8 @@ pub struct Direct {
     pub lose: Mutex<Option<&'static str>>,
     /// The next request of this name is refused.
     pub refuse: Mutex<Option<&'static str>>,
+    /// The next answer to Allocate has no objects: the file was cut to nothing between its being done and its being answered.
+    pub cut_while_answered: AtomicBool,
     /// Answers pass here.
     pub gate: Gate,
     /// The same of what is to be given back.
@@ -321,6 +323,7 @@ impl Direct {
             opened: Mutex::default(),
             lose: Mutex::default(),
             refuse: Mutex::default(),
+            cut_while_answered: AtomicBool::new(false),
             gate: Gate::default(),
             recalls: Arc::default(),
             jitter_ms: AtomicU64::new(0),
@@ -372,6 +375,7 @@ impl Metadata for Direct {
             opened: Mutex::default(),
             lose: Mutex::default(),
             refuse: Mutex::default(),
+            cut_while_answered: AtomicBool::new(false),
             gate: Gate::default(),
             recalls: self.recalls.clone(),
             jitter_ms: AtomicU64::new(0),
@@ -398,10 +402,16 @@ impl Metadata for Direct {
             tokio::time::sleep(core::time::Duration::from_secs(1)).await;
             return Err(ClientError::Connection(std::io::ErrorKind::TimedOut.into()));
         }
-        let response = {
+        let mut response = {
             let mut rng = self.rng.lock().unwrap();
             self.mds.handle(Some(&self.session), request, self.clock.now(), &mut *rng)
         };
+        if let ("Allocate", Response::NodeOpened { node }) = (name, &mut response)
+            && self.cut_while_answered.swap(false, Ordering::Relaxed)
+        {
+            node.layout = None;
+            node.grants.clear();
+        }
         self.gate.pass(name).await;
         self.travel().await;
         // The answer is lost, not the request.
