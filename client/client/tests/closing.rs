@@ -144,6 +144,29 @@ async fn a_device_that_is_away_keeps_nobody_from_a_directory_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_device_that_is_away_keeps_nobody_from_other_directories() {
+    let scene = Scene::new().await;
+    let other = Mount::leased(&scene.world).await;
+    let nodes = &scene.one.nodes;
+    let second = nodes.make(Node::ROOT, &name("d2"), making(NodeKind::Directory)).await.unwrap().node();
+    for at in ["a", "b", "c", "e"] {
+        let (_, file) = nodes.create(second, &name(at), making(NodeKind::File)).await.unwrap();
+        file.close().await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+    }
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("f", b"some bytes").await);
+    scene.one.gate.reached().await;
+    let begun = Instant::now();
+    other.nodes.lookup(second, &name("e")).await.unwrap();
+    // Both use it now: what has its names is asked for.
+    let (from, to) = (name("a"), name("b"));
+    nodes.rename((second, &from), (second, &to), RenameMode::Replace).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    scene.one.gate.open();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_takes_the_place_of_something_is_stored_before() {
     let scene = Scene::new().await;
     scene.one.gate.close("CREATE AND WRITE");

@@ -1,4 +1,4 @@
-//! Files that programs close before what was written to them is stored; and all of it stored, for a sync of everything and at the end.
+//! Files that programs close before what was written to them is stored.
 //!
 //! Does: say which files may be, count them, have those wait who would notice. Does not: send bytes or tell the server; `body` does.
 //! Contract: only a new file of one name, in the directory that it was made in, which has been led without a break since: nobody else
@@ -18,7 +18,6 @@ use tokio::time::{Instant, timeout};
 use super::Nodes;
 use super::body::Body;
 use super::file::File;
-use super::keep;
 use super::leases::Standing;
 use super::names::Known;
 use super::shared::{Shared, lock};
@@ -44,7 +43,7 @@ const WAIT_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 struct Book {
     /// Under way, by order of closing.
-    files: BTreeMap<u64, (InodeId, u64)>,
+    files: BTreeMap<u64, Closed>,
     next: u64,
     bytes: u64,
     /// How much there was, and when that was told.
@@ -60,6 +59,15 @@ pub(super) struct Closings {
     moved: Notify,
 }
 
+/// What was closed, and where.
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    inode: InodeId,
+    /// The directory that it was made in.
+    directory: InodeId,
+    bytes: u64,
+}
+
 /// A file that was closed, and is being stored. Counted until it is dropped.
 #[derive(Debug)]
 pub struct Closing {
@@ -70,8 +78,8 @@ pub struct Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let mut book = lock(&self.all.book);
-        if let Some((_, bytes)) = book.files.remove(&self.number) {
-            book.bytes -= bytes;
+        if let Some(closed) = book.files.remove(&self.number) {
+            book.bytes -= closed.bytes;
         }
         drop(book);
         self.all.moved.notify_waiters();
@@ -80,19 +88,19 @@ impl Drop for Closing {
 
 impl Closings {
     /// One more, if it may be. With whether it is time to ask how much room there is.
-    fn begin(self: &Arc<Self>, inode: InodeId, bytes: u64) -> (Option<Closing>, bool) {
+    fn begin(self: &Arc<Self>, closed: Closed) -> (Option<Closing>, bool) {
         let book = &mut *lock(&self.book);
         let now = Instant::now();
         let age = book.room.map(|(told, _)| now.saturating_duration_since(told));
         let asks = age.is_none_or(|age| age >= ROOM_AGE) && !core::mem::replace(&mut book.asking, true);
         let room = book.room.filter(|_| age.is_some_and(|age| age < ROOM_FOR)).map_or(0, |(_, room)| room);
-        let fits = book.files.len() < FILES_MAX && book.bytes + bytes <= BYTES_MAX && room >= ROOM_MIN;
+        let fits = book.files.len() < FILES_MAX && book.bytes + closed.bytes <= BYTES_MAX && room >= ROOM_MIN;
         if !fits || book.careful_until.is_some_and(|until| now < until) {
             return (None, asks);
         }
         let number = book.next;
-        (book.next, book.bytes) = (number + 1, book.bytes + bytes);
-        book.files.insert(number, (inode, bytes));
+        (book.next, book.bytes) = (number + 1, book.bytes + closed.bytes);
+        book.files.insert(number, closed);
         (Some(Closing { all: self.clone(), number }), asks)
     }
 
@@ -107,19 +115,26 @@ impl Closings {
         lock(&self.book).careful_until = Some(Instant::now() + CAREFUL_FOR);
     }
 
-    /// Returns when all that were under way are stored, or only those of a file.
-    async fn ended(&self, of: Option<InodeId>) {
+    /// Returns when those that were under way are stored.
+    async fn ended(&self, wanted: impl Fn(&Closed) -> bool) {
         let upto = lock(&self.book).next;
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
-            let wanted = |inode: &InodeId| of.is_none_or(|of| of == *inode);
-            if !lock(&self.book).files.range(..upto).any(|(_, (inode, _))| wanted(inode)) {
+            if !lock(&self.book).files.range(..upto).any(|(_, closed)| wanted(closed)) {
                 return;
             }
             moved.await;
         }
+    }
+
+    async fn file_ended(&self, inode: InodeId) {
+        self.ended(|closed| closed.inode == inode).await;
+    }
+
+    async fn directory_ended(&self, directory: InodeId) {
+        self.ended(|closed| closed.directory == directory).await;
     }
 }
 
@@ -132,11 +147,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.closings.told_room(room);
     }
 
-    /// A lease is about to be given back: if it is one to lead a directory, what was closed in that is stored, as far as devices are there.
+    /// A lease is about to be given back: what was closed in this, if it is a directory, is stored, as far as devices are there.
     pub(super) async fn stored_in_it(&self, inode: InodeId) {
-        if self.is_leased_to_write(inode) && self.body(inode).is_none() {
-            let _ = timeout(WAIT_MAX, self.closings.ended(None)).await;
-        }
+        let _ = timeout(WAIT_MAX, self.closings.directory_ended(inode)).await;
     }
 }
 
@@ -158,7 +171,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
             // Who wants the lease back finds it counted, or it is not begun.
             shared.while_led([made_in.inode; 2], |[now, _]| {
-                (now == made_in).then(|| shared.closings.begin(node.inode, state.size))
+                let closed = Closed { inode: node.inode, directory: made_in.inode, bytes: state.size };
+                (now == made_in).then(|| shared.closings.begin(closed))
             })?
         };
         if asks {
@@ -208,7 +222,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Known::There(node, _) => node,
             Known::Nothing => return Ok(()),
             Known::Unknown => {
-                self.shared.closings.ended(None).await;
+                self.shared.closings.directory_ended(from_directory).await;
                 return Ok(());
             }
         };
@@ -216,7 +230,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if from_directory != to_directory {
             body.state().made_in = None;
         }
-        self.shared.closings.ended(Some(node.inode)).await;
+        self.shared.closings.file_ended(node.inode).await;
         if !free && body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
     }
 
@@ -231,34 +245,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub(super) async fn is_linked(&self, inode: InodeId) {
         if let Some(body) = self.shared.body(inode) {
             body.state().made_in = None;
-            self.shared.closings.ended(Some(inode)).await;
+            self.shared.closings.file_ended(inode).await;
         }
-    }
-
-    /// Returns when everything that was written through this is durable.
-    ///
-    /// # Errors
-    /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
-    pub async fn sync_all(&self) -> Result<(), ClientError> {
-        let told = self.shared.names_told().await;
-        let stored = |body: Arc<Body<M, D>>| async move {
-            body.store().await?;
-            if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
-        };
-        // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
-        let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
-        let stored = self.shared.with_all(bodies, stored).await;
-        told.and(stored).and(self.shared.ledger.book().take_error())
-    }
-
-    /// Makes everything durable and lets go of all files: the end.
-    ///
-    /// # Errors
-    /// The first that any file had.
-    pub async fn shut_down(&self) -> Result<(), ClientError> {
-        let outcome =
-            self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
-        keep::let_go(&self.shared).await;
-        outcome.and(self.shared.ledger.book().take_error())
     }
 }

@@ -1,5 +1,5 @@
 //! What happens while nobody waits: files closed here are proven and let go, what lies about is sent, the metadata server
-//! hears that we live.
+//! hears that we live. And all of it at once, for who waits: a sync of everything, and the end.
 //!
 //! Contract: the task ends when nothing else has the file system any more.
 
@@ -10,6 +10,7 @@ use sealstone_mds_protocol::{Access, Node};
 use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
+use super::Nodes;
 use super::body::Body;
 use super::shared::{Shared, fenced, is_fenced, passes};
 use crate::{ClientError, Devices, Metadata};
@@ -211,4 +212,33 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
         }
     }
     shared.drop_leases();
+}
+
+impl<M: Metadata, D: Devices> Nodes<M, D> {
+    /// Returns when everything that was written through this is durable.
+    ///
+    /// # Errors
+    /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
+    pub async fn sync_all(&self) -> Result<(), ClientError> {
+        let told = self.shared.names_told().await;
+        let stored = |body: Arc<Body<M, D>>| async move {
+            body.store().await?;
+            if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
+        };
+        // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
+        let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
+        let stored = self.shared.with_all(bodies, stored).await;
+        told.and(stored).and(self.shared.ledger.book().take_error())
+    }
+
+    /// Makes everything durable and lets go of all files: the end.
+    ///
+    /// # Errors
+    /// The first that any file had.
+    pub async fn shut_down(&self) -> Result<(), ClientError> {
+        let outcome =
+            self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
+        let_go(&self.shared).await;
+        outcome.and(self.shared.ledger.book().take_error())
+    }
 }

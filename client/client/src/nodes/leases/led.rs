@@ -22,12 +22,6 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.options.names_ahead && self.leases.second.is_some()
     }
 
-    /// Is there a lease to write it, whether it is being given back or not?
-    pub(in super::super) fn is_leased_to_write(&self, inode: InodeId) -> bool {
-        let book = lock(&self.leases.book);
-        book.entries.get(&inode).is_some_and(|entry| entry.lease.kind == LeaseKind::Write)
-    }
-
     /// Does something while these directories are led: no lease on them is given back before the server was told of what it
     /// puts down.
     pub(in super::super) fn while_led<T>(
