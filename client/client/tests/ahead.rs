@@ -12,7 +12,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
-use sealstone_mds_protocol::{Access, ErrorCode, Node, NodeKind, RenameMode, Stat};
+use sealstone_mds_protocol::{
+    Access, ErrorCode, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, Stat,
+};
 use tokio::time::sleep;
 use world::{Direct, World, tuning};
 
@@ -274,6 +276,127 @@ async fn an_empty_directory_goes_though_names_in_it_were_told_of_only_now() {
     assert_eq!(one.look(Node::ROOT, "d").await, None);
     sleep(QUIET).await;
     assert_eq!(world.mds.leases_out(), 1, "on the root alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_away_for_a_day_makes_files_by_numbers_that_are_his() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    one.nodes.sync_all().await.unwrap();
+    // Nothing is heard of it for so long that nothing is known of it.
+    for hours in [1, 26] {
+        world.mds.tidy_memory(world.clock.now() + hours * 3_600_000);
+    }
+    sleep(QUIET).await;
+    let led = one.called("LeadNames");
+    for number in 0..40 {
+        // As a mount does before it makes something.
+        assert_eq!(one.look(directory, &format!("f{number}")).await, None);
+        one.touch(directory, &format!("f{number}")).await;
+        sleep(Duration::from_millis(500)).await;
+    }
+    one.nodes.sync_all().await.unwrap();
+    assert!(one.called("LeadNames") > led, "it leads again");
+    for number in 0..40 {
+        assert!(other.look(directory, &format!("f{number}")).await.is_some(), "f{number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_for_which_no_lease_was_to_be_had_is_as_long_as_it_was_written() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.led("d").await;
+    one.client.metadata().no_leases_on_files.store(true, Ordering::Relaxed);
+    let (_, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"some bytes").await.unwrap();
+    file.close().await.unwrap();
+    // It is let go of while the directory is in use.
+    for _ in 0..5 {
+        sleep(Duration::from_secs(1)).await;
+        one.touch(directory, "again").await;
+        one.remove(directory, "again").await;
+    }
+    assert_eq!(one.look(directory, "f").await.unwrap().size, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_syncs_a_file_hears_that_it_has_not_the_name_that_it_was_given() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.led("d").await;
+    let (_, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"some bytes").await.unwrap();
+    file.sync().await.unwrap();
+    *one.client.metadata().refuse.lock().unwrap() = Some("ChangeNames");
+    one.rename(directory, "f", "g").await;
+    file.sync().await.unwrap_err();
+    file.sync().await.unwrap();
+    assert_eq!(one.look(directory, "g").await, None);
+    assert_eq!(one.look(directory, "f").await.unwrap().size, 10);
+    assert_eq!(file.read(0, 99).await.unwrap(), &b"some bytes"[..]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_server_that_is_away_hears_so_in_the_end() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.led("d").await;
+    one.client.metadata().cut.store(true, Ordering::Relaxed);
+    one.touch(directory, "f").await;
+    let change = NodeChange { mode: Some(0o700), ..NodeChange::default() };
+    let set = tokio::time::timeout(Duration::from_secs(300), one.nodes.set(directory, change, false)).await;
+    set.expect("it has an end").unwrap_err();
+    let end = tokio::time::timeout(Duration::from_secs(300), one.nodes.shut_down()).await;
+    end.expect("it has an end").unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_one_directory_keeps_what_he_did_in_another() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let (lost, kept) = (one.led("lost").await, one.led("kept").await);
+    one.nodes.sync_all().await.unwrap();
+    one.client.metadata().cut.store(true, Ordering::Relaxed);
+    let (from, to) = (name("first"), name("moved"));
+    one.nodes.rename((lost, &from), (kept, &to), RenameMode::Replace).await.unwrap();
+    one.touch(kept, "made").await;
+    // He takes the one.
+    assert!(other.look(lost, "first").await.is_some());
+    one.client.metadata().cut.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(30)).await;
+    one.nodes.sync_all().await.unwrap_err();
+    assert!(other.look(lost, "first").await.is_some());
+    assert_eq!(other.look(kept, "moved").await, None);
+    assert!(other.look(kept, "made").await.is_some(), "nobody took that one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_open_without_a_lease_is_held_on_when_the_server_begins_anew() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    let (stat, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"bytes").await.unwrap();
+    file.sync().await.unwrap();
+    let lock = Lock { kind: LockKind::Write, owner: 1, start: 0, end: 9, whole: false, pid: 1 };
+    assert!(one.nodes.lock(file.node(), lock).await.unwrap().is_none());
+    let his = other.look(directory, "f").await.unwrap();
+    let (reads, _) = other.nodes.open(his.node(), Access::Read).await.unwrap();
+    reads.read(0, 9).await.unwrap();
+    sleep(QUIET).await;
+    world.mds.tidy_memory(world.clock.now() + 61_000);
+    // Another one is closed again and again: it counts for the server, too.
+    let another = one.look(directory, "first").await.unwrap();
+    for _ in 0..25 {
+        one.nodes.open(another.node(), Access::Read).await.unwrap().0.close().await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(one.client.metadata().opened.lock().unwrap().contains(&Access::Update), "it is held again");
+    let his_lock = Lock { owner: 2, pid: 2, ..lock };
+    let in_the_way = other.nodes.lock(his.node(), his_lock).await.unwrap();
+    assert!(in_the_way.is_some(), "{:?} is locked", stat.inode);
 }
 
 /// Whatever two mounts do, in whatever order requests and answers travel: who looks sees what was done before he asked.

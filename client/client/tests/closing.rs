@@ -204,6 +204,74 @@ async fn what_could_not_be_stored_takes_the_place_of_nothing_and_is_told_to_who_
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_could_not_be_stored_takes_the_place_of_nothing_later_either() {
+    let scene = Scene::new().await;
+    let other = Mount::leased(&scene.world).await;
+    sleep(Duration::from_secs(15)).await;
+    assert!(scene.goes_on_at_once("before").await);
+    scene.limit(Some(1)).await;
+    assert!(scene.put("new", b"new bytes").await);
+    // The file is let go of, and what is known of its name is forgotten.
+    sleep(Duration::from_secs(5)).await;
+    let refused = scene.rename("new", "a").await;
+    assert!(matches!(refused, Err(ClientError::NotStored)), "{refused:?}");
+    other.nodes.lookup(scene.directory, &name("new")).await.unwrap();
+    let refused = scene.rename("new", "a").await;
+    assert!(matches!(refused, Err(ClientError::NotStored)), "{refused:?}");
+    let (there, new, a) = (scene.directory, name("new"), name("a"));
+    let exchanged = scene.one.nodes.rename((there, &new), (there, &a), RenameMode::Exchange).await;
+    assert!(matches!(exchanged, Err(ClientError::NotStored)), "{exchanged:?}");
+    assert_eq!(scene.read(&scene.one.nodes, "a").await, b"old");
+    // Who writes it anew, from nothing, has another one.
+    scene.limit(None).await;
+    let stat = scene.one.nodes.lookup(scene.directory, &new).await.unwrap();
+    let cut = NodeChange { size: Some(0), ..NodeChange::default() };
+    let (file, _) = scene.one.nodes.open(stat.node(), Access::Update).await.unwrap();
+    scene.one.nodes.set(stat.node(), cut, true).await.unwrap();
+    file.write(0, b"new bytes").await.unwrap();
+    file.close().await.unwrap();
+    scene.rename("new", "a").await.unwrap();
+    assert_eq!(scene.read(&other.nodes, "a").await, b"new bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_to_another_directory_by_an_exchange_is_stored_before() {
+    let scene = Scene::new().await;
+    let nodes = &scene.one.nodes;
+    let second = nodes.make(Node::ROOT, &name("d2"), making(NodeKind::Directory)).await.unwrap().node();
+    let (_, old) = nodes.create(second, &name("old"), making(NodeKind::File)).await.unwrap();
+    old.close().await.unwrap();
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("new", b"new bytes").await);
+    scene.one.gate.reached().await;
+    let (here, there) = (name("old"), name("new"));
+    let way = || nodes.rename((second, &here), (scene.directory, &there), RenameMode::Exchange);
+    assert!(timeout(Duration::from_secs(1), way()).await.is_err(), "it waits for the device");
+    scene.one.gate.open();
+    way().await.unwrap();
+    let other = Mount::leased(&scene.world).await;
+    assert_eq!(other.nodes.lookup(second, &here).await.unwrap().size, 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_away_for_long_after_a_close_costs_nothing_and_somebody_hears_of_it() {
+    let scene = Scene::new().await;
+    let nodes = Mount::of(&scene.world).await;
+    let file = nodes.create("f").await;
+    file.write(0, b"some bytes").await.unwrap();
+    file.close().await.unwrap();
+    // It goes without having flushed, and comes back much later.
+    scene.world.machine(0).power_cut();
+    sleep(Duration::from_secs(90)).await;
+    nodes.nodes.sync_all().await.unwrap_err();
+    scene.world.machine(0).boot();
+    sleep(Duration::from_secs(90)).await;
+    nodes.nodes.sync_all().await.unwrap();
+    drop(nodes);
+    assert_eq!(world::mounts::seen(&scene.world, "f").await, b"some bytes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sync_waits_for_what_was_closed_before() {
     let scene = Scene::new().await;
     scene.one.gate.close("CREATE AND WRITE");

@@ -178,7 +178,8 @@ impl Handler for Mounted {
                 }
                 reply.ok();
             }
-            // Names are durable when they are answered; whoever asks it of a directory wants all below it too.
+            // It tells of names that were made here first, and stores what was closed before that; whoever asks it of a
+            // directory wants all below it too.
             Operation::FsyncDirectory => {
                 self.task(|inner| async move { answer(reply, inner.nodes.sync_all().await) });
             }

@@ -53,7 +53,7 @@ pub(super) struct Body<M, D> {
     pub(super) state: Mutex<State<M, D>>,
     /// Who opens it at the server shares it; who lets it go there has it alone: of the two requests neither overtakes the
     /// other.
-    pub(super) holding: RwLock<()>,
+    pub(super) holding: Arc<RwLock<()>>,
     /// One at a time asks for locks, so that what is claimed again is what programs have.
     pub(super) locking: tokio::sync::Mutex<()>,
     /// One at a time asks for a lease.
@@ -76,7 +76,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             node,
             opens: AtomicUsize::new(0),
             state: Mutex::new(State::new(tuning.command_bytes, pot, shared.core.buffers.clone())),
-            holding: RwLock::new(()),
+            holding: Arc::default(),
             locking: tokio::sync::Mutex::new(()),
             leasing: tokio::sync::Mutex::new(()),
             gate: RwLock::new(()),
@@ -425,6 +425,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// How often it is open here.
     pub(super) fn open_count(&self) -> usize {
         self.opens.load(Ordering::Acquire)
+    }
+
+    /// Does the server hold it for us, as far as is known here?
+    pub(super) fn is_held(&self) -> bool {
+        let state = self.state();
+        state.stat.is_some() && !state.let_go
     }
 
     /// Has nobody it open? `wait`: a kernel tells of the last close after the program that closed it goes on, which may ask again

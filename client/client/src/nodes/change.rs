@@ -75,6 +75,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
             let stat = self.unless_fenced(self.ask(change.clone(), through_file).await)?;
             self.state().was_cut(&stat);
+            if size == 0 {
+                self.shared.closings.forgive(self.node.inode);
+            }
             // Pieces that were to be sent may be gone.
             self.moved.notify_waiters();
             return Ok(stat);

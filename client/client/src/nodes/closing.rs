@@ -8,10 +8,10 @@
 //! Truth: docs/adr/0051-closed-before-stored.md.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use sealstone_mds_protocol::{InodeId, LeaseKind, Name, Request, Response};
+use sealstone_mds_protocol::{InodeId, LeaseKind, Name, Node, Request, Response};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -20,7 +20,7 @@ use super::body::Body;
 use super::file::File;
 use super::leases::Standing;
 use super::names::Known;
-use super::shared::{Shared, lock};
+use super::shared::{Shared, is_gone, lock};
 use crate::{ClientError, Devices, Metadata};
 
 /// Bytes of one file at most.
@@ -37,6 +37,8 @@ const ROOM_FOR: Duration = Duration::from_secs(5);
 const ROOM_AGE: Duration = Duration::from_secs(2);
 /// After something that could not be stored.
 const CAREFUL_FOR: Duration = Duration::from_secs(60);
+/// Files that could not be stored, and are to take the place of nothing, at most; then the oldest of them may.
+const FAILED_MAX: usize = 4_096;
 /// Whoever gives a directory back waits so long for what was closed in it: less than others wait for the lease.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
@@ -50,6 +52,8 @@ struct Book {
     room: Option<(Instant, u64)>,
     asking: bool,
     careful_until: Option<Instant>,
+    /// Not as their programs closed them: those are not known to have heard of it.
+    failed: BTreeSet<InodeId>,
 }
 
 /// See the module.
@@ -110,9 +114,28 @@ impl Closings {
         book.room = room.map(|room| (Instant::now(), room));
     }
 
-    /// Something could not be stored.
-    fn be_careful(&self) {
-        lock(&self.book).careful_until = Some(Instant::now() + CAREFUL_FOR);
+    /// This could not be stored.
+    fn failed(&self, inode: InodeId) {
+        let book = &mut *lock(&self.book);
+        book.careful_until = Some(Instant::now() + CAREFUL_FOR);
+        book.failed.insert(inode);
+        if book.failed.len() > FAILED_MAX {
+            book.failed.pop_first();
+        }
+    }
+
+    /// Nothing of what was closed then is wanted any more.
+    pub(super) fn forgive(&self, inode: InodeId) {
+        lock(&self.book).failed.remove(&inode);
+    }
+
+    fn has_failed(&self, inode: InodeId) -> bool {
+        lock(&self.book).failed.contains(&inode)
+    }
+
+    /// Did nothing fail that is still there?
+    fn is_well(&self) -> bool {
+        lock(&self.book).failed.is_empty()
     }
 
     /// Returns when those that were under way are stored.
@@ -197,7 +220,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
             body.fail(error);
         }
         if body.state().error.is_some() {
-            body.shared.closings.be_careful();
+            body.shared.closings.failed(body.node.inode);
         }
         drop(closing);
     }
@@ -211,30 +234,38 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `NotStored`: it was to take the place of something, and is not what was written.
     pub(super) async fn moves(
         &self,
-        (from_directory, from): (InodeId, &Name),
-        (to_directory, to): (InodeId, &Name),
+        (from_directory, from): (Node, &Name),
+        (to_directory, to): (Node, &Name),
     ) -> Result<(), ClientError> {
-        let free = self.known(to_directory, to) == Known::Nothing;
+        let free = self.known(to_directory.inode, to) == Known::Nothing;
         if free && from_directory == to_directory {
             return Ok(());
         }
-        let node = match self.known(from_directory, from) {
-            Known::There(node, _) => node,
+        let inode = match self.known(from_directory.inode, from) {
+            Known::There(node, _) => node.inode,
             Known::Nothing => return Ok(()),
             Known::Unknown => {
-                self.shared.closings.directory_ended(from_directory).await;
-                return Ok(());
+                self.shared.closings.directory_ended(from_directory.inode).await;
+                if self.shared.closings.is_well() {
+                    return Ok(());
+                }
+                match self.lookup(from_directory, from).await {
+                    Ok(stat) => stat.inode,
+                    Err(error) if is_gone(&error) => return Ok(()),
+                    Err(error) => return Err(error),
+                }
             }
         };
-        let Some(body) = self.shared.body(node.inode) else { return Ok(()) };
-        if from_directory != to_directory {
-            body.state().made_in = None;
+        if let Some(body) = self.shared.body(inode) {
+            if from_directory != to_directory {
+                body.state().made_in = None;
+            }
+            self.shared.closings.file_ended(inode).await;
         }
-        self.shared.closings.file_ended(node.inode).await;
-        if !free && body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
+        if !free && self.shared.closings.has_failed(inode) { Err(ClientError::NotStored) } else { Ok(()) }
     }
 
-    /// A file is about to be somebody else's, whose room is not known here.
+    /// A file is about to be somebody else's, whose room is not known here; or is in another directory now.
     pub(super) fn is_given_away(&self, inode: InodeId) {
         if let Some(body) = self.shared.body(inode) {
             body.state().made_in = None;

@@ -6,13 +6,13 @@
 use core::time::Duration;
 use std::sync::{Arc, Weak};
 
-use sealstone_mds_protocol::{Access, Node};
+use sealstone_mds_protocol::{Access, InodeId, Node};
 use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
 use super::Nodes;
 use super::body::Body;
-use super::shared::{Shared, fenced, is_fenced, passes};
+use super::shared::{Shared, fenced, is_fenced, is_gone, passes};
 use crate::{ClientError, Devices, Metadata};
 
 /// How often the server hears of us; a small part of the time for which it holds what it holds for us.
@@ -23,6 +23,10 @@ const IDLE_EVERY: Duration = Duration::from_secs(120);
 const SEND_EVERY: Duration = Duration::from_secs(5);
 /// A file that was closed is proven and let go after so long: who opens it again at once finds everything here.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// What could not be stored for a while is tried again after this, so often at most; each time waits as long as programs would.
+const LINGER_AGAIN: Duration = Duration::from_secs(10);
+const LINGER_TRIES_MAX: u32 = 10;
 
 /// Begins the work.
 pub(super) fn start<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
@@ -39,6 +43,9 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
         sleep(KEEP_EVERY).await;
         let Some(shared) = weak.upgrade() else { return };
         let open: Vec<_> = shared.bodies().into_iter().filter(|body| body.open_count() > 0).collect();
+        // The server counts what was closed here lately, or is kept by a lease, too.
+        let held = shared.bodies().into_iter().filter(|body| body.is_held());
+        let held: Vec<InodeId> = held.map(|body| body.node.inode).collect();
         silent += KEEP_EVERY;
         if open.is_empty() && silent < IDLE_EVERY {
             continue;
@@ -50,7 +57,9 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
             continue;
         }
         match shared.core.metadata.call(Request::KeepNodes { holder: shared.holder }).await {
-            Ok(Response::Kept { held, .. }) if (held as usize) < open.len() => {
+            Ok(Response::Kept { held: there, .. })
+                if (there as usize) < held.iter().filter(|id| is_held(&shared, **id)).count() =>
+            {
                 // The server began anew, or took us for gone.
                 for body in open {
                     hold_again(&shared, &body).await;
@@ -60,6 +69,10 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
             Err(error) => tracing::debug!(%error, "the metadata server does not hear of us"),
         }
     }
+}
+
+fn is_held<M: Metadata, D: Devices>(shared: &Shared<M, D>, inode: InodeId) -> bool {
+    shared.body(inode).is_some_and(|body| body.is_held())
 }
 
 /// Has a file held again. Nobody is given the right to write while what was cut off is being cleared: then it is held for
@@ -154,19 +167,38 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     body.dispatch_all();
     body.shared.runtime.clone().spawn(async move {
         sleep(LINGER).await;
-        if body.open_count() == 0 && !body.state().let_go {
-            if let Err(error) = body.store().await {
-                tracing::warn!(inode = body.node.inode.0, %error, "a file that was closed is not durable");
+        for tries in 1.. {
+            if body.open_count() > 0 || body.state().let_go {
+                break;
             }
-            let untold = body.state().error.take();
+            let stored = body.store().await;
+            let again = stored.as_ref().is_err_and(|error| passes(error) && tries < LINGER_TRIES_MAX);
+            if let Err(error) = stored
+                && !is_gone(&error)
+            {
+                body.fail(error);
+            }
+            let untold = {
+                let mut state = body.state();
+                // Whoever has opened it meanwhile is told himself.
+                if body.open_count() == 0 { state.error.take() } else { None }
+            };
             if let Some(error) = untold {
                 // Nobody is left who would ask this file.
                 body.shared.ledger.book().fail(error);
             }
+            if again {
+                // Its bytes stay here: the device may come back without them.
+                sleep(LINGER_AGAIN).await;
+                continue;
+            }
             if !body.shared.keep(&body) {
                 body.shared.drop_lease(body.node.inode);
                 close(&body).await;
+                // What was known of it when it was made is older.
+                body.shared.names.forget(body.node.inode);
             }
+            break;
         }
         let (shared, inode) = (body.shared.clone(), body.node.inode);
         drop(body);
@@ -191,8 +223,12 @@ pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
 }
 
 /// Lets everything go.
-pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
-    if let Err(error) = shared.names_told().await {
+///
+/// # Errors
+/// What was done to names is not told.
+pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) -> Result<(), ClientError> {
+    let told = shared.names_told().await;
+    if let Err(error) = &told {
         tracing::warn!(%error, "what was done to names is not told");
     }
     shared.lead_nothing().await;
@@ -212,6 +248,7 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
         }
     }
     shared.drop_leases();
+    told
 }
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
@@ -238,7 +275,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn shut_down(&self) -> Result<(), ClientError> {
         let outcome =
             self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
-        let_go(&self.shared).await;
-        outcome.and(self.shared.ledger.book().take_error())
+        let told = let_go(&self.shared).await;
+        outcome.and(told).and(self.shared.ledger.book().take_error())
     }
 }

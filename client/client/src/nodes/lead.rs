@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Making;
 use super::ledger::{CHANGES_MAX, OWN, TOGETHER_MAX};
 use super::names::Place;
-use super::shared::{PAUSE_MAX, PAUSE_MIN, REMEMBERED_MS, Shared, is_fenced, lock, passes};
+use super::shared::{PAUSE_MAX, PAUSE_MIN, REMEMBERED_MS, Shared, is_fenced, is_invalid, lock, passes};
 use crate::{ClientError, Devices, Metadata};
 
 /// Changes that are asked for in a directory before it is asked to be led.
@@ -259,7 +259,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         if kind == FileKind::Directory || self.ledger.book().is_full() {
             return None;
         }
-        let let_go = self.let_go_here(node.inode)?;
+        let gone = self.let_go_here(node)?;
+        let let_go = gone.was;
         let at_ms = self.core.now_ms();
         let removed = self.while_led([directory, directory], |[there, _]| {
             let mut ledger = self.ledger.book();
@@ -272,6 +273,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             Some(())
         });
         self.let_go_after_all(removed.is_none() && let_go, node.inode);
+        self.gone_here(gone);
         self.ledger.more.notify_one();
         removed
     }
@@ -291,10 +293,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return None;
         }
         let replaced = old.map(|(old, _)| old.inode);
-        let let_go = match replaced {
-            Some(replaced) => self.let_go_here(replaced)?,
-            None => false,
+        let gone = match old {
+            Some((old, _)) => Some(self.let_go_here(old)?),
+            None => None,
         };
+        let let_go = gone.as_ref().is_some_and(|gone| gone.was);
         let at_ms = self.core.now_ms();
         let body = self.body(node.inode);
         // Nobody is told of it between its new time and its new name.
@@ -324,6 +327,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         drop(state);
         if let Some(replaced) = replaced {
             self.let_go_after_all(renamed.is_none() && let_go, replaced);
+        }
+        if let Some(gone) = gone {
+            self.gone_here(gone);
         }
         self.ledger.more.notify_one();
         renamed
@@ -402,10 +408,19 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             for directory in change.directories() {
                 self.names.doubt(directory.inode, change.nodes());
             }
-            if let NameChange::Made(made) = change
-                && let Some(body) = self.body(made.inode)
-            {
-                body.fail(why());
+            match change {
+                NameChange::Made(MadeAhead { inode, .. }) => {
+                    if let Some(body) = self.body(*inode) {
+                        body.fail(why());
+                    }
+                }
+                // Whoever syncs the file hears of it, as who syncs a directory does; its bytes are what they were.
+                NameChange::Renamed(RenamedAhead { inode, .. }) => {
+                    if let Some(body) = self.body(*inode) {
+                        body.state().error.get_or_insert_with(&why);
+                    }
+                }
+                NameChange::Removed(_) | NameChange::LetGo(_) => {}
             }
             if !matches!(change, NameChange::LetGo(_)) {
                 self.ledger.book().fail(why());
@@ -449,13 +464,16 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     let fenced = is_fenced(&why());
                     let there: Vec<AheadIn> =
                         first.iter().filter(|_| fenced).flat_map(NameChange::directories).collect();
+                    if matches!(first, Some(NameChange::Made(_))) && is_invalid(&why()) {
+                        self.ledger.book().forget_numbers();
+                    }
                     self.give_up(first.into_iter().collect(), why);
-                    for there in there {
-                        // Whatever else was done there is refused too.
+                    if let [there] = there[..] {
+                        // Whatever else was done there is refused too. Of two the server says of the next one which it is.
                         let gone = self.ledger.book().give_up(there);
                         self.give_up(gone, why);
-                        self.lead_is_lost(there.inode, there.lease);
                     }
+                    there.iter().for_each(|there| self.lead_is_lost(there.inode, there.lease));
                 }
             }
             Ok(_) => self.give_up_all(changes.len(), &|| ClientError::OTHER_ANSWER),

@@ -491,11 +491,16 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// All leases are gone or called in: everything is stored and forgotten, then the new era begins.
     async fn begin_era(self: &Arc<Self>, era: u64) {
-        self.ledger.book().forget_makers();
-        let all: Vec<(InodeId, u64)> = {
+        self.ledger.book().begin_anew();
+        // Of what is open without a lease the server knows nothing either.
+        let open = self.bodies().into_iter().filter(|body| body.open_count() > 0);
+        let open: Vec<InodeId> = open.map(|body| body.node.inode).collect();
+        let all: Vec<(InodeId, Option<u64>)> = {
             let mut book = lock(&self.leases.book);
             book.until = None;
-            book.entries.iter().map(|(id, entry)| (*id, entry.lease.number)).collect()
+            let leased = book.entries.iter().map(|(id, entry)| (*id, Some(entry.lease.number)));
+            let others = open.into_iter().filter(|id| !book.entries.contains_key(id));
+            leased.chain(others.map(|id| (id, None))).collect()
         };
         let mut works = JoinSet::new();
         for (inode, number) in all {
@@ -507,7 +512,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     {
                         keep::hold_again(&shared, &body).await;
                     }
-                    shared.give_back(inode, number, false).await;
+                    if let Some(number) = number {
+                        shared.give_back(inode, number, false).await;
+                    }
                     shared.forget(inode);
                 },
                 &self.runtime,

@@ -336,10 +336,16 @@ impl Book {
         }
     }
 
-    /// The server is another one, or sees us as somebody else.
-    pub(super) fn forget_makers(&mut self) {
+    /// The server is another one, or sees us as somebody else: perhaps it does not know our numbers any more.
+    pub(super) fn begin_anew(&mut self) {
         self.makers.clear();
         self.tries.clear();
+        self.numbers.clear();
+    }
+
+    /// The server does not take one of our numbers: the others are no better.
+    pub(super) fn forget_numbers(&mut self) {
+        self.numbers.clear();
     }
 
     /// A change was asked for in a directory. Is it time to ask for leading it? Then somebody does, until [`Book::tried`].

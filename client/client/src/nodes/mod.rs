@@ -256,6 +256,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let (inode, links) = (stat.inode, stat.links);
         self.overlay(stat);
         if links == 0 {
+            self.shared.closings.forgive(inode);
             self.shared.nameless(inode);
         }
     }
@@ -426,7 +427,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
         let gone = match directory {
             true => {
-                self.leads_no_more(parent, name).await;
+                self.leads_no_more(parent, name).await?;
                 None
             }
             false => self.let_go_of(parent, name).await,
@@ -457,9 +458,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     }
 
     /// A directory is about to lose its name: nothing is done in it here from now on that the server does not know.
-    async fn leads_no_more(&self, parent: Node, name: &Name) {
-        if let Known::There(node, FileKind::Directory) = self.known(parent.inode, name) {
-            self.shared.lead_no_more(node.inode).await;
+    async fn leads_no_more(&self, parent: Node, name: &Name) -> Result<(), ClientError> {
+        match self.known(parent.inode, name) {
+            Known::There(node, FileKind::Directory) => self.shared.lead_no_more(node.inode).await,
+            _ => Ok(()),
         }
     }
 
@@ -486,12 +488,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             RenameMode::Exchange => None,
         };
         let (old, new) = ((from_parent.inode, from), (to_parent.inode, to));
-        self.moves(old, new).await?;
+        self.moves((from_parent, from), (to_parent, to)).await?;
+        if mode == RenameMode::Exchange {
+            self.moves((to_parent, to), (from_parent, from)).await?;
+        }
         self.shared.room_for_names().await?;
         if ahead.and_then(|replaces| self.shared.rename_ahead(old, new, replaces)).is_some() {
             return Ok(());
         }
-        self.leads_no_more(to_parent, to).await;
+        self.leads_no_more(to_parent, to).await?;
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
         let gone = match mode {
@@ -517,6 +522,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             _ => Known::Nothing,
         };
         let others: Vec<InodeId> = other.iter().chain([&moved]).map(|stat| stat.inode).collect();
+        if from_parent != to_parent {
+            others.iter().for_each(|inode| self.is_given_away(*inode));
+        }
         own.done(&[left, Known::of(&moved)], &others);
         self.shared.changed_in(from_parent);
         self.shared.changed_in(to_parent);
@@ -536,7 +544,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
     pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
         // Whether what is done in it may be done here may be another question then.
-        self.shared.lead_no_more(node.inode).await;
+        self.shared.lead_no_more(node.inode).await?;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let outcome = self.set_now(node, change, through_file).await;
         self.ended(own, outcome)
@@ -638,7 +646,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         mode: XattrMode,
     ) -> Result<(), ClientError> {
         // Whether what is done in it may be done here may be another question then.
-        self.shared.lead_no_more(node.inode).await;
+        self.shared.lead_no_more(node.inode).await?;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
         self.note_unsure(node);
@@ -662,7 +670,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `NoAttribute` among others.
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
         // Whether what is done in it may be done here may be another question then.
-        self.shared.lead_no_more(node.inode).await;
+        self.shared.lead_no_more(node.inode).await?;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
         self.note_unsure(node);

@@ -459,6 +459,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.discard();
         self.shared.drop_lease(self.node.inode);
         close(self).await;
+        self.shared.names.forget(self.node.inode);
         let mut state = self.state();
         if self.open_count() == 0 {
             (state.lock_lost, state.error) = (false, None);

@@ -298,6 +298,8 @@ pub struct Direct {
     pub refuse: Mutex<Option<&'static str>>,
     /// The next answer to Allocate has no objects: the file was cut to nothing between its being done and its being answered.
     pub cut_while_answered: AtomicBool,
+    /// Leases on files are not told.
+    pub no_leases_on_files: AtomicBool,
     /// Answers pass here.
     pub gate: Gate,
     /// The same of what is to be given back.
@@ -324,6 +326,7 @@ impl Direct {
             lose: Mutex::default(),
             refuse: Mutex::default(),
             cut_while_answered: AtomicBool::new(false),
+            no_leases_on_files: AtomicBool::new(false),
             gate: Gate::default(),
             recalls: Arc::default(),
             jitter_ms: AtomicU64::new(0),
@@ -376,6 +379,7 @@ impl Metadata for Direct {
             lose: Mutex::default(),
             refuse: Mutex::default(),
             cut_while_answered: AtomicBool::new(false),
+            no_leases_on_files: AtomicBool::new(false),
             gate: Gate::default(),
             recalls: self.recalls.clone(),
             jitter_ms: AtomicU64::new(0),
@@ -411,6 +415,13 @@ impl Metadata for Direct {
         {
             node.layout = None;
             node.grants.clear();
+        }
+        if self.no_leases_on_files.load(Ordering::Relaxed) {
+            match &mut response {
+                Response::NamesChanged { leases, .. } => leases.clear(),
+                Response::Leased { lease, .. } => *lease = None,
+                _ => {}
+            }
         }
         self.gate.pass(name).await;
         self.travel().await;

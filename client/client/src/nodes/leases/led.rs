@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
-use sealstone_mds_protocol::{AheadIn, InodeId, Lease, LeaseKind, Request};
+use sealstone_mds_protocol::{AheadIn, InodeId, Lease, LeaseKind, Node, Request};
+use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use super::super::body::Body;
 use super::super::shared::{Shared, lock};
 use super::{AGAIN, Entry};
-use crate::{Devices, Metadata};
+use crate::{ClientError, Devices, Metadata};
 
 /// Directories that are given back at once at most.
 const TOGETHER_MAX: usize = 16;
@@ -81,7 +83,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// A directory is not led from here on: the server was told of what was done in it.
-    pub(in super::super) async fn lead_no_more(self: &Arc<Self>, inode: InodeId) {
+    ///
+    /// # Errors
+    /// `NamesNotTold`, if it was not there for as long as it is waited for.
+    pub(in super::super) async fn lead_no_more(self: &Arc<Self>, inode: InodeId) -> Result<(), ClientError> {
         let led = {
             let book = lock(&self.leases.book);
             book.entries
@@ -89,13 +94,17 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 .filter(|entry| entry.lease.kind == LeaseKind::Write)
                 .map(|entry| entry.lease)
         };
-        let Some(Lease { number, .. }) = led.filter(|_| self.body(inode).is_none()) else { return };
+        let Some(Lease { number, .. }) = led.filter(|_| self.body(inode).is_none()) else { return Ok(()) };
         self.lead_is_lost(inode, number);
+        let begun = Instant::now();
         loop {
             let moved = self.leases.moved.notified();
             let is_there = |entry: &Entry<M, D>| entry.lease.number == number;
             if !lock(&self.leases.book).entries.get(&inode).is_some_and(is_there) {
-                return;
+                return Ok(());
+            }
+            if self.options.timeout.is_some_and(|max| begun.elapsed() >= max) {
+                return Err(ClientError::NamesNotTold);
             }
             let _ = timeout(AGAIN, moved).await;
         }
@@ -128,25 +137,48 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// A file that nobody has open here is about to lose its last name: lets go of it, if nothing of it is here that is not
-    /// stored; the server hears of that with the name. Says whether there was something to let go of; none: it stays.
-    pub(in super::super) fn let_go_here(&self, inode: InodeId) -> Option<bool> {
-        let Some(body) = self.body(inode) else {
-            // Looked at, perhaps, by a lease.
-            return Some(self.drop_lease(inode));
-        };
-        let _holding = body.holding.try_write().ok()?;
+    /// stored; the server hears of that with the name, and nobody opens it before that. None: it stays.
+    pub(in super::super) fn let_go_here(self: &Arc<Self>, node: Node) -> Option<LetGo> {
+        let body = self.body_or_make(node);
+        let gone = self.let_go_alone(&body);
+        drop(body);
+        if gone.is_none() {
+            self.forget(node.inode);
+        }
+        gone
+    }
+
+    fn let_go_alone(&self, body: &Body<M, D>) -> Option<LetGo> {
+        let inode = body.node.inode;
+        let alone = body.holding.clone().try_write_owned().ok()?;
         let mut state = body.state();
-        let last = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
-        if !last || !state.is_stored() || state.let_go || body.open_count() > 0 || self.ledger.is_own(inode) {
+        if body.open_count() > 0 || state.let_go || self.ledger.is_own(inode) {
             return None;
         }
-        if !self.drop_lease(inode) {
+        let Some(stat) = &state.stat else {
+            // Looked at, perhaps, by a lease.
+            let was = self.drop_lease(inode);
+            return Some(LetGo { inode, was, _alone: alone });
+        };
+        if stat.links != 1 || !state.is_stored() || !self.drop_lease(inode) {
             return None;
         }
         state.ahead.forget(0..u64::MAX);
         (state.seen_under, state.let_go) = (0, true);
-        drop(state);
-        self.leave(inode);
-        Some(true)
+        Some(LetGo { inode, was: true, _alone: alone })
     }
+
+    /// What was let go of is to be told: whoever opens it now asks after that.
+    pub(in super::super) fn gone_here(&self, gone: LetGo) {
+        self.leave(gone.inode);
+    }
+}
+
+/// A file that was let go of here. As long as this lives nobody opens it.
+#[derive(Debug)]
+pub(in super::super) struct LetGo {
+    inode: InodeId,
+    /// Was there something to let go of?
+    pub(in super::super) was: bool,
+    _alone: OwnedRwLockWriteGuard<()>,
 }
