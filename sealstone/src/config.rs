@@ -238,6 +238,8 @@ options! {
     MdsOptions, section "Metadata server: sealstone mds serve --config FILE";
     /// Address of the client port, HOST:PORT; port 0 takes a free one.
     listen: String, "SEALSTONE_MDS_LISTEN", "\"127.0.0.1:3270\"";
+    /// Address under which clients reach it, HOST:PORT: what cluster.toml says, if it is not the one that it listens on.
+    advertise: String, "SEALSTONE_MDS_ADVERTISE", "\"mds.example.org:3270\"";
     /// UDP address on which the time is told (SNTP), HOST:PORT, to devices that follow it and to whoever asks; port 0 takes
     /// a free one. By default it is not.
     time_listen: String, "SEALSTONE_MDS_TIME_LISTEN", "\"0.0.0.0:123\"";

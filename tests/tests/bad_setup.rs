@@ -246,6 +246,10 @@ fn what_was_interrupted_is_told_or_begun_anew() {
 
     // A key that cannot be written stops before there is a device.
     let data = folder.path().join("two");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--key-out", "/proc/two.key"])
+        .fails(4)
+        .says(&["/proc/two.key"]);
+    assert!(!data.exists(), "nothing was made");
     let nowhere = folder.path().join("nowhere/two.key");
     run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--key-out", text(&nowhere)])
         .fails(4)
@@ -336,6 +340,27 @@ fn an_occupied_port_is_named() {
         refused(&[noun, "serve", "--data", data, "--listen", "nonsense"])
             .fails(2)
             .says(&["nonsense", "HOST:PORT"]);
+    }
+}
+
+#[test]
+fn clients_are_told_where_they_reach_the_metadata_server_and_not_where_it_listens() {
+    let folder = folder();
+    let data = folder.path().join("mds");
+    run(&["mds", "init", "--data", text(&data)]).ok();
+    let serve = ["--json", "mds", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    for wrong in ["nonsense", "mds.example.org:", ":3270", "a:0", "a:1,,b:2"] {
+        let all = [&serve[..], &["--advertise", wrong]].concat();
+        refused(&all).fails(2).says(&["advertise", wrong, "HOST:PORT"]);
+    }
+    for told in [Some("mds.example.org:3270"), Some("one:3270,[fd00::2]:3272"), None] {
+        let mut serving = command(&serve);
+        serving.args(told.iter().flat_map(|told| ["--advertise", told]));
+        let mut daemon = Daemon::start(serving);
+        let cluster = fs::read_to_string(data.join("cluster.toml")).expect("it is written at each start");
+        let there = format!("mds = \"{}\"", told.unwrap_or(daemon.field("address")));
+        assert!(cluster.contains(&there), "{cluster}");
+        assert_eq!(daemon.end(Signal::Terminate), 0);
     }
 }
 

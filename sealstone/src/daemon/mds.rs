@@ -176,6 +176,7 @@ impl MdsDaemon {
     pub(crate) async fn start(data: &Path, options: &MdsOptions, shutdown: Shutdown) -> Outcome<Self> {
         let proofs = chap_file::proofs(options.chap_file.as_ref())?;
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
+        let advertised = advertised(options.advertise.as_deref(), address)?;
         let paper = match &options.insecure_paper_login {
             Some(address) => Some(paper_listener(address, options.i_accept_insecure).await?),
             None => None,
@@ -268,7 +269,7 @@ impl MdsDaemon {
             (following, task)
         });
         let cluster = data.join(CLUSTER_FILE);
-        let mut text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
+        let mut text = Cluster { mds: advertised, pin: pin.clone() }.text();
         if let Some(authority) = opened.authority() {
             text.push_str(
                 "# Instead, to know it by the cluster's authority, also after its certificate was renewed:\n",
@@ -295,6 +296,31 @@ impl MdsDaemon {
         }
         Ok(())
     }
+}
+
+fn is_host_and_port(address: &str) -> bool {
+    address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+/// What clients are told: where this server is, or several of one database are.
+fn advertised(advertise: Option<&str>, listens: SocketAddr) -> Outcome<String> {
+    let Some(advertise) = advertise else {
+        if listens.ip().is_unspecified() {
+            tracing::warn!(
+                "{CLUSTER_FILE} says {listens}, which leads nobody here: --advertise HOST:PORT says where clients reach this server"
+            );
+        }
+        return Ok(listens.to_string());
+    };
+    if !advertise.split(',').all(is_host_and_port) {
+        let failure = Failure::usage("is not HOST:PORT").at(format!("advertise {advertise}"));
+        return Err(
+            failure.hint("such as mds.example.org:3270; several, of servers on one database, with commas")
+        );
+    }
+    Ok(advertise.to_owned())
 }
 
 /// The port on which the time is told.
@@ -330,7 +356,7 @@ async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
         }
         return Ok(None);
     };
-    if !server.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+    if !is_host_and_port(&server) {
         return Err(Failure::usage("is not HOST:PORT").at(format!("time_source {server}")));
     }
     if let Some(path) = &options.time_key_file {

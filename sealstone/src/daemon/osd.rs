@@ -1,7 +1,9 @@
 //! `sealstone osd init` and `osd serve`.
 
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,12 +103,7 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
         return Err(Failure::operation("already exists").at(key.display()));
     }
     // Before the device is made: afterwards there would be a device whose key nobody was given.
-    if let Some(folder) = key_out.and_then(Path::parent)
-        && !folder.as_os_str().is_empty()
-        && !folder.is_dir()
-    {
-        return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.display()));
-    }
+    key_out.map_or(Ok(()), can_be_made)?;
     let (capacity, raw) = match place {
         Place::Files(capacity) => (capacity, None),
         Place::Raw { path, capacity, force } => {
@@ -135,6 +132,18 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
     })
 }
 
+/// Can a file be made there?
+fn can_be_made(path: &Path) -> Outcome {
+    if let Some(folder) = path.parent()
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.display()));
+    }
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.and_then(|_| std::fs::remove_file(path)).map_err(|error| Failure::from(error).at(path.display()))
+}
+
 /// Gives a device that rests a new initial key.
 fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
     let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
@@ -143,6 +152,7 @@ fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
             .at(key.display())
             .hint("move it away, or use --key-out"));
     }
+    key_out.map_or(Ok(()), can_be_made)?;
     let master_key = InitialKey(Zeroizing::new(random()));
     let made =
         boot::new_key(data, master_key, Arc::new(Machine)).map_err(|error| boot_failure(error, data))?;
