@@ -272,6 +272,20 @@ async fn a_device_that_is_away_for_long_after_a_close_costs_nothing_and_somebody
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_what_somebody_else_removes_right_after_a_close_nobody_hears() {
+    let scene = Scene::new().await;
+    let (one, other) = (Mount::of(&scene.world).await, Mount::of(&scene.world).await);
+    let file = one.create("f").await;
+    file.write(0, b"some bytes").await.unwrap();
+    file.close().await.unwrap();
+    world::mounts::forget_holders(&scene.world);
+    other.nodes.remove(Node::ROOT, &name("f"), false).await.unwrap();
+    world::mounts::reap(&scene.world).await;
+    sleep(Duration::from_secs(100)).await;
+    one.nodes.sync_all().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sync_waits_for_what_was_closed_before() {
     let scene = Scene::new().await;
     scene.one.gate.close("CREATE AND WRITE");

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::Nodes;
 use super::body::Body;
 use super::shared::{Shared, fenced, is_fenced, is_gone, passes};
+use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// How often the server hears of us; a small part of the time for which it holds what it holds for us.
@@ -173,8 +174,10 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
             }
             let stored = body.store().await;
             let again = stored.as_ref().is_err_and(|error| passes(error) && tries < LINGER_TRIES_MAX);
+            // Of a file that was removed meanwhile nobody misses anything.
             if let Err(error) = stored
                 && !is_gone(&error)
+                && !is_stale(&error)
             {
                 body.fail(error);
             }
