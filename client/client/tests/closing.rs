@@ -235,6 +235,39 @@ async fn what_could_not_be_stored_takes_the_place_of_nothing_later_either() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_stored_late_after_all_takes_any_place() {
+    let scene = Scene::new().await;
+    let metadata = scene.one.client.metadata();
+    scene.one.gate.close("CREATE AND WRITE");
+    assert!(scene.put("new", b"new bytes").await);
+    scene.one.gate.reached().await;
+    // Its bytes come to the device, and the server hears of that minutes later.
+    metadata.cut.store(true, Ordering::Relaxed);
+    scene.one.gate.open();
+    sleep(Duration::from_secs(70)).await;
+    metadata.cut.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(90)).await;
+    scene.rename("new", "a").await.unwrap();
+    assert_eq!(scene.read(&Mount::leased(&scene.world).await.nodes, "a").await, b"new bytes");
+    let _ = scene.one.nodes.sync_all().await;
+    scene.one.nodes.sync_all().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_stored_may_have_any_name_that_is_free() {
+    let scene = Scene::new().await;
+    scene.limit(Some(1)).await;
+    assert!(scene.put("new", b"new bytes").await);
+    sleep(Duration::from_secs(5)).await;
+    let other = Mount::leased(&scene.world).await;
+    other.nodes.lookup(scene.directory, &name("new")).await.unwrap();
+    scene.rename("new", "free").await.unwrap();
+    let (here, there) = (name("free"), name("freer"));
+    let way = ((scene.directory, &here), (Node::ROOT, &there));
+    scene.one.nodes.rename(way.0, way.1, RenameMode::NoReplace).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_comes_to_another_directory_by_an_exchange_is_stored_before() {
     let scene = Scene::new().await;
     let nodes = &scene.one.nodes;

@@ -386,6 +386,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             self.unless_fenced(proven.and(told))?;
             // The server may have said that the file has other objects: then it was sent to those, and is not proven.
             if self.state().held.range(..upto.next).next().is_none() {
+                if !self.state().missing {
+                    // Late, but as it was written.
+                    self.shared.closings.forgive(self.node.inode);
+                }
                 return Ok(());
             }
         }

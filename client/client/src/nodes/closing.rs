@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use sealstone_mds_protocol::{InodeId, LeaseKind, Name, Node, Request, Response};
+use sealstone_mds_protocol::{InodeId, LeaseKind, Name, Node, RenameMode, Request, Response};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -216,11 +216,12 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// Does what [`File::flush`] does, for whoever closed it and went on: what goes wrong is told to whoever syncs.
     pub async fn store_soon(&self, closing: Closing) {
         let body = self.body();
-        if let Err(error) = body.hand_over().await {
-            body.fail(error);
-        }
-        if body.state().error.is_some() {
+        let handed_over = body.hand_over().await;
+        if handed_over.is_err() || body.state().missing {
             body.shared.closings.failed(body.node.inode);
+        }
+        if let Err(error) = handed_over {
+            body.fail(error);
         }
         drop(closing);
     }
@@ -236,9 +237,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         &self,
         (from_directory, from): (Node, &Name),
         (to_directory, to): (Node, &Name),
+        mode: RenameMode,
     ) -> Result<(), ClientError> {
-        let free = self.known(to_directory.inode, to) == Known::Nothing;
-        if free && from_directory == to_directory {
+        let there = self.known(to_directory.inode, to);
+        if there == Known::Nothing && from_directory == to_directory {
             return Ok(());
         }
         let inode = match self.known(from_directory.inode, from) {
@@ -262,7 +264,18 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             }
             self.shared.closings.file_ended(inode).await;
         }
-        if !free && self.shared.closings.has_failed(inode) { Err(ClientError::NotStored) } else { Ok(()) }
+        if mode == RenameMode::NoReplace || !self.shared.closings.has_failed(inode) {
+            return Ok(());
+        }
+        match there {
+            Known::Nothing => Ok(()),
+            Known::There(..) => Err(ClientError::NotStored),
+            Known::Unknown => match self.lookup(to_directory, to).await {
+                Ok(_) => Err(ClientError::NotStored),
+                Err(error) if is_gone(&error) => Ok(()),
+                Err(error) => Err(error),
+            },
+        }
     }
 
     /// A file is about to be somebody else's, whose room is not known here; or is in another directory now.

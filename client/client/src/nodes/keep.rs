@@ -173,9 +173,11 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
                 break;
             }
             let stored = body.store().await;
+            let passes = |error: &ClientError| passes(error) || matches!(error, ClientError::NamesNotTold);
             let again = stored.as_ref().is_err_and(|error| passes(error) && tries < LINGER_TRIES_MAX);
-            // Of a file that was removed meanwhile nobody misses anything.
+            // Whoever syncs meanwhile tries himself. Of a file that was removed nobody misses anything.
             if let Err(error) = stored
+                && !again
                 && !is_gone(&error)
                 && !is_stale(&error)
             {

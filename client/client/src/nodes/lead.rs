@@ -192,12 +192,16 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return None;
         }
         let at_ms = self.core.now_ms();
-        let (made, low) = self.while_led([directory.inode, directory.inode], |[there, _]| {
+        let mut asks = false;
+        let made = self.while_led([directory.inode, directory.inode], |[there, _]| {
             let mut ledger = self.ledger.book();
             if ledger.is_full() {
                 return None;
             }
-            let node = ledger.number()?;
+            let Some(node) = ledger.number() else {
+                asks = ledger.ask_numbers(NUMBERS_LOW);
+                return None;
+            };
             let (owner, of_group) = ledger.maker(group.as_ref())?.clone();
             let (mode_made, size) = match what {
                 NodeKind::Symlink(target) => (LINK_MODE, target.as_bytes().len() as u64),
@@ -239,11 +243,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 at_ms,
                 held,
             }));
-            Some(((stat, there), ledger.ask_numbers(NUMBERS_LOW)))
-        })?;
-        if low {
+            asks = ledger.ask_numbers(NUMBERS_LOW);
+            Some((stat, there))
+        });
+        if asks {
             self.ask_for_numbers();
         }
+        let made = made?;
         self.ledger.more.notify_one();
         Some(made)
     }
@@ -273,7 +279,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             Some(())
         });
         self.let_go_after_all(removed.is_none() && let_go, node.inode);
-        self.gone_here(gone);
+        self.gone_here(gone, removed.is_some());
         self.ledger.more.notify_one();
         removed
     }
@@ -329,7 +335,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             self.let_go_after_all(renamed.is_none() && let_go, replaced);
         }
         if let Some(gone) = gone {
-            self.gone_here(gone);
+            self.gone_here(gone, renamed.is_some());
         }
         self.ledger.more.notify_one();
         renamed
@@ -416,7 +422,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 }
                 // Whoever syncs the file hears of it, as who syncs a directory does; its bytes are what they were.
                 NameChange::Renamed(RenamedAhead { inode, .. }) => {
-                    if let Some(body) = self.body(*inode) {
+                    if let Some(body) = self.body(*inode).filter(|body| body.open_count() > 0) {
                         body.state().error.get_or_insert_with(&why);
                     }
                 }
@@ -466,6 +472,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                         first.iter().filter(|_| fenced).flat_map(NameChange::directories).collect();
                     if matches!(first, Some(NameChange::Made(_))) && is_invalid(&why()) {
                         self.ledger.book().forget_numbers();
+                        if self.ledger.book().ask_numbers(NUMBERS_LOW) {
+                            self.ask_for_numbers();
+                        }
                     }
                     self.give_up(first.into_iter().collect(), why);
                     if let [there] = there[..] {

@@ -492,8 +492,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// All leases are gone or called in: everything is stored and forgotten, then the new era begins.
     async fn begin_era(self: &Arc<Self>, era: u64) {
         self.ledger.book().begin_anew();
-        // Of what is open without a lease the server knows nothing either.
-        let open = self.bodies().into_iter().filter(|body| body.open_count() > 0);
+        // Of what is open without a lease a server that began anew knows nothing either.
+        let anew = lock(&self.leases.book).era != 0;
+        let open = self.bodies().into_iter().filter(|body| anew && body.open_count() > 0);
         let open: Vec<InodeId> = open.map(|body| body.node.inode).collect();
         let all: Vec<(InodeId, Option<u64>)> = {
             let mut book = lock(&self.leases.book);
@@ -640,7 +641,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             (state.lock_lost, state.writes) = (true, false);
         }
         let wrote = !state.is_stored();
+        let missing = state.missing || wrote;
         state.cut(0);
+        state.missing = missing;
         let size = state.stat.as_ref().map_or(0, |stat| stat.size);
         (state.size, state.writable, state.ours_alone) = (size, false, None);
         // Its credentials are refused, and are not renewed: whoever reads asks for others.

@@ -488,9 +488,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             RenameMode::Exchange => None,
         };
         let (old, new) = ((from_parent.inode, from), (to_parent.inode, to));
-        self.moves((from_parent, from), (to_parent, to)).await?;
+        self.moves((from_parent, from), (to_parent, to), mode).await?;
         if mode == RenameMode::Exchange {
-            self.moves((to_parent, to), (from_parent, from)).await?;
+            self.moves((to_parent, to), (from_parent, from), mode).await?;
         }
         self.shared.room_for_names().await?;
         if ahead.and_then(|replaces| self.shared.rename_ahead(old, new, replaces)).is_some() {
@@ -564,9 +564,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
                 set?
             }
             None => {
+                let nothing = change.size == Some(0);
                 let request =
                     Request::SetNode { node, change, holder: Some(self.shared.holder), through: false };
-                self.shared.call_stat(&request).await?
+                let stat = self.shared.call_stat(&request).await?;
+                if nothing {
+                    self.shared.closings.forgive(node.inode);
+                }
+                stat
             }
         };
         Ok(self.overlay(stat))

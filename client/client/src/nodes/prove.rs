@@ -409,6 +409,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 let mut state = self.state();
                 state.told(upto);
                 state.was_cut(&stat);
+                state.missing = true;
                 drop(state);
                 // Pieces that were to be sent may be gone.
                 self.moved.notify_waiters();

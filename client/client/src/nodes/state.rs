@@ -88,6 +88,8 @@ pub(super) struct State<M, D> {
     pub(super) progress: Option<Instant>,
     /// What could not be stored, until somebody was told.
     pub(super) error: Option<ClientError>,
+    /// Bytes that were written here are nowhere, since it was last cut to nothing.
+    pub(super) missing: bool,
     /// A lock of programs here is lost: until all of them have closed the file nothing is written.
     pub(super) lock_lost: bool,
     /// The device may have lost what is held.
@@ -184,6 +186,7 @@ impl<M, D> State<M, D> {
             unproven: 0,
             progress: None,
             error: None,
+            missing: false,
             lock_lost: false,
             lost: false,
             overtaken: false,
@@ -350,6 +353,7 @@ impl<M, D> State<M, D> {
     /// A piece could not be stored, and is gone: it makes no file longer. Behind what was stored there would be zeros that nobody
     /// wrote, in a file that looks whole.
     pub(super) fn was_not_stored(&mut self) {
+        self.missing = true;
         self.written_end = self.written_end.min(self.untold_end());
         let known = self.stat.as_ref().map_or(0, |stat| stat.size);
         self.size = self.size.min(known.max(self.written_end));
@@ -357,6 +361,7 @@ impl<M, D> State<M, D> {
 
     /// Gives up telling the server of what is durable: whoever wrote it is told so.
     pub(super) fn give_up(&mut self) {
+        self.missing = true;
         for held in self.held.values_mut() {
             held.told |= held.proven;
         }
@@ -398,6 +403,7 @@ impl<M, D> State<M, D> {
         self.settle_pot();
         self.shorten(end, |_| true);
         self.written_end = self.written_end.min(end);
+        self.missing &= end > 0;
         self.ahead.forget(0..u64::MAX);
         let untold = !self.dirty.is_empty() || self.held.values().any(|held| !held.told);
         if !untold {

@@ -138,7 +138,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// A file that nobody has open here is about to lose its last name: lets go of it, if nothing of it is here that is not
     /// stored; the server hears of that with the name, and nobody opens it before that. None: it stays.
-    pub(in super::super) fn let_go_here(self: &Arc<Self>, node: Node) -> Option<LetGo> {
+    pub(in super::super) fn let_go_here(self: &Arc<Self>, node: Node) -> Option<LetGo<M, D>> {
         let body = self.body_or_make(node);
         let gone = self.let_go_alone(&body);
         drop(body);
@@ -148,7 +148,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         gone
     }
 
-    fn let_go_alone(&self, body: &Body<M, D>) -> Option<LetGo> {
+    fn let_go_alone(&self, body: &Arc<Body<M, D>>) -> Option<LetGo<M, D>> {
         let inode = body.node.inode;
         let alone = body.holding.clone().try_write_owned().ok()?;
         let mut state = body.state();
@@ -158,26 +158,31 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let Some(stat) = &state.stat else {
             // Looked at, perhaps, by a lease.
             let was = self.drop_lease(inode);
-            return Some(LetGo { inode, was, _alone: alone });
+            drop(state);
+            return Some(LetGo { body: body.clone(), was, _alone: alone });
         };
         if stat.links != 1 || !state.is_stored() || !self.drop_lease(inode) {
             return None;
         }
         state.ahead.forget(0..u64::MAX);
         (state.seen_under, state.let_go) = (0, true);
-        Some(LetGo { inode, was: true, _alone: alone })
+        drop(state);
+        Some(LetGo { body: body.clone(), was: true, _alone: alone })
     }
 
-    /// What was let go of is to be told: whoever opens it now asks after that.
-    pub(in super::super) fn gone_here(&self, gone: LetGo) {
-        self.leave(gone.inode);
+    /// What was let go of is to be told: whoever opens it now asks after that. `lost`: its name is.
+    pub(in super::super) fn gone_here(&self, gone: LetGo<M, D>, lost: bool) {
+        let inode = gone.body.node.inode;
+        if lost {
+            self.closings.forgive(inode);
+        }
+        self.leave(inode);
     }
 }
 
-/// A file that was let go of here. As long as this lives nobody opens it.
-#[derive(Debug)]
-pub(in super::super) struct LetGo {
-    inode: InodeId,
+/// A file that was let go of here. As long as this lives nobody opens it: who wants to finds this body, and waits.
+pub(in super::super) struct LetGo<M, D> {
+    body: Arc<Body<M, D>>,
     /// Was there something to let go of?
     pub(in super::super) was: bool,
     _alone: OwnedRwLockWriteGuard<()>,

@@ -40,6 +40,10 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
         }
         let answer = second.call(Request::Recalls { holder, era, known, wait_ms: WAIT_MS }).await;
         let Some(shared) = weak.upgrade() else { return };
+        if shared.leases.ended.load(Ordering::Acquire) {
+            // Whoever says something now would be a holder again.
+            return;
+        }
         let paced;
         match answer {
             Ok(Response::Recalls { era: 0, .. }) => {
