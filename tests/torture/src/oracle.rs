@@ -138,6 +138,22 @@ impl Step {
         }
     }
 
+    /// What may be done of it where a full medium refuses it: the bytes, and attributes before one of the list.
+    #[must_use]
+    pub fn begun(&self) -> Vec<Self> {
+        match self {
+            Self::Attributes(id, values) => {
+                (1..values.len()).map(|count| Self::Attributes(*id, values[..count].to_vec())).collect()
+            }
+            Self::Rewrite(id, at, length, changes, values) => {
+                let upto =
+                    |count| Self::Rewrite(*id, *at, *length, changes.clone(), values[..count].to_vec());
+                (0..values.len()).map(upto).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// What it does one after the other, where a crash may come in between.
     fn parts(&self, state: &State) -> Vec<Self> {
         let Self::RemovePartition(partition) = *self else { return vec![self.clone()] };
@@ -516,6 +532,17 @@ mod tests {
         assert_eq!(history.clone().settle(after.clone()), Ok(0));
         history.refused();
         assert!(history.settle(after).is_err());
+    }
+
+    #[test]
+    fn of_a_refused_list_of_attributes_the_first_ones_may_be_set_and_no_others() {
+        let values = |numbers: &[u32]| numbers.iter().map(|number| (*number, vec![7])).collect::<Vec<_>>();
+        let step = Step::Attributes(id(1), values(&[1, 2, 3]));
+        let wanted = [&[1][..], &[1, 2]].map(|some| Step::Attributes(id(1), values(some)));
+        assert_eq!(step.begun(), wanted);
+        let rewrite = |numbers: &[u32]| Step::Rewrite(id(1), 0, 4, Vec::new(), values(numbers));
+        assert_eq!(rewrite(&[1, 2]).begun(), [rewrite(&[]), rewrite(&[1])]);
+        assert_eq!(Step::Append(id(1), vec![1]).begun(), []);
     }
 
     /// A partition that was being removed may have lost some of its objects, in their order, and no others.

@@ -308,11 +308,40 @@ impl Worker {
             Err(error) => {
                 let fate = self.fate(life, &what, error)?;
                 if matches!(fate, Fate::Refused) {
-                    self.history.refused();
                     life.tally.refused.fetch_add(1, Ordering::Relaxed);
+                    return self.refused(device, life, &step).await;
                 }
                 Ok(fate)
             }
         }
+    }
+
+    /// A step was refused: nothing was done, or what the device says that it may have begun.
+    async fn refused(&mut self, device: &OsdClient, life: &Life<'_>, step: &Step) -> Result<Fate, String> {
+        let begun = step.begun();
+        let id = step.object();
+        let found = match begun.is_empty() {
+            true => None,
+            false => match self.observe(device, life, id).await {
+                Err(_) if life.sick || life.killed.load(Ordering::SeqCst) => return Ok(Fate::Unknown),
+                found => found.map_err(|error| format!("worker {}: {error}", self.number))?,
+            },
+        };
+        if begun.is_empty() || user(self.history.now(), id) == found.as_ref() {
+            self.history.refused();
+            return Ok(Fate::Refused);
+        }
+        let done = begun.into_iter().find(|part| {
+            let mut state = self.history.now().clone();
+            drop(part.apply(&mut state));
+            user(&state, id) == found.as_ref()
+        });
+        let part = done.ok_or_else(|| {
+            format!("worker {}: {id}: a refused command is neither undone nor begun", self.number)
+        })?;
+        self.history.send(part);
+        self.history.done();
+        life.acknowledged[self.number].store(self.history.acknowledged(), Ordering::SeqCst);
+        Ok(Fate::Refused)
     }
 }

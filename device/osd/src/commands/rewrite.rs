@@ -2,8 +2,9 @@
 //!
 //! Does: run the operations in their order on a private copy of the range, and write what they touched at once.
 //! Does not: check which permissions they need; `execute` does, before anything is read.
-//! Contract: all or nothing, towards other commands (the object's lock), failures (one write of the store) and a crash
-//! (one transaction group, the attributes of the command included).
+//! Contract: all or nothing, towards other commands (the object's lock), failures (one write of the store; but an attribute
+//! that finds no room on a full medium is refused after it) and a crash (one transaction group, the attributes of the
+//! command included).
 //! Truth: docs/design/security.md 4.7; docs/standards/osd.md, REWRITE.
 
 use std::ops::Range;
