@@ -50,6 +50,11 @@ pub(crate) fn is_stale(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
 }
 
+/// Is what it was about not there any more?
+pub(crate) fn is_gone(error: &ClientError) -> bool {
+    is_stale(error) || matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::NotFound)
+}
+
 fn other_objects() -> ClientError {
     Failure::new(ErrorCode::Stale, "the file has other objects meanwhile").into()
 }

@@ -17,7 +17,7 @@ use sealstone_mds_protocol::{
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::budget::Lease;
-use crate::open::{Core, OpenObjects};
+use crate::open::{Core, OpenObjects, is_gone};
 use crate::tuning::SMALL_FILE_MAX;
 use crate::{ClientError, Devices, Metadata};
 use pump::Pump;
@@ -140,7 +140,7 @@ async fn commit<M: Metadata, D: Devices>(
             match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
                 Ok(Response::Stat { stat }) => Ok(stat),
                 Ok(_) => Err(ClientError::OTHER_ANSWER),
-                Err(error) if gone(&error) => {
+                Err(error) if is_gone(&error) => {
                     match core.metadata.call(Request::Stat { path: path.clone() }).await {
                         Ok(Response::Stat { stat }) if stat.size == size && stat.checksum == checksum => {
                             Ok(stat)
@@ -156,11 +156,6 @@ async fn commit<M: Metadata, D: Devices>(
             Err(error)
         }
     }
-}
-
-const fn gone(error: &ClientError) -> bool {
-    use sealstone_mds_protocol::ErrorCode;
-    matches!(error, ClientError::Refused(failure) if matches!(failure.code, ErrorCode::Stale | ErrorCode::NotFound))
 }
 
 async fn abandon<M: Metadata, D: Devices>(core: &Core<M, D>, intent: IntentId) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
 use sealstone_mds_protocol::{
     Access, ErrorCode, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, Stat,
@@ -66,6 +66,13 @@ impl Mount {
         let (stat, file) = self.nodes.create(directory, &name(at), making(NodeKind::File)).await.unwrap();
         file.close().await.unwrap();
         stat
+    }
+
+    /// A new file of these bytes, open.
+    async fn write(&self, directory: Node, at: &str, bytes: &[u8]) -> (Stat, File<Direct, DevicePool>) {
+        let (stat, file) = self.nodes.create(directory, &name(at), making(NodeKind::File)).await.unwrap();
+        file.write(0, bytes).await.unwrap();
+        (stat, file)
     }
 
     async fn remove(&self, directory: Node, at: &str) {
@@ -152,8 +159,7 @@ async fn a_file_that_was_made_first_and_told_then_is_written_and_read_like_any_o
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
-    let (stat, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
-    file.write(0, b"some bytes").await.unwrap();
+    let (stat, file) = one.write(directory, "f", b"some bytes").await;
     one.rename(directory, "f", "g").await;
     assert_eq!(one.look(directory, "g").await.unwrap().size, 10);
     let his = other.look(directory, "g").await.unwrap();
@@ -309,8 +315,7 @@ async fn a_file_for_which_no_lease_was_to_be_had_is_as_long_as_it_was_written() 
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
     one.client.metadata().no_leases_on_files.store(true, Ordering::Relaxed);
-    let (_, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
-    file.write(0, b"some bytes").await.unwrap();
+    let (_, file) = one.write(directory, "f", b"some bytes").await;
     file.close().await.unwrap();
     // It is let go of while the directory is in use.
     for _ in 0..5 {
@@ -326,8 +331,7 @@ async fn who_syncs_a_file_hears_that_it_has_not_the_name_that_it_was_given() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
-    let (_, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
-    file.write(0, b"some bytes").await.unwrap();
+    let (_, file) = one.write(directory, "f", b"some bytes").await;
     file.sync().await.unwrap();
     *one.client.metadata().refuse.lock().unwrap() = Some("ChangeNames");
     one.rename(directory, "f", "g").await;
@@ -377,8 +381,7 @@ async fn what_is_open_without_a_lease_is_held_on_when_the_server_begins_anew() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
-    let (stat, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
-    file.write(0, b"bytes").await.unwrap();
+    let (stat, file) = one.write(directory, "f", b"bytes").await;
     file.sync().await.unwrap();
     let lock = Lock { kind: LockKind::Write, owner: 1, start: 0, end: 9, whole: false, pid: 1 };
     assert!(one.nodes.lock(file.node(), lock).await.unwrap().is_none());

@@ -20,7 +20,8 @@ use super::body::Body;
 use super::file::File;
 use super::leases::Standing;
 use super::names::Known;
-use super::shared::{Shared, is_gone, lock};
+use super::shared::{Shared, lock};
+use crate::open::is_gone;
 use crate::{ClientError, Devices, Metadata};
 
 /// Bytes of one file at most.
@@ -124,7 +125,7 @@ impl Closings {
         }
     }
 
-    /// Nothing of what was closed then is wanted any more.
+    /// It was stored after all, or nothing of what was closed then is wanted any more.
     pub(super) fn forgive(&self, inode: InodeId) {
         lock(&self.book).failed.remove(&inode);
     }

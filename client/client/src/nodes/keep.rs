@@ -12,8 +12,8 @@ use tokio::time::sleep;
 
 use super::Nodes;
 use super::body::Body;
-use super::shared::{Shared, fenced, is_fenced, is_gone, passes};
-use crate::open::is_stale;
+use super::shared::{Shared, fenced, is_fenced, passes};
+use crate::open::is_gone;
 use crate::{ClientError, Devices, Metadata};
 
 /// How often the server hears of us; a small part of the time for which it holds what it holds for us.
@@ -43,10 +43,11 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
     loop {
         sleep(KEEP_EVERY).await;
         let Some(shared) = weak.upgrade() else { return };
-        let open: Vec<_> = shared.bodies().into_iter().filter(|body| body.open_count() > 0).collect();
+        let bodies = shared.bodies();
         // The server counts what was closed here lately, or is kept by a lease, too.
-        let held = shared.bodies().into_iter().filter(|body| body.is_held());
+        let held = bodies.iter().filter(|body| body.is_held());
         let held: Vec<InodeId> = held.map(|body| body.node.inode).collect();
+        let open: Vec<_> = bodies.into_iter().filter(|body| body.open_count() > 0).collect();
         silent += KEEP_EVERY;
         if open.is_empty() && silent < IDLE_EVERY {
             continue;
@@ -168,47 +169,50 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     body.dispatch_all();
     body.shared.runtime.clone().spawn(async move {
         sleep(LINGER).await;
-        for tries in 1.. {
-            if body.open_count() > 0 || body.state().let_go {
-                break;
-            }
-            let stored = body.store().await;
-            let passes = |error: &ClientError| passes(error) || matches!(error, ClientError::NamesNotTold);
-            let again = stored.as_ref().is_err_and(|error| passes(error) && tries < LINGER_TRIES_MAX);
-            // Whoever syncs meanwhile tries himself. Of a file that was removed nobody misses anything.
-            if let Err(error) = stored
-                && !again
-                && !is_gone(&error)
-                && !is_stale(&error)
-            {
-                body.fail(error);
-            }
-            let untold = {
-                let mut state = body.state();
-                // Whoever has opened it meanwhile is told himself.
-                if body.open_count() == 0 { state.error.take() } else { None }
-            };
-            if let Some(error) = untold {
-                // Nobody is left who would ask this file.
-                body.shared.ledger.book().fail(error);
-            }
-            if again {
-                // Its bytes stay here: the device may come back without them.
-                sleep(LINGER_AGAIN).await;
-                continue;
-            }
-            if !body.shared.keep(&body) {
-                body.shared.drop_lease(body.node.inode);
-                close(&body).await;
-                // What was known of it when it was made is older.
-                body.shared.names.forget(body.node.inode);
-            }
-            break;
+        if stored_late(&body).await && !body.shared.keep(&body) {
+            body.shared.drop_lease(body.node.inode);
+            close(&body).await;
+            // What was known of it when it was made is older.
+            body.shared.names.forget(body.node.inode);
         }
         let (shared, inode) = (body.shared.clone(), body.node.inode);
         drop(body);
         shared.forget(inode);
     });
+}
+
+/// Stores what was closed, or gives it up and has somebody told. False: it is open again, or let go of.
+async fn stored_late<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) -> bool {
+    for tries in 1.. {
+        if body.open_count() > 0 || body.state().let_go {
+            return false;
+        }
+        let stored = body.store().await;
+        let waits = |error: &ClientError| passes(error) || matches!(error, ClientError::NamesNotTold);
+        let again = stored.as_ref().is_err_and(|error| waits(error) && tries < LINGER_TRIES_MAX);
+        // Whoever syncs meanwhile tries himself. Of a file that was removed nobody misses anything.
+        if let Err(error) = stored
+            && !again
+            && !is_gone(&error)
+        {
+            body.fail(error);
+        }
+        let untold = {
+            let mut state = body.state();
+            // Whoever has opened it meanwhile is told himself.
+            if body.open_count() == 0 { state.error.take() } else { None }
+        };
+        if let Some(error) = untold {
+            // Nobody is left who would ask this file.
+            body.shared.ledger.book().fail(error);
+        }
+        if !again {
+            break;
+        }
+        // Its bytes stay here: the device may come back without them.
+        sleep(LINGER_AGAIN).await;
+    }
+    true
 }
 
 pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {

@@ -333,11 +333,6 @@ pub(super) fn is_fenced(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced)
 }
 
-/// Is what it was about not there any more?
-pub(super) fn is_gone(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::NotFound)
-}
-
 /// What whoever lost a lock is told.
 pub(super) fn fenced() -> ClientError {
     Failure::new(ErrorCode::Fenced, "").into()
