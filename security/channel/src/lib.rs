@@ -6,6 +6,7 @@
 //! and both ends named the same protocol; names and dates count only below an authority.
 //! Truth: RFC 8446; RFC 5705 and 8446 §7.5 (exporters); docs/design/security.md 1.3, 2.4; docs/standards/iscsi.md, TLS.
 
+mod admission;
 mod connect;
 mod error;
 mod identity;
@@ -13,6 +14,7 @@ mod pin;
 mod receive;
 mod serve;
 
+pub use admission::{Admission, AdmissionLimits, Full, Origin, Stage, Ticket};
 pub use connect::connect;
 pub use error::TlsError;
 pub use identity::{Authority, Identity, IdentityError};

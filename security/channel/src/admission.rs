@@ -1,0 +1,414 @@
+//! Admission of connections: places before and after the login, shared fairly between networks.
+//!
+//! Does: count connections by address and network, choose the connection that is closed when a share or the table is full.
+//! Does not: accept or close sockets; the listener waits for [`Ticket::evicted`].
+//! Contract: a new connection is always admitted. When places before the login run out, the network with the most of them
+//! loses its oldest connection that has got least far. So connections that send nothing never keep others out. Places after
+//! the login are separate: only a login takes one, and only from an owner with more places than the new one.
+//! Truth: docs/reference/limits.md.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// How far a connection has got before its login is over; later stages are evicted last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Accepted; nothing was received.
+    Connected,
+    /// The TLS handshake is over.
+    Secured,
+    /// A proof of a login was received and is being checked.
+    Proving,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// One host: an IPv4 address or an IPv6 /64.
+    address: String,
+    /// Its network: an IPv4 /24 or an IPv6 /48.
+    network: String,
+    is_local: bool,
+}
+
+impl Origin {
+    /// A peer that is not an address: a simulated one.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self { address: name.to_owned(), network: name.to_owned(), is_local: false }
+    }
+
+    /// The host, as it is counted.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The network, as it is counted.
+    #[must_use]
+    pub fn network(&self) -> &str {
+        &self.network
+    }
+}
+
+impl From<IpAddr> for Origin {
+    fn from(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        let is_local = address.is_loopback();
+        let (address, network) = match address {
+            IpAddr::V4(v4) => {
+                let [a, b, c, _] = v4.octets();
+                (v4.to_string(), format!("{a}.{b}.{c}.0/24"))
+            }
+            IpAddr::V6(v6) => {
+                let [a, b, c, d, ..] = v6.segments();
+                (format!("{a:x}:{b:x}:{c:x}:{d:x}::/64"), format!("{a:x}:{b:x}:{c:x}::/48"))
+            }
+        };
+        Self { address, network, is_local }
+    }
+}
+
+/// Places of a listener. Connections.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmissionLimits {
+    /// Before the login, of all networks together.
+    pub pending_max: usize,
+    /// Of these, of one network.
+    pub pending_per_network_max: usize,
+    /// Of these, of one address.
+    pub pending_per_address_max: usize,
+    /// Before the login, from the loopback address; beside the others.
+    pub pending_local_max: usize,
+    /// After the login.
+    pub active_max: usize,
+    /// Of these, of one address.
+    pub active_per_address_max: usize,
+    /// After the login, beside the others: of administrators, and from the loopback address.
+    pub active_reserved: usize,
+}
+
+/// No place after the login: every other owner has as few as this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the listener has as many connections as it may")]
+pub struct Full;
+
+#[derive(Clone, Debug)]
+enum Place {
+    Pending(Stage),
+    Active { owner: String, is_reserved: bool },
+}
+
+struct Entry {
+    origin: Origin,
+    place: Place,
+    close: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    entries: HashMap<u64, Entry>,
+    evicted: u64,
+}
+
+/// The connections of a listener.
+pub struct Admission {
+    limits: AdmissionLimits,
+    table: Mutex<Table>,
+}
+
+impl Admission {
+    /// An empty table.
+    #[must_use]
+    pub fn new(limits: AdmissionLimits) -> Arc<Self> {
+        Arc::new(Self { limits, table: Mutex::default() })
+    }
+
+    /// Admits a connection; another one may be closed for it.
+    #[must_use]
+    pub fn enter(self: &Arc<Self>, origin: Origin) -> Ticket {
+        let (close, closed) = watch::channel(false);
+        let mut table = self.lock();
+        table.make_place(&origin, &self.limits);
+        let id = table.next;
+        table.next += 1;
+        table.entries.insert(id, Entry { origin, place: Place::Pending(Stage::Connected), close });
+        Ticket { admission: Arc::clone(self), id, closed }
+    }
+
+    /// Connections that are open now.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Of these, those whose login is not over.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.lock().entries.values().filter(|entry| matches!(entry.place, Place::Pending(_))).count()
+    }
+
+    /// Connections that were closed for others so far.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.lock().evicted
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Counts and flags: a panic elsewhere leaves nothing half done.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn pending(&self) -> impl Iterator<Item = (u64, Stage, &Origin)> {
+        self.entries.iter().filter_map(|(id, entry)| match entry.place {
+            Place::Pending(stage) => Some((*id, stage, &entry.origin)),
+            Place::Active { .. } => None,
+        })
+    }
+
+    fn active(&self) -> impl Iterator<Item = (u64, &str, &Origin, bool)> {
+        self.entries.iter().filter_map(|(id, entry)| match &entry.place {
+            Place::Active { owner, is_reserved } => Some((*id, owner.as_str(), &entry.origin, *is_reserved)),
+            Place::Pending(_) => None,
+        })
+    }
+
+    fn evict(&mut self, id: u64) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.evicted += 1;
+            entry.close.send_replace(true);
+        }
+    }
+
+    /// Evicts the oldest of those that have got least far, among the pending ones that `of` takes.
+    fn evict_pending(&mut self, of: impl Fn(&Origin) -> bool) {
+        let oldest =
+            self.pending().filter(|(_, _, origin)| of(origin)).map(|(id, stage, _)| (stage, id)).min();
+        if let Some((_, id)) = oldest {
+            self.evict(id);
+        }
+    }
+
+    fn make_place(&mut self, new: &Origin, limits: &AdmissionLimits) {
+        let count = |table: &Self, of: &dyn Fn(&Origin) -> bool| {
+            table.pending().filter(|(_, _, origin)| of(origin)).count()
+        };
+        let same_address = |origin: &Origin| origin.address == new.address;
+        if count(self, &same_address) >= limits.pending_per_address_max.max(1) {
+            return self.evict_pending(same_address);
+        }
+        if new.is_local {
+            if count(self, &|origin| origin.is_local) >= limits.pending_local_max.max(1) {
+                self.evict_pending(|origin| origin.is_local);
+            }
+            return;
+        }
+        let same_network = |origin: &Origin| origin.network == new.network;
+        if count(self, &same_network) >= limits.pending_per_network_max.max(1) {
+            return self.evict_pending(same_network);
+        }
+        if count(self, &|origin| !origin.is_local) < limits.pending_max.max(1) {
+            return;
+        }
+        let mut networks: HashMap<&str, usize> = HashMap::new();
+        for (_, _, origin) in self.pending().filter(|(_, _, origin)| !origin.is_local) {
+            *networks.entry(&origin.network).or_default() += 1;
+        }
+        let most = networks.values().copied().max().unwrap_or_default();
+        // Of several networks with as many, the oldest connection goes.
+        let largest: Vec<String> = networks
+            .into_iter()
+            .filter(|(_, count)| *count == most)
+            .map(|(network, _)| network.to_owned())
+            .collect();
+        self.evict_pending(|origin| !origin.is_local && largest.contains(&origin.network));
+    }
+
+    /// The oldest active connection of the owner with the most, if that is more than `owner` will have.
+    fn largest_owner(&self, owner: &str, of: impl Fn(&Origin, bool) -> bool) -> Option<u64> {
+        let mut owners: HashMap<&str, (usize, u64)> = HashMap::new();
+        for (id, owner, _, _) in self.active().filter(|(_, _, origin, reserved)| of(origin, *reserved)) {
+            let (count, oldest) = owners.entry(owner).or_insert((0, id));
+            (*count, *oldest) = (*count + 1, id.min(*oldest));
+        }
+        let own = owners.get(owner).map_or(0, |(count, _)| *count);
+        // Of owners with as many, the oldest connection goes: the choice does not depend on the table's order.
+        let largest = owners.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - *oldest));
+        largest.filter(|(count, _)| *count > own + 1).map(|(_, oldest)| oldest)
+    }
+}
+
+/// One connection's place; free again when it is dropped.
+pub struct Ticket {
+    admission: Arc<Admission>,
+    id: u64,
+    closed: watch::Receiver<bool>,
+}
+
+impl Ticket {
+    /// Turns true when the connection has to be closed for another one.
+    #[must_use]
+    pub fn evicted(&self) -> watch::Receiver<bool> {
+        self.closed.clone()
+    }
+
+    /// Notes how far the login has got.
+    pub fn advance(&self, to: Stage) {
+        if let Some(entry) = self.admission.lock().entries.get_mut(&self.id)
+            && let Place::Pending(stage) = &mut entry.place
+        {
+            *stage = (*stage).max(to);
+        }
+    }
+
+    /// The login is over: the connection takes a place of its owner's share.
+    ///
+    /// # Errors
+    /// [`Full`] if no owner has more than this one; the connection is to be closed then.
+    pub fn activate(&self, owner: &str, is_privileged: bool) -> Result<(), Full> {
+        let limits = &self.admission.limits;
+        let mut table = self.admission.lock();
+        let Some(entry) = table.entries.get(&self.id) else { return Err(Full) };
+        if let Place::Active { .. } = entry.place {
+            return Ok(());
+        }
+        let origin = entry.origin.clone();
+        let of_address = table.active().filter(|(_, _, other, _)| other.address == origin.address).count();
+        if of_address >= limits.active_per_address_max {
+            let victim =
+                table.largest_owner(owner, |other, _| other.address == origin.address).ok_or(Full)?;
+            table.evict(victim);
+        }
+        let reserved = table.active().filter(|(_, _, _, reserved)| *reserved).count();
+        let common = table.active().count() - reserved;
+        let mut is_reserved = false;
+        if common >= limits.active_max {
+            if (is_privileged || origin.is_local) && reserved < limits.active_reserved {
+                is_reserved = true;
+            } else {
+                let victim = table.largest_owner(owner, |_, reserved| !reserved).ok_or(Full)?;
+                table.evict(victim);
+            }
+        }
+        if let Some(entry) = table.entries.get_mut(&self.id) {
+            entry.place = Place::Active { owner: owner.to_owned(), is_reserved };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.admission.lock().entries.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: AdmissionLimits = AdmissionLimits {
+        pending_max: 8,
+        pending_per_network_max: 6,
+        pending_per_address_max: 4,
+        pending_local_max: 2,
+        active_max: 4,
+        active_per_address_max: 3,
+        active_reserved: 1,
+    };
+
+    fn from(address: &str) -> Origin {
+        address.parse::<IpAddr>().unwrap().into()
+    }
+
+    fn is_evicted(ticket: &Ticket) -> bool {
+        *ticket.evicted().borrow()
+    }
+
+    #[test]
+    fn origin_counts_hosts_and_networks() {
+        assert_eq!(from("10.0.0.1").network(), "10.0.0.0/24");
+        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
+        assert_eq!(from("2001:db8:1:2::3").address(), "2001:db8:1:2::/64");
+        assert_eq!(from("2001:db8:1:2::3").network(), from("2001:db8:1:ffff::1").network());
+    }
+
+    #[test]
+    fn silent_flood_of_two_addresses_keeps_nobody_out() {
+        let admission = Admission::new(LIMITS);
+        let flood: Vec<Ticket> = (0..1200)
+            .map(|n| admission.enter(from(if n % 2 == 0 { "10.0.0.1" } else { "10.0.1.1" })))
+            .collect();
+        assert_eq!(admission.open(), LIMITS.pending_max);
+        let honest = admission.enter(from("10.9.9.9"));
+        let more: Vec<Ticket> = (0..1200).map(|_| admission.enter(from("10.0.2.1"))).collect();
+        assert!(!is_evicted(&honest), "a network with one connection loses none to larger ones");
+        assert!(admission.open() <= LIMITS.pending_max);
+        assert_eq!(honest.activate("alice", false), Ok(()));
+        drop((flood, more));
+        assert_eq!((admission.open(), admission.pending()), (1, 0));
+    }
+
+    #[test]
+    fn flood_of_same_address_spares_connection_that_got_further() {
+        let admission = Admission::new(LIMITS);
+        let honest = admission.enter(from("10.0.0.1"));
+        honest.advance(Stage::Secured);
+        let flood: Vec<Ticket> = (0..100).map(|_| admission.enter(from("10.0.0.1"))).collect();
+        assert!(!is_evicted(&honest));
+        assert_eq!(flood.iter().filter(|ticket| !is_evicted(ticket)).count(), 3);
+    }
+
+    #[test]
+    fn flood_of_one_network_takes_its_share_alone() {
+        let admission = Admission::new(LIMITS);
+        let flood: Vec<Ticket> = (0..100).map(|n| admission.enter(from(&format!("10.0.0.{n}")))).collect();
+        assert_eq!(flood.iter().filter(|ticket| !is_evicted(ticket)).count(), 6);
+    }
+
+    #[test]
+    fn loopback_has_its_own_places() {
+        let admission = Admission::new(LIMITS);
+        let local = admission.enter(from("127.0.0.1"));
+        let _flood: Vec<Ticket> = (0..100).map(|n| admission.enter(from(&format!("10.0.{n}.1")))).collect();
+        assert!(!is_evicted(&local));
+        let _locals: Vec<Ticket> = (2..9).map(|n| admission.enter(from(&format!("127.0.0.{n}")))).collect();
+        assert_eq!(admission.open(), LIMITS.pending_max + LIMITS.pending_local_max);
+    }
+
+    #[test]
+    fn active_places_are_shared_between_owners() {
+        let admission = Admission::new(LIMITS);
+        let login = |address: &str, owner: &str| {
+            let ticket = admission.enter(from(address));
+            ticket.activate(owner, false).map(|()| ticket)
+        };
+        let eve: Vec<Ticket> = (0..4).map(|n| login(&format!("10.0.{n}.1"), "eve").unwrap()).collect();
+        let alice = login("10.9.0.1", "alice").unwrap();
+        assert!(is_evicted(&eve[0]), "the owner with the most loses the oldest");
+        let _bob = login("10.9.0.2", "bob").unwrap();
+        assert!(is_evicted(&eve[1]) && !is_evicted(&alice));
+        assert_eq!(login("10.9.0.4", "eve").err(), Some(Full), "nobody has more than eve");
+        let root = admission.enter(from("10.9.0.5"));
+        assert_eq!(root.activate("root", true), Ok(()), "administrators have a reserve");
+    }
+
+    #[test]
+    fn address_with_its_share_used_up_serves_other_owners() {
+        let admission = Admission::new(LIMITS);
+        let login = |owner: &str| {
+            let ticket = admission.enter(from("10.0.0.1"));
+            ticket.activate(owner, false).map(|()| ticket)
+        };
+        let eve: Vec<Ticket> = (0..3).map(|_| login("eve").unwrap()).collect();
+        assert_eq!(login("eve").err(), Some(Full));
+        let _alice = login("alice").unwrap();
+        assert!(is_evicted(&eve[0]));
+    }
+}
