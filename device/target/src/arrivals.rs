@@ -1,7 +1,7 @@
 //! Who may come in: connections, by where they come from.
 //!
-//! Does: count open connections and logins under way of each source, and how fast it comes; say who is turned away and
-//! why. Does not: accept or close; `server` does.
+//! Does: count open connections of each source, and how fast it connects; say which connection is refused and why. Does
+//! not: accept or close, which `server` does, nor share places between sources, which `sealstone_channel::Admission` does.
 //! Contract: a source is what [`source`] says. What is remembered is bounded: a source that holds nothing and whose
 //! bucket is full again is forgotten, and of [`SOURCES_MAX`] the fullest makes room.
 
@@ -40,8 +40,6 @@ impl Rate {
 pub(crate) struct Limits {
     /// Connections at once.
     pub(crate) open_max: usize,
-    /// Of these, connections whose login is not over.
-    pub(crate) logins_max: usize,
     pub(crate) rate: Rate,
     /// Bytes of data buffers.
     pub(crate) memory_max: usize,
@@ -52,12 +50,8 @@ pub(crate) struct Limits {
 /// Why a connection is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turned {
-    /// The target has as many connections as it may.
-    Full,
-    /// Its source has.
+    /// Its source has as many connections as it may.
     Crowded,
-    /// Too many logins of its source are under way.
-    Logins,
     /// Its source comes too often.
     TooFast,
 }
@@ -65,9 +59,7 @@ pub(crate) enum Turned {
 impl Turned {
     pub(crate) const fn counter(self) -> Counter {
         match self {
-            Self::Full => Counter::ConnectionsRefused,
             Self::Crowded => Counter::ConnectionsCrowded,
-            Self::Logins => Counter::LoginsCrowded,
             Self::TooFast => Counter::ConnectionsThrottled,
         }
     }
@@ -75,9 +67,7 @@ impl Turned {
     /// For the audit log.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
-            Self::Full => "connections",
             Self::Crowded => "connections-of-address",
-            Self::Logins => "logins-of-address",
             Self::TooFast => "too-fast",
         }
     }
@@ -99,7 +89,6 @@ pub(crate) fn source(peer: &str) -> String {
 /// One source.
 struct Here {
     open: usize,
-    logins: usize,
     /// Thousandths of connections that may come at once.
     tokens: u64,
     /// Until when `tokens` is counted.
@@ -140,7 +129,6 @@ pub(crate) struct Place {
     source: String,
     memory: Arc<Part>,
     long: Arc<Semaphore>,
-    logging_in: bool,
 }
 
 impl Arrivals {
@@ -151,7 +139,7 @@ impl Arrivals {
     /// A place for one more connection of this source, or why there is none. Whoever is turned away for another reason than
     /// his speed has come all the same: a crowd that goes on knocking is too fast in the end.
     pub(crate) fn enter(self: &Arc<Self>, source: String) -> Result<Place, Turned> {
-        let Limits { open_max, logins_max, rate, memory_max, long_max } = self.limits;
+        let Limits { open_max, rate, memory_max, long_max } = self.limits;
         let now_ms = self.clock.now_ms();
         let mut here = self.here.lock();
         if here.len() >= SOURCES_MAX && !here.contains_key(&source) {
@@ -160,7 +148,7 @@ impl Arrivals {
         let fresh = || {
             let memory = Arc::new(Part::new(memory_max));
             let long = Arc::new(Semaphore::new(long_max.min(Semaphore::MAX_PERMITS)));
-            Here { open: 0, logins: 0, tokens: full(rate), at_ms: now_ms, memory, long }
+            Here { open: 0, tokens: full(rate), at_ms: now_ms, memory, long }
         };
         let one = here.entry(source.clone()).or_insert_with(fresh);
         one.refill(rate, now_ms);
@@ -173,13 +161,9 @@ impl Arrivals {
         if one.open >= open_max {
             return Err(Turned::Crowded);
         }
-        if one.logins >= logins_max {
-            return Err(Turned::Logins);
-        }
         one.open += 1;
-        one.logins += 1;
         let (memory, long) = (Arc::clone(&one.memory), Arc::clone(&one.long));
-        Ok(Place { arrivals: Arc::clone(self), source, memory, long, logging_in: true })
+        Ok(Place { arrivals: Arc::clone(self), source, memory, long })
     }
 }
 
@@ -200,15 +184,6 @@ fn make_room(here: &mut HashMap<String, Here>, rate: Rate, now_ms: u64) {
 }
 
 impl Place {
-    /// The login is over, and well.
-    pub(crate) fn logged_in(&mut self) {
-        if std::mem::take(&mut self.logging_in)
-            && let Some(one) = self.arrivals.here.lock().get_mut(&self.source)
-        {
-            one.logins -= 1;
-        }
-    }
-
     /// What its source may have of the buffers, all connections together.
     pub(crate) fn memory(&self) -> Arc<Part> {
         Arc::clone(&self.memory)
@@ -227,7 +202,6 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.logged_in();
         let rate = self.arrivals.limits.rate;
         let now_ms = self.arrivals.clock.now_ms();
         let mut here = self.arrivals.here.lock();
@@ -247,11 +221,11 @@ mod tests {
 
     use super::*;
 
-    fn arrivals(open_max: usize, logins_max: usize, rate: Rate) -> (Arc<AtomicU64>, Arc<Arrivals>) {
+    fn arrivals(open_max: usize, rate: Rate) -> (Arc<AtomicU64>, Arc<Arrivals>) {
         let now = Arc::new(AtomicU64::new(5));
         let time = Arc::clone(&now);
         let clock = Clock::new(move || time.load(Ordering::SeqCst));
-        (now, Arrivals::new(Limits { open_max, logins_max, rate, memory_max: 1, long_max: 1 }, clock))
+        (now, Arrivals::new(Limits { open_max, rate, memory_max: 1, long_max: 1 }, clock))
     }
 
     #[test]
@@ -265,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_source_has_so_many_places_and_others_have_theirs() {
-        let (_, arrivals) = arrivals(2, 9, Rate::UNBOUNDED);
+        let (_, arrivals) = arrivals(2, Rate::UNBOUNDED);
         let first = arrivals.enter("a".into()).unwrap();
         let _second = arrivals.enter("a".into()).unwrap();
         assert_eq!(arrivals.enter("a".into()).err(), Some(Turned::Crowded));
@@ -277,24 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn logins_under_way_are_fewer_than_connections() {
-        let (_, arrivals) = arrivals(9, 2, Rate::UNBOUNDED);
-        let mut first = arrivals.enter("a".into()).unwrap();
-        let second = arrivals.enter("a".into()).unwrap();
-        assert_eq!(arrivals.enter("a".into()).err(), Some(Turned::Logins));
-        assert!(arrivals.enter("b".into()).is_ok());
-        first.logged_in();
-        first.logged_in();
-        let third = arrivals.enter("a".into()).unwrap();
-        assert_eq!(arrivals.enter("a".into()).err(), Some(Turned::Logins));
-        drop(second);
-        drop((arrivals.enter("a".into()).unwrap(), first, third));
-        assert!(arrivals.here.lock().is_empty());
-    }
-
-    #[test]
     fn a_burst_and_then_so_many_a_second() {
-        let (now, arrivals) = arrivals(usize::MAX, usize::MAX, Rate { burst: 3, per_second: 2 });
+        let (now, arrivals) = arrivals(usize::MAX, Rate { burst: 3, per_second: 2 });
         let come = |source: &str| arrivals.enter(source.into()).map(drop);
         assert!((0..3).all(|_| come("a").is_ok()));
         assert_eq!((come("a"), come("b")), (Err(Turned::TooFast), Ok(())));
@@ -308,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_crowd_that_goes_on_knocking_is_too_fast_in_the_end() {
-        let (_, arrivals) = arrivals(1, 1, Rate { burst: 3, per_second: 0 });
+        let (_, arrivals) = arrivals(1, Rate { burst: 3, per_second: 0 });
         let _first = arrivals.enter("a".into()).unwrap();
         let turned: Vec<_> = (0..3).map(|_| arrivals.enter("a".into()).err()).collect();
         assert_eq!(turned, [Some(Turned::Crowded), Some(Turned::Crowded), Some(Turned::TooFast)]);
@@ -316,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded_and_who_is_here_is_not_forgotten() {
-        let (_, arrivals) = arrivals(1, usize::MAX, Rate { burst: 2, per_second: 0 });
+        let (_, arrivals) = arrivals(1, Rate { burst: 2, per_second: 0 });
         let here = arrivals.enter("here".into()).unwrap();
         for n in 0..2 * SOURCES_MAX {
             assert!(arrivals.enter(n.to_string()).is_ok());

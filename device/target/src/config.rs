@@ -7,7 +7,12 @@ use sealstone_iscsi::{
     target::{Config as Protocol, TargetEntry},
 };
 
+use sealstone_channel::AdmissionLimits;
+
 use crate::{Random, Rate, Tls, Watch};
+
+/// One in so many connections after their login is reserved for the loopback address, beside the others.
+const RESERVED_PART: usize = 16;
 
 /// Milliseconds of a clock that never goes back.
 #[derive(Clone)]
@@ -53,7 +58,8 @@ pub struct Config {
     pub memory_per_source_max: usize,
     /// Long commands of one source that run at once; further ones wait, without holding a thread. At least one.
     pub long_per_source_max: usize,
-    /// Connections at once; more are closed as soon as they are accepted.
+    /// Connections after their login. When there are no more places, the account or address with the most connections loses
+    /// the oldest.
     pub connections_max: usize,
     /// Milliseconds that one piece (a header, or a data segment) may wait to be written.
     pub write_timeout_ms: u64,
@@ -61,8 +67,11 @@ pub struct Config {
     pub drain_seconds: u16,
     /// Connections at once from one source (an IPv4 address, or an IPv6 /64); more are closed as soon as they are accepted.
     pub connections_per_source_max: usize,
-    /// Connections of one source whose login is not over; more are closed as soon as they are accepted.
+    /// Connections of one source whose login is not over; a further one closes the oldest that has got least far.
     pub logins_per_source_max: usize,
+    /// Connections of all sources whose login is not over, beside those after their login. A further one closes the oldest of
+    /// the network (IPv4 /24, IPv6 /48) with the most.
+    pub logins_max: usize,
     /// How fast connections of one source may come; faster ones are reset as soon as they are accepted.
     pub arrivals_per_source: Rate,
     /// How long commands share the processors with short ones.
@@ -128,12 +137,26 @@ impl Config {
             drain_seconds: 5,
             connections_per_source_max: usize::MAX,
             logins_per_source_max: usize::MAX,
+            logins_max: 256,
             arrivals_per_source: Rate::UNBOUNDED,
             pace: Pace::default(),
             clock: Clock::default(),
             random: Random::default(),
             watch: Watch::default(),
             tls: None,
+        }
+    }
+
+    pub(crate) fn admission(&self) -> AdmissionLimits {
+        let per_address = self.logins_per_source_max.min(self.logins_max);
+        AdmissionLimits {
+            pending_max: self.logins_max,
+            pending_per_network_max: (self.logins_max / 2).max(per_address),
+            pending_per_address_max: per_address,
+            pending_local_max: self.logins_max,
+            active_max: self.connections_max,
+            active_per_address_max: self.connections_per_source_max,
+            active_reserved: self.connections_max / RESERVED_PART,
         }
     }
 

@@ -130,6 +130,8 @@ enum End {
     Replaced,
     #[error("the target was reset")]
     Reset,
+    #[error("closed for a connection of an account or address with fewer")]
+    Evicted,
 }
 
 /// A normal session; logical units hear when it is lost, even if its task is cut off.
@@ -202,6 +204,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
             // An error means that the target is gone, which it cannot be before us.
             let _ = leaving.wait_for(|leaving| *leaving).await;
         });
+        let mut evicted = self.slot.ticket.evicted();
+        let mut evict = std::pin::pin!(async move {
+            // An error means that the target is gone, which it cannot be before us.
+            let _ = evicted.wait_for(|evicted| *evicted).await;
+        });
         loop {
             if let Some(end) = self.work().await {
                 return end;
@@ -214,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                 timer.as_mut().reset(Instant::now() + Duration::from_millis(due.saturating_sub(now)));
                 armed = Some(due);
             }
-            match self.wait(timer.as_mut(), armed.is_some(), leave.as_mut()).await {
+            match self.wait(timer.as_mut(), armed.is_some(), leave.as_mut(), evict.as_mut()).await {
                 Err(error) => return End::Socket(error),
                 Ok(Woke::Written) => {}
                 Ok(Woke::Read(0)) => self.machine.end_of_stream(),
@@ -228,6 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                     self.has_come_back(task, reply);
                 }
                 Ok(Woke::Ordered(order)) => self.carry_out(order),
+                Ok(Woke::Evicted) => return End::Evicted,
                 Ok(Woke::Control(Control::Replaced)) => return End::Replaced,
                 Ok(Woke::Control(Control::Reset)) => return End::Reset,
                 Ok(Woke::Control(Control::EndCommands { lun, cleared })) => {
@@ -303,13 +311,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         let LoginRequest { initiator, isid, tsih, cid, kind, user, luns, .. } = request;
         if kind == SessionKind::Discovery {
             if tsih == 0 {
+                if !self.take_place(user.as_deref()) {
+                    return self.machine.refuse(Refusal::OutOfResources);
+                }
                 counters.add(Counter::Logins, 1);
-                self.slot.place.logged_in();
                 self.machine.admit(shared.sessions.tsih());
             } else {
                 self.machine.refuse(Refusal::NoSuchSession);
             }
             return;
+        }
+        if !self.take_place(user.as_deref()) {
+            return self.machine.refuse(Refusal::OutOfResources);
         }
         let (name, channel) = (initiator.clone(), self.channel);
         let wanted = Wanted { initiator: name, user: user.clone(), isid, tsih, cid, channel };
@@ -322,7 +335,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                 self.session = Some(Session { shared: Arc::clone(&shared), entry: Arc::new(entry), luns });
                 counters.add(Counter::Logins, 1);
                 tracing::info!(peer = %self.peer, %initiator, user, nexus = nexus.0, "session begins");
-                self.slot.place.logged_in();
                 self.machine.admit(tsih);
             }
             Err(Denied::NoSuchSession) => self.machine.refuse(Refusal::NoSuchSession),
@@ -336,6 +348,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                 self.machine.refuse(Refusal::OutOfResources);
             }
         }
+    }
+
+    /// Takes a place after the login, of the share of the account, or of the address if no account was proven.
+    fn take_place(&self, user: Option<&str>) -> bool {
+        let owner = user.map_or_else(
+            || format!("address {}", self.slot.place.source()),
+            |user| format!("account {user}"),
+        );
+        let taken = self.slot.ticket.activate(&owner, false).is_ok();
+        if !taken {
+            self.shared.counters.add(Counter::ConnectionsRefused, 1);
+            self.shared.refusals.add(
+                self.slot.place.source(),
+                self.machine.initiator(),
+                "login",
+                "connections",
+            );
+        }
+        taken
     }
 
     fn nexus(&self) -> Option<NexusId> {
@@ -419,6 +450,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
             | End::Socket(_)
             | End::Replaced
             | End::Reset => {}
+            End::Evicted => counters.add(Counter::LoginsCrowded, 1),
         }
         let rejects = self.machine.rejects() - self.rejects_seen;
         counters.add(Counter::Rejects, u64::from(rejects));

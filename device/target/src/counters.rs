@@ -33,10 +33,10 @@ macro_rules! counters {
 
 counters! {
     ConnectionsAccepted = "connections_accepted_total", "Connections accepted.";
-    ConnectionsRefused = "connections_refused_total", "Connections closed at once because the limit was reached.";
+    ConnectionsRefused = "connections_refused_total", "Logins refused because the connections of others with as few took all places.";
     ConnectionsCrowded = "connections_crowded_total", "Connections closed at once because their address has too many.";
     ConnectionsThrottled = "connections_throttled_total", "Connections reset at once because their address comes too often.";
-    LoginsCrowded = "logins_crowded_total", "Connections closed at once because too many logins of their address are under way.";
+    LoginsCrowded = "logins_crowded_total", "Connections closed for others because their address, network or account had the most.";
     TlsHandshakes = "tls_handshakes_total", "Connections that began with a whole TLS 1.3 handshake.";
     TlsHandshakesFailed = "tls_handshakes_failed_total", "Connections that ended before or in a TLS handshake.";
     TlsAes256 = "tls_aes_256_gcm_total", "TLS connections sealed with AES-256-GCM.";

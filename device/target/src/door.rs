@@ -1,21 +1,32 @@
-//! Who may knock how often: CHAP failures, by where they come from, and resets.
+//! Login throttle of the target: CHAP failures by source and account, and resets.
 //!
-//! Does: count by source address. Does not: know secrets; the protocol machine does.
-//! Contract: what is remembered is bounded.
+//! Does: count. Does not: know secrets; the protocol machine does.
+//! Contract: failures at one account do not delay logins of another one from the same source, nor an account that has
+//! logged in from there before. Memory is bounded, and names that a peer invents evict nothing: buckets have a fixed number,
+//! and are found by a hash with a secret.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{VecDeque, hash_map::RandomState},
+    fmt,
+    hash::BuildHasher as _,
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use sealstone_iscsi::target::Doorkeeper;
 
 use crate::{Clock, Counter, Counters};
 
-/// Wrong responses of one source within [`FAILURE_WINDOW_MS`] after which it is refused unheard.
+/// Wrong responses of one source for one account within [`FAILURE_WINDOW_MS`] after which it is refused.
 pub const FAILURES_MAX: u32 = 10;
-/// Milliseconds after the first wrong response until a source may try again.
+/// Wrong responses of one source for all accounts within it after which accounts are refused that never logged in from there.
+const SOURCE_FAILURES_MAX: u32 = 100;
+/// Milliseconds after the first wrong response until the next one may be tried.
 pub const FAILURE_WINDOW_MS: u64 = 60_000;
-/// Most sources whose failures are remembered; beyond it the oldest is forgotten.
-const SOURCES_MAX: usize = 4096;
+/// Buckets of each kind.
+const BUCKETS: usize = 1 << 14;
+/// Sources and accounts that have logged in, remembered at most.
+const FAMILIAR_MAX: usize = 4096;
 
 /// Unpredictable bytes.
 #[derive(Clone)]
@@ -42,54 +53,91 @@ impl fmt::Debug for Random {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Window {
     began_ms: u64,
     failures: u32,
 }
 
+impl Window {
+    fn add(&mut self, now_ms: u64) {
+        if self.is_over(now_ms) {
+            *self = Self { began_ms: now_ms, failures: 0 };
+        }
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    const fn is_over(&self, now_ms: u64) -> bool {
+        now_ms >= self.began_ms.saturating_add(FAILURE_WINDOW_MS)
+    }
+
+    const fn is_full(&self, max: u32, now_ms: u64) -> bool {
+        self.failures >= max && !self.is_over(now_ms)
+    }
+}
+
+struct Table {
+    /// Of a source and an account.
+    accounts: Vec<Window>,
+    /// Of a source.
+    sources: Vec<Window>,
+    /// Hashes of sources with accounts that have logged in from there; only a right response adds one.
+    familiar: VecDeque<u64>,
+}
+
 /// CHAP failures of all sources.
 pub(crate) struct Failures {
-    by_source: Mutex<HashMap<String, Window>>,
+    hash: RandomState,
+    table: Mutex<Table>,
     clock: Clock,
     counters: Arc<Counters>,
 }
 
+fn slot(hash: u64) -> usize {
+    (hash % BUCKETS as u64) as usize
+}
+
 impl Failures {
     pub(crate) fn new(clock: Clock, counters: Arc<Counters>) -> Arc<Self> {
-        Arc::new(Self { by_source: Mutex::default(), clock, counters })
+        let buckets = || vec![Window::default(); BUCKETS];
+        let table = Table { accounts: buckets(), sources: buckets(), familiar: VecDeque::new() };
+        Arc::new(Self { hash: RandomState::new(), table: Mutex::new(table), clock, counters })
     }
 
-    fn admits(&self, source: &str) -> bool {
+    fn admits(&self, source: &str, account: &str) -> bool {
         let now = self.clock.now_ms();
-        let known = self.by_source.lock().get(source).copied();
-        let admits = known.is_none_or(|window| {
-            window.failures < FAILURES_MAX || now >= window.began_ms.saturating_add(FAILURE_WINDOW_MS)
-        });
+        let (own, all) = (self.hash.hash_one((source, account)), self.hash.hash_one(source));
+        let table = self.table.lock();
+        let full = |windows: &[Window], hash, max| {
+            windows.get(slot(hash)).is_some_and(|window: &Window| window.is_full(max, now))
+        };
+        let admits = !full(&table.accounts, own, FAILURES_MAX)
+            && (table.familiar.contains(&own) || !full(&table.sources, all, SOURCE_FAILURES_MAX));
+        drop(table);
         if !admits {
             self.counters.add(Counter::LoginsThrottled, 1);
         }
         admits
     }
 
-    fn failed(&self, source: &str) {
+    fn failed(&self, source: &str, account: &str) {
         self.counters.add(Counter::ChapFailures, 1);
         let now = self.clock.now_ms();
-        let mut known = self.by_source.lock();
-        let over = |window: &Window| now >= window.began_ms.saturating_add(FAILURE_WINDOW_MS);
-        if known.len() >= SOURCES_MAX && !known.contains_key(source) {
-            known.retain(|_, window| !over(window));
-            let oldest =
-                known.iter().min_by_key(|(_, window)| window.began_ms).map(|(source, _)| source.clone());
-            if let Some(oldest) = oldest.filter(|_| known.len() >= SOURCES_MAX) {
-                known.remove(&oldest);
-            }
+        let (own, all) = (slot(self.hash.hash_one((source, account))), slot(self.hash.hash_one(source)));
+        let table = &mut *self.table.lock();
+        for window in table.accounts.get_mut(own).into_iter().chain(table.sources.get_mut(all)) {
+            window.add(now);
         }
-        let window = known.entry(source.to_owned()).or_insert(Window { began_ms: now, failures: 0 });
-        if over(window) {
-            *window = Window { began_ms: now, failures: 0 };
+    }
+
+    fn passed(&self, source: &str, account: &str) {
+        let own = self.hash.hash_one((source, account));
+        let mut table = self.table.lock();
+        table.familiar.retain(|known| *known != own);
+        if table.familiar.len() >= FAMILIAR_MAX {
+            table.familiar.pop_front();
         }
-        window.failures = window.failures.saturating_add(1);
+        table.familiar.push_back(own);
     }
 }
 
@@ -105,12 +153,16 @@ impl Doorkeeper for Door {
         self.random.0(into);
     }
 
-    fn admits(&self) -> bool {
-        self.failures.admits(&self.source)
+    fn admits(&self, account: &str) -> bool {
+        self.failures.admits(&self.source, account)
     }
 
-    fn failed(&self) {
-        self.failures.failed(&self.source);
+    fn failed(&self, account: &str) {
+        self.failures.failed(&self.source, account);
+    }
+
+    fn passed(&self, account: &str) {
+        self.failures.passed(&self.source, account);
     }
 }
 
@@ -148,25 +200,41 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn failures_shut_the_door_for_a_while_and_for_their_source_only() {
-        let now = Arc::new(AtomicU64::new(5));
+    fn failures(now_ms: u64) -> (Arc<AtomicU64>, Arc<Failures>) {
+        let now = Arc::new(AtomicU64::new(now_ms));
         let time = Arc::clone(&now);
-        let failures = Failures::new(Clock::new(move || time.load(Ordering::SeqCst)), Arc::default());
+        (now, Failures::new(Clock::new(move || time.load(Ordering::SeqCst)), Arc::default()))
+    }
+
+    #[test]
+    fn failures_refuse_their_source_and_account_for_a_while() {
+        let (now, failures) = failures(5);
         for _ in 0..FAILURES_MAX {
-            assert!(failures.admits("a"));
-            failures.failed("a");
+            assert!(failures.admits("a", "alice"));
+            failures.failed("a", "alice");
         }
-        assert!(!failures.admits("a") && failures.admits("b"));
+        assert!(!failures.admits("a", "alice"));
+        assert!(failures.admits("b", "alice") && failures.admits("a", "bob"));
         assert_eq!(failures.counters.get(Counter::LoginsThrottled), 1);
         now.store(5 + FAILURE_WINDOW_MS, Ordering::SeqCst);
-        assert!(failures.admits("a"));
-        failures.failed("a");
-        assert!(failures.admits("a"), "a new window");
-        for n in 0..2 * SOURCES_MAX {
-            failures.failed(&n.to_string());
+        assert!(failures.admits("a", "alice"));
+        failures.failed("a", "alice");
+        assert!(failures.admits("a", "alice"), "a new window");
+    }
+
+    #[test]
+    fn invented_names_do_not_refuse_account_that_logged_in() {
+        let (_, failures) = failures(5);
+        failures.passed("a", "alice");
+        for n in 0..10 * SOURCE_FAILURES_MAX {
+            failures.failed("a", &n.to_string());
         }
-        assert!(failures.by_source.lock().len() <= SOURCES_MAX);
+        assert!(failures.admits("a", "alice") && !failures.admits("a", "carol"));
+        assert!(failures.admits("b", "carol"));
+        for n in 0..2 * FAMILIAR_MAX {
+            failures.passed("b", &n.to_string());
+        }
+        assert!(failures.table.lock().familiar.len() <= FAMILIAR_MAX);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Accepting connections and leaving in good order.
 
-use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
+use sealstone_channel::{Admission, Origin, Ticket};
 use sealstone_iscsi::target::SenseFormat;
 use sealstone_scsi::{
     additional::REPORTED_LUNS_CHANGED,
@@ -10,7 +11,7 @@ use sealstone_scsi::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
     task::JoinSet,
 };
 
@@ -49,7 +50,7 @@ pub(crate) struct Shared {
     arrivals: Arc<Arrivals>,
     /// Where long commands run; `None`: where they were received.
     pub(crate) heavy: Option<Heavy>,
-    slots: Arc<Semaphore>,
+    admission: Arc<Admission>,
     leaving: watch::Sender<bool>,
 }
 
@@ -61,7 +62,7 @@ impl SenseFormat for Shared {
 
 /// One connection's part of both limits; free again when dropped.
 pub(crate) struct Slot {
-    _permit: OwnedSemaphorePermit,
+    pub(crate) ticket: Ticket,
     pub(crate) place: Place,
 }
 
@@ -79,7 +80,6 @@ impl Target {
         let counters = Arc::new(Counters::default());
         let limits = Limits {
             open_max: config.connections_per_source_max,
-            logins_max: config.logins_per_source_max,
             rate: config.arrivals_per_source,
             memory_max: config.memory_per_source_max,
             long_max: config.long_per_source_max,
@@ -95,7 +95,7 @@ impl Target {
             arrivals: Arrivals::new(limits, config.clock.clone()),
             heavy: config.pace.short_first.then(|| Heavy::new(config.pace.slices)),
             counters,
-            slots: Arc::new(Semaphore::new(config.connections_max)),
+            admission: Admission::new(config.admission()),
             leaving: watch::channel(false).0,
             config,
         })))
@@ -224,9 +224,10 @@ impl Target {
         let counters = &self.0.counters;
         counters.add(Counter::ConnectionsAccepted, 1);
         let source = source(peer);
-        let slot = self.0.arrivals.enter(source.clone()).and_then(|place| {
-            let permit = Arc::clone(&self.0.slots).try_acquire_owned().map_err(|_| Turned::Full)?;
-            Ok(Slot { _permit: permit, place })
+        let slot = self.0.arrivals.enter(source.clone()).map(|place| {
+            let origin = peer.parse::<SocketAddr>();
+            let origin = origin.map_or_else(|_| Origin::named(&source), |peer| Origin::from(peer.ip()));
+            Slot { ticket: self.0.admission.enter(origin), place }
         });
         if let Err(turned) = &slot {
             counters.add(turned.counter(), 1);
@@ -244,6 +245,12 @@ impl Target {
 
     pub(crate) fn tls(&self) -> Option<&Tls> {
         self.0.config.tls.as_ref()
+    }
+
+    /// Connections that were closed for others so far.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.0.admission.evicted()
     }
 
     /// For the audit log: a connection of this source ended before its login.

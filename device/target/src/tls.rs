@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use sealstone_channel::{Accepted, FIRST_BYTE, Server};
+use sealstone_channel::{Accepted, FIRST_BYTE, Server, Stage};
 use sealstone_scsi::lu::ChannelToken;
 use tokio::net::TcpStream;
 
@@ -40,6 +40,7 @@ pub struct Tls {
 const SILENT: &str = "tls-silent";
 const PLAIN: &str = "tls-missing";
 const SLOW: &str = "tls-slow";
+const EVICTED: &str = "logins-of-others";
 
 impl Target {
     /// Serves a connection that was accepted, inside TLS if it must or may be so.
@@ -47,10 +48,15 @@ impl Target {
         let Some(tls) = self.tls() else {
             return self.run(stream, local, peer, None, slot).await;
         };
+        let mut evicted = slot.ticket.evicted();
         // Nobody was promised anything yet: whoever shakes hands does not hold up the end.
         let begun = tokio::select! {
             biased;
             () = self.leaving() => return,
+            _ = evicted.wait_for(|evicted| *evicted) => {
+                self.counters().add(Counter::LoginsCrowded, 1);
+                return self.turned_away(slot.place.source(), EVICTED);
+            }
             begun = tokio::time::timeout(tls.timeout, begin(tls, stream)) => begun,
         };
         let failed = match begun {
@@ -59,6 +65,7 @@ impl Target {
                 let Accepted { stream, export, suite } = *accepted;
                 self.counters().add(Counter::TlsHandshakes, 1);
                 self.counters().add(Counter::of_suite(suite), 1);
+                slot.ticket.advance(Stage::Secured);
                 return self.run(stream, local, peer, Some(ChannelToken(export)), slot).await;
             }
             Ok(Err(failed)) => failed,

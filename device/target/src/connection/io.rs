@@ -34,6 +34,8 @@ pub(super) enum Woke {
     Control(Control),
     Timer,
     Memory,
+    /// The connection is to be closed for another one.
+    Evicted,
 }
 
 /// Pieces on their way out.
@@ -111,6 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         mut timer: Pin<&mut Sleep>,
         armed: bool,
         mut leave: Pin<&mut impl Future<Output = ()>>,
+        mut evict: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<Woke> {
         let shared = std::sync::Arc::clone(&self.shared);
         let mut freed = std::pin::pin!(shared.memory.freed.notified());
@@ -142,6 +145,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
             }
             if !left && leave.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(Woke::Control(Control::Leave)));
+            }
+            if evict.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(Woke::Evicted));
             }
             if armed && timer.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(Woke::Timer));

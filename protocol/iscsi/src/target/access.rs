@@ -79,10 +79,12 @@ pub trait SenseFormat: Send + Sync {
 pub trait Doorkeeper: Send + Sync {
     /// Fills `into` with fresh unpredictable bytes.
     fn random(&self, into: &mut [u8]);
-    /// May this peer try a response now? False after too many failures.
-    fn admits(&self) -> bool;
-    /// This peer gave a wrong response.
-    fn failed(&self);
+    /// Whether this peer may try a response for an account now; false after too many failures.
+    fn admits(&self, account: &str) -> bool;
+    /// This peer gave a wrong response for an account, which may not exist.
+    fn failed(&self, account: &str);
+    /// This peer gave the right response for an account.
+    fn passed(&self, account: &str);
 }
 
 #[cfg(test)]

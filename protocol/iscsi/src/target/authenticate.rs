@@ -174,7 +174,7 @@ impl Authentication {
                 }
                 let name = keys.name.ok_or(Refusal::MissingParameter)?;
                 let response = keys.response.ok_or(Refusal::MissingParameter)?;
-                if !door.admits() {
+                if !door.admits(name) {
                     return Err(Refusal::Authentication);
                 }
                 let accounts = access.candidates(who.0, who.1).filter_map(|rule| rule.account.as_ref());
@@ -184,9 +184,10 @@ impl Authentication {
                 let response = chap::binary(response).unwrap_or_default();
                 let right = algorithm.accepts(identifier, &account.secret, &challenge, &response);
                 if !right || known.is_none() {
-                    door.failed();
+                    door.failed(name);
                     return Err(Refusal::Authentication);
                 }
+                door.passed(name);
                 prove(access, algorithm, &challenge, keys, answers)?;
                 *self = Self::Proven(Some(String::from(name)));
                 Ok(true)
