@@ -425,3 +425,13 @@ fn a_list_with_attributes_takes_a_get_list_and_nothing_else() {
         assert_eq!(bench.run(command, wish, &[]).sense(), (5, 0x2400));
     }
 }
+
+#[test]
+fn every_command_has_a_documented_cost() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/limits.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let (_, costs) = text.split_once("\n## Costs of device commands\n").expect("the section");
+    for row in sealstone_osd::table::SERVICE_ACTIONS {
+        assert!(costs.contains(&format!("\n| `{}` | ", row.name)), "{} has no row in {page}", row.name);
+    }
+}

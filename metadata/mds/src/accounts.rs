@@ -17,7 +17,7 @@ use crate::groups;
 use crate::keys;
 use crate::records::{Account, AccountCredential, Invitation, count, counter, decode, figure, load, save};
 use crate::sessions;
-use crate::store::{Snapshot, Transaction};
+use crate::store::{MetaError, Snapshot, Transaction};
 
 /// Accounts of one server at most.
 pub(crate) const USERS_MAX: u64 = 1_000_000;
@@ -155,6 +155,7 @@ pub(crate) fn set_enabled(
     tx: &mut dyn Transaction,
     name: &UserName,
     enabled: bool,
+    other: Option<&UserName>,
 ) -> Result<Vec<SessionId>> {
     let mut account = existing(tx, name)?;
     account.enabled = enabled;
@@ -162,19 +163,24 @@ pub(crate) fn set_enabled(
         save(tx, &keys::user(name), &account)?;
         return Ok(Vec::new());
     }
-    need_another_admin(tx, name, &account)?;
+    need_another_admin(tx, &account, other)?;
     account.invitation = None;
     save(tx, &keys::user(name), &account)?;
     sessions::end_where(tx, name, |_, _| true)
 }
 
 /// Gives an account another role; its sessions were opened with the old one and end.
-pub(crate) fn set_role(tx: &mut dyn Transaction, name: &UserName, role: Role) -> Result<Vec<SessionId>> {
+pub(crate) fn set_role(
+    tx: &mut dyn Transaction,
+    name: &UserName,
+    role: Role,
+    other: Option<&UserName>,
+) -> Result<Vec<SessionId>> {
     let mut account = existing(tx, name)?;
     if account.role == role {
         return Ok(Vec::new());
     }
-    need_another_admin(tx, name, &account)?;
+    need_another_admin(tx, &account, other)?;
     account.role = role;
     // What a new role may do must not hang on a passphrase of the paper's profile.
     tx.delete(&keys::paper_key(name))?;
@@ -183,12 +189,17 @@ pub(crate) fn set_role(tx: &mut dyn Transaction, name: &UserName, role: Role) ->
 }
 
 /// Removes an account, its sessions and its memberships.
-pub(crate) fn remove(tx: &mut dyn Transaction, name: &UserName) -> Result<Vec<SessionId>> {
+pub(crate) fn remove(
+    tx: &mut dyn Transaction,
+    name: &UserName,
+    other: Option<&UserName>,
+) -> Result<Vec<SessionId>> {
     let account = existing(tx, name)?;
-    need_another_admin(tx, name, &account)?;
+    need_another_admin(tx, &account, other)?;
     groups::forget_user(tx, name)?;
     tx.delete(&keys::user(name))?;
     tx.delete(&keys::paper_key(name))?;
+    tx.delete(&keys::familiar(name))?;
     count(tx, counter::USERS, -1)?;
     sessions::end_where(tx, name, |_, _| true)
 }
@@ -286,31 +297,50 @@ pub(crate) fn is_password_record(suite: u16, record: &[u8; 192]) -> bool {
     fits(AccountKind::Password, suite) && check_record(suite, record).is_ok()
 }
 
-/// If `leaving` administers and can log in, somebody else must.
-fn need_another_admin(tx: &dyn Transaction, leaving: &UserName, account: &Account) -> Result<()> {
-    if account.role != Role::Admin {
-        return Ok(());
-    }
+/// Whether an account can administer without a directory, which could be silent.
+fn administers(account: &Account) -> bool {
+    let local = account.kind != AccountKind::Directory;
+    local && account.role == Role::Admin && account.enabled && !account.credentials.is_empty()
+}
+
+/// Returns an administrator other than `leaving`. O(accounts): call it outside of transactions.
+pub(crate) fn another_admin<S: Snapshot + ?Sized>(view: &S, leaving: &UserName) -> Result<Option<UserName>> {
     let all = keys::users();
     let (mut from, until) = (all.clone(), keys::after_prefix(&all));
     let leaving = keys::user(leaving);
     loop {
-        let page = tx.scan(&from, &until, SCAN_PAGE)?;
+        let page = view.scan(&from, &until, SCAN_PAGE)?;
         for (key, value) in &page {
-            let other: Account = decode(value)?;
-            // Not one whom the directory could keep out by being silent.
-            let here = other.kind != AccountKind::Directory;
-            let administers =
-                here && other.role == Role::Admin && other.enabled && !other.credentials.is_empty();
-            if *key != leaving && administers {
-                return Ok(());
+            if *key != leaving && administers(&decode(value)?) {
+                return named(key).map(Some);
             }
         }
         match page.last() {
             Some((last, _)) if page.len() == SCAN_PAGE => from = [last.as_slice(), &[0]].concat(),
-            _ => return Err(MdsError::refused(ErrorCode::Denied, "the last administrator must stay")),
+            _ => return Ok(None),
         }
     }
+}
+
+/// Refuses to remove the last administrator. `other` is what [`another_admin`] found before the transaction.
+fn need_another_admin(tx: &dyn Transaction, account: &Account, other: Option<&UserName>) -> Result<()> {
+    if account.role != Role::Admin {
+        return Ok(());
+    }
+    let Some(other) = other else {
+        return Err(MdsError::refused(ErrorCode::Denied, "the last administrator must stay"));
+    };
+    match load::<Account, _>(tx, &keys::user(other))?.is_some_and(|other| administers(&other)) {
+        true => Ok(()),
+        // Changed since it was found: the client sends the request again.
+        false => Err(MetaError::Conflict.into()),
+    }
+}
+
+fn named(key: &[u8]) -> Result<UserName> {
+    let name = key.get(1..).and_then(|name| std::str::from_utf8(name).ok());
+    let name = name.and_then(|name| UserName::new(name).ok());
+    Ok(name.ok_or(MetaError::Damaged("account with an impossible name"))?)
 }
 
 /// A page of the accounts.
@@ -325,10 +355,7 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
     let page = view.scan(&from, &keys::after_prefix(&all), limit + 1)?;
     let more = page.len() > limit;
     let users = page.into_iter().take(limit).map(|(key, value)| {
-        let name = std::str::from_utf8(&key[1..])
-            .ok()
-            .and_then(|name| UserName::new(name).ok())
-            .ok_or(crate::store::MetaError::Damaged("account with an impossible name"))?;
+        let name = named(&key)?;
         let account: Account = decode(&value)?;
         Ok(User {
             name,

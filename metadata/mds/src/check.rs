@@ -36,6 +36,8 @@ const PAGE_BYTES: usize = 48 * 1024;
 const ROUNDS_MAX: usize = 3;
 /// Nodes that are looked at together, so that memory is bounded.
 const NODES_MAX: usize = 1 << 20;
+/// Counts or objects put right in one transaction, so that others write in between.
+const REPAIR_BATCH: usize = 256;
 
 /// What is known of a check that changes while it goes on.
 struct State {
@@ -252,7 +254,9 @@ impl Mds {
                 job.goes_on()
             })?;
             if job.repair && !drifts.is_empty() {
-                self.update(|tx| quota::put_right(tx, &drifts))?;
+                for part in drifts.chunks(REPAIR_BATCH) {
+                    self.update(|tx| quota::put_right(tx, part))?;
+                }
             }
             let none = drifts.is_empty();
             for drift in drifts {
@@ -326,7 +330,9 @@ impl Mds {
     /// `Store`.
     pub fn found_leaked(&self, job: &CheckJob, leaked: &[ObjectRef], now_ms: u64) -> Result<()> {
         if job.repair && !leaked.is_empty() {
-            self.update(|tx| queue_objects(tx, leaked, now_ms, 0))?;
+            for part in leaked.chunks(REPAIR_BATCH) {
+                self.update(|tx| queue_objects(tx, part, now_ms, 0))?;
+            }
         }
         for object in leaked {
             let said = format!("{} on {} belongs to nothing", object.object, self.device_name(object.device));

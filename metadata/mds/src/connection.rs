@@ -88,6 +88,15 @@ impl Connection {
         matches!(self.phase, Phase::Active { .. })
     }
 
+    /// The user of the session, and whether it is an administrator; none before the login.
+    #[must_use]
+    pub fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
+        match &self.phase {
+            Phase::Active { session, .. } => mds.session_user(session),
+            _ => None,
+        }
+    }
+
     /// Does the login that is under way ask a directory when its proof comes?
     #[must_use]
     pub fn asks_directory(&self) -> bool {

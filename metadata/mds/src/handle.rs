@@ -201,8 +201,9 @@ impl Mds {
                 Ok(Response::Done {})
             }
             Request::Remove { path, recursive } => {
-                let (count, more) = self
-                    .with_ending(now_ms, |tx, ending| namespace::remove(tx, who, &path, recursive, ending))?;
+                let (count, more) = self.with_ending(now_ms, |tx, ending| {
+                    namespace::remove(tx, who, &path, recursive, &self.remove_cursors, ending)
+                })?;
                 Ok(Response::Removed { count, more })
             }
             Request::SetMode { path, mode } => {

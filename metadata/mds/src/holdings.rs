@@ -206,6 +206,17 @@ impl HoldingTable {
         held.any(|held| held.lasting_until_ms >= now_ms)
     }
 
+    /// The objects have other tags: no credential that was given out before, in a capability file or not, counts as lasting.
+    pub(crate) fn forget_lasting(&mut self, objects: &[(ObjectRef, bool)]) {
+        for of in self.sessions.values_mut() {
+            for (object, _) in objects {
+                if let Some(held) = of.objects.get_mut(&key(object)) {
+                    held.lasting_until_ms = 0;
+                }
+            }
+        }
+    }
+
     /// The credentials to write that are alive.
     pub(crate) fn writers(&self, now_ms: u64) -> Writers {
         let mut writers: HashMap<At, Vec<(SessionId, u64)>> = HashMap::new();

@@ -261,6 +261,10 @@ impl Mds {
 
     /// Remembers that somebody was refused a credential.
     pub(crate) fn write_refusal(&self, who: &Principal, wanted: &Wanted<'_>, now_ms: u64) {
+        // The audit log counts the others.
+        if self.refusals.lock().attempt_record(&who.user, now_ms).is_err() {
+            return;
+        }
         let by_name = || {
             let view = self.store.snapshot().ok()?;
             namespace::inspect(&*view, wanted.path?).ok().map(|(id, _)| id)

@@ -64,6 +64,9 @@ const AHEAD: u8 = b'A';
 /// Numbers of nodes that are reserved for holders.
 const NUMBERS: u8 = b'N';
 
+/// Addresses that accounts have logged in from.
+const FAMILIAR: u8 = b'W';
+
 /// What was answered to changes that are done once.
 const ANSWER: u8 = b'1';
 
@@ -613,6 +616,11 @@ pub(crate) fn session_of(user: &UserName, id: &SessionId) -> Vec<u8> {
 }
 
 /// What a user logs in with in the paper's profile: a secret.
+/// Addresses that an account has logged in from.
+pub(crate) fn familiar(name: &UserName) -> Vec<u8> {
+    key(FAMILIAR, &[name.as_str().as_bytes()])
+}
+
 pub(crate) fn paper_key(name: &UserName) -> Vec<u8> {
     key(PAPER_KEY, &[name.as_str().as_bytes()])
 }

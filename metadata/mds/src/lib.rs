@@ -23,6 +23,7 @@ mod devices;
 mod directory;
 mod entropy;
 mod error;
+mod familiar;
 mod fence;
 mod groups;
 mod handle;
@@ -67,7 +68,7 @@ pub use holds::HOLD_MS;
 pub use issue::{GrantLog, IssueRecord, MemoryGrantLog, NoGrantLog, Stream};
 pub use keeping::KeysNow;
 pub use keybook::{KeyAction, KeyStep, StepOutcome};
-pub use limiter::{LoginLimiter, Source};
+pub use limiter::{Familiarity, LoginLimiter, Source};
 pub use moving::{
     BalancePass, Begun, Carry, CarryOrder, DRAIN_RATE_MIN, DrainPass, Move, MoveItem, MoveOrder, MovePage,
 };

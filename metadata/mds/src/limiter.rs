@@ -1,36 +1,52 @@
-//! How often somebody may try to log in.
+//! Login throttle: how often a login may be tried.
 //!
-//! Does: a bucket per user, one per source, growing delays without a lock-out. Does not: read a clock.
-//! Contract: the answer does not depend on whether the user exists.
-//! Truth: docs/design/security.md 2.4, rate limits.
+//! Does: a share for each address, for each account from each address and network, and for each account from all networks
+//! that it never logged in from. Does not: read a clock, or remember which accounts exist; the store does (`familiar`).
+//! Contract: the answer does not depend on whether the account exists, except after logins from the same network. A flood
+//! from elsewhere never delays a login from a familiar address. It delays a first login from a new network only with more
+//! than [`STRANGERS_EVERY_MS`] allows, that is with some 60 networks at once. Memory is fixed: invented names evict nothing.
+//! Truth: docs/reference/limits.md; docs/design/security.md 2.4, rate limits.
 
-use std::collections::HashMap;
-use std::hash::Hash;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 
 use sealstone_mds_protocol::UserName;
 
-/// Attempts per user before delays begin.
-pub(crate) const USER_BURST: u32 = 5;
-/// Time in which one of them comes back, milliseconds.
-pub(crate) const USER_REFILL_MS: u64 = 12_000;
-/// First delay, milliseconds; doubles with each further attempt.
-pub(crate) const DELAY_MIN_MS: u64 = 1_000;
-/// Longest delay, milliseconds.
-pub(crate) const DELAY_MAX_MS: u64 = 300_000;
-/// Attempts per source at once.
-pub(crate) const SOURCE_BURST: u32 = 50;
-/// Time in which one of them comes back, milliseconds: 20 a second.
-pub(crate) const SOURCE_REFILL_MS: u64 = 50;
-/// Users and sources remembered at most, each.
-pub(crate) const REMEMBERED_MAX: usize = 16_384;
-
-/// Where attempts come from: an IPv4 /24 or IPv6 /64, or nowhere (a connection inside the process).
+/// Where attempts come from: an IPv4 address or IPv6 /64, or nowhere (a connection inside the process).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source(Option<[u8; 8]>);
 
+/// First bytes of an IPv4 address: 2001:db8::/32 is never a real source, so the two families cannot meet.
+const IPV4: [u8; 4] = [0x20, 0x01, 0x0D, 0xB8];
+
+impl Source {
+    /// The network: an IPv4 /24 or an IPv6 /48.
+    #[must_use]
+    pub(crate) fn network(self) -> Self {
+        Self(self.0.map(|mut prefix| {
+            if prefix[..4] == IPV4 {
+                prefix[7] = 0;
+            } else {
+                prefix[6..].fill(0);
+            }
+            prefix
+        }))
+    }
+
+    /// As it is stored; none for a connection inside the process.
+    pub(crate) const fn to_bytes(self) -> Option<[u8; 8]> {
+        self.0
+    }
+
+    /// As it was stored.
+    pub(crate) const fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(Some(bytes))
+    }
+}
+
 impl core::fmt::Display for Source {
-    /// The network as people write it; nothing for a connection inside the process.
+    /// The network as people write it, an IPv4 /24 or IPv6 /64; nothing for a connection inside the process.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.0 {
             None => Ok(()),
@@ -48,9 +64,9 @@ impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
         let mut prefix = [0; 8];
         match address.to_canonical() {
-            // 2001:db8::/32 is never a real source, so the two families cannot meet.
             IpAddr::V4(v4) => {
-                prefix = [0x20, 0x01, 0x0D, 0xB8, v4.octets()[0], v4.octets()[1], v4.octets()[2], 0]
+                prefix[..4].copy_from_slice(&IPV4);
+                prefix[4..].copy_from_slice(&v4.octets());
             }
             IpAddr::V6(v6) => prefix.copy_from_slice(&v6.octets()[..8]),
         }
@@ -58,110 +74,230 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// Tokens that come back with time; delays when there are none.
+/// What an account is known to have logged in from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Familiarity {
+    /// Nothing like this source.
+    Stranger,
+    /// Another address of the same network.
+    Network,
+    /// This address.
+    Address,
+}
+
+/// Rates of a kind of bucket.
 #[derive(Clone, Copy)]
+struct Rule {
+    /// Attempts at once.
+    burst: u32,
+    /// Time in which one of them comes back, milliseconds.
+    every_ms: u64,
+    /// First delay and longest one once there are none, milliseconds; it doubles with each attempt that is let through.
+    delays_ms: Option<(u64, u64)>,
+}
+
+/// Attempts from one address, whatever the account: 20 a second.
+const ADDRESS: Rule = Rule { burst: 50, every_ms: 50, delays_ms: None };
+/// Attempts for one account from one address.
+const ACCOUNT_ADDRESS: Rule = Rule { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 300_000)) };
+/// The same from an address that the account has logged in from.
+const ACCOUNT_FAMILIAR: Rule = Rule { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 60_000)) };
+/// Attempts for one account from one network.
+const ACCOUNT_NETWORK: Rule = Rule { burst: 8, every_ms: 60_000, delays_ms: None };
+/// Time in which an attempt for one account from all unfamiliar networks comes back, milliseconds.
+pub(crate) const STRANGERS_EVERY_MS: u64 = 1_000;
+/// Attempts for one account from all networks that it has not logged in from.
+const ACCOUNT_STRANGERS: Rule = Rule { burst: 512, every_ms: STRANGERS_EVERY_MS, delays_ms: None };
+
+/// Refused requests of one user in the record of credentials.
+const USER_REFUSALS: Rule = Rule { burst: 256, every_ms: 10_000, delays_ms: None };
+
+/// Buckets of each kind. Two keys share one by chance; nobody can choose which, as the hash has a secret.
+const BUCKETS: usize = 1 << 16;
+
+/// Attempts that come back with time; delays when there are none. All zeros: unused.
+#[derive(Clone, Copy, Default)]
 struct Bucket {
-    tokens: u32,
-    refilled_ms: u64,
+    used: u32,
     strikes: u32,
+    refilled_ms: u64,
     blocked_until_ms: u64,
-    touched_ms: u64,
 }
 
 impl Bucket {
-    const fn full(burst: u32, now_ms: u64) -> Self {
-        Self { tokens: burst, refilled_ms: now_ms, strikes: 0, blocked_until_ms: 0, touched_ms: now_ms }
-    }
-
-    fn refill(&mut self, burst: u32, every_ms: u64, now_ms: u64) {
-        let back = now_ms.saturating_sub(self.refilled_ms) / every_ms;
-        self.refilled_ms += back * every_ms;
-        self.tokens = self.tokens.saturating_add(u32::try_from(back).unwrap_or(u32::MAX)).min(burst);
-        if self.tokens == burst {
-            self.refilled_ms = now_ms;
-            self.strikes = 0;
+    /// The bucket after an attempt at this time.
+    ///
+    /// # Errors
+    /// Milliseconds to wait, and the bucket after a refusal.
+    fn after(mut self, rule: &Rule, now_ms: u64) -> Result<Self, (u64, Self)> {
+        let back = now_ms.saturating_sub(self.refilled_ms) / rule.every_ms;
+        self.refilled_ms = self.refilled_ms.saturating_add(back.saturating_mul(rule.every_ms));
+        self.used = self.used.saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));
+        if self.used == 0 {
+            self = Self { refilled_ms: now_ms, ..Self::default() };
         }
-        self.touched_ms = now_ms;
-    }
-
-    /// Takes a token, or says how long to wait.
-    fn take(&mut self, now_ms: u64, delays: bool) -> Result<(), u64> {
-        if let Some(left) = self.tokens.checked_sub(1) {
-            self.tokens = left;
-            return Ok(());
+        if self.used < rule.burst {
+            self.used += 1;
+            return Ok(self);
         }
-        if !delays {
-            return Err(SOURCE_REFILL_MS);
-        }
+        let Some((first_ms, longest_ms)) = rule.delays_ms else {
+            let next_ms = self.refilled_ms.saturating_add(rule.every_ms);
+            return Err((next_ms.saturating_sub(now_ms).max(1), self));
+        };
         if now_ms < self.blocked_until_ms {
-            return Err(self.blocked_until_ms - now_ms);
+            return Err((self.blocked_until_ms - now_ms, self));
         }
         // The delay is over, or this is the first attempt without a token: one more guess, then a longer wait.
-        let delay = DELAY_MIN_MS.checked_shl(self.strikes).unwrap_or(DELAY_MAX_MS).min(DELAY_MAX_MS);
-        let first = self.strikes == 0 && self.blocked_until_ms == 0;
+        let delay_ms = first_ms.checked_shl(self.strikes).unwrap_or(longest_ms).min(longest_ms);
+        let is_first = self.strikes == 0 && self.blocked_until_ms == 0;
         self.strikes = self.strikes.saturating_add(1).min(32);
-        self.blocked_until_ms = now_ms.saturating_add(delay);
-        if first { Err(delay) } else { Ok(()) }
+        self.blocked_until_ms = now_ms.saturating_add(delay_ms);
+        if is_first { Err((delay_ms, self)) } else { Ok(self) }
     }
 }
 
-/// Buckets of users and sources. A source from which a user has logged in gets a bucket of its own for that user, so
-/// attempts from elsewhere cannot keep him out.
-#[derive(Default)]
+/// Buckets of one kind; allocated when the first one is used.
+struct Buckets {
+    all: Vec<Bucket>,
+    rule: Rule,
+}
+
+impl Buckets {
+    const fn new(rule: Rule) -> Self {
+        Self { all: Vec::new(), rule }
+    }
+
+    fn get(&mut self, at: usize) -> Option<&mut Bucket> {
+        if self.all.is_empty() {
+            self.all = vec![Bucket::default(); BUCKETS];
+        }
+        self.all.get_mut(at)
+    }
+}
+
+/// Buckets of addresses and accounts.
 pub struct LoginLimiter {
-    users: HashMap<(UserName, Option<Source>), Bucket>,
-    sources: HashMap<Source, Bucket>,
+    hash: RandomState,
+    addresses: Buckets,
+    account_addresses: Buckets,
+    account_familiar: Buckets,
+    account_networks: Buckets,
+    account_strangers: Buckets,
+    refusals: Buckets,
+}
+
+impl Default for LoginLimiter {
+    fn default() -> Self {
+        Self {
+            hash: RandomState::new(),
+            addresses: Buckets::new(ADDRESS),
+            account_addresses: Buckets::new(ACCOUNT_ADDRESS),
+            account_familiar: Buckets::new(ACCOUNT_FAMILIAR),
+            account_networks: Buckets::new(ACCOUNT_NETWORK),
+            account_strangers: Buckets::new(ACCOUNT_STRANGERS),
+            refusals: Buckets::new(USER_REFUSALS),
+        }
+    }
 }
 
 impl LoginLimiter {
-    /// Counts an attempt, when its challenge is asked for.
+    /// Counts an attempt of an address, whatever the account.
     ///
     /// # Errors
     /// Milliseconds to wait.
-    pub fn attempt(&mut self, user: &UserName, source: Source, now_ms: u64) -> Result<(), u64> {
-        if source.0.is_some() {
-            make_room(&mut self.sources, now_ms);
-            let bucket = self.sources.entry(source).or_insert(Bucket::full(SOURCE_BURST, now_ms));
-            bucket.refill(SOURCE_BURST, SOURCE_REFILL_MS, now_ms);
-            bucket.take(now_ms, false)?;
+    pub fn attempt_from(&mut self, source: Source, now_ms: u64) -> Result<(), u64> {
+        if source == Source::default() {
+            return Ok(());
         }
-        let own = (user.clone(), Some(source));
-        let key = if self.users.contains_key(&own) { own } else { (user.clone(), None) };
-        make_room(&mut self.users, now_ms);
-        let bucket = self.users.entry(key).or_insert(Bucket::full(USER_BURST, now_ms));
-        bucket.refill(USER_BURST, USER_REFILL_MS, now_ms);
-        bucket.take(now_ms, true)
+        let at = self.slot(&source);
+        Self::take(&mut [(&mut self.addresses, at)], now_ms)
     }
 
-    /// How many are remembered.
+    /// Counts an attempt for an account, when its challenge is requested.
+    ///
+    /// # Errors
+    /// Milliseconds to wait.
+    pub fn attempt(
+        &mut self,
+        user: &UserName,
+        source: Source,
+        familiarity: Familiarity,
+        now_ms: u64,
+    ) -> Result<(), u64> {
+        let own = self.slot(&(user, source));
+        if familiarity == Familiarity::Address {
+            return Self::take(&mut [(&mut self.account_familiar, own)], now_ms);
+        }
+        if source == Source::default() {
+            return Self::take(&mut [(&mut self.account_addresses, own)], now_ms);
+        }
+        let network = self.slot(&(user, source.network()));
+        let all = self.slot(user);
+        let (addresses, networks) = (&mut self.account_addresses, &mut self.account_networks);
+        if familiarity == Familiarity::Network {
+            return Self::take(&mut [(addresses, own), (networks, network)], now_ms);
+        }
+        let strangers = &mut self.account_strangers;
+        Self::take(&mut [(addresses, own), (networks, network), (strangers, all)], now_ms)
+    }
+
+    /// Counts a refused request of a user in the record of credentials.
+    ///
+    /// # Errors
+    /// Milliseconds until there is a place for the next one.
+    pub(crate) fn attempt_record(&mut self, user: &UserName, now_ms: u64) -> Result<(), u64> {
+        let at = self.slot(user);
+        Self::take(&mut [(&mut self.refusals, at)], now_ms)
+    }
+
+    /// A login succeeded: attempts before it do not count against the next one.
+    pub fn succeeded(&mut self, user: &UserName, source: Source) {
+        let own = self.slot(&(user, source));
+        for buckets in [&mut self.account_addresses, &mut self.account_familiar] {
+            if let Some(bucket) = buckets.all.get_mut(own) {
+                *bucket = Bucket::default();
+            }
+        }
+    }
+
+    /// Buckets in use.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
-        self.users.len() + self.sources.len()
+        let kinds = [
+            &self.addresses,
+            &self.account_addresses,
+            &self.account_familiar,
+            &self.account_networks,
+            &self.account_strangers,
+        ];
+        kinds.iter().flat_map(|kind| &kind.all).filter(|bucket| bucket.used > 0).count()
     }
 
-    /// A login succeeded.
-    pub fn succeeded(&mut self, user: &UserName, source: Source, now_ms: u64) {
-        make_room(&mut self.users, now_ms);
-        self.users.insert((user.clone(), Some(source)), Bucket::full(USER_BURST, now_ms));
+    fn slot(&self, key: &impl std::hash::Hash) -> usize {
+        (self.hash.hash_one(key) % BUCKETS as u64) as usize
     }
-}
 
-/// Forgets the half touched longest ago when the table is full.
-fn make_room<K: Hash + Eq + Clone>(table: &mut HashMap<K, Bucket>, _now_ms: u64) {
-    if table.len() < REMEMBERED_MAX {
-        return;
-    }
-    let mut times: Vec<u64> = table.values().map(|bucket| bucket.touched_ms).collect();
-    let middle = times.len() / 2;
-    let (_, &mut median, _) = times.select_nth_unstable(middle);
-    let mut equal_to_keep = times.len() - middle;
-    table.retain(|_, bucket| {
-        bucket.touched_ms > median
-            || bucket.touched_ms == median && {
-                equal_to_keep = equal_to_keep.saturating_sub(2);
-                equal_to_keep > 0
+    /// Takes from all of these, or, if one of them refuses, from none.
+    fn take(buckets: &mut [(&mut Buckets, usize)], now_ms: u64) -> Result<(), u64> {
+        let mut taken = Vec::with_capacity(buckets.len());
+        for (kind, at) in buckets.iter_mut() {
+            let rule = kind.rule;
+            let Some(bucket) = kind.get(*at) else { continue };
+            match bucket.after(&rule, now_ms) {
+                Ok(after) => taken.push(after),
+                Err((wait_ms, after)) => {
+                    *bucket = after;
+                    return Err(wait_ms);
+                }
             }
-    });
+        }
+        for ((kind, at), after) in buckets.iter_mut().zip(taken) {
+            if let Some(bucket) = kind.get(*at) {
+                *bucket = after;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -172,23 +308,27 @@ mod tests {
         UserName::new(name).unwrap()
     }
 
-    fn from(last: u8) -> Source {
-        IpAddr::from([192, 0, last, 1]).into()
+    fn from(network: u8) -> Source {
+        IpAddr::from([192, 0, network, 1]).into()
+    }
+
+    fn attempt(limiter: &mut LoginLimiter, name: &str, source: Source, now_ms: u64) -> Result<(), u64> {
+        limiter.attempt(&user(name), source, Familiarity::Stranger, now_ms)
     }
 
     /// The first time at or after `now` at which an attempt is let through.
     fn wait(limiter: &mut LoginLimiter, name: &str, source: Source, mut now: u64) -> u64 {
-        while let Err(delay) = limiter.attempt(&user(name), source, now) {
+        while let Err(delay) = attempt(limiter, name, source, now) {
             now += delay;
         }
         now
     }
 
     #[test]
-    fn after_five_attempts_each_further_one_costs_twice_the_time() {
+    fn delay_doubles_after_five_attempts() {
         let mut limiter = LoginLimiter::default();
-        for _ in 0..USER_BURST {
-            assert_eq!(limiter.attempt(&user("a"), from(1), 0), Ok(()));
+        for _ in 0..ACCOUNT_ADDRESS.burst {
+            assert_eq!(attempt(&mut limiter, "a", from(1), 0), Ok(()));
         }
         let mut now = 0;
         let mut last_delay = 0;
@@ -198,51 +338,90 @@ mod tests {
             last_delay = next - now;
             now = next;
         }
-        assert!(last_delay >= 4 * DELAY_MIN_MS);
+        assert!(last_delay >= 4_000);
     }
 
     #[test]
-    fn nobody_waits_longer_than_the_longest_delay() {
+    fn delay_never_exceeds_the_longest() {
         let mut limiter = LoginLimiter::default();
         let mut now = 0;
         for _ in 0..40 {
             let next = wait(&mut limiter, "a", Source::default(), now);
-            assert!(next - now <= DELAY_MAX_MS);
+            assert!(next - now <= 300_000);
             now = next;
         }
     }
 
     #[test]
-    fn a_thousand_failures_from_elsewhere_do_not_keep_a_user_out() {
+    fn flood_does_not_delay_familiar_address() {
         let mut limiter = LoginLimiter::default();
-        limiter.succeeded(&user("victim"), from(1), 0);
-        for i in 0..1_000u64 {
-            let _ = limiter.attempt(&user("victim"), from(2 + (i % 200) as u8), i);
+        // From all networks, the neighbours' among them.
+        for i in 0..20_000u64 {
+            let other = IpAddr::from([192, 0, (i % 200) as u8, 2 + (i / 200 % 100) as u8]);
+            let _ = attempt(&mut limiter, "victim", other.into(), i);
         }
-        assert_eq!(limiter.attempt(&user("victim"), from(1), 1_000), Ok(()));
+        let own = limiter.attempt(&user("victim"), from(1), Familiarity::Address, 20_000);
+        assert_eq!(own, Ok(()));
     }
 
     #[test]
-    fn one_source_gets_twenty_a_second() {
+    fn flood_from_one_network_does_not_delay_first_login_of_another() {
         let mut limiter = LoginLimiter::default();
-        let through = (0..10_000u64)
-            .filter(|now| limiter.attempt(&user(&format!("u{now}")), from(1), *now).is_ok())
-            .count();
+        for i in 0..100_000u64 {
+            let attacker = IpAddr::from([10, 0, (i % 16) as u8, (i / 16 % 250) as u8]);
+            let _ = attempt(&mut limiter, "victim", attacker.into(), i * 10);
+            if i % 10_000 == 0 {
+                let new = from((i / 10_000) as u8 + 1);
+                assert_eq!(attempt(&mut limiter, "victim", new, i * 10), Ok(()), "{i}");
+            }
+        }
+    }
+
+    #[test]
+    fn invented_names_evict_nothing() {
+        let mut limiter = LoginLimiter::default();
+        while attempt(&mut limiter, "victim", from(1), 0).is_ok() {}
+        for i in 0..18_000 {
+            let _ = attempt(&mut limiter, &format!("invented{i}"), from(2), 7);
+        }
+        assert!(attempt(&mut limiter, "victim", from(1), 7).is_err(), "the guesses are still counted");
+    }
+
+    #[test]
+    fn guesses_at_one_account_are_bounded_whatever_the_networks() {
+        let mut limiter = LoginLimiter::default();
+        let hour_ms = 3_600_000u64;
+        let mut guesses = 0u64;
+        for now_ms in (0..hour_ms).step_by(50) {
+            let source = IpAddr::from([10, (now_ms / 50 % 250) as u8, (now_ms / 12_500 % 250) as u8, 1]);
+            guesses += u64::from(attempt(&mut limiter, "victim", source.into(), now_ms).is_ok());
+        }
+        assert!(guesses <= u64::from(ACCOUNT_STRANGERS.burst) + hour_ms / STRANGERS_EVERY_MS, "{guesses}");
+        let mut one = LoginLimiter::default();
+        let mut from_one = 0u64;
+        for now_ms in (0..hour_ms).step_by(50) {
+            let source = IpAddr::from([10, 0, 0, (now_ms / 50 % 250) as u8]);
+            from_one += u64::from(attempt(&mut one, "victim", source.into(), now_ms).is_ok());
+        }
+        assert!(
+            from_one <= u64::from(ACCOUNT_NETWORK.burst) + 60,
+            "{from_one} guesses of one network in an hour"
+        );
+    }
+
+    #[test]
+    fn address_gets_twenty_attempts_a_second() {
+        let mut limiter = LoginLimiter::default();
+        let through = (0..10_000u64).filter(|now| limiter.attempt_from(from(1), *now).is_ok()).count();
         assert!((240..=251).contains(&through), "{through}");
-    }
-
-    #[test]
-    fn memory_is_bounded() {
-        let mut limiter = LoginLimiter::default();
-        for i in 0..40_000u64 {
-            let _ = limiter.attempt(&user(&format!("u{i}")), Source::default(), 7);
-        }
-        assert!(limiter.users.len() <= REMEMBERED_MAX);
+        let neighbour: Source = IpAddr::from([192, 0, 1, 2]).into();
+        assert_eq!(limiter.attempt_from(neighbour, 9_999), Ok(()));
     }
 
     #[test]
     fn mapped_addresses_are_the_same_source() {
-        let mapped: IpAddr = "::ffff:192.0.1.9".parse().unwrap();
+        let mapped: IpAddr = "::ffff:192.0.1.1".parse().unwrap();
         assert_eq!(Source::from(mapped), from(1));
+        assert_eq!(Source::from(mapped).network().to_string(), "192.0.1.0/24");
     }
 }

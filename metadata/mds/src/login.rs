@@ -92,7 +92,7 @@ impl Mds {
             violated(&Violation::Suite(start.suite));
             return Err(error(LoginErrorCode::Suite));
         }
-        if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
+        if let Err(wait) = self.throttle(&start.user, source, now_ms) {
             add(&self.counters.login_limited, 1);
             self.audit_login(source, "login", Some(&start.user), None, "limited", now_ms);
             return Err(busy(wait));
@@ -213,7 +213,7 @@ impl Mds {
         if !self.sessions.confirm(&*self.store, &session).map_err(store_failed)? {
             return Err(refused());
         }
-        self.limiter.lock().succeeded(&user, source, now_ms);
+        self.note_login(&user, source, now_ms);
         add(&self.counters.logins, 1);
         self.audit_login(source, "login", Some(&user), Some(&session), "ok", now_ms);
         Ok(ok)
@@ -283,7 +283,7 @@ impl Mds {
         if !self.sessions.confirm(&*self.store, &message.session).map_err(store_failed)? {
             return Err(expired);
         }
-        self.limiter.lock().succeeded(&user, source, now_ms);
+        self.note_login(&user, source, now_ms);
         add(&self.counters.resumed, 1);
         Ok(ok)
     }
@@ -342,7 +342,7 @@ impl Mds {
         start: &RegisterStart,
         now_ms: u64,
     ) -> std::result::Result<RegisterResponse, LoginError> {
-        if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
+        if let Err(wait) = self.throttle(&start.user, source, now_ms) {
             add(&self.counters.login_limited, 1);
             self.audit_login(source, "enrol", Some(&start.user), None, "limited", now_ms);
             return Err(busy(wait));
@@ -390,6 +390,7 @@ impl Mds {
             return Err(error(LoginErrorCode::Refused));
         };
         self.sessions.forget(&over);
+        self.note_login(user, source, now_ms);
         add(&self.counters.enrolled, 1);
         self.audit_login(source, "enrol", Some(user), None, "ok", now_ms);
         Ok(())

@@ -38,7 +38,7 @@ pub(crate) use nodes::{
     NewNode, check_passes, link_node, listable, look_up, make_node, node, read_link, read_nodes, remove_node,
 };
 pub(crate) use owner::{NewOwner, check_owner, set_mode, set_node, set_owner};
-pub(crate) use remove::remove;
+pub(crate) use remove::{RemoveCursors, remove};
 pub(crate) use rename::{Rename, rename, rename_node};
 pub use sizes::ClearItem;
 pub(crate) use sizes::{

@@ -32,8 +32,9 @@ use crate::store::{Snapshot, Transaction};
 
 pub use connection::PaperConnection;
 
-/// Logins whose confirmation is awaited at most, of a whole listener.
-pub const HALF_OPEN_MAX: usize = 256;
+/// Logins whose confirmation is awaited at most, of a whole listener: as many as the shell has connections before their
+/// login, so that its shares of networks and addresses decide which are kept.
+pub const HALF_OPEN_MAX: usize = 640;
 
 record! {
     /// What an account logs in with in this profile: as good as its passphrase.
@@ -251,7 +252,7 @@ impl Mds {
         if !self.sessions.confirm(&*self.store, &session)? {
             return Err(Refusal::Unknown);
         }
-        self.limiter.lock().succeeded(&user, source, now_ms);
+        self.note_login(&user, source, now_ms);
         add(&listener.figures.logins, 1);
         self.audit_login(source, "paper-login", Some(&user), Some(&session), "ok", now_ms);
         let idle_s = u32::try_from(self.config.session_idle_ms / 1000).unwrap_or(u32::MAX);
@@ -293,7 +294,7 @@ impl Mds {
                 now_ms,
             );
         })?;
-        self.limiter.lock().succeeded(&record.user, source, now_ms);
+        self.note_login(&record.user, source, now_ms);
         self.sessions.take_up(*id, record, now_ms);
         if !self.sessions.confirm(&*self.store, id)? {
             self.audit_login(source, "paper-continue", None, Some(id), "no-session", now_ms);

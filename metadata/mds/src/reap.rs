@@ -19,9 +19,15 @@ pub struct ReapItem {
     guard_ms: u64,
 }
 
-/// Up to `limit` objects that are due.
-pub(crate) fn next<S: Snapshot + ?Sized>(view: &S, limit: usize, now_ms: u64) -> Result<Vec<ReapItem>> {
-    let (from, until) = keys::due_reaps(now_ms);
+/// Up to `limit` objects that are due, those behind `after` in the queue.
+pub(crate) fn next<S: Snapshot + ?Sized>(
+    view: &S,
+    after: Option<&ReapItem>,
+    limit: usize,
+    now_ms: u64,
+) -> Result<Vec<ReapItem>> {
+    let (first, until) = keys::due_reaps(now_ms);
+    let from = after.map_or(first, |item| [&keys::reap(item.due_ms, item.object)[..], &[0]].concat());
     let mut items = Vec::new();
     for (key, value) in view.scan(&from, &until, limit)? {
         if let Some((due_ms, object)) = keys::reap_parts(&key) {

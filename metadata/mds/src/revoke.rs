@@ -36,7 +36,7 @@ pub(crate) const REVOCATIONS_OF_USERS_MAX: usize = 192;
 /// Of them, at most so many under way that one user began who is no administrator.
 pub(crate) const REVOCATIONS_PER_USER_MAX: usize = 16;
 /// Objects of one transaction.
-const COLLECT_BATCH: usize = 2048;
+const COLLECT_BATCH: usize = 512;
 /// Creates that are looked at in one transaction.
 const INTENT_PAGE: usize = 1024;
 /// Devices told of in one answer, and objects counted of each.
@@ -335,10 +335,20 @@ impl Mds {
             save(tx, &keys::revocation(id), &record)?;
             Ok((id, inode))
         })?;
+        self.forget_lasting(inode, now_ms)?;
         // Whoever has it open is asked for his right again before he gets another credential.
         self.holds.ask_anew(inode);
         self.leases.may(inode, None, Use::Change, false, now_ms);
         Ok(id)
+    }
+
+    /// The objects of a file were given other tags while nothing was being issued: a program with a capability file is not
+    /// waited for any more.
+    fn forget_lasting(&self, inode: InodeId, now_ms: u64) -> Result<()> {
+        let file: Option<Inode> = load(&*self.store.snapshot()?, &keys::inode(inode))?;
+        let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
+        self.holdings(now_ms).forget_lasting(&objects);
+        Ok(())
     }
 
     /// Finds what the users and sessions hold whose credentials are being revoked, and ends creates of such users; a
@@ -421,6 +431,9 @@ impl Mds {
         }
         let more = objects.len() > COLLECT_BATCH;
         let objects: Vec<_> = objects.into_iter().take(COLLECT_BATCH).collect();
+        let lasting = objects.iter().any(|(object, _)| self.holdings(now_ms).is_lasting(*object, now_ms));
+        // Capability files that are issued meanwhile have the new tags, and must not be forgotten.
+        let _stopped = lasting.then(|| self.issuing.write());
         self.update(|tx| {
             let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
                 return Ok(());
@@ -433,6 +446,9 @@ impl Mds {
             found(&mut record, &self.config.server, &objects, more, now_ms);
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
+        if lasting {
+            self.holdings(now_ms).forget_lasting(&objects);
+        }
         Ok(more)
     }
 
@@ -454,6 +470,7 @@ impl Mds {
             found(&mut record, &self.config.server, &objects, false, now_ms);
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
+        self.forget_lasting(inode, now_ms)?;
         Ok(false)
     }
 

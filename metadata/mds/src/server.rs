@@ -36,7 +36,7 @@ use crate::keys::{self, LOGIN_KEYS};
 use crate::leases::{Leases, Who};
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
-use crate::namespace::{self, ClearItem};
+use crate::namespace::{self, ClearItem, RemoveCursors};
 use crate::once::Remembered;
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
@@ -118,9 +118,13 @@ pub struct Mds {
     pub(crate) limiter: Mutex<LoginLimiter>,
     /// Of registrations by who is logged in: they must not use up logins, nor logins them.
     pub(crate) registrations: Mutex<LoginLimiter>,
+    /// Shares of users in the record of refused requests for credentials.
+    pub(crate) refusals: Mutex<LoginLimiter>,
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
+    /// Where the next request of a recursive removal continues.
+    pub(crate) remove_cursors: RemoveCursors,
     pub(crate) checks: Checks,
     /// Answers to changes that are done once.
     pub(crate) remembered: Mutex<Remembered>,
@@ -315,9 +319,11 @@ impl Mds {
             sessions,
             limiter: Mutex::default(),
             registrations: Mutex::default(),
+            refusals: Mutex::default(),
             counters: Counters::default(),
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
+            remove_cursors: RemoveCursors::default(),
             checks: Checks::default(),
             remembered: Mutex::default(),
             missed: Mutex::default(),
@@ -439,6 +445,16 @@ impl Mds {
         self.store.answers_at_once()
     }
 
+    pub(crate) fn session_user(&self, session: &SessionId) -> Option<(UserName, bool)> {
+        self.sessions.user_and_role(session)
+    }
+
+    /// Keys that scans of the store have stepped over since it was opened, removed ones included.
+    #[must_use]
+    pub fn keys_visited(&self) -> u64 {
+        self.store.keys_visited()
+    }
+
     /// What was read from the store, when no crash can take it back: devices do what is in it.
     pub(crate) fn durably<T>(&self, read: T) -> Result<T> {
         self.store.wait_for_medium()?;
@@ -524,14 +540,17 @@ impl Mds {
         self.clears_changed.load(Ordering::Relaxed) && self.clears_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Up to `limit` objects to be removed from their devices now.
+    /// Up to `limit` objects to be removed from their devices now. `after` is the last one of the page before: a queue that
+    /// is read from its start again costs a step for each removed key.
     ///
     /// # Errors
     /// `Store`.
-    pub fn next_reap(&self, limit: usize, now_ms: u64) -> Result<Vec<ReapItem>> {
+    pub fn next_reap(&self, after: Option<&ReapItem>, limit: usize, now_ms: u64) -> Result<Vec<ReapItem>> {
+        let mut after = after.copied();
         loop {
             let view = self.store.snapshot()?;
-            let mut items = reap::next(&*view, limit, now_ms)?;
+            let mut items = reap::next(&*view, after.as_ref(), limit, now_ms)?;
+            after = items.last().copied().or(after);
             let barred = reap::barred(&*view, &items, now_ms)?;
             drop(view);
             if barred.is_empty() {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use sealstone_login::SessionKeys;
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{ErrorCode, GroupName, UserName};
+use sealstone_mds_protocol::{ErrorCode, GroupName, Role, UserName};
 
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
@@ -219,6 +219,13 @@ impl Sessions {
     /// Whose session it is, if it is in use.
     pub(crate) fn user_of(&self, id: &SessionId) -> Option<UserName> {
         Some(self.0.lock().get(id)?.record.user.clone())
+    }
+
+    /// The user of a session in use, and whether it is an administrator.
+    pub(crate) fn user_and_role(&self, id: &SessionId) -> Option<(UserName, bool)> {
+        let table = self.0.lock();
+        let record = &table.get(id)?.record;
+        Some((record.user.clone(), record.role == Role::Admin))
     }
 
     /// Absolute end of a session.

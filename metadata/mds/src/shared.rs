@@ -122,6 +122,10 @@ impl MetaStore for SharedStore {
     fn answers_at_once(&self) -> bool {
         self.inner.answers_at_once()
     }
+
+    fn keys_visited(&self) -> u64 {
+        self.inner.keys_visited()
+    }
 }
 
 struct Changes<'a> {

@@ -143,6 +143,11 @@ pub trait MetaStore: Send + Sync {
     fn answers_at_once(&self) -> bool {
         false
     }
+
+    /// Keys that scans have stepped over since the store was opened, removed ones included; 0 if the store does not count.
+    fn keys_visited(&self) -> u64 {
+        0
+    }
 }
 
 /// Records that [`each_record`] reads at once.

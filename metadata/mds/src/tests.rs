@@ -5,6 +5,7 @@ mod ahead;
 mod attacks;
 mod carries;
 mod check;
+mod costs;
 mod crash;
 mod directory;
 mod ending;

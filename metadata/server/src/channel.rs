@@ -13,10 +13,11 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use sealstone_channel::{Stage, Ticket};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::{Answered, Asked, Connection, Entropy, Mds, Output, PaperConnection, Source, Waiting};
 use sealstone_mds_protocol::paper::PaperType;
-use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, WireError};
+use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, UserName, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, watch};
@@ -49,8 +50,10 @@ pub(crate) trait Conversation: Send + 'static {
     fn turn(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Turn;
     /// Does it wait for something else before that?
     fn waits(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Option<Waiting>;
-    /// Is somebody logged in?
+    /// Whether a login succeeded.
     fn is_active(&self) -> bool;
+    /// The user that is logged in, and whether it is an administrator.
+    fn user(&self, mds: &Mds) -> Option<(UserName, bool)>;
     /// Takes one frame.
     fn receive(
         &mut self,
@@ -83,6 +86,10 @@ macro_rules! forwarded {
 
         fn is_active(&self) -> bool {
             self.is_active()
+        }
+
+        fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
+            self.user(mds)
         }
 
         fn receive(
@@ -225,7 +232,7 @@ where
     let (_keep, stop) = watch::channel(false);
     let login_by = Instant::now() + limits.login_timeout;
     let connection = Connection::new(channel, source);
-    run(stream, connection, Shared::new(mds, environment, limits, stop, None), login_by).await
+    run(stream, connection, Shared::new(mds, environment, limits, stop, None), login_by, None).await
 }
 
 pub(crate) async fn run<S, C>(
@@ -233,13 +240,14 @@ pub(crate) async fn run<S, C>(
     connection: C,
     shared: Shared,
     login_by: Instant,
+    ticket: Option<Ticket>,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Conversation,
 {
     let mut connection = Some(connection);
-    let result = exchange(&mut stream, &mut connection, &shared, login_by).await;
+    let result = exchange(&mut stream, &mut connection, &shared, login_by, ticket.as_ref()).await;
     if let Some(connection) = connection {
         connection.ended(&shared.mds, shared.environment.now_ms());
     }
@@ -292,6 +300,8 @@ struct Line<'a, S, C: Conversation> {
     writer: WriteHalf<&'a mut S>,
     shared: &'a Shared,
     stop: watch::Receiver<bool>,
+    /// True when the connection is closed for another one; none where there is no admission.
+    evicted: Option<watch::Receiver<bool>>,
     beside: JoinSet<io::Result<C::Answered>>,
     /// Until then requests come several at a time, it is assumed.
     crowded_until: Option<Instant>,
@@ -303,6 +313,7 @@ async fn exchange<S, C>(
     held: &mut Option<C>,
     shared: &Shared,
     login_by: Instant,
+    ticket: Option<&Ticket>,
 ) -> io::Result<End>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -310,7 +321,9 @@ where
 {
     let (reader, writer) = tokio::io::split(stream);
     let (stop, beside) = (shared.stop.clone(), JoinSet::new());
-    let mut line = Line::<S, C> { reader, writer, shared, stop, beside, crowded_until: None };
+    let evicted = ticket.map(Ticket::evicted);
+    let mut line = Line::<S, C> { reader, writer, shared, stop, evicted, beside, crowded_until: None };
+    let mut admitted = false;
     while let Some(connection) = held.as_mut() {
         let Some(incoming) = line.next(connection, login_by).await? else {
             // What is under way is done, and its clients hear of it.
@@ -338,7 +351,10 @@ where
             return Ok(End::Ours);
         }
         if let Some(waiting) = waiting {
-            wait_for_news(&waiting, shared).await;
+            wait_for_news(&waiting, shared, line.evicted.clone()).await;
+        }
+        if let Some(ticket) = ticket.filter(|_| turn == Turn::Login || turn == Turn::Directory) {
+            ticket.advance(Stage::Proving);
         }
         let output = match incoming {
             Incoming::Frame(header, body) => {
@@ -353,6 +369,15 @@ where
         if send(output, &mut line.writer, shared).await? {
             return Ok(End::Ours);
         }
+        if let Some(ticket) = ticket.filter(|_| !admitted)
+            && let Some((user, is_admin)) = held.as_ref().and_then(|connection| connection.user(&shared.mds))
+        {
+            if ticket.activate(user.as_str(), is_admin).is_err() {
+                tracing::warn!(%user, "connection closed: all places are used by users with as few connections");
+                return Ok(End::Ours);
+            }
+            admitted = true;
+        }
     }
     Ok(End::Theirs)
 }
@@ -360,7 +385,7 @@ where
 impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
     /// The next frame; answers go out meanwhile. None if one of them was the last.
     async fn next(&mut self, connection: &mut C, login_by: Instant) -> io::Result<Option<Incoming<C::Kind>>> {
-        let Self { reader, writer, shared, stop, beside, crowded_until } = self;
+        let Self { reader, writer, shared, stop, evicted, beside, crowded_until } = self;
         let room = shared.limits.requests_per_connection_max.max(1);
         while beside.len() >= room {
             let Some(answered) = beside.join_next().await else { break };
@@ -370,7 +395,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
         }
         let idle_by =
             if connection.is_active() { Instant::now() + shared.limits.idle_timeout } else { login_by };
-        let mut reading = pin!(next_frame::<_, C>(reader, stop, idle_by, shared.limits.frame_timeout));
+        let frame_timeout = shared.limits.frame_timeout;
+        let mut reading = pin!(next_frame::<_, C>(reader, (stop, evicted), idle_by, frame_timeout));
         let mut frame = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
         if frame.is_ready() || beside.len() > 1 {
             // It came while the last one was decided.
@@ -412,7 +438,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
 
 /// Waits until there is something to tell a holder: here, where that takes no thread and no place of a request. Other requests
 /// of this connection come after it.
-async fn wait_for_news(waiting: &Waiting, shared: &Shared) {
+async fn wait_for_news(waiting: &Waiting, shared: &Shared, mut evicted: Option<watch::Receiver<bool>>) {
     let news = poll_fn(|context| match shared.mds.has_news(waiting, context.waker()) {
         true => Poll::Ready(()),
         false => Poll::Pending,
@@ -420,7 +446,17 @@ async fn wait_for_news(waiting: &Waiting, shared: &Shared) {
     let mut stop = shared.stop.clone();
     tokio::select! {
         _ = stop.wait_for(|stop| *stop) => {}
+        () = is_evicted(&mut evicted) => {}
         _ = timeout(Duration::from_millis(u64::from(waiting.max_ms())), news) => {}
+    }
+}
+
+/// Completes when the connection is to be closed for another one.
+async fn is_evicted(evicted: &mut Option<watch::Receiver<bool>>) {
+    match evicted {
+        // An error means that the table of connections is gone, which it cannot be before us.
+        Some(evicted) => _ = evicted.wait_for(|evicted| *evicted).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -472,7 +508,7 @@ enum Incoming<K> {
 
 async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
     stream: &mut S,
-    stop: &mut watch::Receiver<bool>,
+    (stop, evicted): (&mut watch::Receiver<bool>, &mut Option<watch::Receiver<bool>>),
     idle_by: Instant,
     frame_timeout: Duration,
 ) -> io::Result<Incoming<C::Kind>> {
@@ -480,6 +516,7 @@ async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
     let first = tokio::select! {
         biased;
         _ = stop.wait_for(|stop| *stop) => return Ok(Incoming::End),
+        () = is_evicted(evicted) => return Ok(Incoming::End),
         first = timeout_at(idle_by, stream.read(&mut bytes)) => first,
     };
     let got = match first {
@@ -500,9 +537,11 @@ async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
         stream.read_exact(&mut body).await?;
         Ok(Incoming::Frame(header, body))
     };
-    match timeout_at(frame_by, rest).await {
-        Ok(frame) => frame,
-        Err(_) => Ok(Incoming::End),
+    tokio::select! {
+        biased;
+        // A frame that began is not waited for either: a connection before its login could hold its place with one byte.
+        () = is_evicted(evicted) => Ok(Incoming::End),
+        frame = timeout_at(frame_by, rest) => frame.unwrap_or(Ok(Incoming::End)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The seam between housekeeping and the devices.
 
 use core::future::Future;
+use core::ops::Range;
 use core::pin::Pin;
 
 use bytes::Bytes;
@@ -62,6 +63,11 @@ impl DeviceError {
 /// A step of copying an object from one device to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyStep {
+    /// Lists the extents with data from an offset on, which is not behind the object's end.
+    Map {
+        /// Where.
+        offset: u64,
+    },
     /// Up to so many bytes from an offset on.
     Read {
         /// Where.
@@ -87,6 +93,13 @@ pub enum CopyStep {
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Copied {
+    /// Extents with data, in order and without overlap.
+    Extents {
+        /// They.
+        data: Vec<Range<u64>>,
+        /// Where the next list begins; none: the object ends where this one began.
+        next: Option<u64>,
+    },
     /// Bytes read; fewer than asked for at the end of the object.
     Data(Vec<u8>),
     /// There is no such object.

@@ -326,13 +326,14 @@ impl Housekeeper {
 
     /// Removes objects that no file needs any more from their devices; says how many.
     pub async fn reap(&self) -> usize {
-        let mut removed = 0;
+        let (mut removed, mut last) = (0, None);
         for _ in 0..ROUNDS_MAX {
             if !self.leads() {
                 return removed;
             }
             let now_ms = self.environment.now_ms();
-            let items = match self.blocking(|mds| mds.next_reap(self.limits.reap_batch, now_ms)) {
+            let batch = self.limits.reap_batch;
+            let items = match self.blocking(|mds| mds.next_reap(last.as_ref(), batch, now_ms)) {
                 Ok(items) if items.is_empty() => return removed,
                 Ok(items) => items,
                 Err(error) => {
@@ -340,6 +341,7 @@ impl Housekeeper {
                     return removed;
                 }
             };
+            last = items.last().copied();
             match self.reap_batch(items).await {
                 Ok(count) => removed += count,
                 Err(error) => {

@@ -1,6 +1,7 @@
 //! Devices over iSCSI.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use sealstone_mds::{
 use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
 use sealstone_osd::attribute::user_information::LOGICAL_LENGTH;
+use sealstone_osd::map::{self, Stretch};
 use sealstone_osd::master_key::parse_device_value;
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
@@ -27,6 +29,9 @@ const RECONNECTS_MAX: u32 = 5;
 
 /// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
 const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
+
+/// Extents that are read at once, holes among them.
+const EXTENTS: usize = 4096;
 
 /// Room for two identifiers of 7 bytes with their heads.
 const IDENTIFIERS_ROOM: usize = 256;
@@ -43,6 +48,24 @@ pub struct InitiatorDevices {
     dialer: Box<Dialer>,
     proofs: Proofs,
     conceal_method: bool,
+}
+
+/// Joins the stretches of a map; all but holes are data. Damaged ones are read, and reported by the read.
+fn extents(from: u64, stretches: &[Stretch]) -> Result<Copied, DeviceError> {
+    let (mut data, mut end): (Vec<Range<u64>>, _) = (Vec::new(), from);
+    for stretch in stretches.iter().filter(|stretch| stretch.length > 0) {
+        let range = stretch.offset..stretch.offset.saturating_add(u64::from(stretch.length));
+        if range.start < end {
+            return Err(DeviceError::Refused("it lists extents out of order".to_owned()));
+        }
+        end = range.end;
+        match data.last_mut() {
+            _ if stretch.kind == map::HOLE => {}
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => data.push(range),
+        }
+    }
+    Ok(Copied::Extents { data, next: (end > from).then_some(end) })
 }
 
 impl Default for InitiatorDevices {
@@ -300,6 +323,15 @@ impl Devices for InitiatorDevices {
         Box::pin(async move {
             let (session, bearer) = (self.session(device)?, bearer(&credential)?);
             let operation = match step {
+                CopyStep::Map { offset } => {
+                    let list =
+                        Operation::ReadMap { object, from: offset, stretches_max: EXTENTS, compare: false };
+                    return match session.execute(&bearer, list).await {
+                        Ok(completion) => extents(offset, &completion.map),
+                        Err(OsdError::NotFound) => Ok(Copied::Missing),
+                        Err(error) => Err(failed(error)),
+                    };
+                }
                 CopyStep::Read { offset, length } => {
                     Operation::Read { object, offset, length, buffer: Vec::new() }
                 }

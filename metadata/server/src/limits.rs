@@ -2,13 +2,28 @@
 
 use core::time::Duration;
 
+use sealstone_channel::AdmissionLimits;
+
 /// Bounds of a listener.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time; more are closed at once.
+    /// Connections after their login. When there are no more places, the user with the most connections loses the oldest.
     pub connections_max: usize,
     /// Of them, from one address.
     pub connections_per_address_max: usize,
+    /// The same for administrators and the loopback address, beside the others.
+    pub connections_reserved: usize,
+    /// Connections before their login, beside the others. When there are no more places, the network with the most of them
+    /// loses the oldest that has got least far.
+    pub pending_max: usize,
+    /// Of them, from one network: an IPv4 /24 or an IPv6 /48.
+    pub pending_per_network_max: usize,
+    /// Of them, from one address: an IPv4 address or an IPv6 /64.
+    pub pending_per_address_max: usize,
+    /// The same from the loopback address, beside the others.
+    pub pending_local_max: usize,
+    /// From accept to the end of the TLS handshake.
+    pub handshake_timeout: Duration,
     /// From accept to a finished login: TLS, Hello, OPAQUE.
     pub login_timeout: Duration,
     /// A logged-in connection without a request is closed after this.
@@ -48,12 +63,33 @@ pub struct Limits {
     pub carry_rate: u64,
 }
 
+impl Limits {
+    /// Places of all listeners of the server.
+    pub(crate) const fn admission(&self) -> AdmissionLimits {
+        AdmissionLimits {
+            pending_max: self.pending_max,
+            pending_per_network_max: self.pending_per_network_max,
+            pending_per_address_max: self.pending_per_address_max,
+            pending_local_max: self.pending_local_max,
+            active_max: self.connections_max,
+            active_per_address_max: self.connections_per_address_max,
+            active_reserved: self.connections_reserved,
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             connections_max: 1024,
             connections_per_address_max: 512,
+            connections_reserved: 32,
+            pending_max: 512,
+            pending_per_network_max: 256,
+            pending_per_address_max: 128,
+            pending_local_max: 128,
+            handshake_timeout: Duration::from_secs(5),
             login_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30 * 60),
             frame_timeout: Duration::from_secs(30),

@@ -1,13 +1,12 @@
 //! The listener: accepts, counts, bounds and ends connections.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use sealstone_channel::{Accepted, Server as Tls};
+use sealstone_channel::{Accepted, Admission, Server as Tls, Stage, Ticket};
 use sealstone_login::ChannelBinding;
 use sealstone_login::paper::Addresses;
 use sealstone_mds::{Connection, Mds, PaperConnection, PaperListener};
@@ -30,47 +29,17 @@ const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(100
 /// Between two looks for users whose last answer of the directory is old.
 const DIRECTORY_EVERY: core::time::Duration = core::time::Duration::from_secs(1);
 
-#[derive(Default)]
+/// Connections of all listeners.
 struct Tally {
-    open: Mutex<HashMap<IpAddr, usize>>,
+    admission: Arc<Admission>,
     accepted: AtomicU64,
-    turned_away: AtomicU64,
     handshakes_failed: AtomicU64,
 }
 
-/// One connection's place in the tally.
-struct Place {
-    tally: Arc<Tally>,
-    address: IpAddr,
-}
-
 impl Tally {
-    fn enter(self: &Arc<Self>, address: IpAddr, limits: &Limits) -> Option<Place> {
-        let mut open = self.open.lock();
-        let all: usize = open.values().sum();
-        let own = open.entry(address).or_default();
-        if all >= limits.connections_max || *own >= limits.connections_per_address_max {
-            if *own == 0 {
-                open.remove(&address);
-            }
-            self.turned_away.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        *own += 1;
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        Some(Place { tally: self.clone(), address })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.tally.open.lock();
-        if let Some(own) = open.get_mut(&self.address) {
-            *own -= 1;
-            if *own == 0 {
-                open.remove(&self.address);
-            }
-        }
+    fn new(limits: &Limits) -> Self {
+        let admission = Admission::new(limits.admission());
+        Self { admission, accepted: AtomicU64::new(0), handshakes_failed: AtomicU64::new(0) }
     }
 }
 
@@ -114,7 +83,7 @@ impl Server {
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let shared =
             Shared::new(mds.clone(), environment.clone(), limits, stopped.clone(), Some(keeper.clone()));
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(Tally::new(&shared.limits));
         let tls = Protection::Tls(opened.tls.clone());
         let listen = tokio::spawn(accept(listener, tls, shared.clone(), tally.clone()));
         let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
@@ -167,17 +136,29 @@ impl Server {
         if let Some(paper) = self.paper.get() {
             text.push_str(&paper.render());
         }
-        let open: usize = self.tally.open.lock().values().sum();
+        let admission = &self.tally.admission;
         let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         for (name, kind, help, value) in [
-            ("connections", "gauge", "Connections open now.", open as u64),
+            ("connections", "gauge", "Connections open now.", admission.open() as u64),
+            (
+                "connections_pending",
+                "gauge",
+                "Connections open now whose login is not over.",
+                admission.pending() as u64,
+            ),
             ("leases", "gauge", "Leases on files that are out.", self.mds.leases_out() as u64),
+            (
+                "store_keys_visited_total",
+                "counter",
+                "Keys that scans of the store stepped over, removed ones included.",
+                self.mds.keys_visited(),
+            ),
             ("connections_accepted_total", "counter", "Connections accepted.", value(&self.tally.accepted)),
             (
                 "connections_turned_away_total",
                 "counter",
-                "Connections closed at once because a limit was reached.",
-                value(&self.tally.turned_away),
+                "Connections closed for others because a share or all places were used up.",
+                admission.evicted(),
             ),
             (
                 "handshakes_failed_total",
@@ -264,9 +245,9 @@ async fn accept(listener: TcpListener, protection: Protection, shared: Shared, t
                 continue;
             }
         };
-        if let Some(place) = tally.enter(peer.ip(), &shared.limits) {
-            connections.spawn(serve(stream, peer, protection.clone(), shared.clone(), place));
-        }
+        tally.accepted.fetch_add(1, Ordering::Relaxed);
+        let ticket = tally.admission.enter(peer.ip().into());
+        connections.spawn(serve(stream, peer, protection.clone(), shared.clone(), tally.clone(), ticket));
     }
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
@@ -275,8 +256,16 @@ async fn accept(listener: TcpListener, protection: Protection, shared: Shared, t
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, protection: Protection, shared: Shared, place: Place) {
-    let login_by = Instant::now() + shared.limits.login_timeout;
+async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    protection: Protection,
+    shared: Shared,
+    tally: Arc<Tally>,
+    ticket: Ticket,
+) {
+    let begun = Instant::now();
+    let login_by = begun + shared.limits.login_timeout;
     let _ = stream.set_nodelay(true);
     let tls = match protection {
         Protection::Tls(tls) => tls,
@@ -284,26 +273,34 @@ async fn serve(stream: TcpStream, peer: SocketAddr, protection: Protection, shar
             let Ok(own) = stream.local_addr() else { return };
             let addresses = Addresses { client: peer.ip(), server: own.ip() };
             let connection = PaperConnection::new(paper, addresses);
-            if let Err(error) = run(stream, connection, shared, login_by).await {
+            if let Err(error) = run(stream, connection, shared, login_by, Some(ticket)).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
             return;
         }
     };
-    let Accepted { stream, export, .. } = match timeout_at(login_by, tls.accept(stream)).await {
+    let handshake_by = login_by.min(begun + shared.limits.handshake_timeout);
+    let mut evicted = ticket.evicted();
+    let accepted = tokio::select! {
+        biased;
+        _ = evicted.wait_for(|evicted| *evicted) => return,
+        accepted = timeout_at(handshake_by, tls.accept(stream)) => accepted,
+    };
+    let Accepted { stream, export, .. } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
-            place.tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%peer, %error, "TLS handshake failed");
             return;
         }
         Err(_) => {
-            place.tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             return;
         }
     };
+    ticket.advance(Stage::Secured);
     let connection = Connection::new(ChannelBinding(export), peer.ip().into());
-    if let Err(error) = run(stream, connection, shared, login_by).await {
+    if let Err(error) = run(stream, connection, shared, login_by, Some(ticket)).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
 }

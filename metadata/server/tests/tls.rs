@@ -283,14 +283,38 @@ async fn a_silent_session_loses_its_connection_and_not_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_many_connections_are_turned_away_and_room_comes_back() {
-    let running = running(Limits { connections_per_address_max: 2, ..quick() }).await;
-    let (first, _second) = (running.connect().await, running.connect().await);
-    let mut third = TcpStream::connect(running.server.address()).await.unwrap();
-    assert!(timeout(Duration::from_secs(5), third.read(&mut [0; 1])).await.unwrap().map_or(true, |n| n == 0));
+async fn too_many_connections_close_the_oldest_silent_one() {
+    let minute = Duration::from_secs(60);
+    let limits =
+        Limits { pending_per_address_max: 2, connections_max: 1, connections_reserved: 1, ..quick() };
+    let running = running(Limits { handshake_timeout: minute, login_timeout: minute, ..limits }).await;
+    let (id, password) = (running.server_id, running.password());
+    let mut first = running.connect().await;
+    let mut second = TcpStream::connect(running.server.address()).await.unwrap();
+    let _third = TcpStream::connect(running.server.address()).await.unwrap();
+    assert!(
+        timeout(Duration::from_secs(20), second.read(&mut [0; 1])).await.unwrap().map_or(true, |n| n == 0)
+    );
+    assert!(
+        running.server.metrics().contains("connections_turned_away_total 1\n"),
+        "{}",
+        running.server.metrics()
+    );
+    // One that has shaken hands is not closed for one that sends nothing; a login takes a place of another kind.
+    first.login(&id, "admin", &password).await.unwrap();
+    let mut more = running.connect().await;
+    more.login(&id, "admin", &password).await.unwrap();
+    until(async || running.server.metrics().contains("sealstone_mds_connections_pending 1\n").then_some(()))
+        .await;
+    // No user has more connections than this one, and the reserve of administrators is used up.
+    let mut last = running.connect().await;
+    let _ = last.login(&id, "admin", &password).await;
+    let gone =
+        until(async || running.server.metrics().contains("sealstone_mds_connections 3\n").then_some(()));
+    gone.await;
     drop(first);
-    until(async || running.server.metrics().contains("sealstone_mds_connections 1").then_some(())).await;
-    running.login().await;
+    until(async || running.server.metrics().contains("sealstone_mds_connections 2\n").then_some(())).await;
+    running.connect().await.login(&id, "admin", &password).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

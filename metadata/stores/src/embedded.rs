@@ -150,6 +150,8 @@ struct Core {
     wished: Condvar,
     /// Something was brought into the file, or failed to be.
     applied: Condvar,
+    /// Keys that scans have stepped over, removed ones included.
+    visited: AtomicU64,
 }
 
 /// The metadata store in a file.
@@ -393,6 +395,7 @@ impl Core {
             wish: Mutex::default(),
             wished: Condvar::new(),
             applied: Condvar::new(),
+            visited: AtomicU64::new(0),
         })
     }
 
@@ -638,6 +641,10 @@ impl MetaStore for EmbeddedMeta {
         let awaited = self.core.awaited.load(Ordering::Acquire);
         self.core.journal.as_ref().is_none_or(|journal| journal.durable() >= awaited)
     }
+
+    fn keys_visited(&self) -> u64 {
+        self.core.visited.load(Ordering::Relaxed)
+    }
 }
 
 /// What was visible at some moment.
@@ -683,7 +690,10 @@ impl View<'_> {
             Ok((key, change)) => change.map(|value| Ok((key, value))),
             Err(error) => Some(Err(error)),
         };
-        all.filter_map(pair).take(limit).collect()
+        let mut visited = 0;
+        let found = all.inspect(|_| visited += 1).filter_map(pair).take(limit).collect();
+        self.core.visited.fetch_add(visited, Ordering::Relaxed);
+        found
     }
 }
 

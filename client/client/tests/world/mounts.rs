@@ -127,7 +127,7 @@ pub async fn tell_tags(world: &World) {
 /// What the metadata server does with objects that no file has.
 pub async fn reap(world: &World) {
     let now = world.clock.now();
-    let items = world.mds.next_reap(99, now).unwrap();
+    let items = world.mds.next_reap(None, 99, now).unwrap();
     for item in &items {
         let place = place_of(world, item.object.device);
         let object = item.object.object;

@@ -11,7 +11,7 @@ use crate::accounts::{self, Invited, Registration};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::groups;
-use crate::limiter::Source;
+use crate::limiter::{Familiarity, Source};
 use crate::namespace;
 use crate::paper;
 use crate::revoke;
@@ -31,9 +31,10 @@ impl Mds {
                 accounts::may_register(who, &name)?;
                 // With one recorded challenge the answer is all that a guess at the password takes: whoever has a
                 // session, his own or not, guesses no faster with it than without.
-                self.registrations.lock().attempt(&name, Source::default(), now_ms).map_err(|wait_ms| {
-                    MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX)))
-                })?;
+                let nowhere = (Source::default(), Familiarity::Stranger);
+                self.registrations.lock().attempt(&name, nowhere.0, nowhere.1, now_ms).map_err(
+                    |wait_ms| MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX))),
+                )?;
                 let own = name == who.user;
                 let proof = proof.as_ref().filter(|_| own);
                 let challenge = proof.map(|start| self.reproof_start(who, start, now_ms, rng)).transpose()?;
@@ -79,13 +80,16 @@ impl Mds {
                 Ok(Response::Users { users, more })
             }
             Request::UserSetEnabled { name, enabled: true } => {
-                self.ending(|tx| accounts::set_enabled(tx, &name, true))
+                self.ending(|tx| accounts::set_enabled(tx, &name, true, None))
             }
             Request::UserSetEnabled { name, enabled: false } => {
-                self.put_out(who, &name, now_ms, |tx| accounts::set_enabled(tx, &name, false))
+                let other = self.another_admin(&name)?;
+                self.put_out(who, &name, now_ms, |tx| accounts::set_enabled(tx, &name, false, other.as_ref()))
             }
             Request::UserRemove { name } => {
-                let revoking = self.put_out(who, &name, now_ms, |tx| accounts::remove(tx, &name))?;
+                let other = self.another_admin(&name)?;
+                let remove = |tx: &mut dyn Transaction| accounts::remove(tx, &name, other.as_ref());
+                let revoking = self.put_out(who, &name, now_ms, remove)?;
                 self.regrouped();
                 Ok(revoking)
             }
@@ -98,12 +102,13 @@ impl Mds {
             }
             Request::UserSetRole { name, role } => {
                 let by_directory = !self.config.directory_roles.is_empty();
+                let other = self.another_admin(&name)?;
                 let ended = self.ending(|tx| {
                     if by_directory && accounts::existing(tx, &name)?.kind == AccountKind::Directory {
                         let what = "groups of the directory say this account's role";
                         return Err(MdsError::refused(ErrorCode::Invalid, what));
                     }
-                    accounts::set_role(tx, &name, role)
+                    accounts::set_role(tx, &name, role, other.as_ref())
                 })?;
                 // What the old role gave him he keeps open no longer than the new one does.
                 self.revoke_user(&name, now_ms);
@@ -142,6 +147,11 @@ impl Mds {
     }
 
     /// A change that ends sessions.
+    /// Looks for an administrator who stays, before the transaction: there may be a million accounts.
+    fn another_admin(&self, leaving: &UserName) -> Result<Option<UserName>> {
+        accounts::another_admin(&*self.store.snapshot()?, leaving)
+    }
+
     fn ending(&self, change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>) -> Result<Response> {
         self.end_sessions_with(change)?;
         Ok(Response::Done {})

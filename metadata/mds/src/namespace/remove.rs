@@ -1,5 +1,11 @@
 //! Removing files and whole trees, a bounded number of entries per transaction.
+//!
+//! Contract: a request visits O(entries removed + directories on the way) keys. It never scans a directory again from its
+//! first key for each entry: the store steps over every removed key that its file still has.
 
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name};
 
 use super::endings::{Ending, drop_directory, lose_name};
@@ -10,25 +16,96 @@ use crate::error::{MdsError, Result};
 use crate::handle::leases::sees_names;
 use crate::keys;
 use crate::records::Inode;
-use crate::store::{MetaError, Transaction};
+use crate::store::{MetaError, Pair, Transaction};
 
 /// Files and directories removed by one request at most.
-pub(crate) const REMOVE_BATCH: u64 = 512;
+pub(crate) const REMOVE_BATCH: u64 = 256;
+/// Entries of a directory that are read at once.
+const REMOVE_PAGE: usize = 128;
+/// Directories whose last removed name is remembered for the next request.
+const CURSORS_MAX: usize = 256;
 
-/// A directory on the way down: its number, itself, and the name it has in the one above.
+/// Where the next request of a recursive removal continues in each directory.
+///
+/// A cursor only skips removed keys: a directory counts as empty after one scan of all of it.
+#[derive(Default)]
+pub(crate) struct RemoveCursors(Mutex<VecDeque<(InodeId, Vec<u8>)>>);
+
+impl RemoveCursors {
+    fn get(&self, directory: InodeId) -> Option<Vec<u8>> {
+        self.0.lock().iter().find(|(id, _)| *id == directory).map(|(_, from)| from.clone())
+    }
+
+    fn set(&self, directory: InodeId, from: Vec<u8>) {
+        let mut cursors = self.0.lock();
+        cursors.retain(|(id, _)| *id != directory);
+        if cursors.len() >= CURSORS_MAX {
+            cursors.pop_front();
+        }
+        cursors.push_back((directory, from));
+    }
+
+    fn forget(&self, directory: InodeId) {
+        self.0.lock().retain(|(id, _)| *id != directory);
+    }
+}
+
+/// A directory on the way down: its number, its record, the name in its parent, and how far its entries were read.
 struct Level {
     id: InodeId,
     inode: Inode,
     name: Name,
+    page: VecDeque<Pair>,
+    /// First key that was not read yet.
+    from: Vec<u8>,
+    /// Whether the scan began behind the first key.
+    skipped: bool,
+}
+
+impl Level {
+    fn new(id: InodeId, inode: Inode, name: Name, cursors: &RemoveCursors) -> Self {
+        let cursor = cursors.get(id);
+        let skipped = cursor.is_some();
+        let from = cursor.unwrap_or_else(|| keys::entries(id));
+        Self { id, inode, name, page: VecDeque::new(), from, skipped }
+    }
+
+    /// Returns the next entry; none if the directory is empty.
+    fn next(&mut self, tx: &mut dyn Transaction) -> Result<Option<Pair>> {
+        if let Some(pair) = self.page.pop_front() {
+            return Ok(Some(pair));
+        }
+        sees_names(self.id)?;
+        let all = keys::entries(self.id);
+        let until = keys::after_prefix(&all);
+        loop {
+            self.page = tx.scan(&self.from, &until, REMOVE_PAGE)?.into();
+            if let Some((last, _)) = self.page.back() {
+                self.from = [&last[..], &[0]].concat();
+                return Ok(self.page.pop_front());
+            }
+            if !std::mem::take(&mut self.skipped) {
+                return Ok(None);
+            }
+            // Names may have been created before the cursor since the last request.
+            self.from.clone_from(&all);
+        }
+    }
+
+    /// First key that the next request has to read.
+    fn cursor(&self) -> Vec<u8> {
+        self.page.front().map_or_else(|| self.from.clone(), |(key, _)| key.clone())
+    }
 }
 
 /// Removes a file, an empty directory, or (recursive) a tree from its leaves up: up to [`REMOVE_BATCH`] entries, then
-/// says that there is more.
+/// reports that there is more.
 pub(crate) fn remove(
     tx: &mut dyn Transaction,
     who: &Principal,
     path: &FilePath,
     recursive: bool,
+    cursors: &RemoveCursors,
     ending: &Ending<'_>,
 ) -> Result<(u64, bool)> {
     let now_ms = ending.now_ms;
@@ -41,21 +118,26 @@ pub(crate) fn remove(
         touch(tx, top.directory, 0, now_ms)?;
         return Ok((1, false));
     }
-    let mut way = vec![Level { id, inode: found, name: top.name }];
+    let mut way = vec![Level::new(id, found, top.name, cursors)];
     let mut removed = 0;
-    while let Some(level) = way.last() {
-        sees_names(level.id)?;
-        let all = keys::entries(level.id);
-        let Some((key, value)) = tx.scan(&all, &keys::after_prefix(&all), 1)?.pop() else {
-            // Empty: take it away from the directory above.
+    let pause = |way: &[Level], removed| {
+        for level in way {
+            cursors.set(level.id, level.cursor());
+        }
+        Ok((removed, true))
+    };
+    while let Some(level) = way.last_mut() {
+        let Some((key, value)) = level.next(tx)? else {
+            // Empty: remove it from the directory above.
             let level = way.pop().expect("the loop saw it");
             let above = way.last().map_or(top.directory, |level| level.id);
             drop_directory(tx, level.id, &level.inode, ending.reap_due_ms)?;
             tx.delete(&keys::entry(above, &level.name))?;
             touch(tx, above, -1, now_ms)?;
+            cursors.forget(level.id);
             removed += 1;
             if removed >= REMOVE_BATCH && !way.is_empty() {
-                return Ok((removed, true));
+                return pause(&way, removed);
             }
             continue;
         };
@@ -67,14 +149,14 @@ pub(crate) fn remove(
         let entry = inode(tx, child)?;
         who.needs_removal(&level.inode, &entry, &name.shown())?;
         if entry.is_directory() {
-            way.push(Level { id: child, inode: entry, name });
+            way.push(Level::new(child, entry, name, cursors));
             continue;
         }
         lose_name(tx, child, entry, ending)?;
         tx.delete(&key)?;
         removed += 1;
         if removed >= REMOVE_BATCH {
-            return Ok((removed, true));
+            return pause(&way, removed);
         }
     }
     Ok((removed, false))

@@ -77,6 +77,15 @@ impl PaperConnection {
         matches!(self.phase, Phase::Active { .. })
     }
 
+    /// The user of the session, and whether it is an administrator; none before the login.
+    #[must_use]
+    pub fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
+        match &self.phase {
+            Phase::Active { session, .. } => mds.session_user(session),
+            _ => None,
+        }
+    }
+
     /// The connection is gone; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
         if let Phase::HalfOpen(waiting) = &self.phase {
@@ -176,7 +185,7 @@ impl PaperConnection {
     /// Counts an attempt, and finds the user's key.
     fn claim(&self, mds: &Mds, user: &UserName, counts: bool, now_ms: u64) -> Result<Claim, Refusal> {
         if counts {
-            mds.limiter.lock().attempt(user, self.source, now_ms).map_err(Refusal::Busy)?;
+            mds.throttle(user, self.source, now_ms).map_err(Refusal::Busy)?;
         }
         Ok(mds.paper_claim(&self.listener, user)?)
     }

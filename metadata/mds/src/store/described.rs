@@ -120,6 +120,7 @@ const fn family_name(family: u8) -> &'static str {
         b'F' => "holder that is kept from writing a file",
         b'A' => "directory in which a holder is ahead",
         b'N' => "numbers of nodes reserved for a holder",
+        b'W' => "addresses that an account has logged in from",
         b'1' => "answer to a change that is done once",
         _ => "record",
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -18,6 +19,8 @@ pub struct MemoryMeta {
     commits_left: Arc<Mutex<Option<u64>>>,
     /// What the lazy commits since the last durable one replaced, one entry for each.
     unsettled: Arc<Mutex<Vec<Undo>>>,
+    /// Keys that scans of transactions stepped over.
+    visited: Arc<AtomicU64>,
 }
 
 type Undo = Vec<(Vec<u8>, Option<Vec<u8>>)>;
@@ -94,6 +97,10 @@ impl MetaStore for MemoryMeta {
         }
         Ok(())
     }
+
+    fn keys_visited(&self) -> u64 {
+        self.visited.load(Ordering::Relaxed)
+    }
 }
 
 /// Sets or removes a key; what it was.
@@ -137,8 +144,11 @@ impl Snapshot for Changes<'_> {
             return Ok(Vec::new());
         }
         let below = self.base.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)));
-        let below = below.map(|(key, value)| (key.clone(), value.clone()));
-        Ok(self.changes.scan(below, from, until, limit))
+        let mut visited = 0;
+        let below = below.map(|(key, value)| (key.clone(), value.clone())).inspect(|_| visited += 1);
+        let found = self.changes.scan(below, from, until, limit);
+        self.store.visited.fetch_add(visited, Ordering::Relaxed);
+        Ok(found)
     }
 }
 

@@ -191,6 +191,10 @@ impl MetaStore for SealedStore {
     fn answers_at_once(&self) -> bool {
         self.inner.answers_at_once()
     }
+
+    fn keys_visited(&self) -> u64 {
+        self.inner.keys_visited()
+    }
 }
 
 struct View<'a> {

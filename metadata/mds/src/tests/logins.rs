@@ -144,6 +144,58 @@ fn guesses_are_limited_per_user_known_or_not() {
     }
 }
 
+/// LOGIN_STARTs of strangers for an account, from many addresses of a few networks, as fast as they can be sent.
+fn flood(world: &mut World, name: &str, attempts: u32) -> u32 {
+    let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
+    let (start, _) = start_login(&mut world.rng, SUITE_STANDARD, &user(name), b"guess", context).unwrap();
+    let mut through = 0;
+    for n in 0..attempts {
+        let address = std::net::IpAddr::from([10, 0, (n % 20) as u8, (n / 20 % 250) as u8]);
+        let mut connection = Connection::new(CHANNEL, address.into());
+        let output = world.message(&mut connection, MessageType::LoginStart, 0, &start);
+        through += u32::from(answer::<LoginChallenge>(&output, MessageType::LoginChallenge).is_ok());
+    }
+    through
+}
+
+#[test]
+fn flood_of_strangers_does_not_keep_user_from_first_login_of_network() {
+    let mut world = World::empty();
+    let guesses = flood(&mut world, "admin", 5_000);
+    assert!(guesses <= 20 * 8, "{guesses} guesses through");
+    let home: Source = std::net::IpAddr::from([192, 0, 2, 1]).into();
+    let mut connection = Connection::new(CHANNEL, home);
+    world.login(&mut connection, "admin", b"secret").unwrap();
+    // What was learnt survives a restart, and a flood from the same network.
+    world.mds.settle().unwrap();
+    world.restart();
+    for host in 2..100 {
+        let mut connection = Connection::new(CHANNEL, std::net::IpAddr::from([192, 0, 2, host]).into());
+        let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
+        let (start, _) =
+            start_login(&mut world.rng, SUITE_STANDARD, &user("admin"), b"guess", context).unwrap();
+        world.message(&mut connection, MessageType::LoginStart, 0, &start);
+    }
+    let mut connection = Connection::new(CHANNEL, home);
+    world.login(&mut connection, "admin", b"secret").unwrap();
+}
+
+#[test]
+fn invented_names_do_not_forget_familiar_addresses() {
+    let mut world = World::empty();
+    let home: Source = std::net::IpAddr::from([192, 0, 2, 1]).into();
+    let mut connection = Connection::new(CHANNEL, home);
+    world.login(&mut connection, "admin", b"secret").unwrap();
+    let before = world.disk.dump().len();
+    for n in 0..500 {
+        flood(&mut world, &format!("invented{n}"), 2);
+    }
+    assert_eq!(world.disk.dump().len(), before, "names that do not exist are not stored");
+    flood(&mut world, "admin", 5_000);
+    let mut connection = Connection::new(CHANNEL, home);
+    world.login(&mut connection, "admin", b"secret").unwrap();
+}
+
 #[test]
 fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
     let mut world = World::empty();

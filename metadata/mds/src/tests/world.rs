@@ -188,7 +188,7 @@ impl World {
         while self.mds.tidy(self.now).unwrap() {}
         let mut gone = Vec::new();
         loop {
-            let items = self.mds.next_reap(3, self.now).unwrap();
+            let items = self.mds.next_reap(None, 3, self.now).unwrap();
             if items.is_empty() {
                 return gone;
             }

@@ -6,6 +6,8 @@
 //! counts. A copy counts when it is durable in one life of its device. Of several servers on one store the leader alone does
 //! it.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,7 +52,32 @@ impl From<DeviceError> for Stays {
 /// An object that moved.
 struct Carried {
     order: MoveOrder,
+    /// Bytes that it takes on its device.
     bytes: u64,
+}
+
+/// Bytes of an object that was copied.
+#[derive(Clone, Copy, Default)]
+struct Copy {
+    /// Holes among them.
+    length: u64,
+    /// Those that were read.
+    stored: u64,
+}
+
+/// The extents of an object that have data, read page by page: a byte far behind the others costs nothing.
+struct Extents {
+    object: ObjectRef,
+    data: VecDeque<Range<u64>>,
+    /// Up to where they were listed; the object's length when all were.
+    known: u64,
+    ended: bool,
+}
+
+impl Extents {
+    const fn new(object: ObjectRef) -> Self {
+        Self { object, data: VecDeque::new(), known: 0, ended: false }
+    }
 }
 
 /// Not more than so many bytes a second.
@@ -238,9 +265,9 @@ impl Housekeeper {
         let copied = self.copy(&order, pace).await;
         let now_ms = self.environment.now_ms();
         match copied {
-            Ok(bytes) => {
+            Ok(Copy { length, stored }) => {
                 let finished =
-                    self.blocking(|mds| mds.finish_move(&order, bytes, now_ms)).map_err(problem)?;
+                    self.blocking(|mds| mds.finish_move(&order, length, now_ms)).map_err(problem)?;
                 if !finished {
                     return Err(Stays::InUse);
                 }
@@ -250,7 +277,7 @@ impl Housekeeper {
                 {
                     tracing::debug!(object = %order.from.object, %error, "an object that moved is not removed yet");
                 }
-                Ok(Some(Carried { order, bytes }))
+                Ok(Some(Carried { order, bytes: stored }))
             }
             Err(stays) => {
                 self.blocking(|mds| mds.abandon_move(&order, now_ms)).map_err(problem)?;
@@ -259,8 +286,8 @@ impl Housekeeper {
         }
     }
 
-    /// Copies an object, durably; gives its bytes.
-    async fn copy(&self, order: &MoveOrder, pace: &mut Pace) -> Result<u64, Stays> {
+    /// Copies an object, durably: the extents that have data, whatever its length.
+    async fn copy(&self, order: &MoveOrder, pace: &mut Pace) -> Result<Copy, Stays> {
         let begun = Instant::now();
         let fenced = |mds: &Mds| mds.is_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
         while !self.blocking(fenced)? {
@@ -269,49 +296,78 @@ impl Housekeeper {
             }
             sleep(FENCE_LOOK_EVERY).await;
         }
-        let mut offset = 0u64;
-        // Where what was written ends: zeros at the end of a chunk's length are a hole of the copy too.
-        let mut written = 0u64;
-        let mut life = None;
-        loop {
-            let read = CopyStep::Read { offset, length: CHUNK };
-            let data = match self.step(order.from, read, Purpose::CopyFrom(order.from.object)).await? {
-                Copied::Data(data) => data,
-                // Nobody wrote to it yet: it is made when somebody does, in the new place.
-                Copied::Missing if offset == 0 && !order.filled => return Ok(0),
-                _ => return Err(Stays::Problem("an object that a file needs is not there".to_owned())),
-            };
-            let (length, purpose) = (data.len(), Purpose::CopyTo(order.to.object));
-            if offset == 0 {
-                // Before the first byte: whatever is written is of a life that is known.
-                self.step(order.to, CopyStep::Create, purpose).await?;
-                life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
-            }
-            pace.take(length).await;
-            let hole = data.iter().all(|byte| *byte == 0);
-            if !hole {
-                let data = Bytes::from(data);
-                self.step(order.to, CopyStep::Write { offset, data }, purpose).await?;
-            }
-            offset += length as u64;
-            if !hole {
-                written = offset;
-            }
-            if length < CHUNK {
-                break;
-            }
+        let mut extents = Extents::new(order.from);
+        // Nobody wrote to it yet: it is made when somebody does, in the new place.
+        if !self.list_extents(&mut extents, order.filled).await? {
+            return Ok(Copy::default());
         }
         let purpose = Purpose::CopyTo(order.to.object);
-        if written < offset {
+        // Before the first byte: whatever is written is of a life that is known.
+        self.step(order.to, CopyStep::Create, purpose).await?;
+        let life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
+        // Where what was written ends: zeros at the end of a chunk's length are a hole of the copy too.
+        let (mut written, mut stored) = (0u64, 0u64);
+        while let Some(chunk) = self.next_chunk(&mut extents).await? {
+            let data = self.read_chunk(order.from, &chunk).await?;
+            pace.take(data.len()).await;
+            stored += data.len() as u64;
+            if data.iter().any(|byte| *byte != 0) {
+                let data = Bytes::from(data);
+                self.step(order.to, CopyStep::Write { offset: chunk.start, data }, purpose).await?;
+                written = chunk.end;
+            }
+        }
+        let length = extents.known;
+        if written < length {
             // It is as long as the old one.
-            let last = CopyStep::Write { offset: offset - 1, data: Bytes::from_static(&[0]) };
+            let last = CopyStep::Write { offset: length - 1, data: Bytes::from_static(&[0]) };
             self.step(order.to, last, purpose).await?;
         }
         self.step(order.to, CopyStep::Flush, purpose).await?;
         if Some(self.step(order.to, CopyStep::Life, purpose).await?) != life {
             return Err(Stays::Problem("a device restarted while it was written to".to_owned()));
         }
-        Ok(offset)
+        Ok(Copy { length, stored })
+    }
+
+    /// Reads the next page of an object's extents; false if nobody made the object. `filled`: a file needs it.
+    async fn list_extents(&self, extents: &mut Extents, filled: bool) -> Result<bool, Stays> {
+        let at = extents.object;
+        let map = CopyStep::Map { offset: extents.known };
+        match self.step(at, map, Purpose::CopyFrom(at.object)).await? {
+            Copied::Extents { data, next } => {
+                extents.data.extend(data);
+                extents.ended = next.is_none();
+                extents.known = next.unwrap_or(extents.known);
+                Ok(true)
+            }
+            Copied::Missing if extents.known == 0 && !filled => Ok(false),
+            _ => Err(Stays::Problem("an object that a file needs is not there".to_owned())),
+        }
+    }
+
+    /// Returns the next bytes with data, one command of them at most; none at the object's end.
+    async fn next_chunk(&self, extents: &mut Extents) -> Result<Option<Range<u64>>, Stays> {
+        while extents.data.is_empty() && !extents.ended {
+            self.list_extents(extents, true).await?;
+        }
+        let Some(first) = extents.data.front_mut() else { return Ok(None) };
+        let chunk = first.start..first.end.min(first.start.saturating_add(CHUNK as u64));
+        first.start = chunk.end;
+        if first.is_empty() {
+            extents.data.pop_front();
+        }
+        Ok(Some(chunk))
+    }
+
+    async fn read_chunk(&self, at: ObjectRef, chunk: &Range<u64>) -> Result<Vec<u8>, Stays> {
+        let length = usize::try_from(chunk.end - chunk.start).unwrap_or(CHUNK);
+        let read = CopyStep::Read { offset: chunk.start, length };
+        match self.step(at, read, Purpose::CopyFrom(at.object)).await? {
+            Copied::Data(data) if data.len() == length => Ok(data),
+            Copied::Data(_) => Err(Stays::Problem("an object is shorter than its extents".to_owned())),
+            _ => Err(Stays::Problem("an object that a file needs is not there".to_owned())),
+        }
     }
 
     async fn step(&self, at: ObjectRef, step: CopyStep, purpose: Purpose) -> Result<Copied, DeviceError> {

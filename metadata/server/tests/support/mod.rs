@@ -185,7 +185,7 @@ impl Devices for FakeDevices {
         credential: Credential,
     ) -> DeviceFuture<'a, Copied> {
         Box::pin(async move {
-            if let CopyStep::Read { .. } = step {
+            if let CopyStep::Map { .. } | CopyStep::Read { .. } = step {
                 self.answer(device, &credential, Permissions::READ)?;
                 return Ok(Copied::Missing);
             }

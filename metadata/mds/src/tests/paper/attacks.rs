@@ -149,13 +149,13 @@ fn half_open_logins_have_so_many_places_and_no_more() {
     let mut held = Vec::new();
     for _ in 0..HALF_OPEN_MAX {
         // Patient enough for the limiter.
-        paper.world.now += 12_000;
+        paper.world.now += 60_000;
         let mut connection = paper.connect();
         paper.half_open(&mut connection);
         held.push(connection);
     }
     assert_eq!(paper.listener.held().0, HALF_OPEN_MAX);
-    paper.world.now += 12_000;
+    paper.world.now += 60_000;
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let mut connection = paper.connect();
     let output = paper.message(&mut connection, PaperType::Init, &init);

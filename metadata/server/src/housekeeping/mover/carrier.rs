@@ -11,7 +11,7 @@ use sealstone_mds::{Begun, CarryOrder, Mds, MdsError, Purpose};
 use sealstone_mds_protocol::{InodeId, Layout, ObjectRef};
 use tokio::time::{Instant, sleep};
 
-use super::{CHUNK, FENCE_LOOK_EVERY, Housekeeper, Pace, Stays};
+use super::{Extents, FENCE_LOOK_EVERY, Housekeeper, Pace, Stays};
 use crate::devices::{Copied, CopyStep};
 
 /// Between two looks at the marks.
@@ -166,31 +166,29 @@ impl Housekeeper {
         Ok(bytes)
     }
 
-    /// All old objects side by side, each to its end: so a file is copied from its beginning to its end.
+    /// Copies the extents of all old objects, those with the lowest offset in their object first: so a file is copied from
+    /// its beginning to its end, and holes cost nothing.
     async fn copy_bytes(&self, copying: &mut Copying<'_>, pace: &mut Pace) -> Result<u64, Stays> {
-        let (order, mut bytes, mut offset) = (copying.order, 0, 0);
-        let mut going: Vec<usize> = (0..order.from.width()).collect();
-        while !going.is_empty() {
-            let mut goes_on = Vec::with_capacity(going.len());
-            for index in going {
-                self.check_wanted(copying)?;
-                let at = order.from.objects()[index];
-                let read = CopyStep::Read { offset, length: CHUNK };
-                let data = match self.step(at, read, Purpose::CopyFrom(at.object)).await? {
-                    Copied::Data(data) => data,
-                    // Nobody wrote to it: all of it is a hole.
-                    Copied::Missing if offset == 0 && !order.filled[index] => continue,
-                    _ => return Err(Stays::Problem("an object that a file needs is not there".to_owned())),
-                };
-                let length = data.len();
-                bytes += length as u64;
-                self.write_piece(copying, (index, offset), Bytes::from(data), pace).await?;
-                if length == CHUNK {
-                    goes_on.push(index);
-                }
+        let (order, mut bytes) = (copying.order, 0);
+        let mut going = Vec::with_capacity(order.from.width());
+        for (index, object) in order.from.objects().iter().enumerate() {
+            let mut extents = Extents::new(*object);
+            // Nobody wrote to one that is missing: all of it is a hole.
+            if self.list_extents(&mut extents, order.filled[index]).await?
+                && let Some(chunk) = self.next_chunk(&mut extents).await?
+            {
+                going.push((index, extents, chunk));
             }
-            going = goes_on;
-            offset += CHUNK as u64;
+        }
+        while let Some(first) = (0..going.len()).min_by_key(|at| going[*at].2.start) {
+            self.check_wanted(copying)?;
+            let (index, mut extents, chunk) = going.swap_remove(first);
+            let data = self.read_chunk(extents.object, &chunk).await?;
+            bytes += data.len() as u64;
+            self.write_piece(copying, (index, chunk.start), Bytes::from(data), pace).await?;
+            if let Some(chunk) = self.next_chunk(&mut extents).await? {
+                going.push((index, extents, chunk));
+            }
         }
         Ok(bytes)
     }
