@@ -160,15 +160,17 @@ options! {
     time: String, "SEALSTONE_OSD_TIME", "\"mds.example.org:123\"";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
-    /// iSCSI connections at once; one more is closed at once.
+    /// iSCSI connections at once after their login; beyond, the account or address with the most loses its oldest.
     connections_max: usize, "SEALSTONE_OSD_CONNECTIONS_MAX", "256";
     /// iSCSI connections at once from one address (IPv6: one /64); by default all but a sixteenth of connections_max.
     connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "240";
     /// iSCSI connections a second from one address that are taken, after four times as many at once; faster ones are
     /// reset at once.
     connects_per_address_s_max: NonZeroU32, "SEALSTONE_OSD_CONNECTS_PER_ADDRESS_S_MAX", "128";
-    /// iSCSI connections at once from one address whose login is not over.
+    /// iSCSI connections at once from one address whose login is not over; one more closes the oldest.
     logins_per_address_max: NonZeroUsize, "SEALSTONE_OSD_LOGINS_PER_ADDRESS_MAX", "64";
+    /// Audit log at most, in MiB, all its files together; beyond, the largest principals lose their oldest records.
+    audit_mib_max: u64, "SEALSTONE_OSD_AUDIT_MIB_MAX", "256";
     /// Memory for data in flight over all connections, in MiB.
     buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
     /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.
@@ -254,8 +256,10 @@ options! {
     insecure_time: bool, "SEALSTONE_MDS_INSECURE_TIME", "false";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_MDS_METRICS", "\"127.0.0.1:9270\"";
-    /// Client connections at once; one more is closed at once.
+    /// Client connections at once after their login; beyond, the user with the most loses the oldest.
     connections_max: usize, "SEALSTONE_MDS_CONNECTIONS_MAX", "1024";
+    /// Audit log at most, in MiB, all its files together; beyond, the largest users lose their oldest records.
+    audit_mib_max: u64, "SEALSTONE_MDS_AUDIT_MIB_MAX", "1024";
     /// Seconds from the start of a connection until its login must be over.
     login_s_max: u64, "SEALSTONE_MDS_LOGIN_S_MAX", "30";
     /// Seconds that a frame may take to arrive once it has begun, and an answer to be taken.

@@ -4,6 +4,10 @@ use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::log_limit::{LineLimit, LineWriter};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,11 +28,14 @@ pub(crate) fn start(format: LogFormat, default_filter: &str) {
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(true);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(move || LineWriter { out: io::stderr(), json })
+        .with_target(true);
+    let limited = tracing_subscriber::registry().with(filter).with(LineLimit::default());
     // A second start (several daemons in one process) keeps the first one's settings.
     let _ = if json {
-        lines.json().flatten_event(true).try_init()
+        limited.with(lines.json().flatten_event(true)).try_init()
     } else {
-        lines.with_ansi(io::stderr().is_terminal()).try_init()
+        limited.with(lines.with_ansi(io::stderr().is_terminal())).try_init()
     };
 }

@@ -2,12 +2,34 @@
 
 use std::fmt::Write as _;
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
-use tokio::net::TcpListener;
+use sealstone_channel::{Admission, AdmissionLimits, Ticket};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Connections of the port. All of them are before a login, since there is none.
+const ADMISSION: AdmissionLimits = AdmissionLimits {
+    pending_max: 64,
+    pending_per_network_max: 48,
+    pending_per_address_max: 32,
+    pending_local_max: 64,
+    active_max: 0,
+    active_per_address_max: 0,
+    active_reserved: 0,
+};
+/// Longest life of a connection; a client that wants more pages connects again.
+const CONNECTION_MAX: Duration = Duration::from_secs(60);
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a sample counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +134,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     observed: Arc<dyn Observed>,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let for_metrics = Arc::clone(&observed);
     let router = Router::new()
         .route(
@@ -135,7 +157,91 @@ pub(crate) async fn serve(
                 }
             }),
         );
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+    axum::serve(Bounded::new(listener), router).with_graceful_shutdown(shutdown).await
+}
+
+/// A listener whose connections have a share and a longest life, so that silent ones keep nobody out.
+struct Bounded {
+    listener: TcpListener,
+    admission: Arc<Admission>,
+}
+
+impl Bounded {
+    fn new(listener: TcpListener) -> Self {
+        Self { listener, admission: Admission::new(ADMISSION) }
+    }
+}
+
+impl axum::serve::Listener for Bounded {
+    type Io = BoundedStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (BoundedStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    let ticket = self.admission.enter(peer.ip().into());
+                    let mut evicted = ticket.evicted();
+                    let end = Box::pin(async move {
+                        let evicted = evicted.wait_for(|evicted| *evicted);
+                        _ = tokio::time::timeout(CONNECTION_MAX, evicted).await;
+                    });
+                    return (BoundedStream { stream, end: Some(end), _ticket: ticket }, peer);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "metrics port: accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection of a [`Bounded`] listener: its stream fails when its place or its time is used up.
+struct BoundedStream {
+    stream: TcpStream,
+    /// Completes when the connection is to be closed; none from then on.
+    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    _ticket: Ticket,
+}
+
+impl BoundedStream {
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.end.as_mut().is_some_and(|end| end.as_mut().poll(cx).is_ready()) {
+            self.end = None;
+        }
+        if self.end.is_none() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+}
+
+impl AsyncRead for BoundedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_end(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for BoundedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_end(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 #[cfg(test)]

@@ -80,3 +80,14 @@ pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientCon
     let connection = ClientConnection::new(Arc::new(gullible(protocols)), name).expect("a connection");
     StreamOwned::new(connection, TcpStream::connect(address).expect("the port is open"))
 }
+
+/// A TLS connection to a metadata server over a stream that is open already.
+///
+/// # Panics
+/// Never, if the name below is one.
+#[must_use]
+pub fn over(stream: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
+    let name = ServerName::try_from("mds.example").expect("a name");
+    let config = Arc::new(gullible(&[b"osd-mds/1".to_vec()]));
+    StreamOwned::new(ClientConnection::new(config, name).expect("a connection"), stream)
+}

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{System, run_with_input, text};
+use sealstone_client::Client;
+use sealstone_tests::{Signal, System, run_with_input, text};
 use serde_json::Value;
 
 /// How long a record may take until it is in the file.
@@ -115,4 +116,85 @@ fn a_rotated_log_is_begun_anew_by_both_daemons() {
         assert_eq!(fs::metadata(&log).expect("there").permissions().mode() & 0o777, 0o600);
         assert_eq!(records(&old).len(), count, "{daemon}: nothing is written to the old one");
     }
+}
+
+fn counted(records: &[Value]) -> u64 {
+    records.iter().map(|record| record["count"].as_u64().unwrap_or(1)).sum()
+}
+
+/// Refused requests with the longest paths, as fast as one user can send them: few bytes, each request counted, and
+/// another user's records are whole.
+#[test]
+fn flood_of_refused_requests_writes_little_and_counts_all() {
+    const FLOOD: u64 = 4000;
+    let mut system = System::start_with_mds(1, "1G", &[], &["--metrics", "127.0.0.1:0"]);
+    let log = system.path("mds").join("audit.jsonl");
+    let path = format!("/{}", vec!["x".repeat(200); 19].join("/"));
+    let secret = fs::read_to_string(system.path("mds").join("admin-secret")).expect("readable");
+    let (address, pin) = (system.mds().field("address").to_owned(), system.mds().field("pin").to_owned());
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let pin = pin.parse().expect("a pin");
+        let client = Client::connect(&address, pin, "admin", secret.trim_end().as_bytes()).await;
+        let client = client.expect("the password is right");
+        let mut requests = tokio::task::JoinSet::new();
+        let client = std::sync::Arc::new(client);
+        for _ in 0..8 {
+            let (client, path) = (client.clone(), path.clone());
+            requests.spawn(async move {
+                for _ in 0..FLOOD / 8 {
+                    assert!(client.remove(&path, false).await.is_err());
+                }
+            });
+        }
+        requests.join_all().await;
+    });
+    let secret = private(&system, "alice-password", "correct horse battery\n");
+    system.run(&["user", "add", "alice", "--password-file", text(&secret)]).ok();
+    let metrics = system.mds().field("metrics").to_owned();
+    let (_, page) = sealstone_tests::get(&metrics, "/metrics");
+    assert!(page.contains("sealstone_mds_audit_suppressed_total"), "{page}");
+    assert_eq!(system.end_mds(Signal::Terminate), 0);
+    let records = records(&log);
+    let removals: Vec<Value> =
+        records.iter().filter(|record| record["action"] == "Remove").cloned().collect();
+    assert_eq!(counted(&removals), FLOOD);
+    assert!(removals.len() < 1_200, "{} lines", removals.len());
+    assert!(records.iter().any(|record| record["subject"] == "alice"));
+    let bytes = fs::metadata(&log).expect("there").len();
+    assert!(bytes < 1 << 20, "{bytes} bytes");
+}
+
+/// Records that a full disk did not take are counted over a restart, and reported by metric, log line and next record.
+#[test]
+fn records_lost_on_a_full_disk_are_counted_and_reported() {
+    let mut system = System::start_with_mds(1, "1G", &[], &["--metrics", "127.0.0.1:0"]);
+    let log = system.path("mds").join("audit.jsonl");
+    // A file system that is full from one moment to the next, without the rights to mount one.
+    fs::rename(&log, system.path("audit-before")).expect("moved");
+    std::os::unix::fs::symlink("/dev/full", &log).expect("linked");
+    let lost = |system: &System| {
+        let (_, page) = sealstone_tests::get(system.mds().field("metrics"), "/metrics");
+        let line = page.lines().find(|line| line.starts_with("sealstone_mds_audit_lost_total "));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("the metric")
+    };
+    let start = Instant::now();
+    for n in 0.. {
+        // The work itself goes on.
+        system.run(&["mkdir", &format!("/d{n}")]).ok();
+        if lost(&system) > 0 {
+            break;
+        }
+        assert!(start.elapsed() < WRITTEN_MAX, "nothing is lost");
+    }
+    let (status, _) = sealstone_tests::get(system.mds().field("metrics"), "/healthz");
+    assert_eq!(status, 503);
+    system.end_mds(Signal::Kill);
+    system.start_mds();
+    let counted = lost(&system);
+    assert!(counted > 0, "the count survives the process");
+    fs::remove_file(&log).expect("removed");
+    system.run(&["mkdir", "/after"]).ok();
+    let record = find(&log, "the loss", |record| record["verdict"] == "lost");
+    assert!(record["count"].as_u64() >= Some(counted) && record["since_ms"].is_u64(), "{record}");
+    find(&log, "what followed", |record| record["subject"] == "/after");
 }

@@ -307,3 +307,40 @@ fn a_stolen_file_does_not_get_around_tls() {
     assert!(sink.is_empty());
     assert_eq!(file.delegated.grants[0].method, Method::AllData);
 }
+
+/// A byte far behind the others costs a drain nothing, and a capability file that was revoked does not hold it up.
+#[test]
+fn drain_copies_extents_though_capability_file_was_revoked() {
+    let system = System::start(2);
+    put(&system, "/data", &content(100_000));
+    let cap = system.path("a.cap");
+    // Without a range: the right to write wherever the object may have bytes.
+    system.run(&["cap", "issue", "--read", "--write", "--until", "50m", "/data", "-o", text(&cap)]).ok();
+    let file = load(&cap);
+    let object = file.delegated.grants[0].object.object;
+    let data = bytes::Bytes::from_static(b"sixteen bytes...");
+    operate(&file, 0, Operation::Write { object, offset: 1 << 49, data }).expect("allowed");
+    let stat = system.run(&["--json", "stat", "/data"]).ok().json();
+    let device = stat["placement"]["objects"][0]["name"].as_str().expect("a name").to_owned();
+    system.run(&["osd", "drain", &device, "--wait", "3"]).fails(1).says(&["in use"]);
+    system.run(&["revoke", "--object", "/data"]).ok();
+    system.run(&["osd", "drain", &device, "--wait", "100"]).ok();
+    assert!(system.run(&["cat", "/data"]).ok().stdout == content(100_000));
+    let moved = system.run(&["--json", "stat", "/data"]).ok().json();
+    assert_ne!(moved["placement"]["objects"][0]["name"], device.as_str());
+    assert!(operate(&file, 0, read(object, 0, 1)).is_err(), "the file opens nothing any more");
+}
+
+/// A device that is being drained is added again, at the same URL: that is done at once, and says what it is.
+#[test]
+fn add_osd_of_draining_device_succeeds() {
+    let system = System::start(2);
+    system.run(&["osd", "drain", "osd0", "--wait", "100"]).ok();
+    let url = system.osd(0).field("url").to_owned();
+    let key = system.path("osd0.key");
+    system.run(&["mds", "add-osd", &url, "--key", text(&key)]).ok().says(&["being drained"]);
+    assert_eq!(
+        system.run(&["osd", "drain", "osd0", "--show"]).ok().text().matches("no file is on it").count(),
+        1
+    );
+}

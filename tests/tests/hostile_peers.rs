@@ -2,15 +2,20 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sealstone_mds_protocol::login::{KE1_BYTES, LoginError, LoginErrorCode, LoginStart, SUITE_STANDARD};
+use sealstone_mds_protocol::{
+    HEADER_BYTES as HEADER_LENGTH, MessageType, UserName, decode_message, encode_message,
+};
 use sealstone_tests::initiator::{HEADER_BYTES, Initiator, header, login, ping};
-use sealstone_tests::{Daemon, System, run_with_input, tls};
+use sealstone_tests::{Daemon, System, get, run_with_input, text, tls};
 
 /// Connections to a device in the flood, and threads that make them.
 const DEVICE_CONNECTIONS: usize = 10_000;
-/// And to the metadata server, of which it takes 512 at a time from one address.
+/// And to the metadata server, which keeps 128 at a time from one address before their login.
 const MDS_CONNECTIONS: usize = 10_000;
 const FLOODERS: usize = 16;
 /// A flood must be over within this; generous, because tests share two cores.
@@ -259,20 +264,104 @@ fn ten_thousand_connections_leave_no_trace_on_a_device() {
     served.serves_others();
 }
 
-/// At the limit one more is closed at once, and a place that becomes free is free.
+/// A TCP connection from a loopback address of its own, as another machine would have.
+fn connect_from(source: &str, address: &str) -> std::io::Result<TcpStream> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(format!("{source}:0").parse().expect("an address"))?;
+        socket.connect(address.parse().expect("an address")).await?.into_std()
+    })?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Connections that send nothing, as many as are taken.
+fn silent(count: usize, sources: &[&str], address: &str) -> Vec<TcpStream> {
+    let sources = sources.iter().cycle().take(count);
+    sources.filter_map(|source| connect_from(source, address).ok()).collect()
+}
+
+/// 600 connections that send nothing, from each of two addresses, keep nobody out of the metadata server or a device.
 #[test]
-fn the_limit_of_connections_holds() {
-    let served = Served::start(&["--connections-max", "12"]);
+fn silent_connections_keep_nobody_out() {
+    let served = Served::start(&["--connections-max", "64"]);
+    for daemon in [served.system.mds(), served.system.osd(0)] {
+        let address = daemon.field("address").to_owned();
+        let silent = silent(1200, &["127.0.0.2", "127.0.0.3"], &address);
+        assert!(silent.len() >= 400, "{} connections were taken", silent.len());
+        served.system.run(&["cat", "/file"]).ok();
+        served
+            .system
+            .run(&[
+                "login",
+                "admin",
+                "--cluster",
+                text(&served.system.cluster()),
+                "--password-file",
+                text(&served.system.path("mds").join("admin-secret")),
+            ])
+            .ok();
+        drop(silent);
+    }
+    served.serves_others();
+}
+
+/// Guesses at an account from several networks do not delay its user's first login from another one.
+#[test]
+fn login_flood_does_not_keep_user_out() {
+    let served = Served::start(&[]);
+    let address = served.system.mds().field("address").to_owned();
+    let password = served.system.path("alice-password");
+    std::fs::write(&password, "correct horse battery\n").expect("written");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("narrowed");
+    served.system.run(&["user", "add", "alice", "--password-file", text(&password)]).ok();
+    // No valid point: the attempt counts all the same.
+    let user = UserName::new("alice").expect("a name");
+    let start = LoginStart { suite: SUITE_STANDARD, user, capabilities: 0, ke1: [0xFF; KE1_BYTES] };
+    let frame = encode_message(MessageType::LoginStart, 0, &start).expect("a frame");
+    let mut limited = 0;
+    for n in 0..160u32 {
+        let source = format!("127.{}.{}.9", 1 + n % 8, n / 80);
+        let mut peer = tls::over(connect_from(&source, &address).expect("the port is open"));
+        if peer.write_all(&frame).and_then(|()| peer.flush()).is_err() {
+            continue;
+        }
+        let mut answer = Vec::new();
+        let _ = peer.read_to_end(&mut answer);
+        let error = answer.get(HEADER_LENGTH..).map(decode_message::<LoginError>);
+        limited += u32::from(matches!(error, Some(Ok(error)) if error.code == LoginErrorCode::Busy));
+    }
+    assert!(limited >= 40, "{limited} attempts were limited");
+    let (cluster, session) = (served.system.cluster(), served.system.path("alice.toml"));
+    let login = ["login", "alice", "--cluster", text(&cluster), "--password-file", text(&password)];
+    let mut command = served.system.command(&login);
+    command.env("SEALSTONE_SESSION", session);
+    run_with_input(command, b"").ok();
+    served.serves_others();
+}
+
+/// Silent connections to the metrics port, which has no login, keep no scraper out.
+#[test]
+fn silent_connections_do_not_close_the_metrics_port() {
+    let flags = ["--metrics", "127.0.0.1:0"];
+    let system = System::start_with_mds(1, "1G", &flags, &flags);
+    for daemon in [system.mds(), system.osd(0)] {
+        let address = daemon.field("metrics").to_owned();
+        let silent = silent(600, &["127.0.0.2"], &address);
+        assert_eq!(get(&address, "/healthz"), (200, "ok\n".to_owned()));
+        drop(silent);
+    }
+}
+
+/// A silent connection beyond the share of its address closes the oldest one, and places become free again.
+#[test]
+fn share_of_an_address_closes_its_oldest_connection() {
+    let served = Served::start(&["--logins-per-address-max", "12"]);
     let (address, _) = served.device();
-    let mut held: Vec<TcpStream> =
-        (0..12).map(|_| TcpStream::connect(&address).expect("the port is open")).collect();
-    let start = Instant::now();
-    // The metadata server holds one place, so at the latest the last of these is turned away.
-    let mut last = TcpStream::connect(&address).expect("the system takes it");
-    closes(&mut last, Duration::from_secs(5));
-    assert!(start.elapsed() < Duration::from_secs(5));
+    let mut held = silent(13, &["127.0.0.9"], &address);
+    closes(&mut held[0], Duration::from_secs(5));
     held.clear();
-    std::thread::sleep(Duration::from_millis(200));
     served.serves_others();
 }
 

@@ -102,3 +102,25 @@ fn one_process_shows_all_its_devices_on_one_page() {
     assert!(found.contains_key("sealstone_mds_requests_total"));
     assert_eq!(up.end(Signal::Terminate), 0);
 }
+
+/// A recursive removal steps over each key a few times, however many names there are.
+#[test]
+fn recursive_removal_visits_linear_keys() {
+    const DIRECTORIES: u64 = 1500;
+    let flags = ["--metrics", "127.0.0.1:0"];
+    let system = System::start_with_mds(1, "1G", &[], &flags);
+    system.run(&["mkdir", "/t"]).ok();
+    for part in 0..DIRECTORIES / 500 {
+        let names: Vec<String> = (0..500).map(|name| format!("/t/d{}", part * 500 + name)).collect();
+        let arguments: Vec<&str> = std::iter::once("mkdir").chain(names.iter().map(String::as_str)).collect();
+        system.run(&arguments).ok();
+    }
+    let visited = || {
+        let (_, page) = get(system.mds().field("metrics"), "/metrics");
+        sum(&families(&page), "sealstone_mds_store_keys_visited_total")
+    };
+    let before = visited();
+    system.run(&["rm", "-r", "/t"]).ok();
+    let visited = visited() - before;
+    assert!(visited < 40 * DIRECTORIES, "{visited} keys for {DIRECTORIES} names");
+}

@@ -33,6 +33,17 @@ struct Line {
     time_ms: u64,
     principal: Option<String>,
     verdict: String,
+    /// Records that the line stands for.
+    count: Option<u64>,
+}
+
+/// What a device's log says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gaps {
+    /// Lines that were not understood.
+    strange: u64,
+    /// Records that the disk did not take.
+    lost: u64,
 }
 
 const fn kind(kind: IssueKind) -> &'static str {
@@ -57,24 +68,36 @@ fn permissions(entry: &IssueEntry) -> Vec<&'static str> {
     Permissions::NAMES.iter().filter(|(one, _)| held.contains(*one)).map(|(_, name)| *name).collect()
 }
 
-/// Reads a device's log line by line; what is no line of it is counted.
-fn read(path: &Path, uses: &mut BTreeMap<String, Uses>) -> Outcome<u64> {
+/// Reads a device's log and its older segments.
+fn read_all(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outcome<()> {
+    for (_, segment) in crate::daemon::audit_segments(path) {
+        read(&segment, uses, gaps)?;
+    }
+    read(path, uses, gaps)
+}
+
+/// Reads a file of a device's log line by line.
+fn read(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outcome<()> {
     let at = |error: std::io::Error| Failure::from(error).at(path.display());
     let mut input = BufReader::new(File::open(path).map_err(at)?);
-    let (mut line, mut strange) = (Vec::new(), 0);
+    let mut line = Vec::new();
     loop {
         line.clear();
         if (&mut input).take(LINE_MAX).read_until(b'\n', &mut line).map_err(at)? == 0 {
-            return Ok(strange);
+            return Ok(());
         }
-        let Ok(Line { time_ms, principal, verdict }) = serde_json::from_slice(&line) else {
-            strange += 1;
+        let Ok(Line { time_ms, principal, verdict, count }) = serde_json::from_slice(&line) else {
+            gaps.strange += 1;
             continue;
         };
+        let count = count.unwrap_or(1);
+        if verdict == "lost" {
+            gaps.lost = gaps.lost.saturating_add(count);
+        }
         let Some(of) = principal.and_then(|principal| uses.get_mut(&principal)) else { continue };
         match verdict.as_str() {
-            "done" => of.done += 1,
-            "refused" => of.refused += 1,
+            "done" => of.done += count,
+            "refused" => of.refused += count,
             _ => {}
         }
         of.last_ms = of.last_ms.max(time_ms);
@@ -92,9 +115,15 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> O
         .map_err(|error| Failure::from(error).at(object))?;
     let given = entries.iter().filter(|entry| entry.kind != IssueKind::Refused);
     let mut uses: BTreeMap<String, Uses> = given.map(|entry| (principal(entry), Uses::default())).collect();
-    let mut strange = 0;
+    let mut gaps = Gaps::default();
     for path in device_log {
-        strange += read(path, &mut uses)?;
+        read_all(path, &mut uses, &mut gaps)?;
+    }
+    let Gaps { strange, lost } = gaps;
+    if lost > 0 {
+        output.remark(format!(
+            "{lost} records of the devices' logs were lost, as the disk was full; lines with the verdict \"lost\" say when"
+        ));
     }
     if strange > 0 {
         output.remark(format!("{strange} lines of the devices' logs were not understood"));
@@ -102,7 +131,7 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> O
     let known = (known_since_ms != u64::MAX).then_some(known_since_ms);
     let has_logs = !device_log.is_empty();
     let value: Vec<_> = entries.iter().map(|entry| told(entry, &uses, has_logs)).collect();
-    let value = json!({ "object": object, "known_since_ms": known, "entries": value });
+    let value = json!({ "object": object, "known_since_ms": known, "lost": lost, "entries": value });
     match known {
         Some(known) if known > since_ms => {
             output.remark(format!("the record begins at {} UTC; what was before is not known", utc(known)));

@@ -1,14 +1,13 @@
 //! The audit log of a daemon: one JSON object a line, appended to `audit.jsonl` in the daemon's folder.
 //!
-//! Does: format on the caller's thread, write on a thread of its own, notice that the file was moved away and begin a
-//! new one. Does not: rotate; `logrotate`, or `mv`, does.
-//! Contract: records about principals that are known are written one by one, in order; those about whoever has proven
-//! nothing are put together (`strangers`). When the writer falls [`QUEUE_RECORDS_MAX`] behind, whoever records waits for
-//! it: a record is never dropped while the daemon serves. A disk that refuses the log shows in `/healthz`.
+//! Does: format on the caller's thread, write on a thread of its own, rotate, follow a file that was moved away.
+//! Contract: a line has at most [`LINE_BYTES_MAX`] bytes; longer texts are cut, with their length and a digest. Records of a
+//! principal are written one by one, in order, while its share lasts (`audit_shares`); those about unauthenticated peers are
+//! put together (`strangers`). Each record beyond is in the `count` of a line. All files together are bounded, and no
+//! principal pushes out the records of others (`audit_file`). When the writer falls [`QUEUE_RECORDS_MAX`] behind, the caller
+//! waits for it. Records that the disk does not take are counted durably; the next line that can be written has the count.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,30 +16,55 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sealstone_device::audit::{AuditRecord, AuditSink};
+use sealstone_device::audit::{AuditRecord, AuditSink, Verdict};
 use sealstone_target::{Refused, Watcher};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
+use super::audit_file::{AuditFile, Lost};
+use super::audit_shares::{About, Shares};
 use super::now_ms;
 use super::osd::medium_hint;
 use super::strangers::{Kind, Others, Strangers, Told};
 use crate::failure::{Failure, Outcome};
 
-/// Records under way between commands and the writer; about 300 bytes each.
+/// Records under way between commands and the writer; at most [`LINE_BYTES_MAX`] each.
 const QUEUE_RECORDS_MAX: usize = 4096;
+
+/// Bytes of a line at most: two texts of [`TEXT_BYTES_MAX`], each byte escaped, and the rest.
+#[cfg(test)]
+const LINE_BYTES_MAX: usize = 4096;
+
+/// Bytes of a text that a client chose, such as a path; a longer one is cut.
+const TEXT_BYTES_MAX: usize = 256;
+/// Bytes of it that stay then, before its length and digest.
+const TEXT_BYTES_KEPT: usize = 192;
 
 /// Rest of the writer after each write. Whoever records meanwhile need not wake it, which would cost a command more
 /// than the record itself.
 const REST: Duration = Duration::from_millis(1);
 
-/// How often the writer looks whether the file still has its name, and what strangers did meanwhile.
+/// How often the writer looks whether the file still has its name, and writes what was counted together meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A text as it is written: cut if it is long, with its length and a digest that tells it from others.
+fn bounded(text: &str) -> Cow<'_, str> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return Cow::Borrowed(text);
+    }
+    let kept = text.floor_char_boundary(TEXT_BYTES_KEPT);
+    let digest: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Cow::Owned(format!("{}... ({} bytes, sha256 {digest})", &text[..kept], text.len()))
+}
+
+/// Hexadecimal digits of a session in front of a principal that the metadata server issues.
+pub(super) const SESSION_DIGITS: usize = 32;
 
 /// One line of a device's log.
 #[derive(Serialize)]
 struct Line<'a> {
     time_ms: u64,
-    principal: String,
+    principal: &'a str,
     nexus: u64,
     initiator: &'a str,
     action: &'a str,
@@ -102,20 +126,34 @@ struct Crowd<'a> {
     count: u64,
 }
 
-/// Records of those who have proven nothing, and since when the log is open: clocks that are set do not disturb it.
-struct Outside {
+/// One line about records that the disk did not take.
+#[derive(Serialize)]
+struct LostLine {
+    time_ms: u64,
+    action: &'static str,
+    verdict: &'static str,
+    count: u64,
+    since_ms: u64,
+    until_ms: u64,
+}
+
+/// Records that are put together, and since when the log is open: clocks that are set do not disturb it.
+struct Gathered {
     strangers: Mutex<Strangers>,
+    shares: Mutex<Shares>,
     opened: Instant,
 }
 
-impl Outside {
+impl Gathered {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn flush(&self, all: bool) -> Vec<Vec<u8>> {
         let told = self.strangers.lock().flush(all, self.now_ms());
-        told.into_iter().map(written).collect()
+        let summaries = self.shares.lock().flush(all, self.now_ms());
+        let summaries = summaries.into_iter().map(|(line, count)| Told::Last(line, count));
+        told.into_iter().chain(summaries).map(written).collect()
     }
 }
 
@@ -149,6 +187,8 @@ fn line(of: &impl Serialize) -> Vec<u8> {
 pub(crate) struct AuditState {
     failing: AtomicBool,
     records: AtomicU64,
+    suppressed: AtomicU64,
+    lost: AtomicU64,
 }
 
 impl AuditState {
@@ -157,9 +197,19 @@ impl AuditState {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Records written since the start.
+    /// Lines written since the start.
     pub(crate) fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
+    }
+
+    /// Records since the start that are in the count of another line, as their principal's share was used up.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.suppressed.load(Ordering::Relaxed)
+    }
+
+    /// Records that the disk did not take: since the start, and before it those that are not reported yet.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 }
 
@@ -168,25 +218,26 @@ pub(crate) struct AuditLog {
     queue: Option<SyncSender<Vec<u8>>>,
     writer: Option<JoinHandle<()>>,
     state: Arc<AuditState>,
-    outside: Arc<Outside>,
+    gathered: Arc<Gathered>,
 }
 
 impl AuditLog {
-    /// Opens or creates the log (0600).
-    pub(crate) fn open(path: &Path) -> Outcome<Self> {
-        let file = append(path).map_err(|error| {
+    /// Opens or creates the log (0600). All its files have `bytes_max` bytes together, and one segment more.
+    pub(crate) fn open(path: &Path, bytes_max: u64) -> Outcome<Self> {
+        let file = AuditFile::open(path, bytes_max).map_err(|error| {
             medium_hint(Failure::operation(&error).at(path.display()), &error, path.parent().unwrap_or(path))
         })?;
-        let path = path.to_owned();
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());
-        let outside = Arc::new(Outside { strangers: Mutex::default(), opened: Instant::now() });
-        let for_writer = (Arc::clone(&state), Arc::clone(&outside));
+        state.lost.store(file.lost().count, Ordering::Relaxed);
+        let (strangers, shares) = (Mutex::default(), Mutex::default());
+        let gathered = Arc::new(Gathered { strangers, shares, opened: Instant::now() });
+        let for_writer = (Arc::clone(&state), Arc::clone(&gathered));
         let writer = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || write_all(&path, file, &lines, &for_writer.0, &for_writer.1))
+            .spawn(move || write_all(file, &lines, &for_writer.0, &for_writer.1))
             .map_err(Failure::from)?;
-        Ok(Self { queue: Some(queue), writer: Some(writer), state, outside })
+        Ok(Self { queue: Some(queue), writer: Some(writer), state, gathered })
     }
 
     pub(crate) fn state(&self) -> Arc<AuditState> {
@@ -209,9 +260,22 @@ impl AuditLog {
         self.send(line(of));
     }
 
-    /// A record about somebody who has proven nothing.
+    /// A record about an authenticated principal.
+    fn share(&self, about: About<'_>, of: &impl Serialize) {
+        let now_ms = self.gathered.now_ms();
+        let (line, suppressed) = {
+            let mut shares = self.gathered.shares.lock();
+            (shares.add(about, line(of), now_ms), shares.suppressed())
+        };
+        match line {
+            Some(line) => self.send(line),
+            None => self.state.suppressed.store(suppressed, Ordering::Relaxed),
+        }
+    }
+
+    /// A record about an unauthenticated peer.
     fn outside(&self, kind: Kind, of: &impl Serialize, count: u64) {
-        let told = self.outside.strangers.lock().add(kind, line(of), count, self.outside.now_ms());
+        let told = self.gathered.strangers.lock().add(kind, line(of), count, self.gathered.now_ms());
         if let Some(told) = told {
             self.send(written(told));
         }
@@ -225,25 +289,27 @@ impl AuditLog {
     }
 }
 
-fn append(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
-}
-
 impl sealstone_mds::audit::AuditSink for AuditLog {
     fn record(&self, record: &sealstone_mds::audit::AuditRecord<'_>) {
         let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
         let source = record.source.map(|source| source.to_string());
+        let (user, subject) = (bounded(record.user), record.subject.map(bounded));
         let decision = Decision {
             time_ms: record.time_ms,
-            user: record.user,
+            user: &user,
             session: record.session.map(hex),
             source: source.clone(),
             action: record.action,
-            subject: record.subject,
+            subject: subject.as_deref(),
             verdict: record.verdict,
         };
         if record.proven {
-            return self.write(&decision);
+            // A session that is over has no user any more: its number is the principal.
+            let session = decision.session.as_deref().unwrap_or_default();
+            let owner = if record.user.is_empty() { session } else { record.user };
+            let is_done = record.verdict == "ok";
+            let about = About { owner, action: record.action, verdict: record.verdict, is_done };
+            return self.share(about, &decision);
         }
         let (source, action) = (source.unwrap_or_default(), record.action.to_owned());
         self.outside(Kind { source, action, verdict: record.verdict.to_owned() }, &decision, 1);
@@ -252,21 +318,25 @@ impl sealstone_mds::audit::AuditSink for AuditLog {
 
 impl AuditSink for AuditLog {
     fn record(&self, record: &AuditRecord<'_>) {
+        let (principal, initiator) = (record.principal.to_string(), bounded(record.initiator));
         let command = Line {
             time_ms: record.time_ms,
-            principal: record.principal.to_string(),
+            principal: &principal,
             nexus: record.nexus.0,
-            initiator: record.initiator,
+            initiator: &initiator,
             action: record.action,
             object: record.object.to_string(),
             verdict: record.verdict.name(),
             reason: record.verdict.reason(),
             sense: record.sense.map(|(key, code, qualifier)| format!("{key:X}/{code:02X}/{qualifier:02X}")),
         };
-        if record.proven {
-            return self.write(&command);
-        }
         let reason = record.verdict.reason().unwrap_or_else(|| record.verdict.name());
+        if record.proven {
+            // A session has many credentials: their principals differ in the number after it.
+            let owner = principal.get(..SESSION_DIGITS).unwrap_or(&principal);
+            let is_done = record.verdict == Verdict::Done;
+            return self.share(About { owner, action: record.action, verdict: reason, is_done }, &command);
+        }
         let (source, action) = (record.initiator.to_owned(), record.action.to_owned());
         self.outside(Kind { source, action, verdict: reason.to_owned() }, &command, 1);
     }
@@ -274,10 +344,11 @@ impl AuditSink for AuditLog {
 
 impl Watcher for AuditLog {
     fn refused(&self, refused: &Refused<'_>) {
+        let initiator = bounded(refused.initiator);
         let turned = Turned {
             time_ms: now_ms(),
             source: refused.source,
-            initiator: refused.initiator,
+            initiator: &initiator,
             action: refused.action,
             verdict: "refused",
             reason: refused.reason,
@@ -296,20 +367,13 @@ impl Drop for AuditLog {
     }
 }
 
-/// Does the name still lead to this file? Somebody who rotates logs gives it another one.
-fn is_there(path: &Path, file: &File) -> bool {
-    match (fs::metadata(path), file.metadata()) {
-        (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
-        // Nothing has the name: it was moved away. What cannot be asked is left as it is.
-        (Err(error), _) => error.kind() != std::io::ErrorKind::NotFound,
-        (Ok(_), Err(_)) => true,
-    }
-}
-
-fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditState, outside: &Outside) {
-    let mut out = BufWriter::with_capacity(64 << 10, file);
+fn write_all(mut file: AuditFile, lines: &Receiver<Vec<u8>>, state: &AuditState, gathered: &Gathered) {
     let mut looked = Instant::now();
     let mut is_open = true;
+    if file.lost().count > 0 {
+        let Lost { count, since_ms, until_ms } = file.lost();
+        tracing::error!(count, since_ms, until_ms, "audit records were lost before this start");
+    }
     while is_open {
         let first = match lines.recv_timeout(LOOK_EVERY) {
             Ok(line) => Some(line),
@@ -319,34 +383,35 @@ fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditSt
                 None
             }
         };
-        let mut gathered = Vec::new();
+        let mut late = Vec::new();
         if looked.elapsed() >= LOOK_EVERY || !is_open {
             looked = Instant::now();
-            gathered = outside.flush(!is_open);
-            // One that cannot be opened anew is told when the old one cannot be written either.
-            if !is_there(path, out.get_ref())
-                && let Ok(file) = append(path)
-            {
-                out = BufWriter::with_capacity(64 << 10, file);
-            }
+            late = gathered.flush(!is_open);
+            file.follow_name();
         }
-        if first.is_none() && gathered.is_empty() {
+        if first.is_none() && late.is_empty() && file.lost().count == 0 {
             continue;
         }
         // Everything that is waiting goes out in one write.
-        let (mut outcome, mut count) = (Ok(()), 0);
-        for line in first.into_iter().chain(lines.try_iter()).chain(gathered) {
-            outcome = outcome.and_then(|()| out.write_all(&line));
+        let (mut bytes, mut count) = (Vec::new(), 0);
+        for line in first.into_iter().chain(lines.try_iter()).chain(late) {
+            bytes.extend_from_slice(&line);
             count += 1;
         }
-        match outcome.and_then(|()| out.flush()) {
+        let report = |lost: Lost| {
+            let Lost { count, since_ms, until_ms } = lost;
+            let time_ms = now_ms();
+            line(&LostLine { time_ms, action: "audit", verdict: "lost", count, since_ms, until_ms })
+        };
+        match file.write(&bytes, count, now_ms(), report) {
             Ok(()) => {
                 state.failing.store(false, Ordering::Relaxed);
                 state.records.fetch_add(count, Ordering::Relaxed);
             }
             Err(error) => {
+                state.lost.fetch_add(count, Ordering::Relaxed);
                 if !state.failing.swap(true, Ordering::Relaxed) {
-                    tracing::error!(%error, "the audit log cannot be written");
+                    tracing::error!(%error, "the audit log cannot be written; records are lost, and counted");
                 }
             }
         }
@@ -356,8 +421,11 @@ fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditSt
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
-    use sealstone_device::audit::{Principal, Verdict};
+    use sealstone_device::audit::Principal;
     use sealstone_osd::ObjectId;
     use sealstone_scsi::lu::NexusId;
 
@@ -367,7 +435,7 @@ mod tests {
         use sealstone_mds::audit::AuditSink;
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
-        let log = AuditLog::open(&path).expect("opened");
+        let log = AuditLog::open(&path, u64::MAX).expect("opened");
         let record = |user: &str| {
             let record = sealstone_mds::audit::AuditRecord {
                 time_ms: 1,
@@ -400,7 +468,7 @@ mod tests {
     fn a_flood_from_outside_makes_few_lines_and_known_principals_keep_theirs() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
-        let log = AuditLog::open(&path).expect("opened");
+        let log = AuditLog::open(&path, u64::MAX).expect("opened");
         let flood = 30_000u32;
         for n in 0..flood {
             let name = format!("guess{n}");
@@ -454,7 +522,7 @@ mod tests {
     fn every_record_is_a_line_in_order() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
-        let log = AuditLog::open(&path).expect("opened");
+        let log = AuditLog::open(&path, u64::MAX).expect("opened");
         for index in 0..10_000 {
             AuditSink::record(
                 &log,
@@ -466,7 +534,7 @@ mod tests {
                     initiator: "iqn.2026-11.org.example:\"quoted\"",
                     action: "WRITE",
                     object: ObjectId::new(0x10000, 0x10001),
-                    verdict: Verdict::Refused("replayed"),
+                    verdict: Verdict::Done,
                     sense: Some((5, 0x24, 6)),
                 },
             );
@@ -479,5 +547,67 @@ mod tests {
             assert_eq!(value["time_ms"], index);
             assert_eq!(value["sense"], "5/24/06");
         }
+    }
+
+    /// A long path of a client is cut, and still told from others.
+    #[test]
+    fn line_is_bounded_whatever_the_texts() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path, u64::MAX).expect("opened");
+        let subjects = ["\u{1}".repeat(3800), "\u{1}".repeat(3801), "\u{10FFFF}".repeat(900)];
+        for subject in &subjects {
+            let record = sealstone_mds::audit::AuditRecord {
+                time_ms: 1,
+                user: "eve",
+                session: Some(&[0xAB; 16]),
+                proven: true,
+                source: None,
+                action: "Remove",
+                subject: Some(subject),
+                verdict: "NotFound",
+            };
+            sealstone_mds::audit::AuditSink::record(&log, &record);
+        }
+        drop(log);
+        let text = fs::read_to_string(&path).expect("readable");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines.iter().all(|line| line.len() < LINE_BYTES_MAX));
+        assert!(lines[0].contains("(3800 bytes, sha256 ") && lines[0] != lines[1], "{}", lines[0]);
+    }
+
+    /// A flood of refused requests of one user is counted; what another user does has its lines.
+    #[test]
+    fn flood_of_one_user_is_counted_beside_lines_of_another() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path, u64::MAX).expect("opened");
+        let state = log.state();
+        let flood = 50_000u64;
+        for n in 0..flood {
+            let user = if n % 1000 == 0 { "alice" } else { "eve" };
+            let record = sealstone_mds::audit::AuditRecord {
+                time_ms: n,
+                user,
+                session: None,
+                proven: true,
+                source: None,
+                action: "Remove",
+                subject: Some("/x"),
+                verdict: "Denied",
+            };
+            sealstone_mds::audit::AuditSink::record(&log, &record);
+        }
+        drop(log);
+        let text = fs::read_to_string(&path).expect("readable");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let of = |user: &str| lines.iter().filter(|line| line["user"] == user).count();
+        assert_eq!(of("alice"), 50);
+        assert!(of("eve") < 1_100, "{}", of("eve"));
+        let counted: u64 = lines.iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum();
+        assert_eq!(counted, flood);
+        assert!(state.suppressed() > flood / 2 && state.lost() == 0);
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::Shutdown;
@@ -29,6 +30,8 @@ const SOCKET: &str = "control.sock";
 const LINE_MAX: u64 = 1 << 20;
 /// Patience with a client's request.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Requests served at once; further ones wait in the system's queue.
+const REQUESTS_AT_ONCE: usize = 16;
 /// Longest path that a socket address has room for, with its zero.
 const ADDRESS_MAX: usize = 108;
 
@@ -112,14 +115,25 @@ pub(crate) fn serve(folder: &Path, served: Served, shutdown: &Shutdown) -> Outco
     let (until, served) = (shutdown.wait(), Arc::new(served));
     let task = tokio::spawn(async move {
         let mut until = std::pin::pin!(until);
+        let places = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
         loop {
             let accepted = tokio::select! {
                 () = &mut until => return,
-                accepted = listener.accept() => accepted,
+                accepted = async {
+                    let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+                    Ok((listener.accept().await?.0, place))
+                } => accepted,
             };
             match accepted {
-                Ok((stream, _)) => drop(tokio::spawn(converse(stream, Arc::clone(&served)))),
+                Ok((stream, place)) => {
+                    let served = Arc::clone(&served);
+                    tokio::spawn(async move {
+                        converse(stream, served).await;
+                        drop(place);
+                    });
+                }
                 Err(error) => {
+                    let error: io::Error = error;
                     tracing::warn!(%error, "control socket");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use super::audit_log::{AuditLog, AuditState};
 use super::time::{self, FollowedClock, Following, Proof};
-use super::{AUDIT_FILE, MetricsPort, Shutdown, bind, identity, keystore};
+use super::{AUDIT_FILE, MDS_AUDIT_MIB_DEFAULT, MetricsPort, Shutdown, bind, identity, keystore};
 use crate::chap_file;
 use crate::cli::keys::{Keys, Keystore};
 use crate::cli::{Global, Mds};
@@ -156,8 +156,21 @@ struct Watched {
 impl Observed for Watched {
     fn observe(&self, page: &mut Page) {
         page.raw(&self.server.metrics());
-        let (name, help) = ("sealstone_mds_audit_records_total", "Audit records written.");
-        page.family(Sample::Counter, name, help, [(&[][..], self.audit.records())]);
+        for (name, help, value) in [
+            ("sealstone_mds_audit_records_total", "Audit records written.", self.audit.records()),
+            (
+                "sealstone_mds_audit_suppressed_total",
+                "Audit records that are in the count of another line.",
+                self.audit.suppressed(),
+            ),
+            (
+                "sealstone_mds_audit_lost_total",
+                "Audit records that the disk did not take.",
+                self.audit.lost(),
+            ),
+        ] {
+            page.family(Sample::Counter, name, help, [(&[][..], value)]);
+        }
         if let Some(following) = &self.following {
             following.observe("mds", page);
         }
@@ -217,7 +230,8 @@ impl MdsDaemon {
         let location = super::store::location_of(options)?;
         // Checked before the log is opened, so that a wrong folder stays untouched.
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
-        let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE))?);
+        let audit_mib = options.audit_mib_max.unwrap_or(MDS_AUDIT_MIB_DEFAULT);
+        let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?);
         let audit_state = audit.state();
         let following = match source {
             Some(source) => Some(follow(source, data, Arc::clone(&audit)).await?),
@@ -441,8 +455,13 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
                 None => pin,
             };
             let (client, _) = session::client(global)?;
-            let name = add_osd(&client, &url, &key, (pin, speed), wait).await?;
-            output.remark(format!("{name} takes objects now"));
+            let (name, drained) = add_osd(&client, &url, &key, (pin, speed), wait).await?;
+            output.remark(match drained {
+                false => format!("{name} takes objects now"),
+                true => format!(
+                    "{name} is in use at that URL, and is being drained: it takes no new objects; `sealstone osd drain {name} --undo` ends that"
+                ),
+            });
             let pin = pin.map(|pin| pin.to_string());
             output.done(&serde_json::json!({ "name": name, "url": url, "pin": pin }))
         }),
@@ -506,14 +525,14 @@ fn key_file(path: &Path) -> Outcome<KeyFile> {
     KeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.display()))
 }
 
-/// Hands a device over to the metadata server and waits until it takes objects.
+/// Hands a device over to the metadata server and waits until it is in use. Returns its name, and whether it is being drained.
 pub(crate) async fn add_osd(
     client: &Client,
     url: &str,
     key: &Path,
     (pin, speed): (Option<Pin>, u64),
     wait_s: u64,
-) -> Outcome<String> {
+) -> Outcome<(String, bool)> {
     let file = key_file(key)?;
     let system_id = file.system_id;
     url.parse::<sealstone_initiator::TargetUrl>().map_err(|error| Failure::usage(error).at(url))?;
@@ -537,7 +556,8 @@ pub(crate) async fn add_osd(
         let devices = client.device_list().await?;
         let found = devices.iter().find(|device| device.system_id == system_id);
         if let Some(outcome) = found.and_then(|device| joined(device, &file.name)) {
-            return outcome;
+            let drained = found.is_some_and(|device| device.state == DeviceState::Draining);
+            return outcome.map(|name| (name, drained));
         }
         if started.elapsed() > Duration::from_secs(wait_s) {
             let why =
@@ -560,7 +580,13 @@ pub(crate) async fn add_osd(
 
 /// Is it decided whether the device can be used? What waiting will not change is said at once.
 fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
-    if device.state == DeviceState::Active && device.total > 0 {
+    // A device that was known before keeps its state: one that is drained never becomes active.
+    let in_use = match device.state {
+        DeviceState::Active => true,
+        DeviceState::Draining => device.problem.is_none(),
+        _ => false,
+    };
+    if in_use && device.total > 0 {
         return Some(Ok(name.to_owned()));
     }
     let problem = device.problem.as_ref()?;

@@ -1,7 +1,9 @@
 //! The daemons: sockets, clocks and signals around the pure parts.
 
 pub(crate) mod access;
+mod audit_file;
 mod audit_log;
+mod audit_shares;
 pub(crate) mod blocks;
 pub(crate) mod control;
 mod directory;
@@ -14,6 +16,8 @@ pub(crate) mod store;
 mod strangers;
 pub(crate) mod time;
 pub(crate) mod up;
+
+pub(crate) use audit_file::segments as audit_segments;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -35,6 +39,11 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// Connections that the system holds until they are accepted: a burst beyond it waits a second for its next try.
 const BACKLOG: i32 = 4096;
+
+/// MiB of a metadata server's audit log, unless it is configured.
+pub(crate) const MDS_AUDIT_MIB_DEFAULT: u64 = 1024;
+/// MiB of a device's audit log, unless it is configured.
+pub(crate) const OSD_AUDIT_MIB_DEFAULT: u64 = 256;
 
 /// The audit log's name in a daemon's folder.
 pub(crate) const AUDIT_FILE: &str = "audit.jsonl";

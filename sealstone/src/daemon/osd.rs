@@ -28,7 +28,7 @@ use super::control::{self, Control, Served};
 use super::identity;
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
-use super::{AUDIT_FILE, MetricsPort, Shutdown, bind, now_ms, random};
+use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, now_ms, random};
 use crate::cli::{Global, Osd};
 use crate::command::check;
 use crate::config::{self, OsdOptions, TlsName};
@@ -315,7 +315,8 @@ impl OsdDaemon {
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
         DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
-        let audit = AuditLog::open(&data.join(AUDIT_FILE))?;
+        let audit_mib = options.audit_mib_max.unwrap_or(OSD_AUDIT_MIB_DEFAULT);
+        let audit = AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?;
         let audit_state = audit.state();
         let audit = Arc::new(audit);
         let watch = Watch::by(Arc::clone(&audit) as Arc<dyn sealstone_target::Watcher>);
@@ -602,6 +603,24 @@ impl Observed for Watched {
             "sealstone_osd_audit_records_total",
             "Audit records written.",
             self.audit.records(),
+        );
+        one(
+            Sample::Counter,
+            "sealstone_osd_audit_suppressed_total",
+            "Audit records that are in the count of another line.",
+            self.audit.suppressed(),
+        );
+        one(
+            Sample::Counter,
+            "sealstone_osd_audit_lost_total",
+            "Audit records that the disk did not take.",
+            self.audit.lost(),
+        );
+        one(
+            Sample::Counter,
+            "sealstone_osd_connections_evicted_total",
+            "Connections closed for those of others with fewer.",
+            self.target.evicted(),
         );
         let hashing = self.unit.hashing();
         for (name, help, value) in [
