@@ -70,6 +70,7 @@ pub static TARGETS: &[Target] = &[
     store::INDEX_PAGES,
     store::WHOLE_SUPERBLOCK,
     store::RECORDS,
+    store::WRITE_LOG,
     initiator::URL,
     sntp::PACKET,
     sntp::TALK,

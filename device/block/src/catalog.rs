@@ -231,10 +231,11 @@ pub(crate) fn create(
     };
     let id = unit.object();
     if unit.thin {
-        let _scope = store.begin();
+        let scope = store.begin();
         store.create(id, ObjectType::User)?;
         store.resize(id, geometry.bytes())?;
         store.set_attribute(id, RECORD, &unit.encode())?;
+        scope.end()?;
     } else {
         let space = store.space();
         let free = space.total.saturating_sub(space.used);

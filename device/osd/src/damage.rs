@@ -240,7 +240,7 @@ fn store_damage(
     now_ms: u64,
 ) -> Result<(), StoreError> {
     let bits = damage.bits();
-    let _together = store.begin();
+    let scope = store.begin();
     catalog::set(store, id, recovery(kind, 1), &[bits])?;
     for (bit, number) in [(DATA, 3), (ATTRIBUTES, 4)] {
         if bits & bit != 0 {
@@ -249,7 +249,8 @@ fn store_damage(
     }
     let ranges = damage.ranges.iter().flat_map(|range| [range.offset, range.length]);
     let bytes: Vec<u8> = ranges.flat_map(u64::to_be_bytes).collect();
-    catalog::set(store, id, DAMAGED_RANGES, &bytes)
+    catalog::set(store, id, DAMAGED_RANGES, &bytes)?;
+    scope.end()
 }
 
 /// Leaves on a partition or the root what is wrong with what it contains: so many objects or partitions.
@@ -261,12 +262,13 @@ pub(crate) fn store_contained(
     now_ms: u64,
 ) -> Result<(), StoreError> {
     let before = catalog::number(store, id, recovery(kind, 6), 0)?;
-    let _together = store.begin();
+    let scope = store.begin();
     catalog::set(store, id, recovery(kind, 2), &[if damaged > 0 { LIST } else { 0 }])?;
     if damaged > before {
         catalog::set(store, id, recovery(kind, 5), &catalog::time(now_ms))?;
     }
-    catalog::set(store, id, recovery(kind, 6), &damaged.to_be_bytes())
+    catalog::set(store, id, recovery(kind, 6), &damaged.to_be_bytes())?;
+    scope.end()
 }
 
 #[cfg(test)]

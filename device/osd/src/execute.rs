@@ -271,8 +271,10 @@ impl<'a> Execution<'a> {
         } else {
             self.command_first(&mut run, &mut work)
         };
-        drop(scope);
+        // Also what a command did that failed later on.
+        let ended = end(scope);
         let done = done?;
+        ended?;
         self.note_container(&done)?;
         drop(grasp);
         // No lock is held while the medium is waited for.
@@ -435,7 +437,7 @@ impl<'a> Execution<'a> {
         };
         self.pending = done.plan.take();
         self.progress.complete(Functions::COMMAND);
-        let (_grasp, _scope) = self.begin_attributes(run, done.object, work)?;
+        let (_grasp, scope) = self.begin_attributes(run, done.object, work)?;
         let several: Vec<ObjectId> =
             if done.subjects.is_empty() { vec![done.object] } else { done.subjects.clone() };
         if self.reaches_members() {
@@ -443,6 +445,7 @@ impl<'a> Execution<'a> {
             self.progress.complete(Functions::SET_ATTRIBUTES);
             work.attributes = done.attributes.take();
             self.progress.complete(Functions::GET_ATTRIBUTES);
+            end(scope)?;
             return Ok(done);
         }
         self.timestamps(&several, work, done.touch)?;
@@ -452,12 +455,13 @@ impl<'a> Execution<'a> {
         } else {
             self.progress.complete(Functions::GET_ATTRIBUTES);
         }
+        end(scope)?;
         Ok(done)
     }
 
     fn attributes_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
         let object = [self.cdb.command.object()];
-        let begun = self.begin_attributes(run, object[0], work)?;
+        let (grasp, scope) = self.begin_attributes(run, object[0], work)?;
         self.timestamps(&object, work, Touch::Nothing)?;
         if self.cdb.command.action() == Action::GetAttributes {
             self.get(&object, work, None)?;
@@ -466,7 +470,8 @@ impl<'a> Execution<'a> {
             self.set(&object, work)?;
             self.get(&object, work, None)?;
         }
-        drop(begun);
+        end(scope)?;
+        drop(grasp);
         self.progress.begin(Functions::COMMAND);
         let done = match self.row.stepwise {
             true => commands::run_stepwise(run, work.permit)?,
@@ -695,4 +700,9 @@ fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
         Some(place) if place.offset < layout.data_max => Err(Failure::Field(pointer::ATTRIBUTES)),
         _ => Ok(()),
     }
+}
+
+/// Ends the group of a command.
+fn end(scope: Option<Scope<'_>>) -> Result<(), StoreError> {
+    scope.map_or(Ok(()), Scope::end)
 }

@@ -258,7 +258,7 @@ pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total:
         }
         running.insert(collection, Running { action, total, tally: Tally::default() });
     }
-    let _scope = device.store.begin();
+    let scope = device.store.begin();
     let cleared = [number::ENDED, number::SENSE, number::PROCESSED, number::NEWER, number::MISSING]
         .map(|n| (n, Vec::new()));
     let stored = store(
@@ -266,6 +266,7 @@ pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total:
         collection,
         cleared.into_iter().chain([(number::ACTIVE, action.to_be_bytes().to_vec())]),
     );
+    let stored = stored.and_then(|()| Ok(scope.end()?));
     if stored.is_err() {
         device.tracking.running.lock().remove(&collection);
     }
@@ -277,7 +278,7 @@ fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sen
     let device = steps.device;
     let _grasp = steps.reach(Reach::Change(collection));
     let Some(running) = device.tracking.running.lock().remove(&collection) else { return Ok(()) };
-    let _scope = device.store.begin();
+    let scope = device.store.begin();
     store(
         device,
         collection,
@@ -290,7 +291,8 @@ fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sen
             (number::NEWER, 0_u64.to_be_bytes().to_vec()),
             (number::MISSING, tally.missing.to_be_bytes().to_vec()),
         ],
-    )
+    )?;
+    Ok(scope.end()?)
 }
 
 fn store(

@@ -106,6 +106,13 @@ pub enum FormatError {
         /// The newest version that this program reads; older ones it upgrades.
         supported: u32,
     },
+    /// The changes in the write log could not be committed.
+    #[error("the write log could not be replayed")]
+    Replay {
+        /// Why.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// The superblock is not one of ours, or fails its checksum.
     #[error("the superblock is damaged: {0}")]
     Superblock(&'static str),

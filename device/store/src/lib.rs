@@ -23,8 +23,8 @@ pub use compare::Comparison;
 pub use damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
 pub use digests::{Checked, Digested, Digests, KnownDigests};
 pub use disk::{
-    Background, DiskStore, FormatOptions, InlineUse, MAX_INLINE, MIN_CAPACITY, Options, Scrub, ScrubProgress,
-    ScrubStep, format,
+    Background, DiskStore, FormatOptions, InlineUse, MAX_INLINE, MIN_CAPACITY, Options, PreviousShutdown,
+    Scrub, ScrubProgress, ScrubStep, format,
 };
 pub use error::{FormatError, StoreError};
 pub use examine::{Completed, Examination, Examine, Examined, PIECE};

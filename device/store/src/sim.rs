@@ -64,6 +64,8 @@ struct State {
     space: u64,
     /// Sectors that cannot be read: name of the file and number.
     bad: BTreeSet<(String, u64)>,
+    /// Power failures so far.
+    boots: u64,
 }
 
 /// One file's bytes, by sector.
@@ -95,6 +97,7 @@ impl SimMedium {
             dead: false,
             space: u64::MAX,
             bad: BTreeSet::new(),
+            boots: 0,
         })
     }
 
@@ -168,8 +171,30 @@ impl SimMedium {
         let durable_names = names.clone();
         let (random, space) = (Random::new(seed), state.space);
         let (calls, faults) = (Calls::default(), Vec::new());
-        let bad = state.bad.clone();
-        Self::with(State { random, nodes, names, durable_names, calls, faults, dead: false, space, bad })
+        let (bad, boots) = (state.bad.clone(), state.boots + 1);
+        Self::with(State {
+            random,
+            nodes,
+            names,
+            durable_names,
+            calls,
+            faults,
+            dead: false,
+            space,
+            bad,
+            boots,
+        })
+    }
+
+    /// The process dies now, if the power did not fail already: all handles are dead. Gives the same disk with all that was
+    /// written, synced or not: the system remembers it until the power fails.
+    #[must_use]
+    pub fn kill(&self) -> Self {
+        let mut state = self.state.lock();
+        state.dead = true;
+        let seed = state.random.next();
+        let random = Random::new(seed);
+        Self::with(State { random, dead: false, faults: Vec::new(), ..state.clone() })
     }
 
     /// From now on every read of this sector gives EIO, until it is written again, as disks do.
@@ -436,6 +461,10 @@ impl Medium for SimMedium {
         Ok(state.names.keys().cloned().collect())
     }
 
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        Some(u128::from(self.state.lock().boots + 1).to_le_bytes())
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         match state.sync_fate()? {
@@ -455,6 +484,10 @@ struct SimFile {
 }
 
 impl MediumFile for SimFile {
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        self.medium.boot_id()
+    }
+
     fn length(&self) -> io::Result<u64> {
         let mut state = self.medium.state.lock();
         state.read_fate()?;

@@ -6,7 +6,7 @@ pub use sealstone_osd::AttributeId;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::digests::Digests;
-use crate::disk::Inside;
+use crate::disk::{DiskStore, Inside, PreviousShutdown};
 use crate::examine::Examine;
 use crate::memberships::Memberships;
 use crate::{Comparison, Damage, StoreError};
@@ -84,13 +84,14 @@ pub struct Space {
     pub objects: u64,
 }
 
-/// Keeps a transaction group open: all that is done while it lives lands in one group, so that after a crash
-/// either all of it is there or none. It does not roll back when a later operation fails.
+/// Keeps a transaction group open: all that is done while it lives lands in one group and in one record of the write log,
+/// so that after a crash either all of it is there or none. It does not roll back when a later operation fails.
 ///
-/// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a `flush`.
+/// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a `flush`. What was done in it
+/// survives the death of the process when [`end`](Self::end) returned.
 #[must_use = "the group may close as soon as the scope is dropped"]
 pub struct Scope<'a> {
-    _inside: Option<Inside<'a>>,
+    inside: Option<(&'a DiskStore, Inside<'a>)>,
     /// A scope is tied to its thread.
     _thread: PhantomData<*const ()>,
 }
@@ -98,19 +99,42 @@ pub struct Scope<'a> {
 impl<'a> Scope<'a> {
     /// A scope of a backend that has no groups.
     pub(crate) fn none() -> Self {
-        Self { _inside: None, _thread: PhantomData }
+        Self { inside: None, _thread: PhantomData }
     }
 
     /// A scope that keeps a group of the disk store open.
-    pub(crate) fn inside(inside: Inside<'a>) -> Self {
-        Self { _inside: Some(inside), _thread: PhantomData }
+    pub(crate) fn inside(store: &'a DiskStore, inside: Inside<'a>) -> Self {
+        Self { inside: Some((store, inside)), _thread: PhantomData }
+    }
+
+    /// Ends the scope; returns when all that was done in it survives the death of the process. Does not wait if another
+    /// scope of this thread is around it.
+    ///
+    /// # Errors
+    /// If it had to be committed for that, and that failed.
+    pub fn end(mut self) -> Result<(), StoreError> {
+        self.leave()
+    }
+
+    fn leave(&mut self) -> Result<(), StoreError> {
+        self.inside.take().map_or(Ok(()), |(store, inside)| store.end_scope(inside))
+    }
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        // A failure poisons the store: no later change and no flush succeeds.
+        if let Err(error) = self.leave() {
+            tracing::error!(%error, "ending a scope failed");
+        }
     }
 }
 
 /// Bytes and attributes by object.
 ///
 /// Operations on one object are atomic towards each other; an `Ok` makes the change visible to all that come
-/// after. Only [`flush`](Self::flush) makes it survive power loss. An operation that fails changes nothing.
+/// after, and it survives the death of the process; within a scope, when that has ended. Only [`flush`](Self::flush) makes
+/// it survive power loss. An operation that fails changes nothing.
 /// Every method but `create`, `list`, `flush`, `space` and `begin` gives `NotFound` for an unknown id.
 pub trait ObjectStore: Memberships + Digests + Examine {
     /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
@@ -210,6 +234,11 @@ pub trait ObjectStore: Memberships + Digests + Examine {
 
     /// Capacity and use.
     fn space(&self) -> Space;
+
+    /// How the store was left when it was open before; a backend that keeps nothing was never open.
+    fn previous_shutdown(&self) -> PreviousShutdown {
+        PreviousShutdown::Clean
+    }
 
     /// What is known to be damaged of one object, from opening and from every read since. Reads nothing; a backend that
     /// does not rot knows nothing.

@@ -1,11 +1,12 @@
-//! What survives when the power fails: everything flushed, and groups as a whole, in order.
+//! What survives when the power fails: everything flushed, and of the rest a prefix of whole scopes. When the process dies:
+//! everything acknowledged.
 #![allow(clippy::unwrap_used)] // helpers of tests, too
 
 mod support;
 
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{MemoryStore, ObjectStore, StoreError};
+use sealstone_store::{MemoryStore, ObjectStore, PreviousShutdown, StoreError, StoreFault};
 use support::{Fresh, MEDIA, fresh, fresh_device, open, seeds};
 
 const CAPACITY: u64 = 6 << 20;
@@ -18,6 +19,17 @@ struct World {
     durable: MemoryStore,
     /// What was acknowledged since: the operations of each scope.
     since: Vec<Vec<Op>>,
+    /// The scope during which the medium died: it may be there as a whole.
+    unanswered: Option<Vec<Op>>,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// What was not synced may be lost.
+    PowerLoss,
+    /// What was written is there.
+    ProcessDeath,
 }
 
 impl World {
@@ -31,7 +43,7 @@ impl World {
             contract::apply(&durable, &op);
         }
         store.flush().unwrap();
-        Self { random, medium, durable, since: Vec::new() }
+        Self { random, medium, durable, since: Vec::new(), unanswered: None }
     }
 
     /// Works until the power fails. What an operation answered does not matter here, the model test checks it.
@@ -54,7 +66,7 @@ impl World {
                 }
             }
             if self.medium.is_dead() {
-                // The scope may have been complete: its own group may be committed by nobody any more.
+                self.unanswered = Some(ops);
                 return;
             }
             self.since.push(ops);
@@ -78,10 +90,28 @@ impl World {
     /// The power fails, if it did not; what comes back must be a state at the end of a scope, not before the
     /// last flush.
     fn crash(&mut self, seed: u64) {
-        self.medium = self.medium.crash();
+        self.end(seed, End::PowerLoss);
+    }
+
+    /// The life ends. After the death of the process every acknowledged scope must be there.
+    fn end(&mut self, seed: u64, end: End) {
+        self.medium = match end {
+            End::PowerLoss => self.medium.crash(),
+            End::ProcessDeath => {
+                for op in self.since.drain(..).flatten() {
+                    contract::apply(&self.durable, &op);
+                }
+                self.medium.kill()
+            }
+        };
         let store = open(&self.medium).unwrap_or_else(|error| panic!("seed {seed}: reopen: {error:?}"));
+        let faults = store.health().faults;
+        assert!(faults.is_empty() || faults == [StoreFault::Superblock], "seed {seed}: {faults:?}");
+        if end == End::ProcessDeath {
+            assert_ne!(store.previous_shutdown(), PreviousShutdown::PossiblePowerLoss, "seed {seed}");
+        }
         let found = contract::snapshot(&store).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        let mut scopes = std::mem::take(&mut self.since).into_iter();
+        let mut scopes = std::mem::take(&mut self.since).into_iter().chain(self.unanswered.take());
         loop {
             if contract::snapshot(&self.durable).unwrap() == found {
                 assert_eq!(store.space(), self.durable.space(), "seed {seed}");
@@ -107,6 +137,43 @@ fn flushed_data_and_whole_groups_survive_every_crash() {
 #[test]
 fn flushed_data_and_whole_groups_survive_every_crash_of_a_raw_device() {
     seeds(25).into_iter().for_each(|seed| crash_six_times(seed, fresh_device));
+}
+
+/// Whatever was written when the process died, and however often it dies, also while it replays the log.
+#[test]
+fn acknowledged_scopes_survive_process_death() {
+    for (seed, fresh) in seeds(15).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
+        let mut world = World::new(seed, fresh);
+        for _ in 0..6 {
+            let calls = world.medium.calls();
+            let soon = [20, 200, 2000][world.random.below(3) as usize];
+            let when = calls.writes + calls.syncs + 1 + world.random.below(soon);
+            world.medium.fault(Fault::Power(when));
+            world.work(120);
+            let end = if world.random.below(4) == 0 { End::PowerLoss } else { End::ProcessDeath };
+            world.end(seed, end);
+        }
+    }
+}
+
+/// The process dies in each single write and sync of a short workload.
+#[test]
+fn every_death_point_of_a_short_workload_is_survived() {
+    for (seed, fresh) in seeds(1).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
+        let mut point = 1;
+        loop {
+            let mut world = World::new(seed, fresh);
+            let calls = world.medium.calls();
+            world.medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+            world.work(25);
+            let done = !world.medium.is_dead();
+            world.end(seed, End::ProcessDeath);
+            if done {
+                break;
+            }
+            point += 1;
+        }
+    }
 }
 
 fn crash_six_times(seed: u64, fresh: Fresh) {
@@ -259,7 +326,8 @@ fn thousands_of_short_lives_lose_nothing_that_was_flushed() {
     for seed in seeds(2000) {
         let random = Random::new(seed ^ 0x5EED);
         let medium = start[seed as usize % start.len()].fork_with(seed);
-        let mut world = World { random, medium, durable: MemoryStore::new(CAPACITY), since: Vec::new() };
+        let durable = MemoryStore::new(CAPACITY);
+        let mut world = World { random, medium, durable, since: Vec::new(), unanswered: None };
         for _ in 0..2 {
             let calls = world.medium.calls();
             let when = calls.writes + calls.syncs + 1 + world.random.below(60);

@@ -21,6 +21,13 @@ const INDEX_FILE: &str = "index.redb";
 /// The copy of its header behind the engine's part of it, in bytes.
 const COPY_LEN: u64 = 4096;
 const SUPERBLOCK: &str = "superblock";
+const LOG_FILE: &str = "write-log";
+/// Records begin at pages of the write log, in bytes.
+const LOG_PAGE: usize = 4096;
+/// Length of a record before its steps, in bytes.
+const RECORD_HEADER: usize = 48;
+/// Steps that are put into a record, in bytes: less than half of the least log.
+const STEPS_MAX: usize = 256 << 10;
 const SUPERBLOCK_LEN: usize = 512;
 /// Objects that are looked at in a store that opened.
 const OBJECTS_MAX: usize = 32;
@@ -447,6 +454,68 @@ pub(crate) const RECORDS: Target = Target {
     about: "which index record, length, value; each gets a right checksum; then the store is opened and used",
     run: record,
     seeds: record_seeds,
+    cost: 2500,
+    quarantine: None,
+    covers: &["store::DiskStore::open"],
+};
+
+/// Steps of a write log, as a killed process left them, with the place of their record.
+struct OpenLog {
+    medium: Ram,
+    at: usize,
+    steps: Vec<u8>,
+}
+
+fn open_log() -> &'static OpenLog {
+    static OPEN_LOG: OnceLock<OpenLog> = OnceLock::new();
+    OPEN_LOG.get_or_init(|| {
+        let medium = Arc::new(base().medium.copy());
+        let shared = Arc::clone(&medium);
+        let store = DiskStore::open(shared, options()).expect("a healthy store");
+        let must = "a healthy store works";
+        // One record: all of it is one scope.
+        let scope = store.begin();
+        store.create(object(20), ObjectType::User).expect(must);
+        store.write(object(20), 100, &[5; 20_000]).expect(must);
+        store.write(object(20), 4096, &[6; 4096]).expect(must);
+        store.write(object(1), 3, b"inline").expect(must);
+        store.set_attribute(object(2), AttributeId::new(1, 1), b"another").expect(must);
+        store.remove(object(3)).expect(must);
+        scope.end().expect(must);
+        let medium = medium.copy();
+        drop(store);
+        let file = medium.file(LOG_FILE).expect("the write log");
+        let bytes = Arc::clone(&locked(&file.0));
+        let at = (LOG_PAGE..bytes.len()).step_by(LOG_PAGE).find(|at| bytes[*at..].starts_with(b"SLOG"));
+        let at = at.expect("a record");
+        let length = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().expect("four bytes")) as usize;
+        let steps = bytes[at + RECORD_HEADER..][..length].to_vec();
+        OpenLog { medium, at, steps }
+    })
+}
+
+fn write_log(input: &[u8]) {
+    let OpenLog { medium, at, .. } = open_log();
+    let medium = medium.copy();
+    let steps = &input[..input.len().min(STEPS_MAX)];
+    medium.file(LOG_FILE).expect("the write log").change(|bytes| {
+        let record = &mut bytes[*at..];
+        record[8..12].copy_from_slice(&(steps.len() as u32).to_le_bytes());
+        record[RECORD_HEADER..][..steps.len()].copy_from_slice(steps);
+        record[RECORD_HEADER + steps.len()..][..RECORD_HEADER].fill(0);
+        let crc = crc32c_append(0, &record[8..RECORD_HEADER + steps.len()]);
+        record[4..8].copy_from_slice(&crc.to_le_bytes());
+    });
+    if let Some(store) = open(medium) {
+        exercise(&store, false);
+    }
+}
+
+pub(crate) const WRITE_LOG: Target = Target {
+    name: "store-log",
+    about: "the steps of a record of the write log, which gets a right checksum; then the store is opened and used",
+    run: write_log,
+    seeds: || vec![Vec::new(), open_log().steps.clone()],
     cost: 2500,
     quarantine: None,
     covers: &["store::DiskStore::open"],

@@ -121,8 +121,10 @@ pub(crate) fn create_tracking(run: &Run<'_>, create: &CreateTracking) -> Result<
         // Nothing to track.
         return Err(Failure::Field(SECOND_COLLECTION).into());
     }
-    let _scope = device.store.begin();
-    Ok(make(device, create.object, Kind::Tracking, run.now_ms)?)
+    let scope = device.store.begin();
+    let made = make(device, create.object, Kind::Tracking, run.now_ms)?;
+    scope.end()?;
+    Ok(made)
 }
 
 /// Second part: the members of the source become members too.

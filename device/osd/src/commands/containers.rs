@@ -120,9 +120,10 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     device.spill_accesses()?;
     remove_all(device, ObjectId::new(id, 1), Some(id))?;
     {
-        let _together = device.store.begin();
+        let scope = device.store.begin();
         duplicates::forget(&*device.store, object, partition.policy().lineage)?;
         device.store.remove(object)?;
+        scope.end()?;
     }
     device.catalog.retire(run.now_ms);
     device.catalog.remove(id);

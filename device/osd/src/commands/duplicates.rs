@@ -117,10 +117,11 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
     // Keys first, as in CREATE PARTITION.
     device.guard.add_partition(id, run.signed)?;
     let made = {
-        let _together = store.begin();
+        let scope = store.begin();
         store
             .create(target, ObjectType::Partition)
             .and_then(|()| duplicates::mark(store, id, Some(Unfinished::Made)))
+            .and_then(|()| scope.end())
     };
     let made = made.map_err(Failure::from).and_then(|()| {
         inherit(device, source, target, run.now_ms)?;
@@ -267,12 +268,13 @@ fn duplicate_collection(
     if is_collection(store, to)? {
         take_over(store, from, to, |id| id == born || [COLLECTION_TAG, rows::INTERNAL].contains(&id.page))?;
     } else {
-        let _together = store.begin();
+        let scope = store.begin();
         store.create(to, ObjectType::Collection)?;
         // A tag of before must not come back; in a new partition it is the source's.
         let wanted = |id: AttributeId| id.page != rows::INTERNAL && (tags || id.page != COLLECTION_TAG);
         copy_attributes(store, from, to, wanted)?;
         catalog::set(store, to, born, &catalog::time(birth_ms))?;
+        scope.end()?;
     }
     let mut first = 0;
     loop {
@@ -292,11 +294,12 @@ pub(super) fn duplicate(
     to: ObjectId,
     birth_ms: u64,
 ) -> Result<(), StoreError> {
-    let _together = store.begin();
+    let scope = store.begin();
     store.create(to, ObjectType::User)?;
     store.share(from, to)?;
     copy_attributes(store, from, to, |id| !is_own(id))?;
-    catalog::set(store, to, AttributeId::new(USER + page::TIMESTAMPS, 1), &catalog::time(birth_ms))
+    catalog::set(store, to, AttributeId::new(USER + page::TIMESTAMPS, 1), &catalog::time(birth_ms))?;
+    scope.end()
 }
 
 /// Attributes that every object has of its own: when it was made, its damage, what the device keeps.
@@ -332,9 +335,10 @@ fn finish(run: &Run<'_>, source: u64, target: ObjectId, kind: Kind, totals: Tota
     let _whole = device.locks.reach(Reach::Whole);
     run.steps.authority().map_err(|_| Failure::KeysChanged)?;
     {
-        let _together = store.begin();
+        let scope = store.begin();
         duplicates::adopt(store, ObjectId::of_partition(source), kind, target.partition)?;
         duplicates::mark(store, target.partition, None)?;
+        scope.end()?;
     }
     show(device, target.partition, totals)
 }
@@ -492,9 +496,10 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
     }
     duplicate_collections(device, source, target, device.catalog.birth(now_ms), false, &mut totals)?;
     {
-        let _together = store.begin();
+        let scope = store.begin();
         duplicates::set_replaced(store, ObjectId::of_partition(target), now_ms)?;
         duplicates::mark(store, target, None)?;
+        scope.end()?;
     }
     show(device, target, totals)?;
     Ok(totals)
@@ -503,13 +508,14 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
 /// An object that the target had not, or had no more: a new one, which no old capability fits.
 fn bring(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
     let store = &*device.store;
-    let _together = store.begin();
+    let scope = store.begin();
     store.create(to, ObjectType::User)?;
     let brought = bring_into(device, from, to, now_ms);
     if brought.is_err() {
         // Half of it would pass for one that was there all the time when this is done again.
         store.remove(to)?;
     }
+    scope.end()?;
     brought
 }
 
@@ -534,11 +540,12 @@ const USER_OBJECT_TAG_OF_PARTITION: AttributeId =
 
 /// An object that both have: its bytes and attributes become those of the source; who may touch it does not change.
 fn bring_up_to_date(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), Failure> {
-    let _together = store.begin();
+    let scope = store.begin();
     if differ(store, from, to)? {
         store.share(from, to)?;
     }
-    Ok(take_over(store, from, to, |id| is_own(id) || is_authority(id))?)
+    take_over(store, from, to, |id| is_own(id) || is_authority(id))?;
+    Ok(scope.end()?)
 }
 
 /// Are the bytes of two objects not the very same blocks?

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::StoreError;
+use sealstone_store::{Scope, StoreError};
 
 use super::collections::{self, Kind};
 use super::data::partition_of;
@@ -174,20 +174,24 @@ pub(crate) fn walk(
         objects.extend(steps.tracked.get().map(|filled| (filled, false)));
         let _grasp = steps.several(partition, hold == Hold::Remove, &objects);
         steps.authority()?;
-        let _scope = alone.then(|| device.store.begin());
+        let scope = alone.then(|| device.store.begin());
+        let mut goes_on = true;
         for id in part.ids.into_iter().filter(|&id| id <= last) {
             let mut so_far = tally.get();
-            let goes_on = if pool.holds(device, id)? {
+            if pool.holds(device, id)? {
                 so_far.processed += 1;
-                visit(ObjectId::new(partition, id))?
+                goes_on = visit(ObjectId::new(partition, id))?;
             } else {
                 so_far.missing += 1;
-                true
-            };
+            }
             tally.set(so_far);
             if !goes_on {
-                return Ok(());
+                break;
             }
+        }
+        scope.map_or(Ok(()), Scope::end)?;
+        if !goes_on {
+            return Ok(());
         }
         if let Some(collection) = steps.tracked.get() {
             device.tracking.note(collection, tally.get());

@@ -27,7 +27,12 @@ impl Load {
     /// An object's own record, and what any change of its bytes may do beside the chunks: an inline block that comes or
     /// goes, digests of pages, a sum.
     pub(crate) fn object() -> Self {
-        Self::default().and(Tag::Object, 2, 48)
+        Self::group().and(Tag::Object, 2, 48)
+    }
+
+    /// The number of the group, which its commit writes.
+    fn group() -> Self {
+        Self::default().and(Tag::Store, 2, 16)
     }
 
     /// So many bytes of an object, anywhere.
@@ -46,7 +51,7 @@ impl Load {
 
     /// The digest profile of a partition.
     pub(crate) fn profile() -> Self {
-        Self::default().and(Tag::Profile, 2, 16)
+        Self::group().and(Tag::Profile, 2, 16)
     }
 
     /// Joining or leaving a collection, or making one.
@@ -65,7 +70,7 @@ impl Load {
     pub(crate) fn removal(memberships: u64) -> Self {
         let all =
             [Tag::Object, Tag::Chunk, Tag::Attribute, Tag::Page, Tag::Sum, Tag::Inline, Tag::Collection];
-        let load = all.into_iter().fold(Self::default(), |load, tag| load.and(tag, 2, 0));
+        let load = all.into_iter().fold(Self::group(), |load, tag| load.and(tag, 2, 0));
         let each = 2 * memberships;
         load.and(Tag::Member, each, 0).and(Tag::Membership, each, 0).and(Tag::Collection, each, 16)
     }
@@ -99,6 +104,17 @@ impl DiskStore {
         }
         tracing::debug!(?purpose, "the index has no room");
         Err(StoreError::NoSpace)
+    }
+
+    /// Makes room for the open group, of which nothing was counted before.
+    pub(crate) fn room_for_open_group(&self) -> Result<(), StoreError> {
+        let open = || self.index.open_load();
+        let fits = self.room.admit(Load::default(), Purpose::Removal, open).is_some()
+            || self.look_for_room(Load::default(), Purpose::Removal)?.is_some();
+        if !fits {
+            tracing::warn!("the index may have no room for what the write log holds");
+        }
+        Ok(())
     }
 
     /// Looks at the index anew. One at a time does; who waited for that tries again first.

@@ -95,7 +95,7 @@ impl Chunk {
             .collect()
     }
 
-    /// The same, with all of it counted as committed: no block of it is written in place any more.
+    /// The same, with all of it counted as committed: its blocks come free with a commit alone.
     pub(crate) fn settled(&self) -> Self {
         let mut settled = self.clone();
         settled.extents.iter_mut().for_each(|extent| extent.born = 0);
@@ -177,17 +177,48 @@ impl Slot {
     }
 }
 
+/// What changed in a flat chunk since it was laid out.
+#[derive(Clone, Debug, Default)]
+struct Touched {
+    /// Blocks, by bit.
+    blocks: [u64; CHUNK_BLOCKS as usize / 64],
+    /// Units whose digest changed, by bit.
+    units: u128,
+    /// Whether the chunk was laid out from a stored one.
+    is_based: bool,
+}
+
 /// The flat form: one slot for each block, and one digest for each unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Flat {
     slots: Box<[Slot; CHUNK_BLOCKS as usize]>,
     digests: digests::Flat,
+    touched: Touched,
+}
+
+impl PartialEq for Flat {
+    fn eq(&self, other: &Self) -> bool {
+        self.slots == other.slots && self.digests == other.digests
+    }
+}
+
+/// The changes of one chunk, encoded for the write log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkPatch {
+    /// Whether it changes a stored chunk, rather than a chunk of holes.
+    pub(crate) is_based: bool,
+    /// Profile (1), number of runs (2), runs, number of units (1), units.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Flat {
     /// A chunk of holes, whose digests will be of a profile.
     pub(crate) fn empty(profile: Option<Profile>) -> Self {
-        Self { slots: Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]), digests: digests::Flat::empty(profile) }
+        Self {
+            slots: Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]),
+            digests: digests::Flat::empty(profile),
+            touched: Touched::default(),
+        }
     }
 
     /// A compact chunk laid out flat, with those digests that are of the profile.
@@ -200,6 +231,7 @@ impl Flat {
             }
         }
         flat.digests = digests::Flat::of(&chunk.digests, profile);
+        flat.touched.is_based = true;
         flat
     }
 
@@ -216,11 +248,12 @@ impl Flat {
     /// Notes the digest of a unit, all of whose blocks are as they will be.
     pub(crate) fn set_digest(&mut self, unit: u32, value: &Digest) {
         self.digests.set(unit, value);
+        self.touched.units |= 1 << unit;
     }
 
     /// The bytes of a block's unit change, if only in number.
     pub(crate) fn forget(&mut self, block: u64) {
-        self.digests.forget(block);
+        self.touched.units |= self.digests.forget(block);
     }
 
     /// The slot of a block, numbered within the chunk.
@@ -230,7 +263,8 @@ impl Flat {
 
     /// Sets a slot; gives the old one. The digest of its unit is not known any more.
     pub(crate) fn set(&mut self, block: u64, slot: Slot) -> Slot {
-        self.digests.forget(block);
+        self.forget(block);
+        self.touched.blocks[block as usize / 64] |= 1 << (block % 64);
         std::mem::replace(&mut self.slots[block as usize], slot)
     }
 
@@ -269,6 +303,122 @@ impl Flat {
     }
 }
 
+impl Flat {
+    fn is_touched(&self, block: u64) -> bool {
+        self.touched.blocks[block as usize / 64] & 1 << (block % 64) != 0
+    }
+
+    /// Encodes what changed since the chunk was laid out.
+    pub(crate) fn patch(&self) -> ChunkPatch {
+        let mut bytes = vec![self.digests.code(), 0, 0];
+        let mut runs = 0_u16;
+        let mut block = 0;
+        while block < CHUNK_BLOCKS {
+            if !self.is_touched(block) {
+                // Most words are untouched as a whole.
+                block += if self.touched.blocks[block as usize / 64] >> (block % 64) == 0 {
+                    64 - block % 64
+                } else {
+                    1
+                };
+                continue;
+            }
+            let first = block;
+            let place = self.slots[first as usize].place;
+            let follows = |block: u64| match place {
+                HOLE => HOLE,
+                place => place + (block - first),
+            };
+            while block < CHUNK_BLOCKS
+                && self.is_touched(block)
+                && self.slots[block as usize].place == follows(block)
+            {
+                block += 1;
+            }
+            runs += 1;
+            bytes.extend_from_slice(&(first as u16).to_le_bytes());
+            bytes.extend_from_slice(&((block - first) as u16).to_le_bytes());
+            bytes.extend_from_slice(&place.to_le_bytes());
+            if place != HOLE {
+                for slot in &self.slots[first as usize..block as usize] {
+                    bytes.extend_from_slice(&slot.sum.to_le_bytes());
+                }
+            }
+        }
+        bytes[1..3].copy_from_slice(&runs.to_le_bytes());
+        bytes.push(self.touched.units.count_ones() as u8);
+        for unit in (0..u128::BITS).filter(|unit| self.touched.units & 1 << unit != 0) {
+            let digest = self.digest(unit);
+            bytes.extend_from_slice(&[unit as u8, u8::from(digest.is_some())]);
+            if let Some(digest) = digest {
+                bytes.extend_from_slice(digest.as_bytes());
+            }
+        }
+        ChunkPatch { is_based: self.touched.is_based, bytes }
+    }
+
+    /// Changes `base` as a patch says; gives the new chunk, which counts as committed.
+    pub(crate) fn apply_patch(
+        bytes: &[u8],
+        base: Option<&Chunk>,
+        segment_blocks: u64,
+    ) -> Result<Option<Chunk>, Rotten> {
+        let mut rest = Bytes(bytes);
+        let profile = match rest.number(1)? as u8 {
+            0 => None,
+            code => {
+                let profile = Profile::from_code(code).filter(|profile| profile.values() == *profile);
+                Some(profile.ok_or(Rotten)?)
+            }
+        };
+        let mut flat = base.map_or_else(|| Self::empty(profile), |base| Self::of(base, profile));
+        for _ in 0..rest.number(2)? {
+            let (first, count, place) = (rest.number(2)?, rest.number(2)?, rest.number(8)?);
+            if first + count > CHUNK_BLOCKS || (place != HOLE && place > HOLE - CHUNK_BLOCKS) {
+                return Err(Rotten);
+            }
+            for number in 0..count {
+                let slot = match place {
+                    HOLE => Slot::HOLE,
+                    place => Slot::new(place + number, 0, rest.number(4)? as u32),
+                };
+                flat.set(first + number, slot);
+            }
+        }
+        for _ in 0..rest.number(1)? {
+            let (unit, is_known) = (rest.number(1)?, rest.number(1)? != 0);
+            let profile = profile.ok_or(Rotten)?;
+            let first_block = unit * profile.unit_bytes() / BLOCK;
+            if first_block >= CHUNK_BLOCKS {
+                return Err(Rotten);
+            }
+            if is_known {
+                let value = Digest::new(rest.take(profile.value_bytes())?).ok_or(Rotten)?;
+                flat.set_digest(unit as u32, &value);
+            } else {
+                flat.forget(first_block);
+            }
+        }
+        if rest.0.is_empty() { Ok(flat.compact(segment_blocks, u64::MAX)) } else { Err(Rotten) }
+    }
+}
+
+/// Bytes that are parsed from their start.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Rotten> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Rotten)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// A little-endian number of so many bytes.
+    fn number(&mut self, length: usize) -> Result<u64, Rotten> {
+        Ok(self.take(length)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -276,6 +426,47 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// A patch of any changes makes the same chunk of the same base.
+        #[test]
+        fn patches_repeat_the_changes(
+            base in proptest::collection::vec((0_u64..256, 0_u64..1000, 1_u64..40, any::<u32>()), 0..6),
+            changes in proptest::collection::vec((0_u64..256, 0_u64..1000, 0_u64..40, any::<u32>()), 0..6),
+            code in 0_u8..5,
+            units in proptest::collection::btree_map(0_u32..64, any::<Option<u8>>(), 0..9),
+        ) {
+            let profile = Profile::from_code(code);
+            let fill = |flat: &mut Flat, changes: &[(u64, u64, u64, u32)]| {
+                for &(first, place, count, sum) in changes {
+                    for block in first..(first + count.max(1)).min(CHUNK_BLOCKS) {
+                        match count {
+                            0 => flat.unmap(block),
+                            _ => flat.set(block, Slot::new(place + block - first, 0, sum ^ block as u32)),
+                        };
+                    }
+                }
+            };
+            let mut flat = Flat::empty(profile);
+            fill(&mut flat, &base);
+            let base = flat.compact(256, 7);
+            let mut flat = base.as_ref().map_or_else(|| Flat::empty(profile), |base| Flat::of(base, profile));
+            fill(&mut flat, &changes);
+            let value = |byte: u8| Digest::new(&vec![byte; profile.map_or(20, Profile::value_bytes)]).unwrap();
+            for (unit, byte) in units.into_iter().filter(|_| profile.is_some()) {
+                match byte {
+                    Some(byte) => flat.set_digest(unit, &value(byte)),
+                    None => flat.forget(u64::from(unit) * profile.unwrap().unit_bytes() / BLOCK),
+                }
+            }
+            let patch = flat.patch();
+            prop_assert_eq!(patch.is_based, base.is_some());
+            prop_assert_eq!(Flat::apply_patch(&patch.bytes, base.as_ref(), 256), Ok(flat.compact(256, 7)));
+        }
+
+        #[test]
+        fn arbitrary_patches_never_panic(bytes: Vec<u8>) {
+            let _ = Flat::apply_patch(&bytes, None, 256);
+        }
+
         #[test]
         fn flat_compact_and_bytes_agree(
             slots in proptest::collection::vec((0_u64..256, 0_u64..1000, 1_u64..40, any::<u32>()), 0..30),

@@ -15,6 +15,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
+use super::group::Ack;
 use super::prepared::Prepared;
 use super::read::{Unchecked, within};
 use super::record::{Value, object_key, object_of, profile_key};
@@ -311,7 +312,7 @@ impl DiskStore {
         Ok(values)
     }
 
-    fn try_set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
+    fn try_set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<Ack, StoreError> {
         let id = ObjectId::of_partition(partition);
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -326,13 +327,14 @@ impl DiskStore {
             return Err(StoreError::Exists(object_of(key)));
         }
         let given = (profile != Some(Profile::DEFAULT)).then_some(profile);
-        self.index.apply(vec![(profile_key(partition), given.map(Value::Profile))], &[]);
+        let change = (profile_key(partition), given.map(Value::Profile));
+        let ack = self.apply(vec![change], &[], &[], Vec::new());
         let mut profiles = self.profiles.write();
         match given {
             Some(profile) => profiles.insert(partition, profile),
             None => profiles.remove(&partition),
         };
-        Ok(())
+        Ok(ack)
     }
 }
 
@@ -343,9 +345,9 @@ impl Digests for DiskStore {
 
     fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
         let _room = self.admit(Load::profile(), Purpose::Overwrite)?;
-        self.try_set_profile(partition, profile)?;
+        let ack = self.try_set_profile(partition, profile)?;
         self.changed(ObjectId::of_partition(partition), 0..0, true);
-        Ok(())
+        self.acknowledge(ack)
     }
 
     fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError> {

@@ -146,9 +146,14 @@ impl Flat {
         }
     }
 
-    /// A block of the chunk changes: its unit's value is not known any more.
-    pub(crate) fn forget(&mut self, block: u64) {
-        let Some(profile) = self.profile else { return };
+    /// The profile byte of the record.
+    pub(crate) fn code(&self) -> u8 {
+        self.profile.map_or(NONE, Profile::code)
+    }
+
+    /// A block of the chunk changes: its unit's value is not known any more. Gives the unit's bit.
+    pub(crate) fn forget(&mut self, block: u64) -> u128 {
+        let Some(profile) = self.profile else { return 0 };
         let unit = (block * BLOCK / profile.unit_bytes()) as u32;
         if self.knows(unit) {
             self.known &= !bit(unit);
@@ -156,6 +161,7 @@ impl Flat {
                 place.fill(0);
             }
         }
+        bit(unit)
     }
 
     /// The compact form.

@@ -279,9 +279,9 @@ impl Examine for DiskStore {
             Err(StoreError::NoSpace) => return Ok(Completed::default()),
             room => room?,
         };
-        let _inside = self.groups.gate.enter();
+        let inside = self.groups.gate.enter();
         self.groups.check()?;
-        let _lock = self.lock(id).write();
+        let lock = self.lock(id).write();
         let record = self.record(id)?;
         let (number, base) = (offset / CHUNK, offset / CHUNK * CHUNK);
         let Some(chunk) = self.chunk(id, number)? else { return Ok(Completed::default()) };
@@ -303,7 +303,9 @@ impl Examine for DiskStore {
         done.units = stage.complete(number, profile, &units)?;
         done.bytes += units.len() as u64 * profile.unit_bytes();
         if done.units > 0 {
-            stage.finish(false);
+            let ack = stage.finish(false);
+            drop((lock, inside));
+            self.acknowledge(ack)?;
         }
         Ok(done)
     }

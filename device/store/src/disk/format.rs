@@ -7,7 +7,8 @@ use std::io;
 
 use super::index::Index;
 use super::segments::{Segments, is_segment};
-use super::superblock::{COPIES, LENGTH, MARK_AT, State, Superblock, VERSION};
+use super::superblock::{COPIES, LENGTH, MARK_AT, State, Superblock, VERSION, VERSION_WITHOUT_LOG};
+use super::write_log;
 use crate::FormatError;
 use crate::medium::{Medium, MediumFile};
 
@@ -71,11 +72,12 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
     write(&*file, &superblock).map_err(io_error("writing the superblock"))?;
     medium.sync_names().map_err(io_error("making names durable"))?;
     for name in medium.list().map_err(io_error("listing files"))? {
-        if name == INDEX || is_segment(&name) {
+        if name == INDEX || name == write_log::NAME || is_segment(&name) {
             medium.delete(&name).map_err(io_error("deleting old files"))?;
         }
     }
     Segments::format(medium, &superblock).map_err(io_error("making segments"))?;
+    write_log::create(medium, superblock.log_bytes).map_err(io_error("making the write log"))?;
     let index = medium.open(INDEX, true).map_err(io_error("making the index"))?;
     Index::format(index, &superblock.uuid)?;
     medium.sync_names().map_err(io_error("making names durable"))?;
@@ -99,14 +101,17 @@ fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
 /// Marks a store of an older version as one of this version, and mends the copy of the superblock that is damaged. All
 /// that an older version can hold means the same in this one, so that nothing else changes; programs of the older
 /// version refuse it from then on.
-pub(crate) fn upgrade(medium: &dyn Medium, found: &Found) -> Result<(), FormatError> {
+///
+/// Without space for a write log the store keeps a version that has none.
+pub(crate) fn upgrade(medium: &dyn Medium, found: &Found, log_bytes: u64) -> Result<(), FormatError> {
     let Found { superblock, mended, suspect } = found;
-    if superblock.version == VERSION && superblock.index_copy && !mended && !suspect {
+    let version = if log_bytes > 0 { VERSION } else { VERSION_WITHOUT_LOG };
+    let newer = Superblock { version, index_copy: true, log_bytes, ..*superblock };
+    if newer == *superblock && !mended && !suspect {
         return Ok(());
     }
-    tracing::info!(from = superblock.version, to = VERSION, mended, "writing the superblock anew");
+    tracing::info!(from = superblock.version, to = version, mended, "writing the superblock anew");
     let file = medium.open(SUPERBLOCK, false).map_err(io_error("opening the superblock"))?;
-    let newer = Superblock { version: VERSION, index_copy: true, ..*superblock };
     write(&*file, &newer).map_err(io_error("writing the superblock"))?;
     // Last: until here, whoever opens the store has to do all of it again.
     let unmark = || {

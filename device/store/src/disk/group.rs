@@ -13,11 +13,43 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use super::DiskStore;
+use super::chunk::ChunkPatch;
+use super::pool::is_inline;
+use super::record::{Key, Value};
+use super::space::Run;
+use super::write_log::{Appended, EncodedStep, WriteLog};
 use crate::StoreError;
 
+/// A group that a thread keeps open.
+struct Held {
+    /// The gate of its store.
+    gate: u64,
+    /// How many times the thread is inside: operations and scopes around them.
+    depth: u32,
+    /// The cluster of the write log that keeps the changes of the outermost scope, or 0; [`UNLOGGED`].
+    cluster: u64,
+}
+
+/// A scope changed something, and the log has none of it.
+const UNLOGGED: u64 = u64::MAX;
+
 thread_local! {
-    /// The stores whose groups this thread keeps open, with the number of its scopes in each.
-    static HELD: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
+    /// The groups that this thread keeps open, one of each store.
+    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+    /// The changes of one operation, encoded for the write log.
+    static STEP: RefCell<EncodedStep> = RefCell::default();
+}
+
+/// What an operation still has to wait for before it is answered. It holds no lock meanwhile.
+#[must_use = "the operation is answered when this was waited for"]
+#[derive(Debug)]
+pub(crate) enum Ack {
+    /// Nothing: its changes are in the log, or belong to a scope that has not ended.
+    Done,
+    /// Until the cluster is in the log, or else until the group is committed.
+    Cluster { cluster: u64, group: u64 },
+    /// Until the group is committed.
+    Commit { group: u64 },
 }
 
 /// Tells the gates of one process apart.
@@ -42,16 +74,32 @@ impl Gate {
 
     /// Is this thread inside?
     pub(crate) fn holds(&self) -> bool {
-        HELD.with_borrow(|held| held.iter().any(|(id, _)| *id == self.id))
+        self.depth() > 0
+    }
+
+    /// How many times this thread is inside.
+    fn depth(&self) -> u32 {
+        HELD.with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.depth))
+    }
+
+    /// The cluster of this thread's outermost scope, or 0.
+    fn cluster(&self) -> u64 {
+        HELD.with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.cluster))
+    }
+
+    fn set_cluster(&self, cluster: u64) {
+        HELD.with_borrow_mut(|held| {
+            held.iter_mut().filter(|held| held.gate == self.id).for_each(|held| held.cluster = cluster);
+        });
     }
 
     /// Goes in, or deeper in; waits while a group is being closed.
     pub(crate) fn enter(&self) -> Inside<'_> {
         // A thread that is inside must not wait: whoever closes the group waits for it.
         let guard = (!self.holds()).then(|| self.inside.read());
-        HELD.with_borrow_mut(|held| match held.iter_mut().find(|(id, _)| *id == self.id) {
-            Some((_, depth)) => *depth += 1,
-            None => held.push((self.id, 1)),
+        HELD.with_borrow_mut(|held| match held.iter_mut().find(|held| held.gate == self.id) {
+            Some(held) => held.depth += 1,
+            None => held.push(Held { gate: self.id, depth: 1, cluster: 0 }),
         });
         Inside { gate: self.id, _guard: guard }
     }
@@ -60,9 +108,9 @@ impl Gate {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         HELD.with_borrow_mut(|held| {
-            if let Some(position) = held.iter().position(|(id, _)| *id == self.gate) {
-                held[position].1 -= 1;
-                if held[position].1 == 0 {
+            if let Some(position) = held.iter().position(|held| held.gate == self.gate) {
+                held[position].depth -= 1;
+                if held[position].depth == 0 {
                     held.swap_remove(position);
                 }
             }
@@ -108,7 +156,8 @@ impl Drop for Leading<'_> {
 /// The state of the groups of a store.
 pub(crate) struct Groups {
     pub(crate) gate: Gate,
-    /// Number of the open group; starts at 1, 0 means "committed long ago".
+    /// Number of the open group; goes on from one opening to the next where there is a write log. At least 1: 0 means
+    /// "committed long ago".
     open: AtomicU64,
     /// Number of the last committed group.
     committed: AtomicU64,
@@ -127,11 +176,12 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn new(poisoned: Arc<AtomicBool>) -> Self {
+    /// The last group that was committed is `committed`.
+    pub(crate) fn new(poisoned: Arc<AtomicBool>, committed: u64) -> Self {
         Self {
             gate: Gate::new(),
-            open: AtomicU64::new(1),
-            committed: AtomicU64::new(0),
+            open: AtomicU64::new(committed + 1),
+            committed: AtomicU64::new(committed),
             line: Mutex::default(),
             ended: Condvar::new(),
             joined: Condvar::new(),
@@ -237,7 +287,11 @@ impl DiskStore {
             let number = self.groups.open.fetch_add(1, Ordering::AcqRel);
             // Before it is the committing one: so that it is never counted nowhere.
             self.room.commits(self.index.open_load());
-            (self.index.rotate(), number, self.segments.take_dirty())
+            let group = self.index.rotate();
+            if let Some(log) = &self.log {
+                log.next_group(!group.is_empty());
+            }
+            (group, number, self.segments.take_dirty())
         };
         if let Err(source) = self.segments.sync(&segments) {
             self.poison(false);
@@ -245,14 +299,18 @@ impl DiskStore {
         }
         if group.is_empty() {
             self.room.committed(&[]);
-        } else if let Err(error) = self.index.commit(&group, |written| self.room.committed(written)) {
-            self.poison(true);
-            return Err(error);
+        } else {
+            let logged = self.numbers_groups.then_some(number);
+            if let Err(error) = self.index.commit(&group, logged, |written| self.room.committed(written)) {
+                self.poison(true);
+                return Err(error);
+            }
         }
         // A read that met a damaged page meanwhile may have frozen the index one commit earlier: then the layers stay
         // above it, and nothing that it refers to comes free. Whoever stops the index from here on freezes this commit.
         self.groups.check()?;
-        for run in group.freed.iter().filter(|run| run.count >= self.options.discard_blocks_min) {
+        let is_long = |run: &&Run| run.count >= self.options.discard_blocks_min && !is_inline(run.place);
+        for run in group.freed.iter().filter(is_long) {
             // Only a hint: the blocks are free either way.
             if let Err(error) = self.segments.discard(*run) {
                 tracing::warn!(%error, "discard failed");
@@ -262,6 +320,81 @@ impl DiskStore {
         self.space.lock().recycle(&group.freed);
         self.groups.committed.store(number, Ordering::Release);
         Ok(())
+    }
+
+    /// Puts the changes of one operation into the open group and into the write log. `patches` are the changes of chunks,
+    /// `freed` the blocks that come free with the group's commit, `spared` those that come free as soon as the changes
+    /// cannot be lost. The caller is inside the group and holds the locks of the objects.
+    pub(crate) fn apply(
+        &self,
+        changes: Vec<(Key, Option<Value>)>,
+        patches: &[(Key, ChunkPatch)],
+        freed: &[Run],
+        spared: Vec<Run>,
+    ) -> Ack {
+        let gate = &self.groups.gate;
+        let (in_scope, group) = (gate.depth() > 1, self.groups.open());
+        let Some(log) = self.log.as_ref().filter(|_| !self.options.write_through) else {
+            self.index.apply(changes, freed);
+            self.index.free_later(&spared);
+            if in_scope {
+                gate.set_cluster(UNLOGGED);
+                return Ack::Done;
+            }
+            return Ack::Commit { group };
+        };
+        STEP.with_borrow_mut(|step| {
+            step.encode(&changes, patches);
+            step.stamp(self.index.apply(changes, freed));
+            if in_scope {
+                gate.set_cluster(log.keep(gate.cluster(), step, spared));
+                return Ack::Done;
+            }
+            self.ack(log.append(step, spared), group)
+        })
+    }
+
+    fn ack(&self, appended: Appended, group: u64) -> Ack {
+        match appended {
+            Appended::Logged(spared) => {
+                self.space.lock().release(&spared);
+                Ack::Done
+            }
+            Appended::Waits(cluster) => Ack::Cluster { cluster, group },
+            Appended::Full(spared) => {
+                self.index.free_later(&spared);
+                Ack::Commit { group }
+            }
+        }
+    }
+
+    /// Waits for what an operation has to wait for. The caller holds no lock and, unless it is in a scope, is not inside
+    /// the group.
+    pub(crate) fn acknowledge(&self, ack: Ack) -> Result<(), StoreError> {
+        match ack {
+            Ack::Done => Ok(()),
+            Ack::Cluster { cluster, group } => {
+                let is_logged = self.log.as_ref().is_some_and(|log| log.wait(cluster));
+                if is_logged { Ok(()) } else { self.commit_through(group) }
+            }
+            Ack::Commit { group } => self.commit_through(group),
+        }
+    }
+
+    /// Leaves a scope; returns when its changes survive the death of the process.
+    pub(crate) fn end_scope(&self, inside: Inside<'_>) -> Result<(), StoreError> {
+        let gate = &self.groups.gate;
+        if gate.depth() > 1 {
+            return Ok(());
+        }
+        let (cluster, group) = (gate.cluster(), self.groups.open());
+        let ack = match (cluster, &self.log) {
+            (0, _) => Ack::Done,
+            (UNLOGGED, _) | (_, None) => Ack::Commit { group },
+            (cluster, Some(log)) => self.ack(log.end_scope(cluster), group),
+        };
+        drop(inside);
+        self.acknowledge(ack)
     }
 
     /// Commits what is open, if anything. Not from inside a scope.
@@ -283,9 +416,11 @@ impl DiskStore {
         Ok(true)
     }
 
-    /// Closes the group before an operation, if it has become too large or holds back too many freed blocks.
+    /// Closes the group before an operation, if it has become too large for memory or for its half of the log, or holds
+    /// back too many freed blocks.
     pub(crate) fn make_room(&self) {
-        let heavy = self.index.open_weight() > 2 * self.options.group_weight_max;
+        let heavy = self.index.open_weight() > 2 * self.options.group_weight_max
+            || self.log.as_ref().is_some_and(WriteLog::is_nearly_full);
         let held_back = {
             let space = self.space.lock();
             space.free() < self.low_water && space.pending() > 0
@@ -318,7 +453,8 @@ impl DiskStore {
             now.saturating_sub(start) >= self.options.group_age_max
         };
         let large = self.groups.written.load(Ordering::Relaxed) >= self.options.group_bytes_max
-            || self.index.open_weight() >= self.options.group_weight_max;
+            || self.index.open_weight() >= self.options.group_weight_max
+            || self.log.as_ref().is_some_and(WriteLog::is_half_full);
         if due || large { self.commit_through(open) } else { Ok(()) }
     }
 }

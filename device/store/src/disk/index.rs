@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::backend::{LiveBackend, Pages};
 use super::cache::Cache;
-use super::record::{Key, Rotten, Value, is_inline_key, is_object, object_of, seal, store_key, sub_of};
+use super::record::{
+    Key, Rotten, Tag, Value, group_key, is_inline_key, is_object, object_of, seal, store_key, sub_of,
+};
 use super::room::{Ground, Load};
 use super::space::Run;
 use super::tree::{Cursor, Lost, Proof, Reader, Step};
@@ -97,6 +99,8 @@ pub(crate) type Found = (Key, Result<Value, Rotten>);
 struct Layers {
     open: Overlay,
     committing: Option<Arc<Overlay>>,
+    /// Operations that were applied.
+    applied: u64,
 }
 
 impl Layers {
@@ -427,9 +431,14 @@ impl Index {
         self.try_read("scanning records", live, frozen)
     }
 
-    /// Puts changes of one operation into the open group, at once.
-    pub(crate) fn apply(&self, changes: Vec<(Key, Option<Value>)>, freed: &[Run]) {
+    /// Puts changes of one operation into the open group, at once; gives their place among all.
+    pub(crate) fn apply(&self, changes: Vec<(Key, Option<Value>)>, freed: &[Run]) -> u64 {
         let mut layers = self.layers.write();
+        layers.applied += 1;
+        if layers.open.is_empty() && !changes.is_empty() {
+            // The commit writes its group's number, too.
+            layers.open.load = layers.open.load.and(Tag::Store, 2, 16);
+        }
         let mut before: Option<(Key, bool)> = None;
         for (key, value) in changes {
             let leaves = leaves_of(before, &key, value.is_none());
@@ -437,6 +446,15 @@ impl Index {
             layers.open.put(key, value, leaves);
         }
         for &run in freed {
+            Run::push(&mut layers.open.freed, run);
+        }
+        layers.applied
+    }
+
+    /// Blocks that come free when the open group is committed.
+    pub(crate) fn free_later(&self, runs: &[Run]) {
+        let mut layers = self.layers.write();
+        for &run in runs {
             Run::push(&mut layers.open.freed, run);
         }
     }
@@ -469,13 +487,22 @@ impl Index {
         group
     }
 
-    /// Writes a group into redb, durably and all at once; `told` learns the pages that the engine wrote since it was told
+    /// Writes a group into redb, durably and all at once, with its number if the store has a write log; `told` learns the pages that the engine wrote since it was told
     /// last, by their places and lengths in bytes, before anybody can look at the file anew.
-    pub(crate) fn commit(&self, group: &Overlay, told: impl FnOnce(&[(u64, u64)])) -> Result<(), StoreError> {
+    pub(crate) fn commit(
+        &self,
+        group: &Overlay,
+        number: Option<u64>,
+        told: impl FnOnce(&[(u64, u64)]),
+    ) -> Result<(), StoreError> {
         let write = |engine: &Database| -> Result<(), redb::Error> {
             let transaction = engine.begin_write()?;
             {
                 let mut table = transaction.open_table(TABLE)?;
+                if let Some(number) = number {
+                    let key = group_key();
+                    table.insert(&key, &seal(&key, number.to_le_bytes().to_vec())[..])?;
+                }
                 for (key, value) in &group.changes {
                     match value {
                         Some(value) => table.insert(key, &value.encode(key)[..])?,

@@ -171,9 +171,9 @@ impl Memberships for DiskStore {
     fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
         let _room = self.admit(Load::membership(), Purpose::Addition)?;
         let object = ObjectId::new(collection.partition, member);
-        let _inside = self.groups.gate.enter();
+        let inside = self.groups.gate.enter();
         self.groups.check()?;
-        let _locks = self.lock_all([collection, object].into_iter());
+        let locks = self.lock_all([collection, object].into_iter());
         let count = self.count_change(collection, Step::Up)?;
         let record = self.record(object)?;
         if record.kind != ObjectType::User {
@@ -188,16 +188,17 @@ impl Memberships for DiskStore {
             count,
             self.member_change(object, Step::Up)?,
         ];
-        self.index.apply(changes, &[]);
-        Ok(true)
+        let ack = self.apply(changes, &[], &[], Vec::new());
+        drop((locks, inside));
+        self.acknowledge(ack).map(|()| true)
     }
 
     fn leave(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
         let _room = self.admit(Load::membership(), Purpose::Removal)?;
         let object = ObjectId::new(collection.partition, member);
-        let _inside = self.groups.gate.enter();
+        let inside = self.groups.gate.enter();
         self.groups.check()?;
-        let _locks = self.lock_all([collection, object].into_iter());
+        let locks = self.lock_all([collection, object].into_iter());
         self.count(collection)?;
         let Some(slot) = self.slot(collection, member)? else { return Ok(None) };
         let changes = vec![
@@ -206,8 +207,9 @@ impl Memberships for DiskStore {
             self.count_change(collection, Step::Down)?,
             self.member_change(object, Step::Down)?,
         ];
-        self.index.apply(changes, &[]);
-        Ok(Some(slot))
+        let ack = self.apply(changes, &[], &[], Vec::new());
+        drop((locks, inside));
+        self.acknowledge(ack).map(|()| Some(slot))
     }
 
     fn membership(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {

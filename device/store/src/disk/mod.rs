@@ -38,6 +38,7 @@ mod superblock;
 mod survey;
 mod ties;
 mod tree;
+mod write_log;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -57,13 +58,15 @@ pub use format::{FormatOptions, format};
 pub use pool::InlineUse;
 pub use space::{FreeRuns, HandedOut};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
+pub use write_log::PreviousShutdown;
 
 pub(crate) use format::is_unfinished;
 pub(crate) use group::Inside;
 pub(crate) use sums::SumCourse;
 pub(crate) use superblock::reserve_of;
+pub(crate) use write_log::length_for as log_length_for;
 
-use group::Groups;
+use group::{Ack, Groups};
 use index::Index;
 use inline::Inline;
 use pool::is_inline;
@@ -77,6 +80,7 @@ use space::{FreeMap, Run};
 use stage::{Stage, Stop};
 use survey::Claim;
 use tree::{Lost, Proof};
+use write_log::{FoundLog, LogHeader, Replay, WriteLog};
 
 use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::medium::{Io, Medium};
@@ -125,6 +129,8 @@ pub struct Options {
     /// How much of the index such objects may take, in bytes; `None`, the default: a share of the capacity that the
     /// medium has room for. What comes beyond goes to blocks.
     pub inline_bytes_max: Option<u64>,
+    /// Whether every change is durable before it is answered: each waits for a commit, and those that wait share it.
+    pub write_through: bool,
 }
 
 impl Default for Options {
@@ -140,6 +146,7 @@ impl Default for Options {
             digest_lazily: false,
             inline_max: INLINE_MAX,
             inline_bytes_max: None,
+            write_through: false,
         }
     }
 }
@@ -168,6 +175,11 @@ pub struct DiskStore {
     profiles: RwLock<BTreeMap<u64, Option<Profile>>>,
     options: Options,
     capacity_blocks: u64,
+    /// What was acknowledged and is not committed. `None`: every change is committed before it is answered.
+    log: Option<WriteLog>,
+    /// Whether commits write the numbers of their groups.
+    numbers_groups: bool,
+    previous_shutdown: PreviousShutdown,
     /// Free blocks below which a group that holds back freed ones is closed.
     low_water: u64,
     /// Keeps its lock, too.
@@ -181,12 +193,41 @@ impl std::fmt::Debug for DiskStore {
 }
 
 impl DiskStore {
-    /// Opens a store; reads the whole index once, to know which blocks are free.
+    /// Opens a store; reads the whole index once, to know which blocks are free. Changes that were acknowledged and are
+    /// not committed are repeated from the write log first; then the index is read once more.
     ///
     /// # Errors
     /// All of [`FormatError`] but those of `format` alone.
     pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
         let found = format::find(&*medium)?;
+        let mut committed = Self::open_committed(&medium, &options, &found)?;
+        let replay = committed.plan_replay(found.suspect)?;
+        let shutdown = committed.judge_shutdown(replay.as_ref());
+        tracing::info!(
+            ?shutdown,
+            repeated = replay.as_ref().map_or(0, |replay| replay.records),
+            "store opened"
+        );
+        if let Some(replay) = replay {
+            if committed.is_writable() {
+                committed.store.commit_replay(replay)?;
+                drop(committed);
+                committed = Self::open_committed(&medium, &options, &found)?;
+            } else {
+                // Nothing may be written: reads have what was acknowledged on top of the last commit.
+                committed.store.index.apply(replay.changes.into_iter().collect(), &[]);
+            }
+        }
+        committed.start(&found, shutdown)
+    }
+
+    /// Opens a store as its last commit left it.
+    fn open_committed(
+        medium: &Arc<dyn Medium>,
+        options: &Options,
+        found: &format::Found,
+    ) -> Result<Committed, FormatError> {
+        let (medium, options) = (Arc::clone(medium), options.clone());
         let superblock = found.superblock;
         let (segments, mut faults) = Segments::open(&*medium, &superblock)?;
         if found.mended {
@@ -253,15 +294,19 @@ impl DiskStore {
         if !writable {
             tracing::error!(?faults, "the store is damaged: it opens for reading only");
         }
+        let group = proof.reader.get(&record::group_key()).ok().flatten();
+        let group = group.as_deref().and_then(record::parse_group).unwrap_or(0);
+        let was_closed = proof.was_closed();
+        let log = match superblock.log_bytes {
+            0 => None,
+            length => FoundLog::open(&*medium, length, &superblock.uuid, writable)?,
+        };
         let incomplete = survey.damage.incomplete();
         let (index, ground) =
             Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
                 .inspect_err(|_| format::mark(&*medium))?;
-        if writable {
-            format::upgrade(&*medium, &found)?;
-        }
-        Ok(Self {
-            groups: Groups::new(index.stopped()),
+        let store = Self {
+            groups: Groups::new(index.stopped(), group),
             room: Room::new(ground),
             renewing: Mutex::default(),
             profiles: RwLock::new(survey.profiles),
@@ -276,9 +321,32 @@ impl DiskStore {
             hasher: RandomState::new(),
             options,
             capacity_blocks: superblock.capacity_blocks,
+            log: None,
+            numbers_groups: superblock.log_bytes > 0,
+            previous_shutdown: PreviousShutdown::PossiblePowerLoss,
             low_water: superblock.reserve_blocks / 2,
             medium,
-        })
+        };
+        Ok(Committed { store, log, group, was_closed })
+    }
+
+    /// Whether every change is committed before it is answered: it was asked for, or there is no room for a write log.
+    #[must_use]
+    pub fn is_write_through(&self) -> bool {
+        self.options.write_through || self.log.is_none()
+    }
+
+    /// Commits what the write log holds.
+    fn commit_replay(&self, replay: Replay) -> Result<(), FormatError> {
+        let failed = |error| FormatError::Replay { source: Box::new(error) };
+        self.index.apply(replay.changes.into_iter().collect(), &[]);
+        // There was room for all of it when it was acknowledged.
+        self.room_for_open_group().map_err(failed)?;
+        let group = self.index.rotate();
+        let synced = self.segments.sync(&self.segments.take_dirty()).inspect_err(|_| self.poison(false));
+        synced.map_err(|source| failed(StoreError::Io { doing: "syncing data", source }))?;
+        let committed = self.index.commit(&group, Some(replay.last), |_| {});
+        committed.inspect_err(|_| self.poison(true)).map_err(failed)
     }
 
     /// How the free blocks lie now, and how those lay that were handed out since the store was opened: its
@@ -352,7 +420,7 @@ impl DiskStore {
         change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
     ) -> Result<(), StoreError> {
         self.make_room();
-        let lengths = match self.try_change(id, &change) {
+        let (lengths, ack) = match self.try_change(id, &change) {
             Err(Stop::Pending) if !self.groups.gate.holds() => {
                 self.commit_now()?;
                 self.try_change(id, &change)
@@ -372,7 +440,7 @@ impl DiskStore {
             }
             None => self.changed(id, 0..0, true),
         }
-        Ok(())
+        self.acknowledge(ack)
     }
 
     /// Gives the bytes between the old length and the new one.
@@ -380,7 +448,7 @@ impl DiskStore {
         &self,
         id: ObjectId,
         change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
-    ) -> Result<Range<u64>, Stop> {
+    ) -> Result<(Range<u64>, Ack), Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();
@@ -389,12 +457,12 @@ impl DiskStore {
         let mut stage = Stage::new(self, id, record);
         change(&mut stage)?;
         let after = stage.record.length;
-        stage.finish(false);
-        Ok(before.min(after)..before.max(after))
+        let ack = stage.finish(false);
+        Ok((before.min(after)..before.max(after), ack))
     }
 
     /// As `remove`, for an object whose own record may be damaged.
-    fn try_remove(&self, id: ObjectId) -> Result<(), Stop> {
+    fn try_remove(&self, id: ObjectId) -> Result<Ack, Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let (_locks, memberships) = self.lock_for_removal(id)?;
@@ -408,10 +476,92 @@ impl DiskStore {
         stage.changes.extend(attributes.into_iter().map(|(key, _)| (key, None)));
         stage.changes.extend(memberships);
         stage.changes.extend(self.digest_records(id)?.into_iter().map(|key| (key, None)));
-        stage.finish(true);
+        let ack = stage.finish(true);
         self.forget_profile(id);
         self.objects.fetch_sub(1, Ordering::Relaxed);
-        Ok(())
+        Ok(ack)
+    }
+}
+
+/// A store as its last commit left it, before the write log is looked at.
+struct Committed {
+    store: DiskStore,
+    log: Option<FoundLog>,
+    /// The number of the last group that was committed.
+    group: u64,
+    /// Whether the index engine closed its file.
+    was_closed: bool,
+}
+
+impl Committed {
+    fn is_writable(&self) -> bool {
+        !self.store.is_poisoned()
+    }
+
+    fn plan_replay(&self, rewrites: bool) -> Result<Option<Replay>, FormatError> {
+        let Some(log) = &self.log else { return Ok(None) };
+        let rewrites = rewrites && self.is_writable();
+        Replay::plan(&self.store, &log.groups, self.group, rewrites)
+            .map_err(|error| FormatError::Replay { source: Box::new(error) })
+    }
+
+    fn judge_shutdown(&self, replay: Option<&Replay>) -> PreviousShutdown {
+        let Some(header) = self.log.as_ref().and_then(|log| log.header) else {
+            // A new store, or one that had no log.
+            return match self.was_closed {
+                true => PreviousShutdown::Clean,
+                false => PreviousShutdown::PossiblePowerLoss,
+            };
+        };
+        let same_boot = self.store.medium.boot_id().is_some_and(|boot| boot == header.boot);
+        let is_complete = replay.is_none_or(|replay| replay.is_complete);
+        match (header.is_closed, replay) {
+            (true, None) => PreviousShutdown::Clean,
+            (false, _) if same_boot && is_complete => PreviousShutdown::ProcessDeath,
+            _ => PreviousShutdown::PossiblePowerLoss,
+        }
+    }
+
+    /// Makes it ready for changes.
+    fn start(self, found: &format::Found, shutdown: PreviousShutdown) -> Result<DiskStore, FormatError> {
+        let (is_writable, Self { mut store, log, group, .. }) = (self.is_writable(), self);
+        store.previous_shutdown = shutdown;
+        if !is_writable {
+            return Ok(store);
+        }
+        let capacity = store.capacity_blocks * BLOCK;
+        let (log_bytes, log) = match found.superblock.log_bytes {
+            0 => FoundLog::create(&*store.medium, capacity, &found.superblock.uuid)?,
+            length => (length, log),
+        };
+        format::upgrade(&*store.medium, found, log_bytes)?;
+        store.numbers_groups = log_bytes > 0;
+        let header = LogHeader {
+            is_closed: false,
+            uuid: found.superblock.uuid,
+            boot: store.medium.boot_id().unwrap_or_default(),
+            opening: store.hasher.hash_one(log_bytes),
+        };
+        store.log = match log {
+            Some(log) => Some(log.start(header, group + 1)?),
+            None => {
+                tracing::warn!("there is no space for the write log: every change waits for a commit");
+                None
+            }
+        };
+        Ok(store)
+    }
+}
+
+impl Drop for DiskStore {
+    fn drop(&mut self) {
+        if let Some(log) = &self.log
+            && !self.is_poisoned()
+            && !self.index.is_dirty()
+            && let Err(error) = log.close()
+        {
+            tracing::warn!(%error, "closing the write log failed; the next start looks through it");
+        }
     }
 }
 
@@ -452,14 +602,14 @@ impl ObjectStore for DiskStore {
     fn begin(&self) -> Scope<'_> {
         self.make_room();
         self.room_for_scope();
-        Scope::inside(self.groups.gate.enter())
+        Scope::inside(self, self.groups.gate.enter())
     }
 
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
         let _room = self.admit(Load::membership(), Purpose::Addition)?;
-        let _inside = self.groups.gate.enter();
+        let inside = self.groups.gate.enter();
         self.groups.check()?;
-        let _lock = self.lock(id).write();
+        let lock = self.lock(id).write();
         match self.record(id) {
             Ok(_) | Err(StoreError::IndexDamaged { .. }) => return Err(StoreError::Exists(id)),
             Err(StoreError::NotFound(_)) => {}
@@ -469,16 +619,17 @@ impl ObjectStore for DiskStore {
         if kind == ObjectType::Collection {
             changes.push((collection_key(id), Some(Value::Count(0))));
         }
-        self.index.apply(changes, &[]);
+        let ack = self.apply(changes, &[], &[], Vec::new());
         self.objects.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        drop((lock, inside));
+        self.acknowledge(ack)
     }
 
     fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
         let _room = self.admit_removal(id)?;
-        self.try_remove(id).map_err(stop_error)?;
+        let ack = self.try_remove(id).map_err(stop_error)?;
         self.changed(id, 0..u64::MAX, true);
-        Ok(())
+        self.acknowledge(ack)
     }
 
     fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
@@ -541,9 +692,9 @@ impl ObjectStore for DiskStore {
         // Its own records may be written anew, too.
         let chunks = (length / CHUNK_BYTES + 1).min(used_bytes / BLOCK);
         let _room = self.admit(Load::bytes(2 * chunks * CHUNK_BYTES, BLOCK), Purpose::Addition)?;
-        self.try_share(from, to).map_err(stop_error)?;
+        let ack = self.try_share(from, to).map_err(stop_error)?;
         self.changed(to, 0..u64::MAX, false);
-        Ok(())
+        self.acknowledge(ack)
     }
 
     fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
@@ -645,5 +796,9 @@ impl ObjectStore for DiskStore {
 
     fn known_damage(&self, id: ObjectId) -> Vec<Damage> {
         self.damage_of(id)
+    }
+
+    fn previous_shutdown(&self) -> PreviousShutdown {
+        self.previous_shutdown
     }
 }

@@ -64,13 +64,15 @@ impl DiskStore {
             Err(StoreError::NoSpace | StoreError::Poisoned) => None,
             room => Some(room?),
         };
-        let _inside = self.groups.gate.enter();
-        let _lock = self.lock(id).write();
+        let inside = self.groups.gate.enter();
+        let lock = self.lock(id).write();
         self.record(id)?;
         let (digest, count) = self.compute_page(id, page, profile)?;
         // Whoever asks for pages that are empty fills nothing.
         if count > 0 && room.is_some() && self.groups.check().is_ok() {
-            self.index.apply(vec![(key, Some(Value::Page(profile, digest)))], &[]);
+            let ack = self.apply(vec![(key, Some(Value::Page(profile, digest)))], &[], &[], Vec::new());
+            drop((lock, inside));
+            self.acknowledge(ack)?;
         }
         Ok(Some(digest))
     }

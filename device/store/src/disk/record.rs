@@ -47,6 +47,17 @@ pub(crate) fn store_key() -> Key {
     key(Tag::Store, ObjectId::ROOT, 0)
 }
 
+/// The number of the last group that was committed while the store has a write log.
+pub(crate) fn group_key() -> Key {
+    key(Tag::Store, ObjectId::ROOT, 1)
+}
+
+/// The number in the sealed record of [`group_key`].
+pub(crate) fn parse_group(bytes: &[u8]) -> Option<u64> {
+    let bytes = unseal(&group_key(), bytes).ok()?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
 /// An object's record.
 pub(crate) fn object_key(id: ObjectId) -> Key {
     key(Tag::Object, id, 0)

@@ -101,6 +101,11 @@ impl Segments {
         ((place / self.blocks_each) as usize, place % self.blocks_each * BLOCK)
     }
 
+    /// Blocks of this file were written, and wait for a sync.
+    pub(crate) fn wrote(&self, place: u64) {
+        self.dirty[self.locate(place).0].store(true, Ordering::Release);
+    }
+
     /// Fills the buffers from the block `place` on.
     pub(crate) fn read(&self, place: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let (segment, offset) = self.locate(place);

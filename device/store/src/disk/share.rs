@@ -1,7 +1,7 @@
 //! One object's bytes given to another without copying them, and the map of where an object has bytes.
 //!
 //! Does: let two objects refer to the same blocks; whoever writes one leaves it to the others.
-//! Contract: a block that is shared is never written in place, not even in the group that allocated it: sharing it
+//! Contract: a block that is shared comes free with a commit alone, even in the group that allocated it: sharing it
 //! makes it count as committed.
 //! Costs: O(chunks) of both objects; a chunk record in the group for each chunk of the source.
 
@@ -13,6 +13,7 @@ use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk, Flat};
+use super::group::Ack;
 use super::record::{Key, Rotten, Value, chunk_key, chunk_of};
 use super::space::Run;
 use super::stage::{Stage, Stop, WALK};
@@ -29,14 +30,14 @@ impl DiskStore {
     }
 
     /// `to` gets the bytes of `from` instead of its own.
-    pub(crate) fn try_share(&self, from: ObjectId, to: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn try_share(&self, from: ObjectId, to: ObjectId) -> Result<Ack, Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _locks = self.lock_both(from, to);
         let source = self.record(from)?;
         let mut stage = Stage::new(self, to, self.record(to)?);
         if from == to {
-            return Ok(());
+            return Ok(Ack::Done);
         }
         stage.unmap(0..MAX_OBJECT_LENGTH / BLOCK)?;
         let mut next = Some(0);
@@ -56,8 +57,7 @@ impl DiskStore {
         }
         stage.count(source.blocks, 0);
         stage.record.length = source.length;
-        stage.finish(false);
-        Ok(())
+        Ok(stage.finish(false))
     }
 
     /// Up to `WALK` chunks of an object from `first` on, and where to go on.

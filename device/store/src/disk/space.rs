@@ -311,7 +311,13 @@ impl FreeMap {
         found
     }
 
-    fn is_used(&self, place: u64) -> bool {
+    /// Are there such blocks?
+    pub(crate) fn has(&self, place: u64, count: u64) -> bool {
+        place.checked_add(count).is_some_and(|end| end <= self.blocks)
+    }
+
+    /// Is a block in use, or about to be?
+    pub(crate) fn is_used(&self, place: u64) -> bool {
         self.words[(place / WORD) as usize] & 1 << (place % WORD) != 0
     }
 

@@ -1,8 +1,8 @@
 //! One operation's changes to one object, staged until they go into the open group at once.
 //!
 //! Does: choose blocks, write data into them, collect new chunks and freed blocks; undo all of it if dropped.
-//! Contract: data goes to blocks that nothing committed refers to: free ones, or ones that this same open group
-//! allocated. The latter are written last, since they cannot be undone: if that fails, the store is poisoned.
+//! Contract: data goes to free blocks alone, never to one that a commit or a record of the write log refers to. Blocks
+//! that the same open group allocated come free when the record that lets go of them is written.
 //! Bytes of a block beyond the object's end are zero.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,7 @@ use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
+use super::group::Ack;
 use super::pool::is_inline;
 use super::prepared::Prepared;
 use super::read::Block;
@@ -317,17 +318,12 @@ impl<'a> Stage<'a> {
         {
             return Ok(vec![span]);
         }
-        let open = self.open;
-        let own = |slot: Slot| slot.place().filter(|place| slot.born == open && !is_inline(*place));
-        let (mut need, mut holes) = (0, 0);
+        let (need, mut holes) = (blocks.end - blocks.start, 0);
         let mut left = Vec::new();
         for block in blocks.clone() {
             let slot = self.slot(block)?;
             holes += u64::from(slot.place().is_none());
-            if own(slot).is_none() {
-                need += 1;
-                left.push(slot);
-            }
+            left.push(slot);
         }
         // A block that others refer to stays when this object leaves it.
         let growth = holes + self.shared(&left);
@@ -340,43 +336,30 @@ impl<'a> Stage<'a> {
         let mut run = Run { place: 0, count: 0 };
         let mut spans: Vec<Span> = Vec::new();
         for block in blocks {
-            let slot = self.slot(block)?;
-            let own = own(slot);
-            let place = own.unwrap_or_else(|| {
-                if run.count == 0 {
-                    run = runs.next().expect("as many blocks were taken as are needed");
-                }
-                run = Run { place: run.place + 1, count: run.count - 1 };
-                run.place - 1
-            });
+            if run.count == 0 {
+                run = runs.next().expect("as many blocks were taken as are needed");
+            }
+            let place = run.place;
+            run = Run { place: place + 1, count: run.count - 1 };
             match spans.last_mut() {
                 Some(span)
-                    if span.in_place == own.is_some()
-                        && span.place + (span.blocks.end - span.blocks.start) == place
+                    if span.place + (span.blocks.end - span.blocks.start) == place
                         && !place.is_multiple_of(self.store.segments.blocks_each) =>
                 {
                     span.blocks.end += 1;
                 }
-                _ => spans.push(Span { blocks: block..block + 1, place, in_place: own.is_some() }),
+                _ => spans.push(Span { blocks: block..block + 1, place, in_place: false }),
             }
         }
         Ok(spans)
     }
 
-    /// Writes the data to its places, those that can be undone first, and sets the slots.
+    /// Writes the data to its places, and sets the slots.
     fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)], prepared: &Prepared<'_>) -> Result<(), Stop> {
         let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
-        for in_place in [false, true] {
-            let on_medium = |span: &Span| span.in_place == in_place && !is_inline(span.place);
-            for (source, span) in all().filter(|(_, span)| on_medium(span)) {
-                if let Err(error) = self.store.segments.write(span.place, &source.parts(&span.blocks)) {
-                    if in_place {
-                        self.store.poison(false);
-                    }
-                    return Err(write_error(error).into());
-                }
-                self.store.groups.wrote((span.blocks.end - span.blocks.start) * BLOCK);
-            }
+        for (source, span) in all().filter(|(_, span)| !is_inline(span.place)) {
+            self.store.segments.write(span.place, &source.parts(&span.blocks)).map_err(write_error)?;
+            self.store.groups.wrote((span.blocks.end - span.blocks.start) * BLOCK);
         }
         let increments = self.increments(pieces.iter().map(|(source, _)| source));
         for (source, span) in all() {
@@ -406,7 +389,6 @@ impl<'a> Stage<'a> {
         } else {
             [offset..whole.start * BLOCK, whole.end * BLOCK..end]
         };
-        // All that may fail comes before the first block is written in place: that cannot be undone.
         let zeros = [0; BLOCK as usize];
         let mut pieces = Vec::with_capacity(2);
         for edge in edges {
@@ -476,13 +458,16 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Puts everything into the open group. `record` is the object's new one, or `None` if it is removed.
-    pub(crate) fn finish(mut self, removed: bool) {
+    /// Puts everything into the open group and the write log; without the object's own record if it is removed.
+    pub(crate) fn finish(mut self, removed: bool) -> Ack {
         self.refresh();
+        let mut patches = Vec::new();
         for (number, flat) in std::mem::take(&mut self.flats) {
-            let value = flat.and_then(|flat| flat.compact(self.store.segments.blocks_each, self.open));
-            let value = value.map(|chunk| Value::Chunk(chunk.into()));
-            self.changes.push((chunk_key(self.id, number), value));
+            let key = chunk_key(self.id, number);
+            let value =
+                flat.as_ref().and_then(|flat| flat.compact(self.store.segments.blocks_each, self.open));
+            patches.extend(flat.filter(|_| value.is_some()).map(|flat| (key, flat.patch())));
+            self.changes.push((key, value.map(|chunk| Value::Chunk(chunk.into()))));
         }
         self.record.blocks = (self.record.blocks + self.grown).saturating_sub(self.shrunk);
         self.sum_up(removed);
@@ -501,12 +486,13 @@ impl<'a> Stage<'a> {
         let (gone, freed): (Vec<Run>, Vec<Run>) = freed.into_iter().partition(|run| is_inline(run.place));
         self.spared.extend(gone);
         let written = self.inline_records();
-        self.store.index.apply(std::mem::take(&mut self.changes), &freed);
-        let mut space = self.store.space.lock();
-        space.release(&self.spared);
-        written.iter().for_each(|(place, length)| space.inline.set(*place, *length));
-        drop(space);
+        if !written.is_empty() {
+            let mut space = self.store.space.lock();
+            written.iter().for_each(|(place, length)| space.inline.set(*place, *length));
+        }
         self.finished = true;
+        let (changes, spared) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.spared));
+        self.store.apply(changes, &patches, &freed, spared)
     }
 }
 

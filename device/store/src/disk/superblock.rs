@@ -3,13 +3,16 @@
 //! Does: encode and parse it, and derive the geometry of the segments from it.
 //! Does not: read or write files. Truth: docs/design/store.md, "Superblock".
 
+use super::write_log;
 use crate::{BLOCK, FormatError};
 
 /// First bytes of a superblock.
 const MAGIC: &[u8; 8] = b"SEALSTOR";
 /// Version of the on-disk format that this program writes. 2: blocks may be shared. 3: the superblock and the header of
-/// the index have copies, chunk records may hold digests.
-pub(crate) const VERSION: u32 = 3;
+/// the index have copies, chunk records may hold digests. 4: there may be a write log.
+pub(crate) const VERSION: u32 = 4;
+/// The newest version that has no write log.
+pub(crate) const VERSION_WITHOUT_LOG: u32 = 3;
 /// The oldest version that it reads, and upgrades when it opens a store. 1: each block has one owner.
 const VERSION_MIN: u32 = 1;
 /// Length of the superblock in bytes: one sector, so that a write of it is not torn.
@@ -56,6 +59,8 @@ pub(crate) struct Superblock {
     pub(crate) segment_blocks: u64,
     /// The last page of the index's file is our copy of its header.
     pub(crate) index_copy: bool,
+    /// Length of the write log in bytes; 0: there is none.
+    pub(crate) log_bytes: u64,
 }
 
 impl Superblock {
@@ -72,6 +77,7 @@ impl Superblock {
             reserve_blocks: reserve_of(capacity) / BLOCK,
             segment_blocks: segment.max(MIN_SEGMENT) / BLOCK,
             index_copy: true,
+            log_bytes: write_log::length_for(capacity),
         })
     }
 
@@ -106,6 +112,7 @@ impl Superblock {
         put(&self.segment_blocks.to_le_bytes());
         put(&(BLOCK as u32).to_le_bytes());
         put(&u32::from(self.index_copy).to_le_bytes());
+        put(&self.log_bytes.to_le_bytes());
         let crc = crate::crc::crc32c(&bytes[..LENGTH - 4]);
         bytes[LENGTH - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -150,13 +157,16 @@ impl Superblock {
                 1 => true,
                 _ => return Err(FormatError::Superblock("unknown place of the index's copy")),
             },
+            log_bytes: u64_at(64),
         };
         if u32_at(56) != BLOCK as u32 {
             return Err(FormatError::Superblock("unknown block size"));
         }
         let sane = superblock.capacity_blocks <= MAX_CAPACITY / BLOCK
             && superblock.reserve_blocks <= RESERVE.1 / BLOCK
-            && (MIN_SEGMENT / BLOCK..=MAX_CAPACITY / BLOCK).contains(&superblock.segment_blocks);
+            && (MIN_SEGMENT / BLOCK..=MAX_CAPACITY / BLOCK).contains(&superblock.segment_blocks)
+            && (superblock.log_bytes == 0
+                || (write_log::LENGTH_MIN..=write_log::LENGTH_MAX).contains(&superblock.log_bytes));
         if sane { Ok(superblock) } else { Err(FormatError::Superblock("a size is outside the limits")) }
     }
 }

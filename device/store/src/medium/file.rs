@@ -16,6 +16,8 @@ use super::direct::DirectFile;
 use super::{Io, Medium, MediumFile};
 use crate::FormatError;
 
+/// Where Linux names its boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Name of the lock file in the folder.
 const LOCK: &str = "lock";
 
@@ -87,6 +89,26 @@ impl Medium for FileMedium {
     fn sync_names(&self) -> io::Result<()> {
         File::open(&self.folder)?.sync_all()
     }
+
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        boot_id()
+    }
+}
+
+/// The running boot of the kernel.
+fn boot_id() -> Option<[u8; 16]> {
+    parse_boot_id(&fs::read_to_string(BOOT_ID).ok()?)
+}
+
+/// Parses a UUID: 32 hexadecimal digits, with hyphens anywhere.
+fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.trim_end().bytes().filter(|byte| *byte != b'-').collect();
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let bytes = digits.chunks(2).map(|pair| match *pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    });
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 /// Owner only: what is in the store is nobody else's.
@@ -127,6 +149,10 @@ impl RealFile {
 }
 
 impl MediumFile for RealFile {
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        boot_id()
+    }
+
     fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -230,6 +256,16 @@ mod tests {
         assert!(matches!(FileMedium::open(folder.path()), Err(FormatError::InUse)));
         drop(first);
         FileMedium::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn boot_ids_are_parsed() {
+        let parsed = parse_boot_id("0123456789ab-cdef-0123-4567-89abcdef\n");
+        assert_eq!(parsed.map(u128::from_be_bytes), Some(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
+        for text in ["", "0123", "0123456789ab-cdef-0123-4567-89abcdeg", "0123456789abcdef0123456789abcdef01"]
+        {
+            assert_eq!(parse_boot_id(text), None, "{text}");
+        }
     }
 
     #[test]

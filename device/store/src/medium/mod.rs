@@ -59,12 +59,22 @@ pub trait Medium: Send + Sync {
     fn has_bounded_index(&self) -> bool {
         false
     }
+
+    /// The boot of the system whose memory holds what was written and is not durable; `None` if that is unknown.
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        None
+    }
 }
 
 /// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.
 pub trait MediumFile: Send + Sync {
     /// Length in bytes.
     fn length(&self) -> io::Result<u64>;
+
+    /// As [`Medium::boot_id`], of this file.
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        None
+    }
 
     /// Sets the length; new bytes are zero and take no space.
     fn set_len(&self, length: u64) -> io::Result<()>;

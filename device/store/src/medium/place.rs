@@ -125,6 +125,10 @@ impl Medium for Tied {
     fn rewrite_names(&self) -> io::Result<()> {
         self.device.rewrite_names()
     }
+
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        self.device.boot_id()
+    }
 }
 
 #[cfg(test)]

@@ -182,6 +182,11 @@ impl Proof {
         Ok(Some(book.free))
     }
 
+    /// Did the engine close the file in order?
+    pub(crate) fn was_closed(&self) -> bool {
+        !self.unclean
+    }
+
     /// After all records were read: is all of it sound, so that the engine may have the file?
     pub(crate) fn is_sound(&self) -> bool {
         !self.lost_commit && self.reader.damaged() == 0

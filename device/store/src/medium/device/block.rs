@@ -140,6 +140,10 @@ impl MediumFile for BlockDevice {
         Ok(self.length)
     }
 
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        self.file.boot_id()
+    }
+
     fn set_len(&self, _length: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -21,7 +21,7 @@ pub use block::BlockDevice;
 
 use super::{Medium, MediumFile};
 use crate::FormatError;
-use crate::disk::{is_unfinished, reserve_of};
+use crate::disk::{is_unfinished, log_length_for, reserve_of};
 use foreign::LOOKED_AT;
 use label::{LABEL, Label, MAGIC, SLOT, SLOTS, State, UNIT, encode_table, is_sound, parse_table};
 use regions::{Piece, Regions, pieces};
@@ -174,12 +174,13 @@ impl DeviceMedium {
     }
 }
 
-/// The largest capacity of a store on a device of `length` bytes: what label, index and the store's own reserve leave.
+/// The largest capacity of a store on a device of `length` bytes: what label, index, write log and the store's own reserve
+/// leave.
 fn capacity_max(length: u64) -> u64 {
     // A unit each for the table, the superblock and the rounding of the last segment.
     let usable = (length / UNIT).saturating_sub(3) * UNIT;
     let data = usable.saturating_sub((usable / 16).max(INDEX_MIN));
-    data.saturating_sub(reserve_of(data)) / UNIT * UNIT
+    data.saturating_sub(reserve_of(data) + log_length_for(data)) / UNIT * UNIT
 }
 
 impl std::fmt::Debug for DeviceMedium {
@@ -317,6 +318,10 @@ impl Inner {
 impl Medium for DeviceMedium {
     fn has_bounded_index(&self) -> bool {
         true
+    }
+
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        self.0.device.boot_id()
     }
 
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {

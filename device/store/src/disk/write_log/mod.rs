@@ -1,0 +1,475 @@
+//! The write log: every change that was acknowledged and is not committed yet, in a preallocated file.
+//!
+//! Does: write the changes of an operation, or of a whole scope, as one record before the answer; not sync them. So they
+//! survive the death of the process, and a commit makes them durable. Two halves take turns, one for the open group and
+//! one for the group that is being committed. When a half is full, or cannot be written, the answer waits for the commit
+//! of its group instead.
+//! Contract: what a record refers to was written before it. A record holds whole scopes; scopes that changed the same
+//! objects while none of them had ended share one record.
+//! Truth: docs/design/store.md, "Write log"; ADR 53.
+
+mod frame;
+mod replay;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use sealstone_osd::ObjectId;
+
+use super::space::Run;
+use crate::FormatError;
+use crate::medium::{Medium, MediumFile};
+pub(crate) use frame::{EncodedStep, LogHeader, LoggedGroup, Previous};
+use frame::{HEADER, RECORD_HEADER, RecordHeader};
+pub(crate) use replay::Replay;
+
+/// Name of the log's file.
+pub(crate) const NAME: &str = "write-log";
+/// The part of the capacity that the log has,
+const CAPACITY_PART: u64 = 128;
+/// at least and at most so many bytes.
+const LENGTH: (u64, u64) = (1 << 20, 32 << 20);
+/// The log is a multiple of this, in bytes: a unit of a raw device.
+const UNIT: u64 = 1 << 20;
+/// A page of memory, in bytes. A record that reaches a new page fills it up with zeros, so that no page is read first.
+const PAGE: u64 = 4096;
+/// The log is read in pieces of so many bytes.
+const PIECE: usize = 64 << 10;
+/// The group is committed before an operation when so many sixteenths of its half are used,
+const NEARLY_FULL: u64 = 14;
+/// and by `tick` when so many are.
+const HALF_FULL: u64 = 8;
+
+/// Bytes that the log of a new store of this capacity takes.
+pub(crate) fn length_for(capacity: u64) -> u64 {
+    (capacity / CAPACITY_PART).clamp(LENGTH.0, LENGTH.1) / UNIT * UNIT
+}
+
+/// The least length of a log, in bytes.
+pub(crate) const LENGTH_MIN: u64 = LENGTH.0;
+/// The largest length of a log, in bytes.
+pub(crate) const LENGTH_MAX: u64 = LENGTH.1;
+
+/// How the store was left when it was open before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreviousShutdown {
+    /// It was closed, with all changes committed.
+    Clean,
+    /// The process ended without closing it while the same kernel runs: every acknowledged change is there.
+    ProcessDeath,
+    /// The power may have failed: acknowledged changes that were not flushed may be missing.
+    PossiblePowerLoss,
+}
+
+/// What became of changes that were handed to the log. Blocks that they no longer use come back when they may be used
+/// again.
+#[derive(Debug)]
+pub(crate) enum Appended {
+    /// They are in the log.
+    Logged(Vec<Run>),
+    /// They will be in the log when the scopes of this cluster have ended.
+    Waits(u64),
+    /// They are not in the log: the answer has to wait for the commit of the group.
+    Full(Vec<Run>),
+}
+
+/// Scopes that have not ended and depend on each other, with the operations that depend on them.
+#[derive(Default)]
+struct Cluster {
+    /// Scopes that have not ended.
+    scopes: usize,
+    /// Threads that wait for the record.
+    waiting: usize,
+    /// Encoded steps.
+    steps: Vec<u8>,
+    objects: Vec<ObjectId>,
+    spared: Vec<Run>,
+    /// Whether the record was written, once that was tried.
+    is_logged: Option<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The open group.
+    group: u64,
+    previous: Previous,
+    /// Where the next record goes within the half, in bytes.
+    offset: u64,
+    /// The number of the next record.
+    number: u32,
+    /// No record of this group is written any more.
+    is_full: bool,
+    /// The next cluster's number.
+    next: u64,
+    clusters: HashMap<u64, Cluster>,
+    /// Clusters that became a part of another one.
+    merged: HashMap<u64, u64>,
+    /// Objects with changes of scopes that have not ended.
+    owners: HashMap<ObjectId, u64>,
+    buffer: Vec<u8>,
+}
+
+/// The log of an open store.
+pub(crate) struct WriteLog {
+    file: Arc<dyn MediumFile>,
+    /// Length of one half in bytes.
+    half: u64,
+    header: LogHeader,
+    state: Mutex<State>,
+    written: Condvar,
+    /// Copies of what `state` says, to be read without a lock.
+    is_nearly_full: AtomicBool,
+    is_half_full: AtomicBool,
+}
+
+/// What the log held when the store was opened.
+pub(crate) struct FoundLog {
+    file: Arc<dyn MediumFile>,
+    half: u64,
+    pub(crate) header: Option<LogHeader>,
+    /// The groups of both halves, in order.
+    pub(crate) groups: Vec<LoggedGroup>,
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Length of one half of a log, in bytes.
+fn half_of(length: u64) -> u64 {
+    (length - PAGE) / 2 / PAGE * PAGE
+}
+
+/// Makes the file of a log, with space for all of it.
+pub(crate) fn create(medium: &dyn Medium, length: u64) -> io::Result<()> {
+    let file = medium.open(NAME, true)?;
+    file.allocate(length)?;
+    // A log of an earlier store must not be read as one of this.
+    file.write_at(0, &[0; HEADER])?;
+    file.sync()
+}
+
+impl FoundLog {
+    /// Reads the log of the store `uuid`, and makes its file anew if it is missing; `None` without space for that.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn open(
+        medium: &dyn Medium,
+        length: u64,
+        uuid: &[u8; 16],
+        may_create: bool,
+    ) -> Result<Option<Self>, FormatError> {
+        let io = |source| FormatError::Io { doing: "opening the write log", source };
+        let file = match medium.open(NAME, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && may_create => {
+                tracing::error!("the write log is missing: changes that were not flushed are lost");
+                match create(medium, length).and_then(|()| medium.sync_names()) {
+                    Err(error) if is_full(&error) => return Ok(None),
+                    created => created.map_err(io)?,
+                }
+                medium.open(NAME, false).map_err(io)?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(io)?,
+        };
+        match if may_create { file.allocate(length) } else { Ok(()) } {
+            Err(error) if is_full(&error) => return Ok(None),
+            allocated => allocated.map_err(io)?,
+        }
+        Ok(Some(Self::read(file, length, uuid)))
+    }
+
+    /// Makes the log of a store that has none; gives its length in bytes, or 0 without space for the least one.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn create(
+        medium: &dyn Medium,
+        capacity: u64,
+        uuid: &[u8; 16],
+    ) -> Result<(u64, Option<Self>), FormatError> {
+        let io = |source| FormatError::Io { doing: "making the write log", source };
+        for length in [length_for(capacity), LENGTH_MIN] {
+            match create(medium, length).and_then(|()| medium.sync_names()) {
+                Ok(()) => {
+                    let file = medium.open(NAME, false).map_err(io)?;
+                    return Ok((length, Some(Self::read(file, length, uuid))));
+                }
+                Err(error) if is_full(&error) => {}
+                Err(error) => return Err(io(error)),
+            }
+        }
+        Ok((0, None))
+    }
+
+    /// What cannot be read counts as empty.
+    fn read(file: Arc<dyn MediumFile>, length: u64, uuid: &[u8; 16]) -> Self {
+        let half = half_of(length);
+        let mut bytes = [0; HEADER];
+        let header = file.read_at(0, &mut bytes).ok().and_then(|()| LogHeader::parse(&bytes));
+        let header = header.filter(|header| header.uuid == *uuid);
+        let mut groups = Vec::new();
+        for (number, header) in [0, 1].into_iter().zip([header, header]) {
+            let Some(header) = header else { break };
+            let read = |bytes: &mut Vec<u8>, wanted: usize| {
+                let old = bytes.len();
+                let length = wanted.next_multiple_of(PIECE).min(half as usize);
+                if wanted > old && length > old {
+                    bytes.resize(length, 0);
+                    file.read_at(PAGE + number * half + old as u64, &mut bytes[old..])?;
+                }
+                Ok::<_, io::Error>(())
+            };
+            let group = LoggedGroup::read(read).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a half of the write log cannot be read");
+                None
+            });
+            // Groups of earlier openings were committed before the header of this one was written.
+            let is_of_opening =
+                |group: &LoggedGroup| group.opening == header.opening && group.number % 2 == number;
+            groups.extend(group.filter(is_of_opening));
+        }
+        groups.sort_by_key(|group| group.number);
+        Self { file, half, header, groups }
+    }
+
+    /// Begins a life of the store: `open` is the number of its first group.
+    ///
+    /// The header is durable before any record of this life is written.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn start(self, header: LogHeader, open: u64) -> Result<WriteLog, FormatError> {
+        let written = self.file.write_at(0, &header.encode()).and_then(|()| self.file.sync());
+        written.map_err(|source| FormatError::Io { doing: "opening the write log", source })?;
+        let previous = Previous { group: open - 1, records: Previous::INCOMPLETE };
+        let state = State { group: open, previous, next: 1, ..State::default() };
+        Ok(WriteLog {
+            file: self.file,
+            half: self.half,
+            header,
+            state: Mutex::new(state),
+            written: Condvar::new(),
+            is_nearly_full: AtomicBool::new(false),
+            is_half_full: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Cluster {
+    fn add(&mut self, step: &EncodedStep, spared: Vec<Run>) {
+        self.steps.extend_from_slice(&step.bytes);
+        self.spared.extend(spared);
+    }
+}
+
+impl State {
+    /// The cluster that this one is a part of now.
+    fn find(&self, mut cluster: u64) -> u64 {
+        while let Some(&into) = self.merged.get(&cluster) {
+            cluster = into;
+        }
+        cluster
+    }
+
+    /// Makes a cluster a part of another one.
+    fn merge(&mut self, from: u64, into: u64) {
+        if from == into {
+            return;
+        }
+        let Some(gone) = self.clusters.remove(&from) else { return };
+        for object in &gone.objects {
+            self.owners.insert(*object, into);
+        }
+        self.merged.insert(from, into);
+        let cluster = self.clusters.entry(into).or_default();
+        cluster.scopes += gone.scopes;
+        cluster.waiting += gone.waiting;
+        cluster.steps.extend(gone.steps);
+        cluster.objects.extend(gone.objects);
+        cluster.spared.extend(gone.spared);
+    }
+
+    /// Puts a step into a cluster, together with all clusters that have changed the same objects.
+    fn add(&mut self, cluster: u64, step: &EncodedStep, spared: Vec<Run>) {
+        for object in &step.objects {
+            match self.owners.insert(*object, cluster) {
+                Some(owner) => self.merge(owner, cluster),
+                None => self.clusters.entry(cluster).or_default().objects.push(*object),
+            }
+        }
+        self.clusters.entry(cluster).or_default().add(step, spared);
+    }
+
+    /// Forgets a cluster that nobody waits for.
+    fn forget(&mut self, cluster: u64) {
+        self.clusters.remove(&cluster);
+        if !self.merged.is_empty() {
+            let merged: Vec<u64> =
+                self.merged.keys().copied().filter(|from| self.find(*from) == cluster).collect();
+            merged.iter().for_each(|from| {
+                self.merged.remove(from);
+            });
+        }
+    }
+}
+
+impl WriteLog {
+    /// Logs the step of an operation that belongs to no scope. The caller holds the locks of its objects.
+    pub(crate) fn append(&self, step: &EncodedStep, spared: Vec<Run>) -> Appended {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let owner = step.objects.iter().find_map(|object| state.owners.get(object).copied());
+        if let Some(cluster) = owner {
+            // It changes what a scope changed that has not ended: it must not be there without that.
+            state.add(cluster, step, spared);
+            if let Some(cluster) = state.clusters.get_mut(&cluster) {
+                cluster.waiting += 1;
+            }
+            return Appended::Waits(cluster);
+        }
+        if self.write(state, &step.bytes) { Appended::Logged(spared) } else { Appended::Full(spared) }
+    }
+
+    /// Keeps the step of an operation within a scope. Gives the scope's cluster; `cluster` is the one that was given for
+    /// its last operation, or 0.
+    pub(crate) fn keep(&self, cluster: u64, step: &EncodedStep, spared: Vec<Run>) -> u64 {
+        let mut state = self.state.lock();
+        let cluster = match cluster {
+            0 => {
+                state.next += 1;
+                let new = state.next;
+                state.clusters.insert(new, Cluster { scopes: 1, ..Cluster::default() });
+                new
+            }
+            cluster => state.find(cluster),
+        };
+        state.add(cluster, step, spared);
+        cluster
+    }
+
+    /// Ends a scope: logs its cluster if no other scope of it is left. The blocks come back to the caller that logged it.
+    pub(crate) fn end_scope(&self, cluster: u64) -> Appended {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let cluster = state.find(cluster);
+        let Some(ending) = state.clusters.get_mut(&cluster) else { return Appended::Logged(Vec::new()) };
+        ending.scopes -= 1;
+        if ending.scopes > 0 {
+            ending.waiting += 1;
+            return Appended::Waits(cluster);
+        }
+        let (steps, spared) = (std::mem::take(&mut ending.steps), std::mem::take(&mut ending.spared));
+        let (objects, waiting) = (std::mem::take(&mut ending.objects), ending.waiting);
+        let is_logged = self.write(state, &steps);
+        for object in objects {
+            state.owners.remove(&object);
+        }
+        match state.clusters.get_mut(&cluster).filter(|_| waiting > 0) {
+            Some(ended) => {
+                ended.is_logged = Some(is_logged);
+                self.written.notify_all();
+            }
+            None => state.forget(cluster),
+        }
+        if is_logged { Appended::Logged(spared) } else { Appended::Full(spared) }
+    }
+
+    /// Waits until all scopes of a cluster have ended; gives whether their changes are in the log.
+    pub(crate) fn wait(&self, cluster: u64) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            let found = state.find(cluster);
+            let Some(ended) = state.clusters.get_mut(&found) else { return false };
+            if let Some(is_logged) = ended.is_logged {
+                ended.waiting -= 1;
+                if ended.waiting == 0 {
+                    state.forget(found);
+                }
+                return is_logged;
+            }
+            self.written.wait(&mut state);
+        }
+    }
+
+    /// Writes a record; gives whether it is in the log.
+    fn write(&self, state: &mut State, steps: &[u8]) -> bool {
+        if state.is_full {
+            return false;
+        }
+        let length = (RECORD_HEADER + steps.len()) as u64;
+        let end = state.offset + length;
+        if end > self.half {
+            self.fill(state);
+            return false;
+        }
+        let header = RecordHeader {
+            group: state.group,
+            opening: self.header.opening,
+            number: state.number,
+            previous: state.previous,
+        };
+        state.buffer.clear();
+        state.buffer.resize(RECORD_HEADER, 0);
+        state.buffer.extend_from_slice(steps);
+        header.fill(&mut state.buffer);
+        let reaches_new_page = state.offset.is_multiple_of(PAGE) || state.offset / PAGE != (end - 1) / PAGE;
+        if reaches_new_page {
+            state.buffer.resize((length + (end.next_multiple_of(PAGE) - end)) as usize, 0);
+        }
+        let at = PAGE + state.group % 2 * self.half + state.offset;
+        if let Err(error) = self.file.write_at(at, &state.buffer) {
+            tracing::warn!(%error, "writing the write log failed; changes are committed before the answer");
+            self.fill(state);
+            return false;
+        }
+        state.offset = end;
+        state.number += 1;
+        let sixteenths = end * 16 / self.half;
+        self.is_nearly_full.store(sixteenths >= NEARLY_FULL, Ordering::Relaxed);
+        self.is_half_full.store(sixteenths >= HALF_FULL, Ordering::Relaxed);
+        true
+    }
+
+    /// No more records of the open group.
+    fn fill(&self, state: &mut State) {
+        state.is_full = true;
+        self.is_nearly_full.store(true, Ordering::Relaxed);
+        self.is_half_full.store(true, Ordering::Relaxed);
+    }
+
+    /// The open group is closed, and the next one begins in the other half. No scope is left. `is_changed`: whether the
+    /// group has any changes.
+    pub(crate) fn next_group(&self, is_changed: bool) {
+        let mut state = self.state.lock();
+        if is_changed {
+            let records = if state.is_full { Previous::INCOMPLETE } else { state.number };
+            state.previous = Previous { group: state.group, records };
+        }
+        state.group += 1;
+        (state.offset, state.number, state.is_full) = (0, 0, false);
+        self.is_nearly_full.store(false, Ordering::Relaxed);
+        self.is_half_full.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether an operation should commit the group first.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.is_nearly_full.load(Ordering::Relaxed)
+    }
+
+    /// Whether the group should be committed soon.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.is_half_full.load(Ordering::Relaxed)
+    }
+
+    /// All changes are committed, and there will be none any more.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        let header = LogHeader { is_closed: true, ..self.header };
+        self.file.write_at(0, &header.encode())?;
+        self.file.sync()
+    }
+}

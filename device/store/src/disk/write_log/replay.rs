@@ -1,0 +1,215 @@
+//! Repeating the write log when a store is opened.
+//!
+//! Does: find the longest run of records, from the first one that is not committed, that are whole and whose data is what
+//! their checksums say; make one set of changes of them. Does not: write anything.
+//! Contract: what a commit left is never older than what is repeated on it: records carry the number of their group, and
+//! the index the number of the last group that was committed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use super::super::DiskStore;
+use super::super::chunk::{Chunk, Flat};
+use super::super::pool::is_inline;
+use super::super::record::{Key, Rotten, Value};
+use super::frame::{LoggedGroup, Previous, Step, To, parse_steps};
+use crate::{BLOCK, StoreError};
+
+/// Blocks that are read at a time.
+const PIECE_BLOCKS: u64 = 256;
+
+/// What is to be repeated.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) changes: BTreeMap<Key, Option<Value>>,
+    /// The number of the last group that has a record in the log.
+    pub(crate) last: u64,
+    /// Records that are repeated.
+    pub(crate) records: usize,
+    /// Whether those are all that are whole.
+    pub(crate) is_complete: bool,
+}
+
+/// The changes after some records, and for each key the record that changed it last.
+type Outcome = BTreeMap<Key, (Option<Value>, usize)>;
+
+impl Replay {
+    /// Looks through the log. `committed`: the last group that the index has. `None` if all groups of the log are
+    /// committed. `rewrites`: the data is written again, since the system may count it as written without it being on the
+    /// medium.
+    ///
+    /// # Errors
+    /// If the index cannot be read.
+    pub(crate) fn plan(
+        store: &DiskStore,
+        groups: &[LoggedGroup],
+        committed: u64,
+        rewrites: bool,
+    ) -> Result<Option<Self>, StoreError> {
+        let open: Vec<&LoggedGroup> = groups.iter().filter(|group| group.number > committed).collect();
+        let Some(last) = open.last().map(|group| group.number) else { return Ok(None) };
+        let chain = chain(&open, committed);
+        let is_chained = chain.len() == open.len();
+        let mut records: Vec<Vec<Step<'_>>> = Vec::new();
+        let mut is_sound = true;
+        for record in chain.iter().flat_map(|group| group.records()) {
+            let Ok(steps) = parse_steps(record) else {
+                is_sound = false;
+                break;
+            };
+            records.push(steps);
+        }
+        let mut count = records.len();
+        let mut verified = HashMap::new();
+        let changes = loop {
+            match apply(store, &records[..count])? {
+                Err(record) => count = record,
+                Ok(outcome) => match first_unsound(store, &outcome, &mut verified, rewrites) {
+                    Some(record) => count = record,
+                    None => break outcome,
+                },
+            }
+        };
+        let is_complete = is_chained && is_sound && count == records.len();
+        if !is_complete {
+            tracing::warn!(
+                repeated = count,
+                found = records.len(),
+                "the write log is not whole: some changes that were not flushed are lost"
+            );
+        }
+        let changes = changes.into_iter().map(|(key, (value, _))| (key, value)).collect();
+        Ok(Some(Self { changes, last, records: count, is_complete }))
+    }
+}
+
+/// The groups that follow on each other and on what is committed, each of them whole but the last.
+fn chain<'g>(open: &[&'g LoggedGroup], committed: u64) -> Vec<&'g LoggedGroup> {
+    let mut chain: Vec<&LoggedGroup> = Vec::new();
+    for group in open {
+        let follows = match chain.last() {
+            None => group.previous.group <= committed,
+            Some(before) => {
+                let records = before.records().len() as u32;
+                group.previous == (Previous { group: before.number, records })
+            }
+        };
+        if !follows {
+            break;
+        }
+        chain.push(group);
+    }
+    chain
+}
+
+/// Applies the steps of some records to what the index has; gives the first record that cannot be applied, else the
+/// outcome.
+fn apply(store: &DiskStore, records: &[Vec<Step<'_>>]) -> Result<Result<Outcome, usize>, StoreError> {
+    let mut steps: Vec<(usize, &Step<'_>)> = records
+        .iter()
+        .enumerate()
+        .flat_map(|(number, steps)| steps.iter().map(move |step| (number, step)))
+        .collect();
+    steps.sort_by_key(|(_, step)| step.stamp);
+    let mut outcome = Outcome::new();
+    for (record, step) in steps {
+        for change in &step.changes {
+            let key = change.key;
+            let value = match change.to {
+                To::Nothing => Ok(None),
+                To::Value(bytes) => Value::parse(&key, bytes).map(Some),
+                To::Patched { is_based, patch } => {
+                    let base = if is_based { chunk(store, &outcome, &key)? } else { Ok(None) };
+                    let patched = base.and_then(|base| {
+                        if is_based && base.is_none() {
+                            return Err(Rotten);
+                        }
+                        Flat::apply_patch(patch, base.as_deref(), store.segments.blocks_each)
+                    });
+                    patched.map(|chunk| chunk.map(|chunk| Value::Chunk(Arc::new(chunk))))
+                }
+            };
+            let Ok(value) = value else { return Ok(Err(record)) };
+            outcome.insert(key, (value, record));
+        }
+    }
+    Ok(Ok(outcome))
+}
+
+/// A chunk as it is after some steps.
+fn chunk(
+    store: &DiskStore,
+    outcome: &Outcome,
+    key: &Key,
+) -> Result<Result<Option<Arc<Chunk>>, Rotten>, StoreError> {
+    let value = match outcome.get(key) {
+        Some((value, _)) => value.clone().map(Ok),
+        None => store.index.get(key)?,
+    };
+    Ok(match value {
+        None => Ok(None),
+        Some(Ok(Value::Chunk(chunk))) => Ok(Some(chunk)),
+        Some(_) => Err(Rotten),
+    })
+}
+
+/// The first record whose changes refer to data that is not what its checksum says, if there is one. Blocks that the last
+/// commit has in use were not written since.
+fn first_unsound(
+    store: &DiskStore,
+    outcome: &Outcome,
+    verified: &mut HashMap<u64, u32>,
+    rewrites: bool,
+) -> Option<usize> {
+    let mut first: Option<usize> = None;
+    for (value, record) in outcome.values() {
+        let Some(Value::Chunk(chunk)) = value else { continue };
+        if first.is_some_and(|first| first <= *record) {
+            continue;
+        }
+        if !is_sound(store, chunk, verified, rewrites) {
+            first = Some(*record);
+        }
+    }
+    first
+}
+
+fn is_sound(store: &DiskStore, chunk: &Chunk, verified: &mut HashMap<u64, u32>, rewrites: bool) -> bool {
+    let mut buffer = Vec::new();
+    for (extent, sums) in chunk.extents().filter(|(extent, _)| !is_inline(extent.place)) {
+        let count = sums.len() as u64;
+        let known = {
+            let space = store.space.lock();
+            if !space.has(extent.place, count) {
+                return false;
+            }
+            (extent.place..extent.place + count).all(|place| space.is_used(place))
+        };
+        let is_verified = || (extent.place..).zip(sums).all(|(place, sum)| verified.get(&place) == Some(sum));
+        if known || is_verified() {
+            continue;
+        }
+        debug_assert!(count <= PIECE_BLOCKS, "an extent lies in one chunk");
+        buffer.resize((count * BLOCK) as usize, 0);
+        if store.segments.read(extent.place, &mut [IoSliceMut::new(&mut buffer)]).is_err() {
+            return false;
+        }
+        let is_used = |place: u64| store.space.lock().is_used(place);
+        for ((bytes, place), &sum) in buffer.chunks_exact(BLOCK as usize).zip(extent.place..).zip(sums) {
+            if is_used(place) {
+                continue;
+            }
+            if crate::crc::crc32c(bytes) != sum {
+                return false;
+            }
+            verified.insert(place, sum);
+        }
+        // What is committed with it must be durable before.
+        store.segments.wrote(extent.place);
+        if rewrites && store.segments.write(extent.place, &[std::io::IoSlice::new(&buffer)]).is_err() {
+            return false;
+        }
+    }
+    true
+}
