@@ -6,12 +6,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
 use sealstone_crypto::dh::{Group, Secret};
 use sealstone_initiator::{
     Bearer, KeyManager, Operation, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
 };
-use sealstone_osd::capability::Scope;
+use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{CreatePartition, DhStep, KeyToSet, SetKey, SetMasterKey};
 use sealstone_osd::{
     AttributeId, Capability, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
@@ -125,6 +126,76 @@ async fn enters(device: &Device, keys: &Keys, command: Command, operation: impl 
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// A credential with every permission, for bytes of a user object.
+fn bearer_for_bytes(keys: &Keys, object: ObjectId, start: u64, length: u64) -> Bearer {
+    let capability = Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: 1,
+        method: SecurityMethod::CmdRsp,
+        expires_ms: 0,
+        audit: *b"tests of byte ranges",
+        discriminator: [9; 12],
+        object_created_ms: 0,
+        object_type: ObjectType::User,
+        permissions: Permissions::ALL_OSD2,
+        descriptor: Descriptor::User {
+            scope: Scope::default(),
+            allowed: object,
+            range: Range { start, length },
+        },
+    };
+    let key = KeySelector::Working { partition: object.partition, version: 0 };
+    let credential = Credential::issue_under(keys, &AlgorithmSlots::DEFAULT, key, &capability);
+    Bearer::of(&credential.expect("keys of the factory")).expect("a credential")
+}
+
+#[test]
+fn byte_range_binds_append_length_and_map() {
+    let device = Device::new();
+    let mut keys = factory(&device.folder.path().join("osd.key"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let make = CreatePartition { partition: FIRST };
+        let operation = || Operation::CreatePartition { partition: FIRST };
+        assert!(enters(&device, &keys, Command::CreatePartition(make), operation).await);
+        keys.add_partition(FIRST).expect("a new partition");
+        let object = ObjectId::new(FIRST, 0x20000);
+        let all = bearer_for_bytes(&keys, object, 0, 0);
+        let client = device.client();
+        let data = Bytes::from_static(b"object");
+        let written = Operation::CreateAndWrite { object, offset: 0, data };
+        client.execute(&all, written).await.expect("created");
+        let length = AttributeId::new(1, 0x82);
+        let resize = |to: u64| Operation::SetAttributes {
+            object,
+            values: vec![(length, Bytes::copy_from_slice(&to.to_be_bytes()))],
+        };
+        let append = || Operation::Append { object, data: Bytes::from_static(b"+") };
+        let get = || Operation::GetAttributes { object, ids: vec![length], length_max: 64 };
+        let six = bearer_for_bytes(&keys, object, 0, 6);
+        let later = bearer_for_bytes(&keys, object, 4, 2);
+        for (bearer, operation) in [
+            (&six, append()),
+            (&six, resize(7)),
+            (&six, get()),
+            (&six, Operation::ReadMap { object, from: 0, stretches_max: 16, compare: false }),
+            (&six, Operation::Punch { object, offset: 0, length: 1 }),
+            (&six, Operation::Remove { object }),
+            (&later, resize(3)),
+            (&later, Operation::Clear { object, offset: 3, length: 2 }),
+        ] {
+            let error = client.execute(bearer, operation).await.expect_err("outside the range");
+            assert!(error.is_denied(), "{error:?}");
+        }
+        client.execute(&later, resize(4)).await.expect("bytes 4 and 5 are its own");
+        client.execute(&later, append()).await.expect("byte 4 is its own");
+        client.execute(&all, get()).await.expect("without a range");
+        client.close().await;
+    });
 }
 
 async fn sets(device: &Device, keys: &Keys, partition: u64, key: KeyToSet) -> bool {

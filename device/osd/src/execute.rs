@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
 use sealstone_digest::Value;
-use sealstone_osd::cdb::{Action, Cdb, Command, Isolation, Timestamps, pointer};
+use sealstone_osd::cdb::{Action, BytesNeeded, Cdb, Command, Isolation, Timestamps, pointer};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
@@ -216,13 +216,13 @@ impl<'a> Execution<'a> {
         }
         let permit = admitted.permit(cdb, device)?;
         there(&permit)?;
-        match (&continued.spans, cdb.command.range()) {
+        match (&continued.spans, cdb.command.bytes_needed()) {
             (Some(spans), _) => {
                 spans.iter().try_for_each(|span| permit.check_range(span.at, span.length))?;
             }
-            // A segment that brings no list: the bytes are those that the CDB names.
-            (None, Some(range)) => permit.check_range(range.start, range.length)?,
-            (None, None) => {}
+            // A segment without a list: the bytes are those that the CDB names.
+            (None, BytesNeeded::Range(range)) => permit.check_range(range.start, range.length)?,
+            (None, BytesNeeded::AtEnd(_) | BytesNeeded::None) => {}
         }
         let came = Came { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
         let further = source::check(device, &came, admitted, &permit, &continued)?;

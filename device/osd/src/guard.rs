@@ -240,6 +240,15 @@ impl Facts for Device {
             && matches!(self.store.stat(id), Err(StoreError::NotFound(_)))
     }
 
+    fn length(&self, id: ObjectId) -> Option<u64> {
+        match self.store.stat(id) {
+            Ok(stat) if stat.kind == ObjectType::User => Some(stat.length),
+            // Number 0, where the device chooses the number of a new object.
+            Ok(_) | Err(StoreError::NotFound(_)) => Some(0),
+            Err(_) => None,
+        }
+    }
+
     fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool {
         let list = AttributeId::new(PARTITION + page::ATTRIBUTES_ACCESS, access);
         let names = catalog::get(&*self.store, ObjectId::of_partition(partition), list);

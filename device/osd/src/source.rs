@@ -8,7 +8,7 @@
 
 use sealstone_crypto::RustCrypto;
 use sealstone_osd::capability::Range;
-use sealstone_osd::cdb::{Command, pointer};
+use sealstone_osd::cdb::{BytesNeeded, Command, pointer};
 use sealstone_osd::rewrite::RewriteAction;
 use sealstone_osd::{Generation, ObjectId, ObjectType, Permissions};
 use sealstone_seal::{Admitted, Denial, Extended, NOT_ENFORCED_WITHOUT_SECURITY, Need, Permit};
@@ -75,7 +75,7 @@ fn copied(continued: &Continued) -> Result<Need, Refusal> {
         types: &[ObjectType::User],
         subject: source.object,
         permissions,
-        range: Some(Range { start: 0, length: u64::MAX }),
+        bytes: BytesNeeded::Range(Range { start: 0, length: u64::MAX }),
         scattered: false,
     })
 }
@@ -89,7 +89,7 @@ fn collection(partition: u64, number: u64, permissions: Permissions) -> Need {
         types: &[ObjectType::Collection],
         subject: object,
         permissions,
-        range: None,
+        bytes: BytesNeeded::None,
         scattered: false,
     }
 }

@@ -542,7 +542,8 @@ fn capability(
         key_version,
         icv_algorithm: preferred_slot(Generation::Osd2, security_method(terms.method)),
         method: security_method(terms.method),
-        expires_ms: terms.expires_ms,
+        // 0 would be a capability without an end (OSD-2 r05).
+        expires_ms: terms.expires_ms.max(1),
         audit: terms.audit,
         discriminator,
         object_created_ms: 0,
@@ -649,4 +650,22 @@ pub(crate) fn change(tx: &mut dyn Transaction, id: DeviceId, now: &Device) -> Re
     (record.state, record.total, record.used) = (now.state, now.total, now.used);
     save(tx, &keys::device(id), &record)?;
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An expiration time of 0 would be none.
+    #[test]
+    fn every_credential_has_an_end() {
+        let terms = Terms {
+            method: Method::AllData,
+            permissions: Permissions::READ,
+            expires_ms: 0,
+            audit: [0; 20],
+            sealed: false,
+        };
+        assert_eq!(capability(ObjectType::User, Descriptor::None, &terms, 0, [0; 12]).expires_ms, 1);
+    }
 }

@@ -29,6 +29,8 @@ pub struct ServiceAction {
     pub transfer: Transfer,
     /// What OSD-2 bytes 48–51 are to it.
     pub continuation: Continuation,
+    /// The bytes that the allowed range of a capability must cover.
+    pub bytes: ByteRule,
     pub(crate) read: fn(&Wire) -> Result<Command, CdbError>,
 }
 
@@ -68,6 +70,22 @@ pub enum Transfer {
     Out,
     /// Both ways.
     Both,
+}
+
+/// The bytes of its user object that a command reads, changes, moves or reveals, and that the allowed range of a
+/// capability must therefore cover. Attributes that reveal or set the length have a rule of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteRule {
+    /// None: neither bytes nor length of an existing user object.
+    None,
+    /// Those that the CDB or its scatter/gather list names; none if the CDB names none.
+    Extent,
+    /// LENGTH bytes from the logical length on.
+    AtEnd,
+    /// All from STARTING BYTE on.
+    Tail,
+    /// All.
+    Whole,
 }
 
 /// What OSD-2 bytes 48–51 are.
@@ -154,6 +172,20 @@ mod tests {
     fn no_row_goes_without_a_permission() {
         assert!(SERVICE_ACTIONS.iter().all(|row| !row.permissions.is_empty() && !row.objects.is_empty()));
         assert_eq!(SERVICE_ACTIONS.len(), 40);
+    }
+
+    /// A range restricts user objects alone, and a command on one that moves data names the bytes.
+    #[test]
+    fn byte_rules_fit_objects_and_transfers() {
+        for row in SERVICE_ACTIONS {
+            let user = row.objects.contains(&ObjectType::User);
+            assert!(user || row.bytes == ByteRule::None, "{}", row.name);
+            let moves = row.permissions.contains(Permissions::READ)
+                || row.permissions.contains(Permissions::WRITE)
+                || row.permissions.contains(Permissions::APPEND)
+                || row.permissions.contains(Permissions::REMOVE);
+            assert!(!user || !moves || row.bytes != ByteRule::None, "{}", row.name);
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn every_service_action_is_documented_as_it_is() {
             format!(" (deep: {})", row.deep_permissions)
         };
         format!(
-            "| {} | {} | {} | {:?} | {:?} | {}{deep} | {:?} | {:?} |",
+            "| {} | {} | {} | {:?} | {:?} | {}{deep} | {:?} | {:?} | {:?} |",
             row.name,
             code(Generation::Osd1),
             code(Generation::Osd2),
@@ -35,6 +35,7 @@ fn every_service_action_is_documented_as_it_is() {
             row.permissions,
             row.transfer,
             row.continuation,
+            row.bytes,
         )
     });
     let missing = missing(rows);

@@ -35,6 +35,12 @@ pub trait Facts {
         false
     }
 
+    /// Returns the logical length of a user object, 0 if it does not exist and `None` if it cannot be read. Called only
+    /// for a capability with a range, where a command touches bytes that the length decides.
+    fn length(&self, _: ObjectId) -> Option<u64> {
+        None
+    }
+
     /// Does the Attributes Access list number `access` of the partition (P+4) name the attribute?
     fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool;
 }

@@ -8,8 +8,9 @@
 
 use core::ops::Deref;
 
+use sealstone_osd::attribute::user_information;
 use sealstone_osd::capability::Range;
-use sealstone_osd::cdb::{Action, Command};
+use sealstone_osd::cdb::{Action, BytesNeeded};
 use sealstone_osd::table::Continuation;
 use sealstone_osd::{
     AttributeId, Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
@@ -153,9 +154,9 @@ pub struct Need {
     pub subject: ObjectId,
     /// Permissions of the row, of attribute parameters besides.
     pub permissions: Permissions,
-    /// The bytes it touches; `None` for a command that touches none.
-    pub range: Option<Range>,
-    /// Do the bytes follow from a scatter/gather list instead? Then ask for each piece with [`Permit::check_range`].
+    /// The bytes that the allowed range must cover.
+    pub bytes: BytesNeeded,
+    /// Whether the bytes follow from a scatter/gather list instead. Then each piece needs [`Permit::check_range`].
     pub scattered: bool,
 }
 
@@ -186,13 +187,7 @@ impl Need {
                 _ => object,
             },
             permissions,
-            range: match command {
-                // What follows moves down: a capability for some bytes of the object is not enough.
-                Command::Punch(extent) => {
-                    Some(Range { start: extent.start, length: u64::MAX - extent.start })
-                }
-                command => command.range(),
-            },
+            bytes: command.bytes_needed(),
             scattered: cdb.continuation_length != 0
                 && command.row().continuation == Continuation::ScatterGather,
         }
@@ -247,7 +242,7 @@ impl Verified<Capability> {
                 return Err(Denial::PolicyAccessTag);
             }
         }
-        let permit = Permit {
+        let mut permit = Permit {
             generation: need.generation,
             method: capability.method,
             object: need.object,
@@ -256,10 +251,7 @@ impl Verified<Capability> {
             attributes_access: scope.attributes_access,
             lost,
         };
-        match need.range {
-            Some(wanted) if !need.scattered => permit.check_range(wanted.start, wanted.length)?,
-            Some(_) | None => {}
-        }
+        permit.check_bytes(need, facts)?;
         if !permit.allows(need.permissions) {
             return Err(Denial::Permission);
         }
@@ -274,6 +266,16 @@ impl Verified<Capability> {
         if possible && told { Ok(()) } else { Err(Denial::ObjectType) }
     }
 }
+
+/// Numbers of the User Object Information page that reveal the length: used capacity, logical length, data space, and
+/// the page as a whole.
+const LENGTH_NUMBERS: [u32; 5] = [
+    user_information::USED_CAPACITY.number,
+    user_information::LOGICAL_LENGTH.number,
+    user_information::ACTUAL_DATA_SPACE.number,
+    user_information::RESERVED_DATA_SPACE.number,
+    u32::MAX,
+];
 
 /// Pages whose attributes need POL/SEC besides: Policy/Security of every object type (t10-osd 3.1, 4.2).
 pub const POLICY_SECURITY_PAGES: [u32; 4] = [0x9000_0005, 0x3000_0005, 0x6000_0005, 0x0000_0005];
@@ -330,6 +332,29 @@ impl Permit {
         self.permissions.contains(permissions)
     }
 
+    /// Compares the allowed range with the bytes that a command needs. A scatter/gather list is compared later.
+    fn check_bytes(&mut self, need: &Need, facts: &dyn Facts) -> Result<(), Denial> {
+        match need.bytes {
+            BytesNeeded::Range(wanted) if !need.scattered => self.check_range(wanted.start, wanted.length),
+            BytesNeeded::AtEnd(_) if !self.is_restricted() => Ok(()),
+            // The command ends by reporting that the object does not exist.
+            BytesNeeded::AtEnd(_) if facts.is_absent(need.object) => {
+                self.lost = true;
+                Ok(())
+            }
+            BytesNeeded::AtEnd(length) => {
+                let end = facts.length(need.object).ok_or(Denial::Range)?;
+                self.check_range(end, length)
+            }
+            BytesNeeded::Range(_) | BytesNeeded::None => Ok(()),
+        }
+    }
+
+    /// Whether the capability leaves any byte out.
+    const fn is_restricted(&self) -> bool {
+        !self.range.permits(0, u64::MAX)
+    }
+
     /// May these bytes be touched? For every entry of a scatter/gather list.
     ///
     /// # Errors
@@ -342,17 +367,29 @@ impl Permit {
     /// left out.
     ///
     /// # Errors
-    /// [`Denial::Permission`], [`Denial::AttributesAccess`].
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::Range`] for what reveals the length of the object
+    /// to a capability for a part of it.
     pub fn check_get(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
-        self.check_attribute(attribute, Permissions::GET_ATTR, facts)
+        self.check_attribute(attribute, Permissions::GET_ATTR, facts)?;
+        self.check_length_shown(attribute)
+    }
+
+    fn check_length_shown(&self, attribute: AttributeId) -> Result<(), Denial> {
+        let shows = attribute.page == user_information::PAGE && LENGTH_NUMBERS.contains(&attribute.number);
+        if shows && self.is_restricted() { Err(Denial::Range) } else { Ok(()) }
     }
 
     /// May this attribute be compared with bounds, by a command that needs no right to retrieve any? The access list of
     /// the capability binds it all the same: comparing tells what a value is.
     ///
     /// # Errors
-    /// [`Denial::AttributesAccess`].
+    /// [`Denial::AttributesAccess`], [`Denial::Range`].
     pub fn check_compared(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+        self.check_length_shown(attribute)?;
+        self.check_listed(attribute, facts)
+    }
+
+    fn check_listed(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
         if self.attributes_access != 0
             && !facts.attribute_allowed(self.object.partition, self.attributes_access, attribute)
         {
@@ -365,8 +402,9 @@ impl Permit {
     /// CAPKEY, which protects no list; by NOSEC only where the administrator wants no security at all.
     ///
     /// # Errors
-    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`].
-    pub fn check_set(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`], [`Denial::Range`] for a logical
+    /// length that truncates or extends bytes outside the range.
+    pub fn check_set(&self, attribute: AttributeId, value: &[u8], facts: &dyn Facts) -> Result<(), Denial> {
         let access_list = attribute.page == ATTRIBUTES_ACCESS_PAGE;
         if (guarded(attribute.page) || access_list) && self.method == SecurityMethod::CapKey {
             return Err(Denial::BelowFloor { method: self.method, floor: SecurityMethod::CmdRsp });
@@ -376,7 +414,18 @@ impl Permit {
             ATTRIBUTES_ACCESS_PAGE => Permissions::POL_SEC,
             _ => Permissions::NONE,
         };
-        self.check_attribute(attribute, Permissions::SET_ATTR.union(besides), facts)
+        self.check_attribute(attribute, Permissions::SET_ATTR.union(besides), facts)?;
+        if attribute == user_information::LOGICAL_LENGTH { self.check_resize(value, facts) } else { Ok(()) }
+    }
+
+    /// The range must cover every byte between the logical length and the new one.
+    fn check_resize(&self, value: &[u8], facts: &dyn Facts) -> Result<(), Denial> {
+        if !self.is_restricted() {
+            return Ok(());
+        }
+        let wanted = value.try_into().map(u64::from_be_bytes).map_err(|_| Denial::Range)?;
+        let length = facts.length(self.object).ok_or(Denial::Range)?;
+        self.check_range(length.min(wanted), length.abs_diff(wanted))
     }
 
     fn check_attribute(
@@ -389,7 +438,7 @@ impl Permit {
         if !self.allows(needed) {
             return Err(Denial::Permission);
         }
-        self.check_compared(attribute, facts)
+        self.check_listed(attribute, facts)
     }
 }
 

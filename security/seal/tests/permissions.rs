@@ -153,20 +153,20 @@ fn policy_pages_need_pol_sec_and_quotas_obj_mgmt() {
     let plain = AttributeId::new(1, 9);
     assert_eq!(with(Permissions::NONE).check_get(plain, world), Err(Denial::Permission));
     assert_eq!(with(get).check_get(plain, world), Ok(()));
-    assert_eq!(with(get).check_set(plain, world), Err(Denial::Permission));
-    assert_eq!(with(set).check_set(plain, world), Ok(()));
+    assert_eq!(with(get).check_set(plain, &[], world), Err(Denial::Permission));
+    assert_eq!(with(set).check_set(plain, &[], world), Ok(()));
     for page in POLICY_SECURITY_PAGES.into_iter().chain([MINIMUM_METHOD_PAGE]) {
         let guarded = AttributeId::new(page, 1);
         assert_eq!(with(get | set).check_get(guarded, world), Err(Denial::Permission));
-        assert_eq!(with(get | set).check_set(guarded, world), Err(Denial::Permission));
+        assert_eq!(with(get | set).check_set(guarded, &[], world), Err(Denial::Permission));
         assert_eq!(with(get | Permissions::POL_SEC).check_get(guarded, world), Ok(()));
-        assert_eq!(with(set | Permissions::POL_SEC).check_set(guarded, world), Ok(()));
+        assert_eq!(with(set | Permissions::POL_SEC).check_set(guarded, &[], world), Ok(()));
     }
     for page in QUOTAS_PAGES {
         let quota = AttributeId::new(page, 1);
         assert_eq!(with(get).check_get(quota, world), Ok(()));
-        assert_eq!(with(set).check_set(quota, world), Err(Denial::Permission));
-        assert_eq!(with(set | Permissions::OBJ_MGMT).check_set(quota, world), Ok(()));
+        assert_eq!(with(set).check_set(quota, &[], world), Err(Denial::Permission));
+        assert_eq!(with(set | Permissions::OBJ_MGMT).check_set(quota, &[], world), Ok(()));
     }
 }
 
@@ -182,7 +182,7 @@ fn allowed_attributes_access_restricts_to_its_list() {
     let permit = permit(&device, read(Generation::Osd2), &capability, &mut random()).unwrap();
     assert_eq!(permit.check_get(AttributeId::new(1, 9), &device.world), Ok(()));
     assert_eq!(permit.check_get(AttributeId::new(1, 10), &device.world), Err(Denial::AttributesAccess));
-    assert_eq!(permit.check_set(AttributeId::new(1, 10), &device.world), Err(Denial::AttributesAccess));
+    assert_eq!(permit.check_set(AttributeId::new(1, 10), &[], &device.world), Err(Denial::AttributesAccess));
 }
 
 #[test]
@@ -244,6 +244,6 @@ fn capkey_sets_no_policy_attribute() {
     let permit = device.permit(&sign(&signer, read(Generation::Osd2), NOW, &mut random()).cdb).unwrap();
     assert_eq!(permit.method(), SecurityMethod::CapKey);
     let guarded = AttributeId::new(POLICY_SECURITY_PAGES[3], 0x4000_0001);
-    assert!(matches!(permit.check_set(guarded, &device.world), Err(Denial::BelowFloor { .. })));
-    assert_eq!(permit.check_set(AttributeId::new(1, 9), &device.world), Ok(()));
+    assert!(matches!(permit.check_set(guarded, &[], &device.world), Err(Denial::BelowFloor { .. })));
+    assert_eq!(permit.check_set(AttributeId::new(1, 9), &[], &device.world), Ok(()));
 }

@@ -131,7 +131,7 @@ impl<'a> Wishes<'a> {
         permit: &Permit,
     ) -> Result<(), Refusal> {
         for wish in &self.set {
-            permit.check_set(wish.id, device)?;
+            permit.check_set(wish.id, wish.value, device)?;
             change::check(kind, wish.id, wish.value).map_err(|failure| self.blame(failure))?;
             change::check_profile(device, object, kind, wish.id, wish.value)
                 .map_err(|failure| self.blame(failure))?;

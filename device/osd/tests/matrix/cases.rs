@@ -2,7 +2,7 @@
 
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{Action, pointer};
-use sealstone_osd::table::SERVICE_ACTIONS;
+use sealstone_osd::table::{ByteRule, SERVICE_ACTIONS};
 use sealstone_osd::{
     Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
@@ -136,6 +136,15 @@ fn page(sample: &Sample, offset: u32) -> u32 {
         ObjectType::User => 0,
     };
     base + offset
+}
+
+/// A range that does not cover the whole object and still allows the command of a sample, if there is one.
+fn own_range(sample: &Sample) -> Option<Range> {
+    match sample.row.bytes {
+        ByteRule::None => Some(Range { start: 0, length: 4096 }),
+        ByteRule::Extent | ByteRule::AtEnd => Some(Range { start: 0, length: 1 << 20 }),
+        ByteRule::Tail | ByteRule::Whole => None,
+    }
 }
 
 /// A descriptor as an object type has it.
@@ -413,20 +422,46 @@ impl Collector<'_> {
         ] {
             self.add(condition::ATTRIBUTES_ACCESS, what, wish, Finish::AsIs, restrict);
         }
-        let (Some(wanted), ObjectType::User) = (self.sample.command.range(), self.sample.kind) else {
-            return;
-        };
-        let mut ranges = vec![
-            ("one byte late", Range { start: wanted.start + 1, length: u64::MAX - wanted.start - 1 }),
-            ("elsewhere", Range { start: 1 << 40, length: 1 << 40 }),
-        ];
-        if wanted.length > 0 && wanted.length < u64::MAX {
-            ranges.push(("one byte short", Range { start: wanted.start, length: wanted.length - 1 }));
+        if self.sample.kind == ObjectType::User {
+            self.byte_ranges(object);
         }
-        for (what, range) in ranges {
-            self.field(condition::RANGE, what, move |capability| {
+    }
+
+    /// Capabilities for too few bytes, by the rule of the row, and for attributes that reveal or set the length.
+    fn byte_ranges(&mut self, object: ObjectId) {
+        let ranged = move |range| {
+            move |capability: &mut Capability| {
                 capability.descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range };
-            });
+            }
+        };
+        let named = self.sample.command.range();
+        let wanted = match self.sample.row.bytes {
+            ByteRule::None => None,
+            ByteRule::Extent => named,
+            ByteRule::AtEnd => Some(Range { start: 0, length: self.sample.command.data_out_len() }),
+            ByteRule::Tail => named.map(|range| Range { length: u64::MAX - range.start, ..range }),
+            ByteRule::Whole => Some(Range { start: 0, length: u64::MAX }),
+        };
+        if let Some(wanted) = wanted {
+            let late = Range { start: wanted.start + 1, length: u64::MAX - wanted.start - 1 };
+            self.field(condition::RANGE, "one byte late", ranged(late));
+            self.field(condition::RANGE, "elsewhere", ranged(Range { start: 1 << 40, length: 1 << 40 }));
+            if wanted.length > 0 {
+                let short = Range { start: wanted.start, length: wanted.length - 1 };
+                self.field(condition::RANGE, "one byte short", ranged(short));
+            }
+        }
+        // A range that the command itself may use: what is refused is the attribute.
+        let Some(own) = own_range(self.sample) else { return };
+        let last = own.start.saturating_add(own.length);
+        let beyond: &'static [u8] = Box::leak(Box::new((last + 1).to_be_bytes()));
+        for (what, wish) in [
+            ("get the logical length", Wish::get(&[(1, 0x82)])),
+            ("get the used capacity", Wish::get(&[(1, 0x81)])),
+            ("get the whole information page", Wish::get(&[(1, u32::MAX)])),
+            ("set the logical length beyond the range", Wish::set(&[(1, 0x82, beyond)])),
+        ] {
+            self.add(condition::RANGE, what, wish, Finish::AsIs, ranged(own));
         }
     }
 

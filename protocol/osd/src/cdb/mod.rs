@@ -25,7 +25,7 @@ use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 pub use attributes::{AttributeParameters, GetList, GetPage, ONE_VALUE_MAX, Segment, SetValue};
-pub use command::{Action, Command, SERVICE_ACTIONS};
+pub use command::{Action, BytesNeeded, Command, SERVICE_ACTIONS};
 pub use error::{CdbError, Fault};
 pub use flush::{ContainerScope, Flush, FlushContainer, FlushScope};
 pub use keys::{DhStep, KeyIdentifier, KeyToSet, SetKey, SetMasterKey};

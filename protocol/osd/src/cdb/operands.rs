@@ -465,6 +465,9 @@ impl Operands for ReadMap {
     fn sizes(&self) -> (u64, u64) {
         (0, self.allocation)
     }
+    fn range(&self) -> Option<Range> {
+        Some(Range { start: self.start, length: u64::MAX - self.start })
+    }
 }
 
 /// PERFORM SCSI COMMAND. The embedded command's data are the command data.
