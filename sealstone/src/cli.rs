@@ -365,6 +365,37 @@ if the device demands CHAP, has a list of initiators, or runs with --insecure-bl
         /// A removable medium: initiators may eject and load it.
         #[arg(long)]
         removable: bool,
+        /// Make every write durable before it is acknowledged, and let no initiator turn the write cache on.
+        #[arg(long)]
+        write_through: bool,
+    },
+    /// Change a block unit.
+    #[command(after_help = "\
+Examples:
+  sealstone block set vm1 --data /srv/osd1 --write-through
+  sealstone block set vm1 --data /srv/osd1 --write-through=false
+Initiators receive MODE PARAMETERS CHANGED. One that was informed that the write cache is off keeps durable writes until
+it reads the caching mode page again.")]
+    Set {
+        /// Name of the unit.
+        name: String,
+        /// Folder of the device, running or not.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Make every write durable before it is acknowledged; false lets initiators choose.
+        #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, required = true)]
+        write_through: Option<bool>,
+    },
+    /// Show one block unit.
+    #[command(after_help = "\
+Example:
+  sealstone block show vm1 --data /srv/osd1")]
+    Show {
+        /// Name of the unit.
+        name: String,
+        /// Folder of the device, running or not.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
     },
     /// List block units.
     #[command(after_help = "\

@@ -195,6 +195,9 @@ options! {
     pull_kib: u32, "SEALSTONE_OSD_PULL_KIB", "0";
     /// Seconds between background transaction groups: what a crash may cost of writes that nobody flushed.
     group_s_max: u64, "SEALSTONE_OSD_GROUP_S_MAX", "5";
+    /// Make every write and change durable before it is acknowledged, of objects and of all block units, whether the
+    /// initiator asks for it or not. Slower; for initiators that never flush, such as exofs.
+    write_through: bool, "SEALSTONE_OSD_WRITE_THROUGH", "false";
     /// Hours between the beginnings of two scrubs, which read everything against its checksums; 0: only when asked.
     scrub_interval_h: u64, "SEALSTONE_OSD_SCRUB_INTERVAL_H", "168";
     /// Rate of a scrub in MiB a second, at most; while commands come it goes slower.

@@ -380,6 +380,111 @@ fn what_was_synchronised_survives_sigkill() {
     }
 }
 
+const WRITE_CACHE: u8 = 0x04;
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+
+/// WCE as MODE SENSE reports it; the page must be savable.
+fn write_cache(initiator: &mut Initiator) -> bool {
+    let (status, page) = initiator.command(1, &[0x1A, 0x08, 0x08, 0, 255, 0], &[], 255);
+    assert_eq!((status, page[4]), (GOOD, 0x88), "PS, caching page");
+    page[6] & WRITE_CACHE != 0
+}
+
+/// MODE SELECT of WCE, with or without SP; the status.
+fn select_cache(initiator: &mut Initiator, on: bool, save: bool) -> u8 {
+    let mut list = [0; 24];
+    (list[4], list[5], list[6]) = (0x08, 18, if on { WRITE_CACHE } else { 0 });
+    initiator.command(1, &[0x15, 0x10 | u8::from(save), 0, 0, 24, 0], &list, 0).0
+}
+
+#[test]
+fn write_cache_turned_off_survives_sigkill() {
+    let mut device = Device::new();
+    device.block(&["create", "disk", "--size", "32K"]).ok();
+    for save in [false, true] {
+        device.start();
+        let mut initiator = device.login("modes");
+        assert_eq!(select_cache(&mut initiator, true, true), GOOD);
+        assert_eq!(select_cache(&mut initiator, false, save), GOOD);
+        device.end(Signal::Kill);
+        device.start();
+        let mut initiator = device.login("modes");
+        assert!(!write_cache(&mut initiator), "saved by SP: {save}");
+        assert_eq!(initiator.command(1, &ten(0x2A, 0, 3, 1), &stamp(3, 7), 0).0, GOOD);
+        device.end(Signal::Kill);
+        device.start();
+        let mut initiator = device.login("modes");
+        assert_eq!(initiator.command(1, &ten(0x28, 0, 3, 1), &[], 512), (GOOD, stamp(3, 7)));
+        device.end(Signal::Terminate);
+    }
+}
+
+#[test]
+fn write_through_switches_bind_initiators() {
+    let mut device = Device::new();
+    let made = device.block(&["create", "disk", "--size", "32K", "--write-through"]).ok().json();
+    assert_eq!((made["write_through"].as_bool(), made["write_cache"].as_bool()), (Some(true), Some(false)));
+    device.start();
+    let mut initiator = device.login("modes");
+    assert!(!write_cache(&mut initiator));
+    assert_eq!(select_cache(&mut initiator, true, true), CHECK_CONDITION);
+    let set = device.block(&["set", "disk", "--write-through=false"]).ok().json();
+    assert_eq!(set["write_cache"].as_bool(), Some(true));
+    assert_eq!(initiator.command(1, &[0; 6], &[], 0).0, CHECK_CONDITION, "MODE PARAMETERS CHANGED");
+    assert!(write_cache(&mut initiator));
+    let shown = run(&["block", "ls", "--data", text(&device.data())]).ok().text();
+    assert!(shown.contains("write-back"), "{shown}");
+    device.end(Signal::Terminate);
+    device.start_with(&["--write-through"]);
+    let mut initiator = device.login("modes");
+    assert!(!write_cache(&mut initiator));
+    assert_eq!(device.block(&["show", "disk"]).ok().json()["write_cache"].as_bool(), Some(false));
+    device.end(Signal::Terminate);
+}
+
+/// The daemon on a machine that was started anew: the kernel's boot identifier is another one in its mount namespace.
+fn start_after_power_failure(device: &mut Device) {
+    let boot_id = device.folder.path().join("boot_id");
+    std::fs::write(&boot_id, "11111111-2222-3333-4444-555555555555\n").expect("written");
+    let data = device.data();
+    let serve = command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+    let mut other = Command::new("unshare");
+    other.args(["--mount", "--map-root-user", "sh", "-c"]);
+    other.arg("mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"").arg(&boot_id);
+    other.arg(serve.get_program()).args(serve.get_args());
+    device.daemon = Some(Daemon::start(other));
+}
+
+#[test]
+fn first_synchronize_after_power_failure_fails_and_is_audited() {
+    let mut device = Device::new();
+    device.block(&["create", "disk", "--size", "32K"]).ok();
+    device.start();
+    let mut writer = device.login("writer");
+    let mut reader = device.login("reader");
+    assert_eq!(writer.command(1, &ten(0x2A, 0, 1, 1), &stamp(1, 1), 0).0, GOOD);
+    assert_eq!(reader.command(1, &ten(0x28, 0, 1, 1), &[], 512).0, GOOD);
+    device.end(Signal::Kill);
+    // The death of the process alone loses nothing, and no command fails.
+    device.start();
+    let mut writer = device.login("writer");
+    assert_eq!(writer.command(1, &ten(0x35, 0, 0, 0), &[], 0).0, GOOD);
+    assert_eq!(writer.command(1, &ten(0x2A, 0, 1, 1), &stamp(1, 2), 0).0, GOOD);
+    device.end(Signal::Kill);
+    start_after_power_failure(&mut device);
+    let mut reader = device.login("reader");
+    assert_eq!(reader.command(1, &ten(0x35, 0, 0, 0), &[], 0).0, GOOD, "had no unflushed writes");
+    let mut writer = device.login("writer");
+    assert_eq!(writer.command(1, &ten(0x35, 0, 0, 0), &[], 0).0, CHECK_CONDITION);
+    assert_eq!(writer.command(1, &ten(0x35, 0, 0, 0), &[], 0).0, GOOD, "once");
+    device.end(Signal::Terminate);
+    let log = std::fs::read_to_string(device.data().join("audit.jsonl")).expect("an audit log");
+    let lost: Vec<&str> = log.lines().filter(|line| line.contains("writes_lost")).collect();
+    assert!(lost.len() == 1 && lost[0].contains("\"unit\":\"disk\""), "{log}");
+    assert!(lost[0].contains("writer"), "{log}");
+}
+
 /// Registered with APTPL, the reservation keeps others out after SIGKILL too, and the owner's port is known again.
 #[test]
 fn a_durable_reservation_survives_sigkill() {

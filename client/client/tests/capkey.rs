@@ -19,6 +19,7 @@ const INSECURE: OsdConfig = OsdConfig {
     method_cipher: None,
     sealed_only: false,
     audit_reads: false,
+    write_through: false,
 };
 
 fn weak() -> sealstone_mds::Config {

@@ -23,7 +23,7 @@ const NOTHING: u8 = 0xC1;
 struct Mirror;
 
 impl LogicalUnit for Mirror {
-    fn cost(&self, _: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, _: &[u8]) -> Cost {
         Cost::Inline
     }
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {

@@ -27,10 +27,13 @@ const _: () = assert!(BLOCK_PARTITION < ObjectId::FIRST_ASSIGNABLE);
 const PAGE: u32 = 0;
 const RECORD: AttributeId = AttributeId { page: PAGE, number: 1 };
 const RESERVATIONS: AttributeId = AttributeId { page: PAGE, number: 2 };
+const MODES: AttributeId = AttributeId { page: PAGE, number: 3 };
+const PORTS: AttributeId = AttributeId { page: PAGE, number: 4 };
 /// Layout of the record.
 const VERSION: u8 = 1;
 const THIN: u8 = 0x01;
 const REMOVABLE: u8 = 0x02;
+const WRITE_THROUGH: u8 = 0x04;
 /// Bytes of the record before the name.
 const FIXED: usize = 38;
 /// Bytes that are written at once to provision a unit fully.
@@ -100,6 +103,8 @@ pub struct NewUnit {
     pub thin: bool,
     /// Initiators may eject and load it.
     pub removable: bool,
+    /// Every write is durable before it is acknowledged, and no initiator can change that.
+    pub write_through: bool,
     /// Random bytes that become its serial number.
     pub serial: [u8; 16],
     /// Now, milliseconds since 1970.
@@ -119,6 +124,8 @@ pub struct Description {
     pub thin: bool,
     /// Initiators may eject and load it.
     pub removable: bool,
+    /// Every write is durable before it is acknowledged, and no initiator can change that.
+    pub write_through: bool,
     /// Never that of another unit.
     pub serial: [u8; 16],
     /// When it was made, milliseconds since 1970.
@@ -138,7 +145,8 @@ impl Description {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let flags = if self.thin { THIN } else { 0 } | if self.removable { REMOVABLE } else { 0 };
+        let flags = [(self.thin, THIN), (self.removable, REMOVABLE), (self.write_through, WRITE_THROUGH)];
+        let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         let shift = u8::try_from(self.geometry.block().shift()).expect("9 or 12");
         let mut out = vec![VERSION, flags, shift, 0];
         out.extend(self.lun.to_be_bytes());
@@ -164,6 +172,7 @@ impl Description {
             geometry: Geometry::new(block, bytes).ok()?,
             thin: flags & THIN != 0,
             removable: flags & REMOVABLE != 0,
+            write_through: flags & WRITE_THROUGH != 0,
             serial: *serial,
             created_ms: u64::from_be_bytes(created.try_into().ok()?),
         })
@@ -226,6 +235,7 @@ pub(crate) fn create(
         geometry,
         thin: new.thin,
         removable: new.removable,
+        write_through: new.write_through,
         serial: new.serial,
         created_ms: new.now_ms,
     };
@@ -295,6 +305,32 @@ pub(crate) fn load_reservations(
     store.attribute(id, RESERVATIONS)
 }
 
+/// Stores what a unit is, durably.
+pub(crate) fn store_description(store: &dyn ObjectStore, unit: &Description) -> Result<(), StoreError> {
+    store.set_attribute(unit.object(), RECORD, &unit.encode())?;
+    store.flush()
+}
+
+/// Stores the saved values of the mode pages.
+pub(crate) fn store_modes(store: &dyn ObjectStore, id: ObjectId, record: &[u8]) -> Result<(), StoreError> {
+    store.set_attribute(id, MODES, record)
+}
+
+/// Returns what [`store_modes`] stored.
+pub(crate) fn load_modes(store: &dyn ObjectStore, id: ObjectId) -> Result<Option<Vec<u8>>, StoreError> {
+    store.attribute(id, MODES)
+}
+
+/// Stores the table of initiator ports; an empty record removes it.
+pub(crate) fn store_ports(store: &dyn ObjectStore, id: ObjectId, record: &[u8]) -> Result<(), StoreError> {
+    store.set_attribute(id, PORTS, record)
+}
+
+/// Returns what [`store_ports`] stored.
+pub(crate) fn load_ports(store: &dyn ObjectStore, id: ObjectId) -> Result<Option<Vec<u8>>, StoreError> {
+    store.attribute(id, PORTS)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -303,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool)) {
+        fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool, bool)) {
             let block = if flags.0 { BlockSize::B512 } else { BlockSize::B4096 };
             let unit = Description {
                 lun,
@@ -311,6 +347,7 @@ mod tests {
                 geometry: Geometry::new(block, blocks * block.bytes()).unwrap(),
                 thin: flags.1,
                 removable: flags.2,
+                write_through: flags.3,
                 serial: [7; 16],
                 created_ms: blocks,
             };

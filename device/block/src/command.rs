@@ -4,15 +4,18 @@
 //! CODES and the tests read the same rows. Does not: run anything; `unit` does.
 //! Truth: SBC-3 §5, SPC-4 §6; `docs/standards/block.md`.
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::ScsiCommand;
 use sealstone_scsi::spc::supported::CommandRow;
+use sealstone_store::StoreError;
 
 use crate::catalog::Description;
 use crate::failure::Failure;
+use crate::geometry::Extent;
 use crate::nexus::Nexus;
 use crate::reservation::{Access, Reservations};
 use crate::reserve::{input, output};
@@ -26,6 +29,8 @@ pub(crate) struct Run<'a> {
     pub(crate) nexus: &'a Nexus,
     pub(crate) command: &'a ScsiCommand<'a>,
     wire: Wire,
+    /// The command flushes before GOOD, whether it asks for that or not.
+    write_through: Cell<bool>,
 }
 
 impl<'a> Run<'a> {
@@ -33,12 +38,44 @@ impl<'a> Run<'a> {
         let mut wire = [0; 16];
         let length = command.cdb.len().min(wire.len());
         wire[..length].copy_from_slice(&command.cdb[..length]);
-        Self { unit, nexus, command, wire }
+        let write_through = Cell::new(unit.is_write_through(nexus));
+        Self { unit, nexus, command, wire, write_through }
+    }
+
+    /// Whether the command flushes before GOOD although it does not ask for that.
+    pub(crate) const fn write_through(&self) -> bool {
+        self.write_through.get()
     }
 
     /// The CDB.
     pub(crate) const fn wire(&self) -> &Wire {
         &self.wire
+    }
+
+    /// Writes blocks. `durable` says that the command flushes before GOOD.
+    pub(crate) fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<(), Failure> {
+        self.begin_change(durable)?;
+        self.unit.write(offset, data)
+    }
+
+    /// Deallocates blocks; a flush is not part of the command.
+    pub(crate) fn unmap(&self, extent: Extent) -> Result<(), Failure> {
+        self.begin_change(false)?;
+        self.unit.unmap(extent)
+    }
+
+    fn begin_change(&self, durable: bool) -> Result<(), Failure> {
+        if durable || self.write_through() {
+            return Ok(());
+        }
+        match self.unit.mark_dirty(self.nexus) {
+            // Without space for a mark the write itself is made durable.
+            Err(Failure::Write(StoreError::NoSpace)) => {
+                self.write_through.set(true);
+                Ok(())
+            }
+            marked => marked,
+        }
     }
 
     /// SERVICE ACTION: byte 1, bits 4 to 0.

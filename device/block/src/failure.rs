@@ -58,6 +58,9 @@ pub(crate) enum Failure {
     /// No buffer for the data: the initiator tries again.
     #[error("no buffer")]
     NoBuffer,
+    /// Acknowledged writes of the initiator may be lost after a power failure.
+    #[error("unflushed writes may be lost after a power failure")]
+    WritesLost,
     /// The store failed while reading.
     #[error("reading")]
     Read(#[source] StoreError, u32),
@@ -141,6 +144,8 @@ impl Failure {
                 Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)
             }
             Self::Read(_, _) => Sense::new(HardwareError, additional::INTERNAL_TARGET_FAILURE),
+            // Not MEDIUM ERROR: Linux repeats the command then, and the repetition succeeds.
+            Self::WritesLost => Sense::new(HardwareError, additional::WRITE_ERROR),
             Self::Write(StoreError::NoSpace) => Sense::new(DataProtect, additional::SPACE_ALLOCATION_FAILED),
             // A rewrite of a part of a damaged block: the rest cannot be read.
             Self::Write(StoreError::Damaged { .. } | StoreError::IndexDamaged { .. }) => {

@@ -1,6 +1,6 @@
 //! INQUIRY: standard data and vital product data pages (SPC-4 §6.4, §7.8; SBC-3 §6.6).
 
-use sealstone_scsi::spc::vpd::{self, CodeSet, DesignatorType};
+use sealstone_scsi::spc::vpd;
 use sealstone_scsi::spc::{DEVICE_TYPE_BLOCK, Identity, VENDOR, version};
 
 use crate::catalog::Description;
@@ -58,32 +58,11 @@ pub(crate) fn page(unit: &Description, target: &str, number: u8) -> Option<Vec<u
     })
 }
 
-/// ASSOCIATION of a designator, and PROTOCOL IDENTIFIER with PIV.
-const OF_TARGET_PORT: u8 = 0x90;
-const OF_TARGET: u8 = 0xA0;
-const ISCSI: u8 = 0x50;
-
-/// Names of the unit: locally assigned NAA and T10 vendor; of the port and the target: SCSI name strings.
+/// Names of the unit, of its target port and of the target.
 fn identification(unit: &Description, target: &str) -> Vec<u8> {
-    let mut naa = [0; 8];
-    naa.copy_from_slice(&unit.serial[..8]);
-    naa[0] = 0x30 | naa[0] & 0x0F; // NAA 3: locally assigned
-    let vendor = format!("{VENDOR}{}", unit.serial_text());
-    let mut content = vpd::designation(DesignatorType::Naa, CodeSet::Binary, &naa);
-    content.extend(vpd::designation(DesignatorType::T10Vendor, CodeSet::Ascii, vendor.as_bytes()));
-    let [high, low] = TARGET_PORT.to_be_bytes();
-    content.extend([ISCSI | CodeSet::Binary as u8, OF_TARGET_PORT | 4, 0, 4, 0, 0, high, low]);
-    for (association, name) in
-        [(OF_TARGET_PORT, format!("{target},t,0x{TARGET_PORT:04x}")), (OF_TARGET, target.to_owned())]
-    {
-        // Zero-terminated, a multiple of four.
-        let mut text = name.into_bytes();
-        text.resize((text.len() + 1).next_multiple_of(4).min(252), 0);
-        let mut descriptor = vpd::designation(DesignatorType::ScsiName, CodeSet::Utf8, &text);
-        descriptor[0] |= ISCSI;
-        descriptor[1] |= association;
-        content.extend(descriptor);
-    }
+    let mut content = vpd::local_naa(unit.serial.first_chunk().expect("16 bytes"));
+    content.extend(vpd::vendor_designation(&unit.serial_text()));
+    content.extend(vpd::iscsi_designations(target, TARGET_PORT));
     content
 }
 
@@ -148,6 +127,7 @@ mod tests {
             geometry: Geometry::new(BlockSize::B512, 1 << 30).unwrap(),
             thin,
             removable: false,
+            write_through: false,
             serial: [0xAB; 16],
             created_ms: 0,
         }

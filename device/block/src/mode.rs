@@ -6,7 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sealstone_scsi::spc::mode::{self, ModeHeader, ModePage, NewPage};
+use parking_lot::Mutex;
+use sealstone_scsi::spc::mode::{self, ModeHeader, ModePage, ModeSense, NewPage, PageControl};
 
 use crate::geometry::Geometry;
 
@@ -25,25 +26,64 @@ const SWP: u8 = 0x08;
 const WP: u8 = 0x80;
 const DPOFUA: u8 = 0x10;
 
-/// What MODE SELECT may change.
+/// What MODE SELECT changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModeValues {
+    pub(crate) descriptor_sense: bool,
+    pub(crate) write_protect: bool,
+    pub(crate) write_cache: bool,
+}
+
+impl ModeValues {
+    /// The values of a new unit.
+    const DEFAULT: Self = Self { descriptor_sense: false, write_protect: false, write_cache: true };
+
+    /// Returns the record of saved values.
+    pub(crate) fn encode(self) -> [u8; 2] {
+        let flags = [(self.descriptor_sense, 0x01), (self.write_protect, 0x02), (self.write_cache, 0x04)];
+        [RECORD_VERSION, flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag)]
+    }
+
+    /// Reads a record of saved values. One that cannot be read turns the write cache off, which loses nothing.
+    fn decode(record: &[u8]) -> Self {
+        match record {
+            [RECORD_VERSION, flags] => Self {
+                descriptor_sense: flags & 0x01 != 0,
+                write_protect: flags & 0x02 != 0,
+                write_cache: flags & 0x04 != 0,
+            },
+            _ => Self { write_cache: false, ..Self::DEFAULT },
+        }
+    }
+}
+
+/// Layout of the record of saved values.
+const RECORD_VERSION: u8 = 1;
+
+/// The mode values of a unit: those in effect and the saved ones.
 #[derive(Debug)]
 pub(crate) struct Settings {
     descriptor_sense: AtomicBool,
     write_protect: AtomicBool,
     write_cache: AtomicBool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            descriptor_sense: AtomicBool::new(false),
-            write_protect: AtomicBool::new(false),
-            write_cache: AtomicBool::new(true),
-        }
-    }
+    saved: Mutex<ModeValues>,
+    /// WCE is 0 and cannot be changed: the unit or the whole device was made so.
+    write_through: AtomicBool,
 }
 
 impl Settings {
+    /// The saved values of a record, or those of a new unit, are in effect.
+    pub(crate) fn new(record: Option<&[u8]>, write_through: bool) -> Self {
+        let values = record.map_or(ModeValues::DEFAULT, ModeValues::decode);
+        Self {
+            descriptor_sense: AtomicBool::new(values.descriptor_sense),
+            write_protect: AtomicBool::new(values.write_protect),
+            write_cache: AtomicBool::new(values.write_cache),
+            saved: Mutex::new(values),
+            write_through: AtomicBool::new(write_through),
+        }
+    }
+
     pub(crate) fn descriptor_sense(&self) -> bool {
         self.descriptor_sense.load(Ordering::Acquire)
     }
@@ -52,28 +92,41 @@ impl Settings {
         self.write_protect.load(Ordering::Acquire)
     }
 
+    /// WCE as MODE SENSE reports it.
     pub(crate) fn write_cache(&self) -> bool {
-        self.write_cache.load(Ordering::Acquire)
+        !self.write_through.load(Ordering::Acquire) && self.write_cache.load(Ordering::Acquire)
     }
 
-    /// D_SENSE, SWP and WCE.
-    pub(crate) fn values(&self) -> [bool; 3] {
-        [self.descriptor_sense(), self.write_protect(), self.write_cache()]
+    /// WCE 0 that no initiator can change, or its end.
+    pub(crate) fn set_write_through(&self, write_through: bool) {
+        self.write_through.store(write_through, Ordering::Release);
     }
 
-    /// All of them anew.
-    pub(crate) fn take(&self, [descriptor_sense, write_protect, write_cache]: [bool; 3]) {
-        self.descriptor_sense.store(descriptor_sense, Ordering::Release);
-        self.write_protect.store(write_protect, Ordering::Release);
-        self.write_cache.store(write_cache, Ordering::Release);
+    /// The values in effect, WCE as if it could be changed.
+    pub(crate) fn values(&self) -> ModeValues {
+        ModeValues {
+            descriptor_sense: self.descriptor_sense(),
+            write_protect: self.write_protect(),
+            write_cache: self.write_cache.load(Ordering::Acquire),
+        }
     }
 
-    /// As after power on.
-    pub(crate) fn reset(&self) {
-        self.take([false, false, true]);
+    pub(crate) fn saved(&self) -> ModeValues {
+        *self.saved.lock()
     }
 
-    /// Takes pages over that were checked against their changeable bits.
+    pub(crate) fn set_saved(&self, values: ModeValues) {
+        *self.saved.lock() = values;
+    }
+
+    /// Puts all values into effect.
+    pub(crate) fn take(&self, values: ModeValues) {
+        self.descriptor_sense.store(values.descriptor_sense, Ordering::Release);
+        self.write_protect.store(values.write_protect, Ordering::Release);
+        self.write_cache.store(values.write_cache, Ordering::Release);
+    }
+
+    /// Puts pages into effect that were checked against their changeable bits.
     pub(crate) fn select(&self, pages: &[NewPage]) {
         for (code, _, values) in pages {
             let is_set = |byte: usize, bit: u8| values.get(byte).is_some_and(|value| value & bit != 0);
@@ -88,28 +141,38 @@ impl Settings {
         }
     }
 
-    /// The pages, ascending.
+    /// Whether a MODE SENSE returns the current WCE.
+    pub(crate) fn reports_cache(sense: &ModeSense) -> bool {
+        sense.control == PageControl::Current && matches!(sense.page, CACHING | mode::ALL_PAGES)
+    }
+
+    /// The pages, ascending. Each can be saved.
     pub(crate) fn pages(&self) -> Vec<ModePage> {
         let fixed = |code, values: Vec<u8>| ModePage {
             code,
             subpage: 0,
             changeable: vec![0; values.len()],
             default: values.clone(),
+            saved: Some(values.clone()),
             current: values,
         };
+        let saved = self.saved();
+        let forced = self.write_through.load(Ordering::Acquire);
+        let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
         let mut caching = fixed(CACHING, vec![0; 18]);
-        caching.default[0] = WCE;
-        caching.changeable[0] = WCE;
-        caching.current[0] = if self.write_cache() { WCE } else { 0 };
+        caching.default[0] = bit(!forced, WCE);
+        caching.changeable[0] = bit(!forced, WCE);
+        caching.current[0] = bit(self.write_cache(), WCE);
+        caching.saved = Some([&[bit(!forced && saved.write_cache, WCE)], &[0; 17][..]].concat());
         let mut control = mode::control_page(false);
         control.changeable[0] |= D_SENSE;
         control.changeable[2] |= SWP;
-        if self.descriptor_sense() {
-            control.current[0] |= D_SENSE;
-        }
-        if self.write_protect() {
-            control.current[2] |= SWP;
-        }
+        let mut saved_control = control.default.clone();
+        saved_control[0] |= bit(saved.descriptor_sense, D_SENSE);
+        saved_control[2] |= bit(saved.write_protect, SWP);
+        control.saved = Some(saved_control);
+        control.current[0] |= bit(self.descriptor_sense(), D_SENSE);
+        control.current[2] |= bit(self.write_protect(), SWP);
         let mut exceptions = vec![0; 10];
         exceptions[0] = 0x08; // DEXCPT: none are reported
         vec![fixed(RECOVERY, vec![0; 10]), caching, control, fixed(EXCEPTIONS, exceptions)]
@@ -135,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_is_selected_is_what_is_sensed() {
-        let settings = Settings::default();
+        let settings = Settings::new(None, false);
         let mut pages = settings.pages();
         assert!(pages.windows(2).all(|pair| pair[0].code < pair[1].code));
         for page in &mut pages {
@@ -148,7 +211,27 @@ mod tests {
                 page.current.iter().zip(&old.current).map(|(new, old)| new ^ old).collect();
             assert_eq!(changed, page.changeable, "{:#x}", page.code);
         }
-        settings.reset();
+        settings.take(settings.saved());
         assert!(settings.pages().iter().all(|page| page.current == page.default));
+    }
+
+    #[test]
+    fn saved_values_read_back_and_damage_turns_the_cache_off() {
+        for flags in 0..8_u8 {
+            let values = ModeValues {
+                descriptor_sense: flags & 1 != 0,
+                write_protect: flags & 2 != 0,
+                write_cache: flags & 4 != 0,
+            };
+            assert_eq!(ModeValues::decode(&values.encode()), values);
+        }
+        assert!(!ModeValues::decode(&[7]).write_cache);
+    }
+
+    #[test]
+    fn write_through_unit_reports_a_cache_that_cannot_be_turned_on() {
+        let page = Settings::new(None, true).pages().remove(1);
+        assert_eq!((page.current[0], page.default[0], page.changeable[0]), (0, 0, 0));
+        assert_eq!(page.saved.unwrap()[0], 0);
     }
 }

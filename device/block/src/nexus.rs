@@ -5,10 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use sealstone_scsi::lu::{InitiatorPort, NexusId};
-use sealstone_scsi::{AdditionalSense, Attentions};
+use sealstone_scsi::{AdditionalSense, Attentions, additional};
+
+use crate::durable::{Durability, Loss};
 
 /// Most nexuses remembered; beyond it an arbitrary one is forgotten and begins anew with its next command.
 const NEXUSES_MAX: usize = 65_536;
@@ -36,9 +39,47 @@ pub(crate) struct Nexus {
     pub(crate) id: NexusId,
     pub(crate) port: Port,
     attentions: Mutex<Attentions>,
+    /// The durable mark for unflushed writes is set.
+    dirty: AtomicBool,
+    last_write_ms: AtomicU64,
+    /// The initiator was last informed that the write cache is off.
+    write_through: AtomicBool,
+    loss: Mutex<Loss>,
 }
 
 impl Nexus {
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_dirty(&self, dirty: bool) {
+        self.dirty.store(dirty, Ordering::Release);
+    }
+
+    pub(crate) fn wrote(&self, now_ms: u64) {
+        self.last_write_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_write_ms(&self) -> u64 {
+        self.last_write_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn write_through(&self) -> bool {
+        self.write_through.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_write_through(&self, through: bool) {
+        self.write_through.store(through, Ordering::Release);
+    }
+
+    pub(crate) fn loss(&self) -> Loss {
+        *self.loss.lock()
+    }
+
+    pub(crate) fn set_loss(&self, loss: Loss) {
+        *self.loss.lock() = loss;
+    }
+
     /// Something that the initiator must hear.
     pub(crate) fn raise(&self, code: AdditionalSense) {
         self.attentions.lock().raise(code);
@@ -62,15 +103,25 @@ pub(crate) struct Nexuses(RwLock<HashMap<NexusId, Arc<Nexus>>>);
 
 impl Nexuses {
     /// A nexus logged in.
-    pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
+    pub(crate) fn establish(
+        &self,
+        id: NexusId,
+        port: &InitiatorPort<'_>,
+        durability: &Durability,
+    ) -> Arc<Nexus> {
+        let attention =
+            if durability.power_failed() { additional::POWER_ON_OCCURRED } else { port.attention() };
+        let port =
+            Port { name: port.name.to_owned(), isid: port.isid, account: port.account.map(str::to_owned) };
+        let (write_through, loss) = durability.of_port(&port);
         let nexus = Arc::new(Nexus {
             id,
-            port: Port {
-                name: port.name.to_owned(),
-                isid: port.isid,
-                account: port.account.map(str::to_owned),
-            },
-            attentions: Mutex::new(Attentions::begin(port.attention())),
+            port,
+            attentions: Mutex::new(Attentions::begin(attention)),
+            dirty: AtomicBool::new(false),
+            last_write_ms: AtomicU64::new(0),
+            write_through: AtomicBool::new(write_through),
+            loss: Mutex::new(loss),
         });
         let mut known = self.0.write();
         if known.len() >= NEXUSES_MAX
@@ -86,9 +137,18 @@ impl Nexuses {
         self.0.write().remove(&id);
     }
 
-    pub(crate) fn get(&self, id: NexusId) -> Arc<Nexus> {
-        let known = self.0.read().get(&id).cloned();
-        known.unwrap_or_else(|| self.establish(id, &InitiatorPort::new("")))
+    pub(crate) fn get(&self, id: NexusId, durability: &Durability) -> Arc<Nexus> {
+        self.find(id).unwrap_or_else(|| self.establish(id, &InitiatorPort::new(""), durability))
+    }
+
+    /// Returns a nexus that logged in.
+    pub(crate) fn find(&self, id: NexusId) -> Option<Arc<Nexus>> {
+        self.0.read().get(&id).cloned()
+    }
+
+    /// Returns every nexus.
+    pub(crate) fn all(&self) -> Vec<Arc<Nexus>> {
+        self.0.read().values().cloned().collect()
     }
 
     /// Everybody hears of it but one.

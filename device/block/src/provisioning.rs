@@ -59,7 +59,7 @@ pub(crate) fn write_same(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
     let block = if no_data { &[][..] } else { exact_data_out(run, geometry.block().bytes())? };
     let used = block.len() as u64;
     if block.iter().all(|&byte| byte == 0) && unmaps {
-        run.unit.unmap(extent)?;
+        run.unmap(extent)?;
     } else {
         fill(run, extent, block)?;
     }
@@ -79,7 +79,7 @@ fn fill(run: &Run<'_>, extent: Extent, block: &[u8]) -> Result<(), Failure> {
     let mut outcome = Ok(());
     while done < extent.length() && outcome.is_ok() {
         let piece = usize::try_from(extent.length() - done).unwrap_or(usize::MAX).min(length);
-        outcome = run.unit.write(extent.offset() + done, &buffer[..piece]);
+        outcome = run.write(extent.offset() + done, &buffer[..piece], false);
         done += piece as u64;
     }
     drop(run.command.buffers.freeze(buffer));
@@ -106,7 +106,7 @@ pub(crate) fn unmap(run: &Run<'_>, between: Between<'_>) -> Result<Done, Failure
         if index > 0 {
             between()?;
         }
-        run.unit.unmap(extent)?;
+        run.unmap(extent)?;
     }
     Ok(Done { used: length as u64, ..Done::GOOD })
 }

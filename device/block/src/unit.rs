@@ -11,12 +11,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::primary::{self, DeviceServer};
 use sealstone_scsi::spc::Identity;
-use sealstone_scsi::spc::mode::{ModeHeader, ModePage, NewPage};
+use sealstone_scsi::spc::mode::{ModeHeader, ModePage, ModeSense, NewPage};
 use sealstone_scsi::spc::supported::CommandRow;
 use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
 use sealstone_store::{ObjectStore, StoreError, Stretch};
@@ -24,10 +24,11 @@ use sealstone_store::{ObjectStore, StoreError, Stretch};
 use crate::catalog::{self, CatalogError, Description};
 use crate::command::{self, Done, Function, Row, Run, Unknown, Wait};
 use crate::counters::{Counters, UnitCounters};
+use crate::durable::{Durability, UnitOptions};
 use crate::failure::Failure;
 use crate::geometry::{Extent, Geometry};
 use crate::inquiry;
-use crate::mode::Settings;
+use crate::mode::{ModeValues, Settings};
 use crate::nexus::{Nexus, Nexuses};
 use crate::reservation::{Access, Legacy, Reservations};
 use crate::transfer::asks_fua;
@@ -47,8 +48,13 @@ pub struct BlockUnit {
     legacy: Legacy,
     nexuses: Nexuses,
     settings: Settings,
-    /// Held by MODE SELECT.
+    /// Held while mode values change.
     selecting: Mutex<()>,
+    durability: Durability,
+    /// The unit was made write-through.
+    configured_write_through: AtomicBool,
+    /// The whole device is write-through.
+    device_write_through: bool,
     medium: Medium,
     /// Changes made and changes known to be durable: a flush of nothing is free.
     written: AtomicU64,
@@ -64,11 +70,12 @@ impl fmt::Debug for BlockUnit {
 }
 
 impl BlockUnit {
-    /// A unit that the store has, with the reservations that were to survive.
+    /// Opens a unit of the store, with its reservations, saved mode pages and marks of unflushed writes.
     pub(crate) fn open(
         store: Arc<dyn ObjectStore>,
         description: Description,
         target: &str,
+        options: &UnitOptions,
     ) -> Result<Self, CatalogError> {
         let object = description.object();
         let reservations = match catalog::load_reservations(&*store, object)? {
@@ -76,7 +83,13 @@ impl BlockUnit {
             // Whoever was kept out would get in: better nobody does.
             Some(record) => Reservations::from_record(&record).ok_or(CatalogError::Damaged(object.object))?,
         };
+        let modes = catalog::load_modes(&*store, object)?;
+        let durability = Durability::open(&*store, &description, options)?;
+        let settings = Settings::new(modes.as_deref(), options.write_through || description.write_through);
         Ok(Self {
+            configured_write_through: AtomicBool::new(description.write_through),
+            device_write_through: options.write_through,
+            durability,
             store,
             object,
             description,
@@ -84,7 +97,7 @@ impl BlockUnit {
             legacy: reservations.legacy.clone(),
             gate: RwLock::new(reservations),
             nexuses: Nexuses::default(),
-            settings: Settings::default(),
+            settings,
             selecting: Mutex::default(),
             medium: Medium::default(),
             written: AtomicU64::new(0),
@@ -94,10 +107,58 @@ impl BlockUnit {
         })
     }
 
-    /// What the unit is.
+    /// What the unit is, its write-through setting as it was when the unit was opened.
     #[must_use]
     pub const fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// What the unit is now.
+    #[must_use]
+    pub fn current_description(&self) -> Description {
+        let write_through = self.configured_write_through.load(Ordering::Acquire);
+        Description { write_through, ..self.description.clone() }
+    }
+
+    /// Whether a write may be acknowledged before it is durable (WCE).
+    #[must_use]
+    pub fn has_write_cache(&self) -> bool {
+        self.settings.write_cache()
+    }
+
+    /// Makes the unit write-through, or lets initiators choose again. The setting is durable when this returns.
+    pub(crate) fn set_write_through(&self, write_through: bool) -> Result<(), CatalogError> {
+        let _selecting = self.selecting.lock();
+        let before = self.settings.write_cache();
+        let unit = Description { write_through, ..self.description.clone() };
+        if write_through {
+            // First in effect, then stored: a write is never durable later than the setting says.
+            self.settings.set_write_through(true);
+        }
+        if let Err(error) = catalog::store_description(&*self.store, &unit) {
+            let stored = self.configured_write_through.load(Ordering::Acquire);
+            self.settings.set_write_through(self.device_write_through || stored);
+            return Err(error.into());
+        }
+        self.configured_write_through.store(write_through, Ordering::Release);
+        self.settings.set_write_through(self.device_write_through || write_through);
+        if self.settings.write_cache() != before {
+            self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, None);
+        }
+        Ok(())
+    }
+
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) const fn durability(&self) -> &Durability {
+        &self.durability
+    }
+
+    /// Waits until no command is under way, and keeps others from beginning.
+    pub(crate) fn lock_gate(&self) -> RwLockWriteGuard<'_, Reservations> {
+        self.gate.write()
     }
 
     /// What it did so far.
@@ -282,7 +343,7 @@ impl BlockUnit {
             }
         };
         // The gate is open again: others go on while this waits.
-        if done.flush || !self.settings.write_cache() {
+        if done.flush || run.write_through() || self.is_write_through(nexus) {
             self.flush()?;
         }
         Ok(Answer::Done(done))
@@ -334,20 +395,29 @@ impl LogicalUnit for BlockUnit {
         self.settings.descriptor_sense()
     }
 
-    fn cost(&self, cdb: &[u8]) -> Cost {
-        use sealstone_scsi::spc::opcode::{MODE_SELECT_6, MODE_SELECT_10};
+    fn cost(&self, nexus: NexusId, cdb: &[u8]) -> Cost {
+        use sealstone_scsi::spc::opcode::{MODE_SELECT_6, MODE_SELECT_10, MODE_SENSE_6, MODE_SENSE_10};
+        // The first unflushed write of a nexus waits for its mark, and a change of what it relies on for its row.
+        let first_write = || {
+            let nexus = self.nexuses.find(nexus);
+            nexus.is_none_or(|nexus| !nexus.is_dirty() || self.is_write_through(&nexus))
+        };
+        let informs = || self.nexuses.find(nexus).is_none_or(|nexus| self.informs_of_cache(&nexus));
         let waits = match command::find(cdb, &self.description) {
             Ok(row) => match row.wait {
                 Wait::Never => false,
                 Wait::Always => true,
                 Wait::Long => return Cost::Long,
                 Wait::Flush => {
-                    (row.shared.length > 6 && asks_fua(cdb))
-                        || (row.access == Access::Write && !self.settings.write_cache())
+                    (row.shared.length > 6 && asks_fua(cdb)) || (row.access == Access::Write && first_write())
                 }
             },
-            // Turning the write cache off flushes.
-            Err(_) => matches!(cdb.first(), Some(&(MODE_SELECT_6 | MODE_SELECT_10))),
+            Err(_) => match cdb.first() {
+                // Turning the write cache off flushes.
+                Some(&(MODE_SELECT_6 | MODE_SELECT_10)) => true,
+                Some(&(MODE_SENSE_6 | MODE_SENSE_10)) => informs(),
+                _ => false,
+            },
         };
         // Whoever has the unit alone, or waits to have it, may do so for long: who waits for him must not hold a thread
         // that other sessions and units are served by.
@@ -355,7 +425,7 @@ impl LogicalUnit for BlockUnit {
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
-        let nexus = self.nexuses.get(command.nexus);
+        let nexus = self.nexuses.get(command.nexus, &self.durability);
         let reply = self.answer(&nexus, &command);
         let good = matches!(reply.status, Status::Good | Status::ConditionMet);
         self.counters.command(good, reply.status == Status::ReservationConflict);
@@ -363,7 +433,7 @@ impl LogicalUnit for BlockUnit {
     }
 
     fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>) {
-        self.nexuses.establish(nexus, port);
+        self.nexuses.establish(nexus, port, &self.durability);
     }
 
     fn nexus_lost(&self, nexus: NexusId) {
@@ -376,16 +446,29 @@ impl LogicalUnit for BlockUnit {
     fn reset(&self) {
         self.legacy.clear();
         self.medium.reset();
-        self.settings.reset();
         self.nexuses.raise(additional::BUS_DEVICE_RESET_OCCURRED, None);
+        let _selecting = self.selecting.lock();
+        let (before, had_cache) = (self.settings.values(), self.settings.write_cache());
+        let saved = self.settings.saved();
+        self.settings.take(saved);
+        if before != saved {
+            self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, None);
+        }
+        // An initiator that finds WCE 0 relies on earlier writes too.
+        if had_cache
+            && !self.settings.write_cache()
+            && let Err(failure) = self.flush()
+        {
+            tracing::error!(unit = self.name(), error = %failure, "the flush of a reset failed");
+        }
     }
 
     fn attention(&self, nexus: NexusId, code: AdditionalSense) {
-        self.nexuses.get(nexus).raise(code);
+        self.nexuses.get(nexus, &self.durability).raise(code);
     }
 
     fn luns_reported(&self, nexus: NexusId) {
-        self.nexuses.get(nexus).luns_reported();
+        self.nexuses.get(nexus, &self.durability).luns_reported();
     }
 }
 
@@ -411,11 +494,11 @@ impl DeviceServer for BlockUnit {
     }
 
     fn unit_attention(&self, nexus: NexusId, take: bool) -> Option<AdditionalSense> {
-        self.nexuses.get(nexus).attention(take)
+        self.nexuses.get(nexus, &self.durability).attention(take)
     }
 
     fn luns_reported(&self, nexus: NexusId) {
-        self.nexuses.get(nexus).luns_reported();
+        self.nexuses.get(nexus, &self.durability).luns_reported();
     }
 
     fn descriptor_sense(&self) -> bool {
@@ -430,18 +513,52 @@ impl DeviceServer for BlockUnit {
         self.settings.pages()
     }
 
-    fn mode_select(&self, nexus: NexusId, pages: &[NewPage]) -> Result<(), Sense> {
+    fn mode_sensed(&self, nexus: NexusId, sense: &ModeSense) {
+        if !Settings::reports_cache(sense) {
+            return;
+        }
+        let nexus = self.nexuses.get(nexus, &self.durability);
+        if let Err(failure) = self.inform_of_cache(&nexus) {
+            // Until the next restart it is so; a restart may turn the cache on.
+            nexus.set_write_through(nexus.write_through() || !self.settings.write_cache());
+            tracing::error!(unit = self.name(), error = %failure, "use of write-through was not stored");
+        }
+    }
+
+    fn mode_select(&self, nexus: NexusId, pages: &[NewPage], save: bool) -> Result<(), Sense> {
         let _selecting = self.selecting.lock();
         let before = self.settings.values();
         self.settings.select(pages);
-        // From now on nothing may be only in the cache, or change: if that cannot be had, nothing was selected.
-        if (!self.settings.write_cache() || self.settings.write_protect())
-            && let Err(failure) = self.flush()
-        {
+        if let Err(failure) = self.settle_modes(nexus, before, save) {
             self.settings.take(before);
             return Err(failure.sense());
         }
-        self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, Some(nexus));
+        if self.settings.values() != before {
+            self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, Some(nexus));
+        }
+        Ok(())
+    }
+}
+
+impl BlockUnit {
+    /// Makes selected mode values hold: empties the cache where it was turned off, and saves what has to be saved.
+    fn settle_modes(&self, nexus: NexusId, before: ModeValues, save: bool) -> Result<(), Failure> {
+        let (now, old) = (self.settings.values(), self.settings.saved());
+        let mut saved = if save { now } else { old };
+        // A write cache that was turned off stays off after a reset, saved or not: the initiator that turned it off does
+        // not flush, and a unit attention does not make Linux read the mode page again.
+        saved.write_cache &= now.write_cache || !before.write_cache;
+        if !self.settings.write_cache() || now.write_protect {
+            self.flush()?;
+        }
+        if saved != old {
+            catalog::store_modes(&*self.store, self.object, &saved.encode()).map_err(Failure::Write)?;
+            self.store.flush().map_err(Failure::Write)?;
+            self.settings.set_saved(saved);
+        }
+        if now.write_cache != before.write_cache {
+            self.inform_of_cache(&self.nexuses.get(nexus, &self.durability))?;
+        }
         Ok(())
     }
 }
@@ -506,15 +623,19 @@ mod tests {
             block: BlockSize::B512,
             thin: true,
             removable: false,
+            write_through: false,
             serial: [1; 16],
             now_ms: 0,
         };
         let unit = units.create(new).unwrap();
         let (read, reserve) = ([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], [0x16, 0, 0, 0, 0, 0]);
-        assert_eq!((unit.cost(&read), unit.cost(&reserve)), (Cost::Inline, Cost::Blocking));
+        assert_eq!(
+            (unit.cost(NexusId(1), &read), unit.cost(NexusId(1), &reserve)),
+            (Cost::Inline, Cost::Blocking)
+        );
         let alone = unit.gate.write();
-        assert_eq!(unit.cost(&read), Cost::Blocking);
+        assert_eq!(unit.cost(NexusId(1), &read), Cost::Blocking);
         drop(alone);
-        assert_eq!(unit.cost(&read), Cost::Inline);
+        assert_eq!(unit.cost(NexusId(1), &read), Cost::Inline);
     }
 }

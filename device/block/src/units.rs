@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_store::ObjectStore;
@@ -12,6 +13,7 @@ use sealstone_store::ObjectStore;
 use crate::BlockUnit;
 use crate::catalog::{self, CatalogError, Description, NewUnit};
 use crate::counters::UnitCounters;
+use crate::durable::UnitOptions;
 
 /// A unit with what is known about it now.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Listed {
     pub used_bytes: u64,
     /// Initiators that have registered or reserved it.
     pub reserved_by: usize,
+    /// Whether a write may be acknowledged before it is durable (WCE).
+    pub write_cache: bool,
     /// What it did since it was opened.
     pub counters: UnitCounters,
 }
@@ -30,24 +34,38 @@ pub struct Listed {
 pub struct BlockUnits {
     store: Arc<dyn ObjectStore>,
     target: String,
+    options: UnitOptions,
     units: Mutex<BTreeMap<u16, Arc<BlockUnit>>>,
     /// Held by whoever makes or removes a unit, which may take long; looking at them goes on.
     changing: Mutex<()>,
 }
 
 impl BlockUnits {
-    /// Opens those that the store has. `target` is the iSCSI name of the target that offers them.
+    /// Opens the units of a store with the default options; see [`Self::open_with`].
+    ///
+    /// # Errors
+    /// As [`Self::open_with`].
+    pub fn open(store: Arc<dyn ObjectStore>, target: &str) -> Result<Self, CatalogError> {
+        Self::open_with(store, target, UnitOptions::default())
+    }
+
+    /// Opens the units of a store. `target` is the iSCSI name of the target that offers them.
     ///
     /// # Errors
     /// [`CatalogError::Damaged`], [`CatalogError::Store`].
-    pub fn open(store: Arc<dyn ObjectStore>, target: &str) -> Result<Self, CatalogError> {
+    pub fn open_with(
+        store: Arc<dyn ObjectStore>,
+        target: &str,
+        options: UnitOptions,
+    ) -> Result<Self, CatalogError> {
         let mut units = BTreeMap::new();
         for description in catalog::load(&*store)? {
             let lun = description.lun;
-            let unit = BlockUnit::open(Arc::clone(&store), description, target)?;
+            let unit = BlockUnit::open(Arc::clone(&store), description, target, &options)?;
             units.insert(lun, Arc::new(unit));
         }
-        Ok(Self { store, target: target.to_owned(), units: Mutex::new(units), changing: Mutex::default() })
+        let target = target.to_owned();
+        Ok(Self { store, target, options, units: Mutex::new(units), changing: Mutex::default() })
     }
 
     /// The units, by number.
@@ -65,9 +83,40 @@ impl BlockUnits {
         let taken: Vec<Description> = self.units().iter().map(|unit| unit.description().clone()).collect();
         let description = catalog::create(&*self.store, &taken, new)?;
         let lun = description.lun;
-        let unit = Arc::new(BlockUnit::open(Arc::clone(&self.store), description, &self.target)?);
+        let unit = BlockUnit::open(Arc::clone(&self.store), description, &self.target, &self.options)?;
+        let unit = Arc::new(unit);
         self.units.lock().insert(lun, Arc::clone(&unit));
         Ok(unit)
+    }
+
+    /// Makes a unit write-through, or lets initiators choose again; the setting is durable when this returns.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`], [`CatalogError::Store`].
+    pub fn set_write_through(&self, name: &str, write_through: bool) -> Result<(), CatalogError> {
+        let _changing = self.changing.lock();
+        self.named(name)?.set_write_through(write_through)
+    }
+
+    fn named(&self, name: &str) -> Result<Arc<BlockUnit>, CatalogError> {
+        let found = self.units().into_iter().find(|unit| unit.description().name == name);
+        found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))
+    }
+
+    /// Removes the marks of unflushed writes of initiators that are idle. Called now and then, with a clock that does
+    /// not go back.
+    pub fn tick(&self, now: Duration) {
+        self.units().iter().for_each(|unit| unit.tick(now));
+    }
+
+    /// Ends all units in order: everything is durable, and no mark of unflushed writes stays. Called when no command can
+    /// come any more.
+    pub fn close(&self) {
+        for unit in self.units() {
+            if let Err(failure) = unit.close() {
+                tracing::error!(unit = unit.description().name, error = %failure, "marks of unflushed writes stay");
+            }
+        }
     }
 
     /// Removes a unit with all its blocks; with `force` even if initiators have it registered or reserved. Commands
@@ -77,8 +126,7 @@ impl BlockUnits {
     /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], [`CatalogError::Store`].
     pub fn remove(&self, name: &str, force: bool) -> Result<Description, CatalogError> {
         let _changing = self.changing.lock();
-        let found = self.units().into_iter().find(|unit| unit.description().name == name);
-        let unit = found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))?;
+        let unit = self.named(name)?;
         let initiators = unit.reserved_by();
         if initiators > 0 && !force {
             return Err(CatalogError::Reserved { name: name.to_owned(), initiators });
@@ -101,9 +149,10 @@ impl BlockUnits {
     pub fn list(&self) -> Result<Vec<Listed>, CatalogError> {
         let listed = |unit: &Arc<BlockUnit>| {
             Ok(Listed {
-                description: unit.description().clone(),
+                description: unit.current_description(),
                 used_bytes: catalog::used_bytes(&*self.store, unit.description())?,
                 reserved_by: unit.reserved_by(),
+                write_cache: unit.has_write_cache(),
                 counters: unit.counters(),
             })
         };

@@ -5,12 +5,13 @@ mod support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sealstone_block::{BlockSize, BlockUnits};
+use sealstone_block::{BlockSize, BlockUnits, LossSink, LostWrites, NewUnit, UnitOptions};
 use sealstone_osd::ObjectId;
-use sealstone_scsi::Status;
+use sealstone_scsi::lu::LogicalUnit as _;
+use sealstone_scsi::{SenseKey, Status, additional};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
-use support::{Bench, TARGET, disk, sixteen, ten, unmap};
+use support::{Bench, TARGET, disk, sense, sixteen, ten, unmap, what};
 
 const BLOCKS: u64 = 64;
 /// Histories; each ends with a power failure.
@@ -99,6 +100,8 @@ fn what_was_synchronised_survives_power_loss() {
             }
             medium = medium.crash();
             bench = Bench::open(open(&medium));
+            // May report that writes were lost.
+            bench.send(&SYNCHRONIZE, &[], 0);
             for lba in 0..BLOCKS {
                 let at = lba as usize;
                 let found = version(lba, &bench.read(lba, 1));
@@ -182,6 +185,249 @@ fn a_write_cache_that_cannot_be_emptied_stays_on() {
     bench.refused(&[0x15, 0x10, 0, 0, 24, 0], &select);
     let page = bench.get(&[0x1A, 0x08, 0x08, 0, 255, 0]);
     assert_eq!(page[4 + 2] & 0x04, 0x04, "WCE as before");
+}
+
+const SYNCHRONIZE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// MODE SELECT(6) of the caching page, and SP.
+const SELECT: [u8; 6] = [0x15, 0x10, 0, 0, 24, 0];
+const SELECT_AND_SAVE: [u8; 6] = [0x15, 0x11, 0, 0, 24, 0];
+
+/// A parameter list that sets WCE.
+fn caching(write_cache: bool) -> Vec<u8> {
+    let mut list = vec![0, 0, 0, 0, 0x08, 18];
+    list.extend([if write_cache { 0x04 } else { 0 }].iter().chain(&[0; 17]));
+    list
+}
+
+/// WCE as MODE SENSE with a page control returns it to a nexus.
+fn write_cache(bench: &Bench, nexus: u64, control: u8) -> bool {
+    let reply = bench.from(nexus, &[0x1A, 0x08, control << 6 | 0x08, 0, 255, 0], &[], 255);
+    assert_eq!(reply.data_in[4], 0x88, "PS, caching page");
+    reply.data_in[6] & 0x04 != 0
+}
+
+#[test]
+fn write_cache_turned_off_stays_off_without_sp() {
+    let mut medium = fresh(1);
+    let mut bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+    bench.put(&SELECT, &caching(false));
+    bench.unit.reset();
+    assert_eq!(what(&bench.refused(&[0; 6], &[])).1, additional::BUS_DEVICE_RESET_OCCURRED);
+    assert!(!write_cache(&bench, 1, 0), "after a reset");
+    for version in 1..4 {
+        bench.write(5, &stamp(5, version));
+        medium = medium.crash();
+        bench = Bench::open(open(&medium));
+        assert!(!write_cache(&bench, 1, 0), "after a restart");
+        assert_eq!(self::version(5, &bench.read(5, 1)), version, "durable before GOOD");
+    }
+    // WCE 1 without SP lasts until the reset, which every nexus is informed of.
+    bench.put(&SELECT, &caching(true));
+    assert!(write_cache(&bench, 1, 0) && !write_cache(&bench, 1, 3) && write_cache(&bench, 1, 2));
+    bench.unit.reset();
+    let codes = [additional::BUS_DEVICE_RESET_OCCURRED, additional::MODE_PARAMETERS_CHANGED];
+    assert_eq!(codes.map(|_| what(&bench.refused(&[0; 6], &[])).1), codes);
+    assert!(!write_cache(&bench, 1, 0));
+}
+
+#[test]
+fn saved_mode_pages_survive_power_loss() {
+    let medium = fresh(1);
+    let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+    bench.put(&SELECT_AND_SAVE, &caching(false));
+    let mut control = vec![0, 0, 0, 0, 0x0A, 10];
+    control.extend(&bench.get(&[0x1A, 0x08, 0x0A, 0, 255, 0])[6..]);
+    control[6] |= 0x04;
+    bench.put(&[0x15, 0x11, 0, 0, 16, 0], &control);
+    let medium = medium.crash();
+    let bench = Bench::open(open(&medium));
+    assert!(!write_cache(&bench, 1, 0) && !write_cache(&bench, 1, 3));
+    assert_eq!(bench.get(&[0x1A, 0x08, 0xCA, 0, 255, 0])[6] & 0x04, 0x04, "saved D_SENSE");
+    assert_eq!(bench.send(&sixteen(0x88, 0, 1 << 40, 1), &[], 0).sense[0], 0x72, "D_SENSE in effect");
+    bench.put(&SELECT_AND_SAVE, &caching(true));
+    drop(bench);
+    let bench = Bench::open(open(&medium.crash()));
+    assert!(write_cache(&bench, 1, 0));
+}
+
+/// An initiator that was informed of WCE 0 does not flush, and does not read the mode page for a unit attention.
+#[test]
+fn informed_initiator_keeps_write_through_until_it_reads_the_page() {
+    let medium = fresh(1);
+    let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+    bench.login(2);
+    bench.login(3);
+    bench.put(&SELECT, &caching(false));
+    assert_eq!(what(&sense(&bench.from(2, &[0; 6], &[], 0))).1, additional::MODE_PARAMETERS_CHANGED);
+    assert_eq!(what(&sense(&bench.from(3, &[0; 6], &[], 0))).1, additional::MODE_PARAMETERS_CHANGED);
+    assert!(!write_cache(&bench, 2, 0));
+    bench.put(&SELECT_AND_SAVE, &caching(true));
+    let write = |bench: &Bench, nexus, lba, version| {
+        let data = stamp(lba, version);
+        let reply = bench.from(nexus, &sixteen(0x8A, 0, lba, 1), &data, 0);
+        assert_eq!(reply.status, Status::Good);
+    };
+    for nexus in [2, 3] {
+        assert_eq!(sense(&bench.from(nexus, &[0; 6], &[], 0)).key, SenseKey::UnitAttention);
+    }
+    // The other one was never informed of WCE 0. Its mark comes first, and with it all that was written before.
+    write(&bench, 3, 3, 1);
+    write(&bench, 2, 2, 1);
+    write(&bench, 3, 4, 1);
+    let medium = medium.crash();
+    let bench = Bench::open(open(&medium));
+    assert_eq!(version(2, &bench.read(2, 1)), 1, "informed of WCE 0");
+    assert_eq!(version(4, &bench.read(4, 1)), 0, "informed of WCE 1");
+    // The same port in a later start of the device.
+    bench.login(2);
+    write(&bench, 2, 2, 2);
+    let medium = medium.crash();
+    let bench = Bench::open(open(&medium));
+    assert_eq!(version(2, &bench.read(2, 1)), 2);
+    bench.login(2);
+    assert!(write_cache(&bench, 2, 0), "informed of WCE 1");
+    write(&bench, 2, 5, 1);
+    write(&bench, 2, 6, 1);
+    let bench = Bench::open(open(&medium.crash()));
+    assert_eq!(version(6, &bench.read(6, 1)), 0);
+}
+
+#[test]
+fn write_through_unit_refuses_a_write_cache() {
+    let medium = fresh(1);
+    let new = NewUnit { write_through: true, ..disk("disk", BlockSize::B512, BLOCKS * 512) };
+    let bench = Bench::on(open(&medium), new);
+    let refusal = bench.refused(&SELECT, &caching(true));
+    assert_eq!(what(&refusal).1, additional::INVALID_FIELD_IN_PARAMETER_LIST);
+    bench.write(1, &stamp(1, 1));
+    let medium = medium.crash();
+    let bench = Bench::open(open(&medium));
+    assert_eq!(version(1, &bench.read(1, 1)), 1);
+    assert!(!write_cache(&bench, 1, 0));
+    bench.units.set_write_through("disk", false).expect("set");
+    assert_eq!(what(&bench.refused(&[0; 6], &[])).1, additional::MODE_PARAMETERS_CHANGED);
+    assert!(write_cache(&bench, 1, 0) && bench.units.list().expect("listed")[0].write_cache);
+    bench.units.set_write_through("disk", true).expect("set");
+    bench.refused(&[0; 6], &[]);
+    assert!(!write_cache(&bench, 1, 0));
+    assert!(bench.units.list().expect("listed")[0].description.write_through);
+    // A whole device is so whatever its units say.
+    bench.units.set_write_through("disk", false).expect("set");
+    let options = UnitOptions { write_through: true, ..UnitOptions::default() };
+    let bench = Bench::open_with(open(&medium.crash()), options);
+    assert!(!write_cache(&bench, 1, 0) && !write_cache(&bench, 1, 2));
+}
+
+/// What a sink was given: initiators.
+#[derive(Default)]
+struct Reports(parking_lot::Mutex<Vec<String>>);
+
+impl LossSink for Reports {
+    fn record(&self, lost: &LostWrites<'_>) {
+        self.0.lock().push(format!("{} {} {}", lost.unit, lost.lun, lost.initiator));
+    }
+}
+
+fn boot(id: u8, losses: &Arc<Reports>) -> UnitOptions {
+    let losses = Arc::clone(losses) as Arc<dyn LossSink>;
+    UnitOptions { boot_id: [id; 16], losses, ..UnitOptions::default() }
+}
+
+#[test]
+fn first_synchronize_after_power_failure_fails_once() {
+    let reports = Arc::new(Reports::default());
+    let medium = fresh(2);
+    Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512)).units.close();
+    let bench = Bench::open_with(open(&medium), boot(1, &reports));
+    bench.login(2);
+    bench.login(3);
+    bench.write(1, &stamp(1, 1));
+    assert_eq!(bench.from(2, &ten(0x2A, 0x08, 2, 1), &stamp(2, 1), 0).status, Status::Good, "FUA");
+    // Another start of the machine.
+    let medium = medium.crash();
+    let bench = Bench::open_with(open(&medium), boot(2, &reports));
+    for nexus in [2, 3] {
+        bench.login(nexus);
+        assert_eq!(bench.from(nexus, &SYNCHRONIZE, &[], 0).status, Status::Good, "had none unflushed");
+    }
+    let refusal = bench.refused(&SYNCHRONIZE, &[]);
+    assert_eq!(what(&refusal), (SenseKey::HardwareError, additional::WRITE_ERROR));
+    assert_eq!(*reports.0.lock(), ["disk 1 iqn.test:1"]);
+    // The session broke before the status arrived: the next one of the port fails as well.
+    bench.login_as(4, 1, None);
+    assert_eq!(what(&sense(&bench.from(4, &SYNCHRONIZE, &[], 0))).1, additional::WRITE_ERROR);
+    assert_eq!(bench.from(4, &SYNCHRONIZE, &[], 0).status, Status::Good);
+    bench.login_as(5, 1, None);
+    assert_eq!(bench.from(5, &SYNCHRONIZE, &[], 0).status, Status::Good);
+    drop(bench);
+    let bench = Bench::open_with(open(&medium), boot(2, &reports));
+    bench.put(&SYNCHRONIZE, &[]);
+}
+
+#[test]
+fn lost_writes_are_reported_after_a_second_restart() {
+    let reports = Arc::new(Reports::default());
+    let medium = fresh(1);
+    Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512)).write(1, &stamp(1, 1));
+    let medium = medium.crash();
+    // The port does not log in before the device stops in order and starts again.
+    let units = BlockUnits::open_with(open(&medium), TARGET, boot(1, &reports)).expect("opens");
+    units.close();
+    drop(units);
+    let bench = Bench::open_with(open(&medium), boot(1, &reports));
+    assert_eq!(what(&bench.refused(&SYNCHRONIZE, &[])).1, additional::WRITE_ERROR);
+    bench.put(&SYNCHRONIZE, &[]);
+}
+
+#[test]
+fn process_death_fails_no_synchronize() {
+    let reports = Arc::new(Reports::default());
+    let medium = fresh(1);
+    Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512)).units.close();
+    let bench = Bench::open_with(open(&medium), boot(1, &reports));
+    bench.write(1, &stamp(1, 1));
+    drop(bench);
+    let bench = Bench::open_with(open(&medium), boot(1, &reports));
+    bench.put(&SYNCHRONIZE, &[]);
+    bench.write(1, &stamp(1, 2));
+    drop(bench);
+    // The store itself reports that power may have failed.
+    let bench = Bench::open_with(open(&medium.crash()), boot(1, &reports));
+    assert_eq!(what(&bench.refused(&SYNCHRONIZE, &[])).1, additional::WRITE_ERROR);
+}
+
+#[test]
+fn idle_initiators_and_an_orderly_end_leave_no_mark() {
+    let reports = Arc::new(Reports::default());
+    let medium = fresh(1);
+    Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512)).units.close();
+    let bench = Bench::open_with(open(&medium), boot(1, &reports));
+    bench.login(2);
+    let seconds = |s| std::time::Duration::from_secs(s);
+    bench.units.tick(seconds(100));
+    bench.write(1, &stamp(1, 1));
+    bench.from(2, &ten(0x2A, 0, 2, 1), &stamp(2, 1), 0);
+    let syncs = medium.calls().syncs;
+    bench.write(1, &stamp(1, 2));
+    bench.units.tick(seconds(104));
+    assert_eq!(medium.calls().syncs, syncs, "a mark that is set costs nothing more");
+    bench.write(1, &stamp(1, 3));
+    // Nexus 2 is idle, nexus 1 is not.
+    bench.units.tick(seconds(106));
+    let medium = medium.crash();
+    let after = Bench::open_with(open(&medium), boot(2, &reports));
+    after.login(2);
+    assert_eq!(after.from(2, &SYNCHRONIZE, &[], 0).status, Status::Good);
+    assert_eq!(what(&after.refused(&SYNCHRONIZE, &[])).1, additional::WRITE_ERROR);
+    assert_eq!(version(2, &after.read(2, 1)), 1, "flushed before the mark was removed");
+    after.put(&SYNCHRONIZE, &[]);
+    after.from(2, &ten(0x2A, 0, 3, 1), &stamp(3, 1), 0);
+    after.units.close();
+    let after = Bench::open_with(open(&medium.crash()), boot(3, &reports));
+    after.login(2);
+    assert_eq!(after.from(2, &SYNCHRONIZE, &[], 0).status, Status::Good);
+    after.put(&SYNCHRONIZE, &[]);
+    assert_eq!(version(3, &after.read(3, 1)), 1);
 }
 
 /// A removal that failed took nothing away.

@@ -110,7 +110,10 @@ fn write_protection_keeps_every_change_away() {
     bench.write(0, &[2; 512]);
     control(0x08);
     bench.unit.reset();
-    assert_eq!(bench.from(1, &[0; 6], &[], 0).status, Status::CheckCondition);
+    let attentions = [additional::BUS_DEVICE_RESET_OCCURRED, additional::MODE_PARAMETERS_CHANGED];
+    for attention in attentions {
+        assert_eq!(sense(&bench.from(1, &[0; 6], &[], 0)).code, attention);
+    }
     bench.write(0, &[3; 512]);
 }
 
@@ -160,7 +163,9 @@ fn a_removable_medium_comes_and_goes_unless_that_is_prevented() {
 #[test]
 fn what_waits_for_the_medium_runs_where_it_may_wait() {
     let bench = Bench::new(B512);
-    let cost = |cdb: &[u8]| bench.unit.cost(cdb);
+    let cost = |cdb: &[u8]| bench.unit.cost(NexusId(1), cdb);
+    assert_eq!(cost(&ten(0x2A, 0, 0, 1)), Cost::Blocking, "the first write waits for its mark");
+    bench.write(0, &[1; 512]);
     for cdb in [&ten(0x28, 0, 0, 1)[..], &ten(0x2A, 0, 0, 1), &[0x0A, 8, 0, 0, 1, 0], &[0; 6], &[]] {
         assert_eq!(cost(cdb), Cost::Inline, "{cdb:02x?}");
     }

@@ -61,7 +61,9 @@ pub(crate) fn of(device: &Device, cdb: &[u8]) -> Cost {
     };
     let Some(row) = commands::row(action) else { return Cost::Inline };
     let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
-    if fua || is_long(cdb, action) {
+    // A command without a change of its own may set attributes; it is rare, and its flush then blocks here.
+    let through = device.config.write_through && row.changes;
+    if fua || through || is_long(cdb, action) {
         return if row.cost == Cost::Long { Cost::Long } else { Cost::Blocking };
     }
     match computes_over(cdb, action, generation) {

@@ -4,8 +4,8 @@
 //! Contract: who touches an object holds its lock (`locks`).
 //! Truth: docs/design/architecture.md section 3 (`device/osd`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
@@ -48,6 +48,8 @@ pub struct OsdConfig {
     pub sealed_only: bool,
     /// Audit commands that only read, too.
     pub audit_reads: bool,
+    /// Every change is durable before it is acknowledged.
+    pub write_through: bool,
 }
 
 impl OsdConfig {
@@ -73,6 +75,8 @@ pub(crate) struct Device {
     pub(crate) guard: Guard,
     pub(crate) system_id: [u8; 20],
     pub(crate) name: String,
+    /// iSCSI name of the target that offers the logical unit, once it is known.
+    pub(crate) target: OnceLock<String>,
     pub(crate) boot_epoch: u16,
     pub(crate) slots: AlgorithmSlots,
     pub(crate) concealment: Concealment,

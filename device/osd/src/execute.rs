@@ -283,7 +283,9 @@ impl<'a> Execution<'a> {
             // What was admitted under the old key and runs already is done before this command is answered.
             drop(device.locks.reach(Reach::Whole));
         }
-        if self.row.durable || cdb.options.fua || wishes.sets_security(kind) {
+        let changes = self.row.changes || sets;
+        let through = device.config.write_through && changes;
+        if self.row.durable || cdb.options.fua || through || wishes.sets_security(kind) {
             device.flush()?;
         }
         if let Command::PerformTask(perform) = &cdb.command {

@@ -21,6 +21,8 @@ use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::report::Refusal;
 
+/// Relative identifier of the target port.
+const TARGET_PORT: u16 = 1;
 /// Bytes of a CDB of either generation.
 const CDB_OSD1: u16 = 200;
 const CDB_OSD2: u16 = 236;
@@ -48,6 +50,21 @@ fn rows(osd1: bool) -> Vec<CommandRow> {
         .collect()
 }
 
+impl Server<'_> {
+    /// The OSD SYSTEM ID, which is a designation descriptor itself (OSD-2), then the names that SPC-4 §7.8.5 and
+    /// RFC 7143 require: NAA and T10 vendor of the logical unit, its target port, its target.
+    fn identification(&self) -> Vec<u8> {
+        let mut content = self.device.system_id.to_vec();
+        let unique = &self.device.system_id[8..];
+        content.extend(vpd::local_naa(unique.first_chunk().expect("12 bytes")));
+        content.extend(vpd::vendor_designation(&self.device.serial_number()));
+        if let Some(target) = self.device.target.get() {
+            content.extend(vpd::iscsi_designations(target, TARGET_PORT));
+        }
+        content
+    }
+}
+
 impl DeviceServer for Server<'_> {
     fn identity(&self) -> Identity<'_> {
         Identity {
@@ -67,8 +84,7 @@ impl DeviceServer for Server<'_> {
     fn page(&self, _: NexusId, page: u8) -> Option<Vec<u8>> {
         match page {
             vpd::SERIAL => Some(self.device.serial_number().as_bytes().to_vec()),
-            // The OSD SYSTEM ID is the designation descriptor itself.
-            vpd::IDENTIFICATION => Some(self.device.system_id.to_vec()),
+            vpd::IDENTIFICATION => Some(self.identification()),
             // No source gives its contents.
             vpd::OSD_INFORMATION => Some(Vec::new()),
             vpd::METHOD_CIPHER => self.device.concealment.public(),
@@ -114,7 +130,7 @@ impl DeviceServer for Server<'_> {
     }
 
     /// Nothing is changeable, so nothing comes here.
-    fn mode_select(&self, _: NexusId, _: &[NewPage]) -> Result<(), Sense> {
+    fn mode_select(&self, _: NexusId, _: &[NewPage], _: bool) -> Result<(), Sense> {
         Ok(())
     }
 }

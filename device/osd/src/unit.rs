@@ -4,8 +4,8 @@
 //! Does not: transport, sockets, clocks. Contract: [`LogicalUnit`]; commands of any thread, any order.
 //! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3; docs/design/security.md section 8 (audit of refusals).
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -134,6 +134,7 @@ impl OsdUnit {
                 guard,
                 system_id: parts.system_id,
                 name: parts.name,
+                target: OnceLock::new(),
                 boot_epoch: parts.boot_epoch,
                 slots: policy.slots,
                 concealment: Concealment::new(parts.config.method_cipher, &surroundings),
@@ -151,6 +152,12 @@ impl OsdUnit {
         };
         commands::finish_duplicates(&unit.device);
         Ok(unit)
+    }
+
+    /// Sets the iSCSI name of the target that offers the logical unit, for its device identification; once.
+    pub fn set_target_name(&self, name: &str) {
+        // A second name would belong to another target of the same unit, which there is none of.
+        let _ = self.device.target.set(name.to_owned());
     }
 
     /// Call about twice a second: keeps the nonce lease ahead of the clock and gives unused memory back.
@@ -172,7 +179,10 @@ impl OsdUnit {
         // One whose partition is being duplicated or replaced waits; those of other partitions do not.
         let ready = self.device.tracking.take(|job| self.device.contents.claim(job.claim()).ok());
         let Some((job, _contents)) = ready else { return commands::finish_stranded(&self.device) };
-        let result = job.run(&self.device);
+        let result = job.run(&self.device).and_then(|done| match self.device.config.write_through {
+            true => self.device.flush().map(|()| done).map_err(Refusal::from),
+            false => Ok(done),
+        });
         let (verdict, sense) = match &result {
             Ok(_) => (Verdict::Done, None),
             Err(refusal) => {
@@ -370,7 +380,10 @@ impl OsdUnit {
         let row = cdb.command.row();
         let reply = &outcome.reply;
         self.metrics.count(row.action as usize, ending, reply.data_out_used, reply.data_in.len() as u64);
-        if ending == Ending::Done && !changes && !self.device.config.audit_reads {
+        // A command that changes nothing belongs in the log when authority was missing. Its other failures, such as a read
+        // past the end, are counted.
+        let refused = matches!(ending, Ending::Refused(_));
+        if !refused && !changes && !self.device.config.audit_reads {
             return;
         }
         self.audit.record(&AuditRecord {
@@ -446,7 +459,7 @@ impl LogicalUnit for OsdUnit {
         true
     }
 
-    fn cost(&self, cdb: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         cost::of(&self.device, cdb)
     }
 

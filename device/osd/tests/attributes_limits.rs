@@ -12,7 +12,7 @@ use sealstone_osd::attribute::list::ObjectValues;
 use sealstone_osd::cdb::{AttributeParameters, CreatePartition, RemovePartition, Target};
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, LogicalUnit as _};
-use support::{PID, user};
+use support::{NEXUS, PID, user};
 
 const OID: u64 = 0x10000;
 const APP: u32 = 0x1_0000;
@@ -93,12 +93,12 @@ fn long_work_is_told_to_the_shell_beforehand() {
     let cost = |count: usize| {
         let (cdb, _) =
             plain.with_lists(get_attributes(user(OID)), &[], &[], &vec![AttributeId::new(1, 1); count]);
-        plain.bench.unit.cost(&cdb.encode().unwrap())
+        plain.bench.unit.cost(NEXUS, &cdb.encode().unwrap())
     };
     assert_eq!((cost(11), cost(1000)), (Cost::Inline, Cost::Blocking));
     for generation in [Generation::Osd1, Generation::Osd2] {
         let plain = Plain::new(generation);
-        let cost = |count| plain.bench.unit.cost(&plain.cdb(create(0, count)).encode().unwrap());
+        let cost = |count| plain.bench.unit.cost(NEXUS, &plain.cdb(create(0, count)).encode().unwrap());
         assert_eq!((cost(1), cost(0xFFFF)), (Cost::Inline, Cost::Blocking));
     }
 }

@@ -15,6 +15,7 @@ use sealstone_osd::table::SERVICE_ACTIONS;
 use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::{ChannelToken, InitiatorPort, LogicalUnit as _, NexusId};
+use sealstone_scsi::spc::vpd;
 use sealstone_seal::signer::ReplyError;
 use sealstone_store::MemoryStore;
 use support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
@@ -624,6 +625,21 @@ fn refusals_and_changes_leave_records_and_counts() {
     assert_eq!(audited.log.0.lock().len(), 1);
 }
 
+#[test]
+fn permitted_read_past_the_end_leaves_no_record() {
+    let bench = bench();
+    bench.log.0.lock().clear();
+    let beyond = Command::Read(Extent { object: user(OID), start: 5, length: 4 });
+    refused(&bench.run(beyond, Wish::default(), &[]), 0x2400);
+    bench.run(Command::Read(Extent { start: 2, ..extent(user(OID)) }), Wish::default(), &[]);
+    assert_eq!(*bench.log.0.lock(), [""; 0]);
+    // Without the right to read it is a refusal.
+    let mut capability = bench.capability(&beyond, SecurityMethod::AllData);
+    capability.permissions = Permissions::WRITE;
+    bench.run_with(beyond, Wish::default(), &[], &capability);
+    assert_eq!(bench.log.0.lock().len(), 1);
+}
+
 /// A capability with every permission, for bytes of the object alone.
 fn for_bytes(bench: &Bench, command: &Command, start: u64, length: u64) -> Capability {
     let whole = bench.capability(command, SecurityMethod::AllData);
@@ -690,7 +706,13 @@ fn the_device_says_who_it_is_and_where_it_stands() {
     let inquiry = bench.raw(NEXUS, &[0x12, 0, 0, 0, 96, 0], &[], 96).data_in;
     assert_eq!((inquiry[0], &inquiry[8..16]), (0x11, &b"SEALSTON"[..]));
     let identification = bench.raw(NEXUS, &[0x12, 1, 0x83, 0, 255, 0], &[], 255).data_in;
-    assert_eq!(identification[4..], support::SYSTEM_ID);
+    assert_eq!(identification[4..24], support::SYSTEM_ID, "OSD SYSTEM ID, then what SPC-4 demands");
+    let kinds: Vec<u8> = vpd::designations(&identification[4..]).map(|(_, kind, _)| kind).collect();
+    assert_eq!(kinds, [0, 3, 1]);
+    bench.unit.set_target_name("iqn.2026-11.org.sealstone:osd.test");
+    let identification = bench.raw(NEXUS, &[0x12, 1, 0x83, 0, 255, 0], &[], 255).data_in;
+    let names: Vec<_> = vpd::designations(&identification[4..]).skip(3).map(|found| found.1).collect();
+    assert_eq!(names, [4, 8, 8], "target port, its name, the target");
     assert_eq!(bench.raw(NEXUS, &[0x12, 1, 0x99, 0, 255, 0], &[], 255).status, Status::CheckCondition);
     assert_eq!(bench.raw(NEXUS, &[0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16).data_in.len(), 16);
     assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).status, Status::Good);
@@ -778,7 +800,7 @@ proptest! {
         let reply = bench.raw(NEXUS, &cdb, &data, max);
         prop_assert!(reply.data_in.len() <= max);
         prop_assert_eq!(bench.state_hash(), before);
-        let _ = bench.unit.cost(&cdb);
+        let _ = bench.unit.cost(NEXUS, &cdb);
     }
 
     /// Nor where NOSEC lets everything through to the handlers.

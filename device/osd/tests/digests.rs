@@ -16,7 +16,7 @@ use sealstone_scsi::{SenseKey, Status, additional};
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
 use sealstone_seal::signer::ReplyError;
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options, format};
-use support::{Answer, Bench, PID, Wish, user, values};
+use support::{Answer, Bench, NEXUS, PID, Wish, user, values};
 
 const OID: u64 = 0x1_0000;
 const PAGE: u32 = 0x1_0007;
@@ -176,7 +176,7 @@ fn a_read_is_long_where_its_bytes_are_hashed() {
     let cost = |slot, method, command: Command| {
         let capability = Capability { icv_algorithm: slot, ..bench.capability(&command, method) };
         let data = if matches!(command, Command::Write(_)) { &[0; LENGTH as usize][..] } else { &[] };
-        bench.unit.cost(&bench.ready(command, &Wish::default(), data, &capability).cdb)
+        bench.unit.cost(NEXUS, &bench.ready(command, &Wish::default(), data, &capability).cdb)
     };
     let (all, reading) = (SecurityMethod::AllData, Command::Read(extent(5, LENGTH)));
     assert_eq!(cost(SLOT_UNITS_BLAKE3, all, reading), Cost::Inline);

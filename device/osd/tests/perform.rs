@@ -130,7 +130,7 @@ fn each_function_becomes_its_order_and_its_answer() {
             ] {
                 let manager = Manager { asked: Mutex::default(), says };
                 let cdb = plain.cdb(function(ObjectId::ROOT, code, 7)).encode().unwrap();
-                assert_eq!(plain.bench.unit.cost(&cdb), Cost::Blocking);
+                assert_eq!(plain.bench.unit.cost(NEXUS, &cdb), Cost::Blocking);
                 let reply = plain.bench.raw_with(NEXUS, &cdb, &[], 64, &manager);
                 assert_eq!(reply.status, Status::Good, "{code:#x}: {:?}", Sense::parse(&reply.sense));
                 let answer = TaskResponse::parse(&reply.data_in).unwrap();

@@ -34,7 +34,7 @@ const WRITE: u8 = 0x8A;
 struct Memory(Vec<u8>);
 
 impl LogicalUnit for Memory {
-    fn cost(&self, _: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, _: &[u8]) -> Cost {
         Cost::Inline
     }
 

@@ -50,7 +50,7 @@ struct Unit {
 }
 
 impl LogicalUnit for Unit {
-    fn cost(&self, cdb: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         match cdb[0] {
             SLOW | ORDER | LATE => Cost::Blocking,
             LONG => Cost::Long,

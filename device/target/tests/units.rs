@@ -46,7 +46,7 @@ struct Plain {
 }
 
 impl LogicalUnit for Plain {
-    fn cost(&self, cdb: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         match cdb[0] {
             SLEEP => Cost::Blocking,
             LONG => Cost::Heavy(1 << 20),
@@ -128,7 +128,7 @@ impl DeviceServer for Plain {
     fn mode_pages(&self) -> Vec<ModePage> {
         vec![mode::control_page(false)]
     }
-    fn mode_select(&self, _: NexusId, _: &[NewPage]) -> Result<(), Sense> {
+    fn mode_select(&self, _: NexusId, _: &[NewPage], _: bool) -> Result<(), Sense> {
         Ok(())
     }
 }

@@ -110,7 +110,7 @@ fn send(unit: &BlockUnit, nexus: NexusId, cdb: &[u8], data_out: &[u8]) -> Status
         buffers: &Plain,
         tasks: &NoTasks,
     };
-    let _ = unit.cost(cdb);
+    let _ = unit.cost(NexusId(1), cdb);
     let reply = unit.execute(command);
     assert!(reply.data_in.len() <= DATA_IN_MAX, "more data-in than the initiator takes");
     assert!(reply.data_in_wanted >= reply.data_in.len() as u64);
@@ -136,6 +136,7 @@ fn commands(input: &[u8]) {
         },
         thin: true,
         removable: true,
+        write_through: false,
         serial: [1; 16],
         now_ms: 0,
     };

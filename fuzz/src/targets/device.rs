@@ -107,7 +107,7 @@ impl Rig {
             buffers: &Plain,
             tasks: &NoTasks,
         };
-        let _ = self.unit.cost(cdb);
+        let _ = self.unit.cost(NexusId(1), cdb);
         let reply = self.unit.execute(command);
         assert!(reply.data_in.len() <= data_in_max, "more data-in than the initiator takes");
         assert!(reply.sense.len() <= SENSE_MAX);

@@ -46,7 +46,7 @@ mod flag {
 struct Unit;
 
 impl LogicalUnit for Unit {
-    fn cost(&self, cdb: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         if cdb.first().is_some_and(|opcode| opcode & 1 == 1) { Cost::Blocking } else { Cost::Inline }
     }
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {

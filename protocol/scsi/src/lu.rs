@@ -201,8 +201,8 @@ pub trait LogicalUnit: Send + Sync {
     fn has_descriptor_sense(&self) -> bool {
         false
     }
-    /// What this CDB will cost; looks only, decides nothing.
-    fn cost(&self, cdb: &[u8]) -> Cost;
+    /// Returns what this CDB of this nexus will cost. It changes nothing.
+    fn cost(&self, nexus: NexusId, cdb: &[u8]) -> Cost;
     /// Runs one command to its end.
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply;
     /// A nexus begins.

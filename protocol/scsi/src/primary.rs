@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use crate::lu::{NexusId, ScsiCommand, ScsiReply};
-use crate::spc::mode::{ModeHeader, ModePage, NewPage};
+use crate::spc::mode::{self, ModeHeader, ModePage, ModeSense, NewPage};
 use crate::spc::supported::{self, CommandRow};
 use crate::spc::{self, Identity, SpcCommand, SpcError, opcode, vpd};
 use crate::{AdditionalSense, Sense, SenseKey, Status, additional};
@@ -41,11 +41,14 @@ pub trait DeviceServer {
     fn mode_header(&self) -> ModeHeader;
     /// Mode pages, ascending by code and subpage.
     fn mode_pages(&self) -> Vec<ModePage>;
-    /// MODE SELECT changes these pages; they were checked against their changeable bits.
+    /// MODE SENSE returned the current values of these pages to the nexus.
+    fn mode_sensed(&self, _nexus: NexusId, _sense: &ModeSense) {}
+    /// MODE SELECT changes these pages, which were checked against their changeable bits. With `save`, which only a
+    /// device with savable pages receives, the values of all pages are saved too, even if none changes.
     ///
     /// # Errors
-    /// The sense data to give; nothing is changed then.
-    fn mode_select(&self, nexus: NexusId, pages: &[NewPage]) -> Result<(), Sense>;
+    /// The sense data to return; no value changes then.
+    fn mode_select(&self, nexus: NexusId, pages: &[NewPage], save: bool) -> Result<(), Sense>;
 }
 
 /// The shared commands themselves, as REPORT SUPPORTED OPERATION CODES tells them.
@@ -138,12 +141,19 @@ fn run(server: &dyn DeviceServer, command: &ScsiCommand<'_>, spc: SpcCommand) ->
             };
             if descriptor { sense.encode() } else { sense.encode_fixed() }
         }
-        SpcCommand::ModeSense { sense, .. } => sense.answer(&server.mode_header(), &server.mode_pages())?,
+        SpcCommand::ModeSense { sense, .. } => {
+            let data = sense.answer(&server.mode_header(), &server.mode_pages())?;
+            server.mode_sensed(nexus, &sense);
+            data
+        }
         SpcCommand::ModeSelect(select) => {
             let pages = server.mode_pages();
+            if select.save && !mode::can_save(&pages) {
+                return Err(SpcError::Field { at: 1 }.sense());
+            }
             let changes = select.changes(&server.mode_header(), &pages, command.data_out)?;
-            if !changes.is_empty() {
-                server.mode_select(nexus, &changes)?;
+            if select.save || !changes.is_empty() {
+                server.mode_select(nexus, &changes, select.save)?;
             }
             Vec::new()
         }

@@ -87,11 +87,12 @@ impl DeviceServer for Small {
             subpage: 0,
             current: alloc::vec![*self.bit.borrow(), 0],
             default: alloc::vec![0; 2],
+            saved: None,
             changeable: alloc::vec![4, 0],
         };
         alloc::vec![own, mode::control_page(self.descriptor)]
     }
-    fn mode_select(&self, _: NexusId, pages: &[NewPage]) -> Result<(), Sense> {
+    fn mode_select(&self, _: NexusId, pages: &[NewPage], _: bool) -> Result<(), Sense> {
         for (_, _, values) in pages {
             *self.bit.borrow_mut() = values[0];
         }
@@ -142,7 +143,11 @@ fn a_changed_mode_bit_is_read_back() {
     let reply = unit.run(&[0x15, 0x10, 0, 0, 8, 0], &list);
     assert_eq!((reply.status, reply.data_out_used), (Status::Good, 8));
     assert_eq!(unit.run(&[0x1A, 8, 8, 0, 255, 0], &[]).data_in[4..], [8, 2, 4, 0]);
-    assert_eq!(unit.sense(&[0x15, 0x11, 0, 0, 8, 0], &list).field, Some(FieldPointer::cdb(1)), "SP");
+    assert_eq!(
+        unit.sense(&[0x15, 0x11, 0, 0, 8, 0], &list).field,
+        Some(FieldPointer::cdb(1)),
+        "SP without savable pages"
+    );
     assert_eq!(unit.sense(&[0x15, 0, 0, 0, 8, 0], &list).field, Some(FieldPointer::cdb(1)), "PF");
     let cut = unit.sense(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, 9, 0], &list);
     assert_eq!(cut.code, additional::PARAMETER_LIST_LENGTH_ERROR);

@@ -147,8 +147,10 @@ const TASK_FUNCTIONS_MIN: u32 = 4;
 /// DBD and LLBAA of MODE SENSE.
 const DBD: u8 = 0x08;
 const LLBAA: u8 = 0x10;
-/// PF of MODE SELECT; without it pages would be of a vendor's own format. SP, the bit beside it, must be zero.
+/// PF of MODE SELECT; without it pages would have a format of the vendor.
 const PF: u8 = 0x10;
+/// SP of MODE SELECT: save the pages.
+const SP: u8 = 0x01;
 /// RCTD, REPD.
 const BIT_7: u8 = 0x80;
 
@@ -254,10 +256,10 @@ fn mode_sense(ten: bool, flags: u8, page: u8, subpage: u8) -> Result<ModeSense, 
 }
 
 fn mode_select(ten: bool, flags: u8, length: u16) -> Result<SpcCommand, SpcError> {
-    if flags != PF && (length > 0 || flags != 0) {
+    if flags & !(PF | SP) != 0 || (flags & PF == 0 && length > 0) {
         return Err(SpcError::Field { at: 1 });
     }
-    Ok(SpcCommand::ModeSelect(ModeSelect { ten, length }))
+    Ok(SpcCommand::ModeSelect(ModeSelect { ten, save: flags & SP != 0, length }))
 }
 
 fn maintenance_in(cdb: &[u8; 12]) -> Result<SpcCommand, SpcError> {
@@ -461,6 +463,53 @@ pub mod vpd {
         out.extend([code_set as u8, kind as u8, 0, designator.len() as u8]);
         out.extend_from_slice(designator);
         out
+    }
+
+    /// The designator of a logical unit that is locally assigned: NAA 3 and 60 of these bits.
+    #[must_use]
+    pub fn local_naa(unique: &[u8; 8]) -> Vec<u8> {
+        const LOCALLY_ASSIGNED: u8 = 0x30;
+        let mut naa = *unique;
+        naa[0] = LOCALLY_ASSIGNED | naa[0] & 0x0F;
+        designation(DesignatorType::Naa, CodeSet::Binary, &naa)
+    }
+
+    /// The designator of a logical unit by its vendor and serial number.
+    #[must_use]
+    pub fn vendor_designation(serial: &str) -> Vec<u8> {
+        let text = [super::VENDOR.as_bytes(), serial.as_bytes()].concat();
+        designation(DesignatorType::T10Vendor, CodeSet::Ascii, &text)
+    }
+
+    /// ASSOCIATION of a designator, with PIV.
+    const OF_TARGET_PORT: u8 = 0x90;
+    const OF_TARGET: u8 = 0xA0;
+    /// PROTOCOL IDENTIFIER of iSCSI, in the first byte of a designator.
+    const ISCSI: u8 = 0x50;
+    /// Relative target port identifier, a designator type.
+    const RELATIVE_PORT: u8 = 0x4;
+    /// Longest SCSI name string, bytes, a multiple of four.
+    const NAME_MAX: usize = 252;
+
+    /// The designators of an iSCSI target port and its target: relative identifier and SCSI name strings.
+    #[must_use]
+    pub fn iscsi_designations(target: &str, port: u16) -> Vec<u8> {
+        let [high, low] = port.to_be_bytes();
+        let relative = [ISCSI | CodeSet::Binary as u8, OF_TARGET_PORT | RELATIVE_PORT, 0, 4, 0, 0, high, low];
+        let mut content = relative.to_vec();
+        for (association, name) in [
+            (OF_TARGET_PORT, alloc::format!("{target},t,0x{port:04x}")),
+            (OF_TARGET, alloc::string::String::from(target)),
+        ] {
+            // Zero-terminated, a multiple of four.
+            let mut text = name.into_bytes();
+            text.resize((text.len() + 1).next_multiple_of(4).min(NAME_MAX), 0);
+            let mut descriptor = designation(DesignatorType::ScsiName, CodeSet::Utf8, &text);
+            descriptor[0] |= ISCSI;
+            descriptor[1] |= association;
+            content.extend(descriptor);
+        }
+        content
     }
 
     /// The designation descriptors of a device identification page's content: code set, type, designator.

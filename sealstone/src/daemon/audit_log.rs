@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sealstone_block::{LossSink, LostWrites};
 use sealstone_device::audit::{AuditRecord, AuditSink, Verdict};
 use sealstone_target::{Refused, Watcher};
 use serde::Serialize;
@@ -83,6 +84,19 @@ struct Turned<'a> {
     source: &'a str,
     initiator: &'a str,
     action: &'a str,
+    verdict: &'a str,
+    reason: &'a str,
+}
+
+/// One line of a device's log about writes to a block unit that may be lost.
+#[derive(Serialize)]
+struct Loss<'a> {
+    time_ms: u64,
+    nexus: u64,
+    initiator: &'a str,
+    action: &'a str,
+    unit: &'a str,
+    lun: u16,
     verdict: &'a str,
     reason: &'a str,
 }
@@ -339,6 +353,21 @@ impl AuditSink for AuditLog {
         }
         let (source, action) = (record.initiator.to_owned(), record.action.to_owned());
         self.outside(Kind { source, action, verdict: reason.to_owned() }, &command, 1);
+    }
+}
+
+impl LossSink for AuditLog {
+    fn record(&self, lost: &LostWrites<'_>) {
+        self.write(&Loss {
+            time_ms: now_ms(),
+            nexus: lost.nexus.0,
+            initiator: &bounded(lost.initiator),
+            action: "SYNCHRONIZE CACHE",
+            unit: lost.unit,
+            lun: lost.lun,
+            verdict: "failed",
+            reason: "writes_lost",
+        });
     }
 }
 

@@ -6,8 +6,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, Listed, NewUnit};
+use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, Listed, NewUnit, UnitOptions};
 use sealstone_iscsi::target::{Access, Rule};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_target::Target;
@@ -27,6 +28,7 @@ pub(crate) struct Wanted {
     pub(crate) lun: Option<u16>,
     pub(crate) thin: bool,
     pub(crate) removable: bool,
+    pub(crate) write_through: bool,
 }
 
 /// A unit as `--json` tells it.
@@ -38,6 +40,10 @@ pub(crate) struct Told {
     pub(crate) block_size: u64,
     pub(crate) thin: bool,
     pub(crate) removable: bool,
+    /// Made so by the administrator.
+    pub(crate) write_through: bool,
+    /// Whether a write may be acknowledged before it is durable (WCE).
+    pub(crate) write_cache: bool,
     pub(crate) serial: String,
     pub(crate) created_ms: u64,
     pub(crate) used: u64,
@@ -46,6 +52,21 @@ pub(crate) struct Told {
     pub(crate) target: String,
     /// For initiators; only while the device runs.
     pub(crate) url: Option<String>,
+}
+
+/// Where the kernel has the identifier of this start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The options of block units that follow from the machine.
+pub(crate) fn unit_options() -> UnitOptions {
+    let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut boot_id = [0; 16];
+    for (byte, pair) in boot_id.iter_mut().zip(digits.chunks_exact(2)) {
+        let pair = std::str::from_utf8(pair).unwrap_or_default();
+        *byte = u8::from_str_radix(pair, 16).unwrap_or_default();
+    }
+    UnitOptions { boot_id, ..UnitOptions::default() }
 }
 
 /// Makes and removes units, on a store that nobody else has open.
@@ -105,9 +126,13 @@ impl Exposure {
 }
 
 impl Blocks {
-    /// The units of a store, offered by nobody yet.
-    pub(crate) fn open(store: Arc<dyn sealstone_store::ObjectStore>, target_name: &str) -> Outcome<Self> {
-        let units = BlockUnits::open(store, target_name).map_err(failure)?;
+    /// Opens the units of a store. They are not offered yet.
+    pub(crate) fn open(
+        store: Arc<dyn sealstone_store::ObjectStore>,
+        target_name: &str,
+        options: UnitOptions,
+    ) -> Outcome<Self> {
+        let units = BlockUnits::open_with(store, target_name, options).map_err(failure)?;
         Ok(Self { units, target_name: target_name.to_owned(), offered: None })
     }
 
@@ -151,6 +176,7 @@ impl Blocks {
                 block,
                 thin: wanted.thin,
                 removable: wanted.removable,
+                write_through: wanted.write_through,
                 serial: random(),
                 now_ms: now_ms(),
             })
@@ -159,11 +185,30 @@ impl Blocks {
         if let Some(offered) = &self.offered {
             attach(&offered.target, &unit)?;
         }
-        let lun = unit.description().lun;
-        self.list()?
-            .into_iter()
-            .find(|told| told.lun == lun)
-            .ok_or_else(|| Failure::operation("the unit was removed at once"))
+        self.show(&unit.description().name)
+    }
+
+    /// Makes a unit write-through, or lets initiators choose again.
+    pub(crate) fn set(&self, name: &str, write_through: bool) -> Outcome<Told> {
+        self.units.set_write_through(name, write_through).map_err(failure)?;
+        tracing::info!(unit = name, write_through, "block unit changed");
+        self.show(name)
+    }
+
+    /// Returns one unit.
+    pub(crate) fn show(&self, name: &str) -> Outcome<Told> {
+        let found = self.list()?.into_iter().find(|told| told.name == name);
+        found.ok_or_else(|| failure(CatalogError::NotFound(name.to_owned())))
+    }
+
+    /// Removes the marks of unflushed writes of idle initiators.
+    pub(crate) fn tick(&self, now: Duration) {
+        self.units.tick(now);
+    }
+
+    /// Ends all units in order, when no command can come any more.
+    pub(crate) fn close(&self) {
+        self.units.close();
     }
 
     /// Removes a unit with all that is in it.
@@ -187,6 +232,8 @@ impl Blocks {
                 block_size: unit.geometry.block().bytes(),
                 thin: unit.thin,
                 removable: unit.removable,
+                write_through: unit.write_through,
+                write_cache: listed.write_cache,
                 serial: unit.serial_text(),
                 created_ms: unit.created_ms,
                 used: listed.used_bytes,

@@ -42,6 +42,8 @@ pub(crate) enum Request {
     Create(Wanted),
     List,
     Remove { name: String, force: bool },
+    Set { name: String, write_through: bool },
+    Show { name: String },
     Scrub(Asked),
 }
 
@@ -70,6 +72,8 @@ pub(crate) fn perform(served: &Served, request: Request) -> Outcome<serde_json::
             let lun = blocks.remove(&name, force)?;
             Ok(serde_json::json!({ "removed": name, "lun": lun }))
         }
+        Request::Set { name, write_through } => serde_json::to_value(blocks.set(&name, write_through)?),
+        Request::Show { name } => serde_json::to_value(blocks.show(&name)?),
         Request::Scrub(asked) => match &served.scrubber {
             Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
             None => return Err(Failure::operation("the device does not run")),
@@ -230,6 +234,7 @@ mod tests {
             lun: Some(3),
             thin: true,
             removable: false,
+            write_through: false,
         };
         for request in [
             Request::Create(wanted),

@@ -6,8 +6,9 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use sealstone_block::{LossSink, UnitOptions};
 use sealstone_channel::{Identity, Pin};
 use sealstone_device::boot::{self, BootError, NewDevice, Running};
 use sealstone_device::provision::{DataDir, InitialKey};
@@ -245,6 +246,7 @@ pub(crate) struct OsdDaemon {
     background: Background,
     control: Control,
     scrubber: Arc<Scrubber>,
+    blocks: Arc<Blocks>,
     shutdown: Shutdown,
 }
 
@@ -274,6 +276,7 @@ impl OsdDaemon {
             method_cipher: options.method_cipher.map(|name| name.0),
             sealed_only: flag(options.sealed_only),
             audit_reads: flag(options.audit_reads),
+            write_through: flag(options.write_through),
         };
         if config.method_floor == Some(SecurityMethod::NoSec) && !config.insecure_nosec {
             return Err(Failure::usage("--method-floor nosec needs --insecure-nosec")
@@ -337,7 +340,7 @@ impl OsdDaemon {
         .map_err(|error| boot_failure(error, data))?;
         let Running { unit, store, identity, .. } = running;
         let time = match options.time.as_deref().zip(clock) {
-            Some((server, clock)) => Some(follow(server, clock, audit, &unit).await),
+            Some((server, clock)) => Some(follow(server, clock, Arc::clone(&audit), &unit).await),
             None => None,
         };
         let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
@@ -400,8 +403,14 @@ impl OsdDaemon {
         let exposure = Exposure { address, restricted, insecure: flag(options.insecure_block) };
         let portal = url.trim_end_matches("/0").to_owned();
         let (objects, offering) = (Arc::clone(&store) as Arc<dyn ObjectStore>, target.clone());
+        unit.set_target_name(&target_name);
+        let unit_options = UnitOptions {
+            write_through: flag(options.write_through),
+            losses: Arc::clone(&audit) as Arc<dyn LossSink>,
+            ..blocks::unit_options()
+        };
         let blocks = tokio::task::spawn_blocking(move || {
-            let mut blocks = Blocks::open(objects, &target_name)?;
+            let mut blocks = Blocks::open(objects, &target_name, unit_options)?;
             blocks.offer(&offering, portal, exposure).map(|()| Arc::new(blocks))
         })
         .await
@@ -415,12 +424,13 @@ impl OsdDaemon {
                 .saturating_mul(1 << 20),
         };
         let scrubber = Arc::new(Scrubber::start(identity.name.clone(), Arc::clone(&unit), settings)?);
+        let served_blocks = Arc::clone(&blocks);
         let served = Served { blocks: Arc::clone(&blocks), scrubber: Some(Arc::clone(&scrubber)) };
         let control = control::serve(data, served, &shutdown)?;
         let observed = Arc::new(Watched {
             name: identity.name.clone(),
             insecure_adhash: config.insecure_adhash,
-            blocks,
+            blocks: Arc::clone(&blocks),
             unit: Arc::clone(&unit),
             store,
             target: target.clone(),
@@ -430,7 +440,7 @@ impl OsdDaemon {
         });
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
-        let upkeep = tokio::spawn(keep_up(Arc::clone(&unit)));
+        let upkeep = tokio::spawn(keep_up(Arc::clone(&unit), Arc::clone(&blocks)));
         let worker = Worker::start(Arc::clone(&unit))?;
         let time = time.map(|time| {
             let task = time.start(&shutdown);
@@ -451,6 +461,7 @@ impl OsdDaemon {
             background,
             control,
             scrubber,
+            blocks: served_blocks,
             shutdown,
         })
     }
@@ -465,11 +476,12 @@ impl OsdDaemon {
             // It writes down what was told, so that no later start tells less.
             let _ = task.await;
         }
-        let (unit, scrubber) = (self.unit, self.scrubber);
+        let (unit, scrubber, blocks) = (self.unit, self.scrubber, self.blocks);
         tokio::task::spawn_blocking(move || {
             scrubber.end();
             drop(self.worker);
             let flushed = unit.shut_down();
+            blocks.close();
             drop(self.background);
             flushed
         })
@@ -519,14 +531,19 @@ async fn follow(
 }
 
 /// Keeps the nonce lease ahead of the clock; the write is an fsync, so it runs where it may block.
-async fn keep_up(unit: Arc<OsdUnit>) {
+async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>) {
+    let began = Instant::now();
     let mut every = tokio::time::interval(UPKEEP_EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut complained = false;
     loop {
         every.tick().await;
-        let unit = Arc::clone(&unit);
-        match tokio::task::spawn_blocking(move || unit.upkeep()).await {
+        let (unit, blocks) = (Arc::clone(&unit), Arc::clone(&blocks));
+        let keep = move || {
+            blocks.tick(began.elapsed());
+            unit.upkeep()
+        };
+        match tokio::task::spawn_blocking(keep).await {
             Ok(Ok(())) => complained = false,
             Ok(Err(error)) if !complained => {
                 complained = true;

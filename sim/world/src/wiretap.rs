@@ -91,7 +91,7 @@ impl LogicalUnit for Witnessed {
         self.unit.has_descriptor_sense()
     }
 
-    fn cost(&self, _: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, _: &[u8]) -> Cost {
         Cost::Inline
     }
 

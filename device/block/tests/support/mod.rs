@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit};
+use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit, UnitOptions};
 use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
 };
@@ -39,6 +39,7 @@ pub(crate) fn disk(name: &str, block: BlockSize, bytes: u64) -> NewUnit {
         block,
         thin: true,
         removable: false,
+        write_through: false,
         serial: [0x5A; 16],
         now_ms: 1_000,
     }
@@ -73,7 +74,12 @@ impl Bench {
 
     /// The first unit that a store already has.
     pub(crate) fn open(store: Arc<dyn ObjectStore>) -> Self {
-        let units = BlockUnits::open(Arc::clone(&store), TARGET).expect("opens");
+        Self::open_with(store, UnitOptions::default())
+    }
+
+    /// The first unit of a store, with options.
+    pub(crate) fn open_with(store: Arc<dyn ObjectStore>, options: UnitOptions) -> Self {
+        let units = BlockUnits::open_with(Arc::clone(&store), TARGET, options).expect("opens");
         let unit = units.units().first().cloned().expect("there is a unit");
         let bench = Self { store, units, unit };
         bench.login(1);
@@ -113,7 +119,7 @@ impl Bench {
             tasks: &NoTasks,
         };
         // Never panics, whatever it says.
-        let _ = self.unit.cost(&padded);
+        let _ = self.unit.cost(NexusId(nexus), &padded);
         self.unit.execute(command)
     }
 

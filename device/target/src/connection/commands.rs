@@ -44,7 +44,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                 let reply = translate(reply, counters);
                 self.has_come_back(task, reply);
             }
-            Addressee::Unit(number, unit) => match unit.cost(command.cdb.as_slice()) {
+            Addressee::Unit(number, unit) => match unit.cost(nexus, command.cdb.as_slice()) {
                 cost if cost == Cost::Inline || self.runs_here(cost) => {
                     let reply = run(&*unit, nexus, number, &command, &self.share, counters, &NoTasks);
                     drop(command);

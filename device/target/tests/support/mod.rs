@@ -66,7 +66,7 @@ fn page(data: Vec<u8>, allocation: usize, max: usize) -> ScsiReply {
 }
 
 impl LogicalUnit for Disk {
-    fn cost(&self, cdb: &[u8]) -> Cost {
+    fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         if cdb[0] == SLEEP { Cost::Blocking } else { self.cost }
     }
 

@@ -1,7 +1,7 @@
 //! MODE SENSE and MODE SELECT (SPC-4 §6.11 to §6.14, §7.5).
 //!
 //! Does: headers, page control, selection of pages, checks of what is selected. Does not: keep any value.
-//! Contract: a device's page is as long as its changeable mask; saved pages are not supported.
+//! Contract: a device's page is as long as its changeable mask and, if it can be saved, as its saved values.
 
 use alloc::vec::Vec;
 
@@ -15,10 +15,12 @@ pub struct ModePage {
     pub code: u8,
     /// SUBPAGE CODE; 0 is the page itself.
     pub subpage: u8,
-    /// The values now.
+    /// The values in effect.
     pub current: Vec<u8>,
-    /// The values after power on.
+    /// The values of a new logical unit.
     pub default: Vec<u8>,
+    /// The values after power on or a reset; `None` if the page cannot be saved (PS 0).
+    pub saved: Option<Vec<u8>>,
     /// One bits may be changed by MODE SELECT; the same length.
     pub changeable: Vec<u8>,
 }
@@ -52,6 +54,7 @@ pub fn control_page(descriptor_sense: bool) -> ModePage {
         code: CONTROL,
         subpage: 0,
         default: values.clone(),
+        saved: None,
         current: values,
         changeable: alloc::vec![0; 10],
     }
@@ -87,6 +90,8 @@ pub struct ModeSense {
     pub subpage: u8,
 }
 
+/// PS in a page's first byte: the page can be saved.
+const PS: u8 = 0x80;
 /// SPF in a page's first byte.
 const SPF: u8 = 0x40;
 /// LONGLBA in the header of the 10-byte command.
@@ -96,10 +101,11 @@ impl ModeSense {
     /// The answer, before it is cut to the allocation length.
     ///
     /// # Errors
-    /// Saved values, or a page that is not there.
+    /// Saved values of a page that cannot be saved, or a page that does not exist.
     pub fn answer(&self, header: &ModeHeader, pages: &[ModePage]) -> Result<Vec<u8>, Sense> {
-        if self.control == PageControl::Saved {
-            return Err(Sense::new(SenseKey::IllegalRequest, additional::SAVING_PARAMETERS_NOT_SUPPORTED));
+        let not_saved = || Sense::new(SenseKey::IllegalRequest, additional::SAVING_PARAMETERS_NOT_SUPPORTED);
+        if self.control == PageControl::Saved && !can_save(pages) {
+            return Err(not_saved());
         }
         let wanted = |page: &&ModePage| {
             (self.page == ALL_PAGES || page.code == self.page)
@@ -112,13 +118,15 @@ impl ModeSense {
             let values = match self.control {
                 PageControl::Changeable => &page.changeable,
                 PageControl::Default => &page.default,
-                PageControl::Current | PageControl::Saved => &page.current,
+                PageControl::Current => &page.current,
+                PageControl::Saved => page.saved.as_ref().ok_or_else(not_saved)?,
             };
+            let ps = if page.saved.is_some() { PS } else { 0 };
             let length = u16::try_from(values.len()).unwrap_or(u16::MAX);
             if page.subpage == 0 {
-                body.extend([page.code, length.to_be_bytes()[1]]);
+                body.extend([ps | page.code, length.to_be_bytes()[1]]);
             } else {
-                body.extend([SPF | page.code, page.subpage]);
+                body.extend([ps | SPF | page.code, page.subpage]);
                 body.extend(length.to_be_bytes());
             }
             body.extend_from_slice(values);
@@ -155,8 +163,16 @@ impl ModeSense {
 pub struct ModeSelect {
     /// The 10-byte command.
     pub ten: bool,
+    /// SP: every page that can be saved is saved.
+    pub save: bool,
     /// PARAMETER LIST LENGTH in bytes.
     pub length: u16,
+}
+
+/// Whether any of the pages can be saved.
+#[must_use]
+pub fn can_save(pages: &[ModePage]) -> bool {
+    pages.iter().any(|page| page.saved.is_some())
 }
 
 /// A page with its new values.
@@ -239,6 +255,7 @@ mod tests {
             subpage: 0,
             current: alloc::vec![0x04, 0, 7],
             default: alloc::vec![0x04, 0, 0],
+            saved: None,
             changeable: alloc::vec![0x04, 0, 0],
         };
         let extension = ModePage {
@@ -246,6 +263,7 @@ mod tests {
             subpage: 1,
             current: alloc::vec![1; 28],
             default: alloc::vec![1; 28],
+            saved: None,
             changeable: alloc::vec![0; 28],
         };
         alloc::vec![caching, control_page(true), extension]
@@ -293,8 +311,20 @@ mod tests {
         assert_eq!(subpage.field, Some(FieldPointer::cdb(3)));
     }
 
+    #[test]
+    fn savable_page_has_ps_and_saved_values() {
+        let mut pages = pages();
+        pages[0].saved = Some(alloc::vec![0, 0, 5]);
+        let page = ModeSense { page: 8, no_block: true, ..SENSE };
+        assert_eq!(page.answer(&header(), &pages).unwrap()[4..], [0x88, 3, 4, 0, 7]);
+        let saved = ModeSense { control: PageControl::Saved, ..page };
+        assert_eq!(saved.answer(&header(), &pages).unwrap()[4..], [0x88, 3, 0, 0, 5]);
+        let other = ModeSense { page: CONTROL, ..saved }.answer(&header(), &pages).unwrap_err();
+        assert_eq!(other.code, additional::SAVING_PARAMETERS_NOT_SUPPORTED);
+    }
+
     fn select(list: &[u8]) -> Result<Vec<NewPage>, Sense> {
-        ModeSelect { ten: false, length: list.len() as u16 }.changes(&header(), &pages(), list)
+        ModeSelect { ten: false, save: false, length: list.len() as u16 }.changes(&header(), &pages(), list)
     }
 
     #[test]
@@ -310,7 +340,9 @@ mod tests {
         for cut in [&[0, 0, 0][..], &[0, 0, 0, 8, 0], &[0, 0, 0, 0, 8], &[0, 0, 0, 0, 8, 3, 4]] {
             assert_eq!(select(cut).unwrap_err().code, additional::PARAMETER_LIST_LENGTH_ERROR, "{cut:?}");
         }
-        let longer = ModeSelect { ten: true, length: 9 }.changes(&header(), &pages(), &[0; 8]).unwrap_err();
+        let longer = ModeSelect { ten: true, save: false, length: 9 }
+            .changes(&header(), &pages(), &[0; 8])
+            .unwrap_err();
         assert_eq!(longer.code, additional::PARAMETER_LIST_LENGTH_ERROR);
     }
 }
