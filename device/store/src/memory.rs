@@ -428,7 +428,9 @@ impl ObjectStore for MemoryStore {
         Space {
             total: inner.capacity_blocks * BLOCK,
             used: inner.used_blocks * BLOCK,
+            available: inner.capacity_blocks.saturating_sub(inner.used_blocks) * BLOCK,
             objects: inner.objects.len() as u64,
+            shared: None,
         }
     }
 }

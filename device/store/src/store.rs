@@ -80,8 +80,23 @@ pub struct Space {
     pub total: u64,
     /// Bytes that all objects' blocks take; blocks that several objects share are counted once.
     pub used: u64,
+    /// Bytes that objects may still take now: what is left of the capacity, or less where the medium beneath has less.
+    pub available: u64,
     /// How many objects of any kind there are.
     pub objects: u64,
+    /// The part of `available` that other programs can take, too; `None` if nobody can.
+    pub shared: Option<SharedSpace>,
+}
+
+/// What a store may take of a file system that others use, too: several stores on one must not count it each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedSpace {
+    /// The same for all stores on one file system of a machine, until the machine restarts.
+    pub id: [u8; 16],
+    /// Bytes that data may take of the file system.
+    pub free: u64,
+    /// Bytes that objects may take without that.
+    pub own: u64,
 }
 
 /// Keeps a transaction group open: all that is done while it lives lands in one group and in one record of the write log,

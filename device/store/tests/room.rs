@@ -406,6 +406,70 @@ fn a_full_file_system_refuses_and_loses_nothing() {
     );
 }
 
+#[test]
+fn full_file_system_serves_overwrites_truncation_and_removals() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Tmpfs::mount(folder.path(), "size=32m") else {
+        eprintln!("left out: a tmpfs takes root");
+        return;
+    };
+    let place = folder.path().join("store");
+    format(&FileMedium::open(&place).unwrap(), &FormatOptions::new(512 * MIB, [8; 16])).unwrap();
+    let start = || DiskStore::open(Arc::new(FileMedium::open(&place).unwrap()), Options::default()).unwrap();
+    let free = || sealstone_store::free_space_of(folder.path()).unwrap().free;
+    let mut store = start();
+    let available = store.space().available;
+    assert!((16 * MIB..32 * MIB).contains(&available), "{available} bytes of 32 MiB");
+    let bytes = pattern(7, MIB as usize);
+    let ballast = folder.path().join("ballast");
+    for round in 0..4 {
+        let mut made = 0;
+        let make = |store: &DiskStore, object: u64| -> Result<(), StoreError> {
+            store.create(id(object), ObjectType::User)?;
+            store.write(id(object), 0, &bytes)
+        };
+        while done(make(&store, made + 1), "filling") {
+            made += 1;
+        }
+        assert!(made >= 16, "round {round}: only {made} MiB fit into 32 MiB");
+        store.flush().unwrap();
+        assert!(store.space().available < MIB, "round {round}: {:?}", store.space());
+        if round % 2 == 1 {
+            // Another program takes the rest.
+            let mut file = std::fs::File::create(&ballast).unwrap();
+            while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
+            assert!(free() < 4096);
+        }
+        if round == 2 {
+            drop(store);
+            store = start();
+        }
+        for object in 1..=made {
+            let at = object * 4096 % MIB;
+            store.write(id(object), at, &bytes[at as usize..][..4096]).unwrap();
+            store.flush().unwrap();
+            let mut read = vec![0; bytes.len()];
+            assert_eq!(store.read(id(object), 0, &mut read).unwrap(), bytes.len());
+            assert!(read == bytes, "round {round}: object {object}");
+        }
+        store.resize(id(1), MIB - 100).unwrap();
+        let (before, taken) = (free(), made * MIB);
+        for object in 1..=made + 1 {
+            match store.remove(id(object)) {
+                Ok(()) | Err(StoreError::NotFound(_)) => {}
+                Err(error) => panic!("round {round}: removal: {error:?}"),
+            }
+        }
+        store.flush().unwrap();
+        store.tick(std::time::Duration::from_secs(round + 1)).unwrap();
+        assert!(free() >= before + taken / 2, "round {round}: {} freed of {taken}", free() - before);
+        let _ = std::fs::remove_file(&ballast);
+        assert!(!store.is_poisoned());
+    }
+    drop(store);
+    assert!(start().health().is_sound());
+}
+
 /// How many objects lie between two flushes of a disk that grows.
 const STEP: u64 = 8;
 

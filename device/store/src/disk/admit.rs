@@ -133,8 +133,12 @@ impl DiskStore {
             }
             let wanted = self.room.wanted_bytes(load, open_load);
             let suffices = |ground: &_| self.room.suffices(ground, &load, purpose, &open_load);
+            // Additions leave alone what is kept free of the file system.
+            let is_addition = purpose >= Purpose::Addition;
+            let growth_max = self.medium_allowance().filter(|_| is_addition).unwrap_or(u64::MAX);
             match self.index.renew(
                 wanted,
+                growth_max,
                 || self.room.is_touched(),
                 suffices,
                 |ground| self.room.set(ground),

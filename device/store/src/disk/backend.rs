@@ -181,12 +181,12 @@ impl Pages {
         Ok(())
     }
 
-    /// Makes the file longer by so many bytes, at least an eighth, or by what the medium has of that. Gives whether it has
-    /// any. The engine is not told.
-    pub(crate) fn grow(&self, wanted: u64) -> io::Result<bool> {
+    /// Makes the file longer by so many bytes, at least an eighth, or by what the medium has of that, and not by more than
+    /// `most`. Gives whether it has any. The engine is not told.
+    pub(crate) fn grow(&self, wanted: u64, most: u64) -> io::Result<bool> {
         let mut head = self.head.lock();
         let old = self.end();
-        let longest = MAX_LENGTH.saturating_sub(old) / GROW_UNIT * GROW_UNIT;
+        let longest = MAX_LENGTH.saturating_sub(old).min(most) / GROW_UNIT * GROW_UNIT;
         let mut step = wanted.max(old / 8).max(1).next_multiple_of(GROW_UNIT).min(longest);
         while step > 0 {
             let end = (old + step + COPY as u64) / GROW_UNIT * GROW_UNIT - COPY as u64;

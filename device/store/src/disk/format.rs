@@ -85,6 +85,27 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
     write(&*file, &superblock).map_err(io_error("writing the superblock"))
 }
 
+/// Gives all segments of a store that is not open their space on the file system.
+///
+/// # Errors
+/// `Io`; `StorageFull` in it where there is not so much.
+pub fn preallocate(medium: &dyn Medium) -> Result<(), FormatError> {
+    for name in medium.list().map_err(io_error("listing files"))? {
+        if is_segment(&name) {
+            let file = medium.open(&name, false).map_err(io_error("opening a segment"))?;
+            let back = || file.back(0, file.length()?).and_then(|()| file.sync());
+            back().map_err(io_error("preallocating a segment"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bytes of blocks that a store of this capacity has: with those that it keeps back.
+#[must_use]
+pub fn bytes_with_reserve(capacity: u64) -> u64 {
+    capacity.saturating_add(super::reserve_of(capacity))
+}
+
 /// Writes both copies. The first one counts if it is sound; so it is written first when it says that there is no store
 /// yet, and last when it says that there is one.
 fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {

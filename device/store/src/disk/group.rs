@@ -310,14 +310,21 @@ impl DiskStore {
         // above it, and nothing that it refers to comes free. Whoever stops the index from here on freezes this commit.
         self.groups.check()?;
         let is_long = |run: &&Run| run.count >= self.options.discard_blocks_min && !is_inline(run.place);
+        let mut discarded = Vec::new();
         for run in group.freed.iter().filter(is_long) {
             // Only a hint: the blocks are free either way.
-            if let Err(error) = self.segments.discard(*run) {
-                tracing::warn!(%error, "discard failed");
+            match self.segments.discard(*run) {
+                Ok(()) => discarded.push(*run),
+                Err(error) => tracing::warn!(%error, "discard failed"),
             }
         }
         self.index.settle(&group);
-        self.space.lock().recycle(&group.freed);
+        let mut space = self.space.lock();
+        space.recycle(&group.freed);
+        if self.is_bounded {
+            discarded.into_iter().for_each(|run| space.withhold(run));
+        }
+        drop(space);
         self.groups.committed.store(number, Ordering::Release);
         Ok(())
     }
@@ -421,10 +428,7 @@ impl DiskStore {
     pub(crate) fn make_room(&self) {
         let heavy = self.index.open_weight() > 2 * self.options.group_weight_max
             || self.log.as_ref().is_some_and(WriteLog::is_nearly_full);
-        let held_back = {
-            let space = self.space.lock();
-            space.free() < self.low_water && space.pending() > 0
-        };
+        let held_back = self.space.lock().is_low(self.low_water);
         if (heavy || held_back) && !self.groups.gate.holds() {
             // A failure poisons the store; the operation that follows reports it.
             if let Err(error) = self.commit_now() {
@@ -439,7 +443,11 @@ impl DiskStore {
     /// # Errors
     /// As `flush`.
     pub fn tick(&self, now: Duration) -> Result<(), StoreError> {
-        if self.groups.gate.holds() || !self.index.is_dirty() || self.groups.check().is_err() {
+        if self.groups.gate.holds() || self.groups.check().is_err() {
+            return Ok(());
+        }
+        self.trim();
+        if !self.index.is_dirty() {
             return Ok(());
         }
         let open = self.groups.open();

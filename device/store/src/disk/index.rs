@@ -251,7 +251,7 @@ impl Index {
         let pages = Pages::proved(&proof, stopped.clone());
         // A file that was just made, or is full to its end, has no room for a book.
         if writable && ground.is_none() {
-            let grown = pages.grow(0).and_then(|grown| {
+            let grown = pages.grow(0, u64::MAX).and_then(|grown| {
                 let Some((book, larger)) = pages.look(NAME).filter(|_| grown) else { return Ok(None) };
                 pages.start_from(&book).map(|()| Some(larger))
             });
@@ -521,7 +521,7 @@ impl Index {
     }
 
     /// Looks at the file anew: what is in use is what the last commit refers to. The engine gets all else; and if that does
-    /// not suffice, a longer file: by `wanted` bytes, or what the medium has of that. Reads and commits wait meanwhile, and
+    /// not suffice, a longer file: by `wanted` bytes, or what the medium has of that, but at most `growth_max`. Reads and commits wait meanwhile, and
     /// until `found` knows what was found. False, and all is as it was, if the file cannot be looked at, or, unless
     /// something `is_touched` since the last look, if it cannot grow.
     ///
@@ -530,6 +530,7 @@ impl Index {
     pub(crate) fn renew(
         &self,
         wanted: u64,
+        growth_max: u64,
         is_touched: impl FnOnce() -> bool,
         suffices: impl Fn(&Ground) -> bool,
         found: impl FnOnce(Ground),
@@ -541,13 +542,13 @@ impl Index {
         }
         let mut grown = false;
         if !is_touched() {
-            grown = self.pages.grow(wanted).map_err(failed)?;
+            grown = self.pages.grow(wanted, growth_max).map_err(failed)?;
             if !grown {
                 return Ok(false);
             }
         }
         let Some((mut book, mut ground)) = self.pages.look(NAME) else { return Ok(false) };
-        if !grown && !suffices(&ground) && self.pages.grow(wanted).map_err(failed)? {
+        if !grown && !suffices(&ground) && self.pages.grow(wanted, growth_max).map_err(failed)? {
             let Some(larger) = self.pages.look(NAME) else { return Ok(false) };
             (book, ground) = larger;
         }

@@ -9,6 +9,7 @@ mod admit;
 mod agree;
 mod backend;
 mod background;
+mod backing;
 mod cache;
 mod check;
 mod chunk;
@@ -54,7 +55,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 pub use background::Background;
 pub use check::{Scrub, ScrubProgress, ScrubStep};
-pub use format::{FormatOptions, format};
+pub use format::{FormatOptions, bytes_with_reserve, format, preallocate};
 pub use pool::InlineUse;
 pub use space::{FreeRuns, HandedOut};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
@@ -87,7 +88,7 @@ use crate::medium::{Io, Medium};
 use crate::store::{attribute_budget, attribute_weight, end_of};
 use crate::{
     AttributeId, BLOCK, Comparison, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore,
-    Scope, Space, Stat, StoreError, Stretch,
+    Scope, SharedSpace, Space, Stat, StoreError, Stretch,
 };
 
 /// Number of object locks; objects share them by hash.
@@ -171,6 +172,10 @@ pub struct DiskStore {
     room: Room,
     /// Held by whoever looks for more of it.
     renewing: Mutex<()>,
+    /// Held while free blocks get space of the medium, or give it back.
+    backing: Mutex<()>,
+    /// Whether others take space of the medium, too.
+    is_bounded: bool,
     /// Partitions whose digest profile is not the default.
     profiles: RwLock<BTreeMap<u64, Option<Profile>>>,
     options: Options,
@@ -302,6 +307,10 @@ impl DiskStore {
             length => FoundLog::open(&*medium, length, &superblock.uuid, writable)?,
         };
         let incomplete = survey.damage.incomplete();
+        let is_bounded = medium.free_space().is_some();
+        if is_bounded {
+            segments.holes().map_err(io)?.into_iter().for_each(|run| space.withhold(run));
+        }
         let (index, ground) =
             Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
                 .inspect_err(|_| format::mark(&*medium))?;
@@ -309,6 +318,8 @@ impl DiskStore {
             groups: Groups::new(index.stopped(), group),
             room: Room::new(ground),
             renewing: Mutex::default(),
+            backing: Mutex::default(),
+            is_bounded,
             profiles: RwLock::new(survey.profiles),
             index,
             segments,
@@ -549,6 +560,8 @@ impl Committed {
                 None
             }
         };
+        // While there is some: overwrites and truncation need it when the file system is full.
+        store.back_reserve();
         Ok(store)
     }
 }
@@ -787,10 +800,20 @@ impl ObjectStore for DiskStore {
     }
 
     fn space(&self) -> Space {
+        let beneath = if self.is_bounded { self.medium.free_space() } else { None };
+        let free = beneath.as_ref().map(backing::allowance);
+        let (used, available, own) = {
+            let space = self.space.lock();
+            (space.used(), space.available(free.unwrap_or(u64::MAX) / BLOCK), space.available(0))
+        };
+        let shared =
+            beneath.zip(free).map(|(beneath, free)| SharedSpace { id: beneath.id, free, own: own * BLOCK });
         Space {
             total: self.capacity_blocks * BLOCK,
-            used: self.space.lock().used() * BLOCK,
+            used: used * BLOCK,
+            available: available * BLOCK,
             objects: self.objects.load(Ordering::Relaxed),
+            shared,
         }
     }
 

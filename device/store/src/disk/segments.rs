@@ -135,6 +135,28 @@ impl Segments {
         segments.iter().try_for_each(|&segment| self.files[segment].file()?.sync())
     }
 
+    /// Gives space on the medium to a run, which lies in one segment.
+    pub(crate) fn back(&self, run: Run) -> io::Result<()> {
+        let (segment, offset) = self.locate(run.place);
+        self.files[segment].file()?.back(offset, run.count * BLOCK)
+    }
+
+    /// Returns the blocks of all segments that have no space on the medium.
+    pub(crate) fn holes(&self) -> io::Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for (segment, base) in self.files.iter().zip((0..).step_by(self.blocks_each as usize)) {
+            let Some(file) = &segment.file else { continue };
+            for hole in file.holes()? {
+                // A block with a part of its space counts as one without: it gets the rest.
+                let (first, end) = (hole.start / BLOCK, hole.end.div_ceil(BLOCK).min(segment.blocks));
+                if first < end {
+                    runs.push(Run { place: base + first, count: end - first });
+                }
+            }
+        }
+        Ok(runs)
+    }
+
     /// Lets the medium have the blocks' space back. Runs may cross segments here.
     pub(crate) fn discard(&self, run: Run) -> io::Result<()> {
         let (mut place, end) = (run.place, run.place + run.count);

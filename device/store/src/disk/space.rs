@@ -7,6 +7,7 @@
 //! Costs: one bit a block (32 MiB of memory for each TiB), a 32nd more for summaries, and 4 bytes for each 65536 blocks.
 //! Taking and releasing go word by word; a search goes by the summaries, and gives up after a number of steps.
 
+use super::backing::{BACKED_RESERVE, TRIM_RUN_MIN, Unbacked};
 use super::pool::{Pool, is_inline};
 use super::shares::Shares;
 
@@ -52,6 +53,8 @@ pub(crate) enum Short {
     Capacity,
     /// The blocks exist, but the groups that freed them are not committed yet.
     Pending,
+    /// So many free blocks more need space on the file system beneath.
+    Unbacked(u64),
 }
 
 /// The free map and the counters.
@@ -70,6 +73,12 @@ pub(crate) struct FreeMap {
     capacity: u64,
     used: u64,
     cursor: u64,
+    /// Free blocks without space beneath; a set bit in `words`, since they cannot be had yet.
+    unbacked: Unbacked,
+    /// The file system had no space when it was last asked for some.
+    starved: bool,
+    /// Where the search for space to give back continues.
+    trimmed: u64,
     shares: Shares,
     /// Blocks in the index; they are used ones, too.
     pub(crate) inline: Pool,
@@ -127,6 +136,9 @@ impl FreeMap {
             capacity,
             used: 0,
             cursor: 0,
+            unbacked: Unbacked::default(),
+            starved: false,
+            trimmed: 0,
             shares: Shares::default(),
             inline: Pool::new(blocks),
             handed_out: HandedOut::default(),
@@ -163,7 +175,112 @@ impl FreeMap {
 
     /// Blocks that no object uses and that cannot be had yet: their group is not committed.
     pub(crate) fn pending(&self) -> u64 {
-        self.blocks + self.inline.usage().blocks - self.used - self.free
+        self.blocks + self.inline.usage().blocks - self.used - self.free - self.unbacked.count()
+    }
+
+    /// Returns the free blocks without space beneath.
+    pub(crate) fn unbacked(&self) -> u64 {
+        self.unbacked.count()
+    }
+
+    /// Returns the blocks that objects may come to use, if the medium gives space to `backable` more; what is freed by
+    /// groups that are not committed counts.
+    pub(crate) fn available(&self, backable: u64) -> u64 {
+        let backed = (self.free + self.pending()).saturating_sub(self.backed_reserve());
+        let more = self.unbacked.count().min(backable);
+        (backed + more).min(self.capacity.saturating_sub(self.used))
+    }
+
+    /// Whether a group that holds back freed blocks is to be committed early.
+    pub(crate) fn is_low(&self, low_water: u64) -> bool {
+        let starved = self.starved && self.free < 2 * BACKED_RESERVE;
+        self.pending() > 0 && (starved || self.free + self.unbacked.count() < low_water)
+    }
+
+    pub(crate) fn set_starved(&mut self, starved: bool) {
+        self.starved = starved;
+    }
+
+    /// Blocks with space that additions leave; where all blocks have it, the store's own reserve does that.
+    fn backed_reserve(&self) -> u64 {
+        if self.unbacked.count() == 0 { 0 } else { BACKED_RESERVE }
+    }
+
+    /// The free blocks of a run have no space beneath: they cannot be had before they get some.
+    pub(crate) fn withhold(&mut self, run: Run) {
+        let (mut place, end) = (run.place, (run.place + run.count).min(self.blocks));
+        while place < end {
+            if self.is_used(place) {
+                let bits = self.words[(place / WORD) as usize] >> (place % WORD);
+                place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
+                continue;
+            }
+            let free = Run { place, count: self.free_from(place, end) };
+            self.change(free, true);
+            self.unbacked.insert(free);
+            place += free.count;
+        }
+    }
+
+    /// Withholds up to `most` free blocks, in runs that are long enough; gives them.
+    pub(crate) fn withhold_free(&mut self, most: u64, runs_max: usize) -> Vec<Run> {
+        let (mut left, mut place, mut runs) = (most, self.trimmed, Vec::new());
+        let mut wrapped = false;
+        while left >= TRIM_RUN_MIN && runs.len() < runs_max {
+            place = self.next_free_word(place);
+            if place >= self.blocks {
+                if wrapped {
+                    break;
+                }
+                (wrapped, place) = (true, 0);
+                continue;
+            }
+            if self.is_used(place) {
+                let bits = self.words[(place / WORD) as usize] >> (place % WORD);
+                place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
+                continue;
+            }
+            let length = self.free_from(place, self.blocks);
+            if length >= TRIM_RUN_MIN {
+                let run = Run { place, count: length.min(left) };
+                self.change(run, true);
+                self.unbacked.insert(run);
+                left -= run.count;
+                runs.push(run);
+            }
+            place += length;
+        }
+        self.trimmed = place;
+        runs
+    }
+
+    /// Takes up to `most` free blocks without space, in one segment, to give them space.
+    pub(crate) fn take_unbacked(&mut self, most: u64) -> Option<Run> {
+        self.unbacked.take(self.cursor, most, self.segment_blocks)
+    }
+
+    /// Puts back what `take_unbacked` gave: there was no space.
+    pub(crate) fn put_unbacked(&mut self, run: Run) {
+        self.unbacked.insert(run);
+    }
+
+    /// What `take_unbacked` gave has space now.
+    pub(crate) fn supply(&mut self, run: Run) {
+        self.change(run, false);
+    }
+
+    /// A run that was withheld kept its space: its blocks are free again.
+    pub(crate) fn take_back(&mut self, run: Run) {
+        let (mut place, end) = (run.place, run.place + run.count);
+        while place < end {
+            let Some(part) = self.unbacked.take(place, end - place, self.segment_blocks) else { return };
+            if part.place != place {
+                self.unbacked.insert(part);
+                return;
+            }
+            self.change(part, false);
+            place += part.count;
+        }
     }
 
     /// Claims a run found in the index; gives the first block that is outside. What is claimed already is shared.
@@ -215,8 +332,10 @@ impl FreeMap {
         if growth > 0 && self.used + growth > self.capacity {
             return Err(Short::Capacity);
         }
-        if need > self.free {
-            return Err(Short::Pending);
+        let kept = if growth > 0 && need > 0 { self.backed_reserve() } else { 0 };
+        if need + kept > self.free {
+            let short = need + kept - self.free;
+            return Err(if self.unbacked.count() > 0 { Short::Unbacked(short) } else { Short::Pending });
         }
         self.used += growth;
         let mut runs = Vec::new();

@@ -14,6 +14,7 @@ use sealstone_digest::{Profile, Value as Digest};
 use sealstone_osd::ObjectId;
 
 use super::DiskStore;
+use super::backing::ROUNDS_MAX;
 use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
 use super::group::Ack;
 use super::pool::is_inline;
@@ -46,6 +47,8 @@ impl From<Short> for Stop {
         match short {
             Short::Capacity => Self::Error(StoreError::NoSpace),
             Short::Pending => Self::Pending,
+            // The file system has no space: what a commit sets free may do.
+            Short::Unbacked(_) => Self::Pending,
         }
     }
 }
@@ -226,7 +229,16 @@ impl<'a> Stage<'a> {
     /// Takes blocks from the free map; they come back if the stage is dropped. `growth`: how many more are in use
     /// afterwards, at most.
     pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
-        let runs = self.store.space.lock().take(growth, need, hint)?;
+        let mut rounds = ROUNDS_MAX;
+        let runs = loop {
+            let taken = self.store.space.lock().take(growth, need, hint);
+            match taken {
+                Err(Short::Unbacked(least)) if rounds > 0 && self.store.back(least, growth == 0) => {
+                    rounds -= 1
+                }
+                taken => break taken?,
+            }
+        };
         self.taken.extend_from_slice(&runs);
         self.reserved += growth;
         Ok(runs)

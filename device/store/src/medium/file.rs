@@ -5,19 +5,22 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, fdatasync, flock, seek};
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::direct::DirectFile;
-use super::{Io, Medium, MediumFile};
+use super::{FreeSpace, Io, Medium, MediumFile};
 use crate::FormatError;
 
 /// Where Linux names its boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Unit in which the system counts the space of a file, bytes.
+const SECTOR: u64 = 512;
 /// Name of the lock file in the folder.
 const LOCK: &str = "lock";
 
@@ -88,6 +91,10 @@ impl Medium for FileMedium {
 
     fn sync_names(&self) -> io::Result<()> {
         File::open(&self.folder)?.sync_all()
+    }
+
+    fn free_space(&self) -> Option<FreeSpace> {
+        super::free_space_of(&self.folder).ok()
     }
 
     fn boot_id(&self) -> Option<[u8; 16]> {
@@ -176,6 +183,40 @@ impl MediumFile for RealFile {
                 Err(error.into())
             }
         }
+    }
+
+    fn back(&self, offset: u64, length: u64) -> io::Result<()> {
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, length) {
+            // Not every file system can: then a write finds out.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn holes(&self) -> io::Result<Vec<Range<u64>>> {
+        let metadata = self.file.metadata()?;
+        let (length, mut at, mut holes) = (metadata.len(), 0, Vec::new());
+        // Space that was never written reads as a hole: a file with all of its space has none.
+        if metadata.blocks().saturating_mul(SECTOR) >= length {
+            return Ok(holes);
+        }
+        while at < length {
+            let hole = match seek(&self.file, SeekFrom::Hole(at)) {
+                Ok(hole) if hole < length => hole,
+                Ok(_) => break,
+                // Not every file system tells: then all of the file counts as having space.
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NXIO) => break,
+                Err(error) => return Err(error.into()),
+            };
+            at = match seek(&self.file, SeekFrom::Data(hole)) {
+                Ok(data) => data.min(length),
+                // There is no data behind it.
+                Err(Errno::NXIO) => length,
+                Err(error) => return Err(error.into()),
+            };
+            holes.push(hole..at);
+        }
+        Ok(holes)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {

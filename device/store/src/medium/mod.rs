@@ -11,6 +11,9 @@ mod file;
 mod place;
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use device::{BlockDevice, DEVICE_MIN, DeviceMedium};
@@ -27,6 +30,17 @@ pub enum Io {
     Cached,
     /// Past it (O_DIRECT): memory stays to others, and cold reads from 64 KiB on are faster. The index stays cached.
     Direct,
+}
+
+/// The free space of a file system that other programs use, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpace {
+    /// Bytes that this process may still take.
+    pub free: u64,
+    /// Bytes of the whole file system.
+    pub total: u64,
+    /// The same for all stores on one file system of a machine, until the machine restarts.
+    pub id: [u8; 16],
 }
 
 /// A flat folder of named files.
@@ -55,6 +69,11 @@ pub trait Medium: Send + Sync {
         self.sync_names()
     }
 
+    /// Returns what the file system beneath has for everybody; `None` if the space of the medium is its own.
+    fn free_space(&self) -> Option<FreeSpace> {
+        None
+    }
+
     /// Has the index a room of its own, set aside when the store was made, beyond which it cannot grow?
     fn has_bounded_index(&self) -> bool {
         false
@@ -64,6 +83,26 @@ pub trait Medium: Send + Sync {
     fn boot_id(&self) -> Option<[u8; 16]> {
         None
     }
+}
+
+/// Returns the free space of the file system with this folder.
+///
+/// # Errors
+/// Those of the system.
+pub fn free_space_of(folder: &Path) -> io::Result<FreeSpace> {
+    let found = rustix::fs::statvfs(folder)?;
+    let device = std::fs::metadata(folder)?.dev();
+    // The number of a file system is unique within one start of the machine, whose id is random.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits = boot.chars().filter_map(|digit| digit.to_digit(16));
+    let boot = digits.fold(0_u128, |id, digit| id << 4 | u128::from(digit));
+    let id = (boot ^ u128::from(device)).to_be_bytes();
+    let unit = found.f_frsize;
+    Ok(FreeSpace {
+        free: found.f_bavail.saturating_mul(unit),
+        total: found.f_blocks.saturating_mul(unit),
+        id,
+    })
 }
 
 /// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.
@@ -89,6 +128,16 @@ pub trait MediumFile: Send + Sync {
     /// medium can promise that. Fails with `StorageFull` and changes nothing if there is no such space. Never shortens.
     fn allocate(&self, length: u64) -> io::Result<()> {
         if self.length()? < length { self.reserve(length) } else { Ok(()) }
+    }
+
+    /// Gives space to these bytes of the file without a change of its length. `StorageFull` if there is no such space.
+    fn back(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns the parts of the file that have no space on the medium, ascending; none where the medium does not tell.
+    fn holes(&self) -> io::Result<Vec<Range<u64>>> {
+        Ok(Vec::new())
     }
 
     /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.
