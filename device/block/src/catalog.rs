@@ -248,7 +248,7 @@ pub(crate) fn create(
         scope.end()?;
     } else {
         let space = store.space();
-        let free = space.total.saturating_sub(space.used);
+        let free = space.available;
         if geometry.bytes() > free {
             return Err(CatalogError::NoSpace { wanted: geometry.bytes(), free });
         }

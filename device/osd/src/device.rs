@@ -122,6 +122,13 @@ impl Device {
             .fold(0, |mask, method| mask | method.mask())
     }
 
+    /// Returns the bytes that objects use and may use now: at most the formatted capacity, and less while the medium
+    /// beneath has less than that.
+    pub(crate) fn total_capacity(&self) -> u64 {
+        let space = self.store.space();
+        self.catalog.root().formatted_capacity.min(space.used.saturating_add(space.available))
+    }
+
     /// May the used capacity grow by so many bytes? FORMAT OSD may have left less than the store has.
     pub(crate) fn has_room(&self, growth: u64) -> bool {
         let space = self.store.space();

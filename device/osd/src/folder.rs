@@ -1,14 +1,19 @@
 //! The seam to the folder that keeps a device's own small files: a directory, or the simulator.
 //!
-//! Does: name what is asked of it, and replace a file as a whole. Does not: know what is in the files.
-//! Contract: `write` returns when the content is durable; a name, when `sync` did. A file that `replace` wrote is
-//! after a crash at any step either the old or the new one, whole.
-//! Truth: docs/design/security.md 3.7 (atomic rename, fsync of the directory).
+//! Does: read and write whole files, overwrite a part of one in place, store state in slot files. Does not: know what is
+//! in the files.
+//! Contract: `write` and `overwrite` return when the content is durable; a name, when `sync` did. After a crash at any
+//! step a file that `replace` or `store` wrote has either the old or the new content, whole. `store` needs no space
+//! where the content fits the slots of the file.
+//! Truth: docs/design/security.md 3.7 (atomic rename, fsync of the directory); docs/adr/0056-full-disks.md.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
+
+use sealstone_slots::Plan;
+use zeroize::Zeroizing;
 
 use crate::provision::ProvisionError;
 
@@ -26,6 +31,12 @@ pub trait Folder: Send + Sync {
     /// # Errors
     /// What the system said.
     fn write(&self, name: &str, content: &[u8]) -> io::Result<()>;
+
+    /// Writes a part of a file that exists, durably, without a change of its length.
+    ///
+    /// # Errors
+    /// Those of the system; the part may then hold anything.
+    fn overwrite(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Gives a file another name; what had that name is gone.
     ///
@@ -54,6 +65,30 @@ pub fn replace(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), Pr
         .and_then(|()| folder.rename(&fresh, name))
         .and_then(|()| folder.sync())
         .map_err(|source| ProvisionError::Io { path: folder.path(name), source })
+}
+
+/// Stores the content of a slot file: in place where it fits, so that a full disk does not refuse it.
+///
+/// # Errors
+/// [`ProvisionError::Io`]: the file holds the old or the new content.
+pub fn store(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
+    let file_max = sealstone_slots::file_len_max(sealstone_slots::CONTENT_MAX as u64);
+    let at = |source| ProvisionError::Io { path: folder.path(name), source };
+    let file = folder.read(name, file_max).map_err(at)?.map(Zeroizing::new);
+    match sealstone_slots::plan(file.as_deref().map(Vec::as_slice), content) {
+        Plan::InPlace { offset, bytes } => folder.overwrite(name, offset, &bytes).map_err(at),
+        Plan::Whole(bytes) => replace(folder, name, &bytes),
+    }
+}
+
+/// Reads the content of a slot file, of at most `len_max` bytes; `None` if there is no file.
+///
+/// # Errors
+/// As [`Folder::read`]; `InvalidData` for a slot file without a sound slot.
+pub fn load(folder: &dyn Folder, name: &str, len_max: u64) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let file = folder.read(name, sealstone_slots::file_len_max(len_max))?.map(Zeroizing::new);
+    let content = file.as_deref().map(|file| sealstone_slots::content(file)).transpose()?;
+    Ok(content.map(|content| Zeroizing::new(content.to_vec())))
 }
 
 /// A directory.
@@ -91,6 +126,12 @@ impl Folder for Directory {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         file.write_all(content)?;
         file.sync_all()
+    }
+
+    fn overwrite(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.0.join(name))?;
+        file.write_all_at(bytes, offset)?;
+        file.sync_data()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

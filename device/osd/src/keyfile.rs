@@ -1,6 +1,6 @@
 //! The file that keeps a device's keys: `keys.sealed`, sealed under `seal.key`.
 //!
-//! Does: seal and replace, open, count generations. Does not: know what a key is for.
+//! Does: seal and store in place, open, count generations. Does not: know what a key is for.
 //! Contract: `persist_keys` returns when the new keys are durable; after a crash at any step the old or the new keys
 //! are there, whole. A copy older than the boot record knows of is refused.
 //! Truth: docs/design/security.md 3.7; `docs/adr/0007-keys-in-a-sealed-file.md`.
@@ -13,7 +13,7 @@ use sealstone_crypto::vault::{self, SECRET_LEN, VaultError};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::environment::{Environment, Surroundings};
-use crate::folder::{Folder, replace};
+use crate::folder::{Folder, load, replace, store};
 use crate::keyring::KeyStore;
 use crate::provision::{ProvisionError, hex, unhex};
 
@@ -70,8 +70,7 @@ impl KeyFile {
     ) -> Result<(Self, Zeroizing<Vec<u8>>), ProvisionError> {
         let missing = |name| ProvisionError::KeyMissing(folder.path(name));
         let secret = read_seal(&*folder)?.ok_or_else(|| missing(SEAL_FILE))?;
-        let sealed = folder
-            .read(KEYS_FILE, KEYS_LEN_MAX)
+        let sealed = load(&*folder, KEYS_FILE, KEYS_LEN_MAX)
             .map_err(|source| failed(&*folder, KEYS_FILE, source))?
             .ok_or_else(|| missing(KEYS_FILE))?;
         let opened = vault::open(&secret, &sealed)
@@ -100,7 +99,7 @@ impl KeyFile {
     ) -> Result<Self, ProvisionError> {
         let this = Self::create(Arc::clone(&folder), environment)?;
         let sealed =
-            folder.read(KEYS_FILE, KEYS_LEN_MAX).map_err(|source| failed(&*folder, KEYS_FILE, source))?;
+            load(&*folder, KEYS_FILE, KEYS_LEN_MAX).map_err(|source| failed(&*folder, KEYS_FILE, source))?;
         let opened = sealed.and_then(|sealed| vault::open(&this.secret, &sealed).ok());
         let generation = opened.map_or(0, |opened| opened.generation).max(generation_least);
         this.generation.store(generation, Ordering::Release);
@@ -119,7 +118,7 @@ impl KeyStore for KeyFile {
         let next = self.generation.load(Ordering::Acquire).saturating_add(1);
         let mut random = |into: &mut [u8]| self.surroundings.fill_random(into);
         let sealed = vault::seal(&self.secret, next, keys, &mut random);
-        replace(&*self.folder, KEYS_FILE, &sealed)?;
+        store(&*self.folder, KEYS_FILE, &sealed)?;
         self.generation.store(next, Ordering::Release);
         Ok(())
     }

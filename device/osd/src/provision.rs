@@ -3,8 +3,8 @@
 //! Does: system id, name and capacity in `device.toml`; the initial master key in `master.key` (0600); what changes
 //! at every start (boot epoch, nonce lease) in `boot.toml`. Does not: touch the objects under `store/`, or draw
 //! random bytes; they are passed in. The keys that SET KEY changes are [`crate::keyfile`]'s.
-//! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory). `device.toml` is
-//! written last, so a directory without it is no device, and one with a leftover marker says that init was cut off.
+//! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory), but `boot.toml`, which is
+//! overwritten in place, so that a full disk cannot stop a device. `device.toml` is written last, so a directory without it is no device, and one with a leftover marker says that init was cut off.
 //! From layout version 2 on the keys are in a file of their own and must be there: `osd init` makes version 1, whose
 //! keys are those of the factory, and the first start makes version 2 of it.
 //! Truth: docs/design/security.md 3.4 (lease), 3.7 (key files); docs/design/architecture.md section 5 (`osd init`).
@@ -170,12 +170,12 @@ pub struct Boot {
 pub struct BootRecord(PathBuf);
 
 impl BootRecord {
-    /// Replaces it, durably: the nonce lease moves with it.
+    /// Overwrites it in place, durably: the nonce lease moves with it.
     ///
     /// # Errors
     /// [`ProvisionError::Io`].
     pub fn write(&self, boot: Boot) -> Result<(), ProvisionError> {
-        replace(&self.0, BOOT_FILE, toml_text(&boot).as_bytes())
+        folder::store(&Directory(self.0.clone()), BOOT_FILE, toml_text(&boot).as_bytes())
     }
 }
 
@@ -227,7 +227,7 @@ impl DataDir {
             Err(error) => return Ok(Err(error)),
         };
         replace(root, KEY_FILE, key_file(&identity, &master_key).as_bytes())?;
-        replace(root, BOOT_FILE, toml_text(&Boot { epoch: 0, lease_ms: 0, keys: 0 }).as_bytes())?;
+        BootRecord(root.to_owned()).write(Boot { epoch: 0, lease_ms: 0, keys: 0 })?;
         write_device(root, LAYOUT_WITHOUT_KEYS, &identity)?;
         let marker = root.join(MARKER_FILE);
         fs::remove_file(&marker).map_err(at(&marker))?;
@@ -312,8 +312,11 @@ impl DataDir {
     /// [`ProvisionError::Io`], [`ProvisionError::Malformed`].
     pub fn begin_boot(&self) -> Result<Boot, ProvisionError> {
         let path = self.root.join(BOOT_FILE);
-        let text = read_bounded(&path)?;
-        let mut boot: Boot = toml::from_str(&text).map_err(malformed(&path))?;
+        let content = folder::load(&self.folder(), BOOT_FILE, FILE_MAX)
+            .and_then(|content| content.ok_or_else(|| io::ErrorKind::NotFound.into()))
+            .map_err(at(&path))?;
+        let text = std::str::from_utf8(&content).map_err(|_| bad(&path, "not UTF-8"))?;
+        let mut boot: Boot = toml::from_str(text).map_err(malformed(&path))?;
         boot.epoch = boot.epoch.checked_add(1).unwrap_or(1);
         self.write_boot(boot)?;
         Ok(boot)

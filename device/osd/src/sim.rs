@@ -182,6 +182,19 @@ impl Folder for SimFolder {
         if struck { Err(gone()) } else { Ok(()) }
     }
 
+    fn overwrite(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let struck = state.strikes()?;
+        let at = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let kept =
+            if struck { usize::try_from(state.draw()).unwrap_or(0) % (bytes.len() + 1) } else { bytes.len() };
+        let start = usize::try_from(offset).map_err(io::Error::other)?;
+        let part =
+            state.contents[at].get_mut(start..start + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        part[..kept].copy_from_slice(&bytes[..kept]);
+        if struck { Err(gone()) } else { Ok(()) }
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.0.lock();
         let struck = state.strikes()?;
@@ -215,7 +228,25 @@ impl Folder for SimFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::replace;
+    use crate::folder::{load, replace, store};
+
+    #[test]
+    fn stored_content_is_old_or_new_after_a_crash() {
+        for seed in 0..200 {
+            for fault in [Fault::Power(4), Fault::Error(4)] {
+                let folder = SimFolder::new(seed);
+                store(&folder, "boot", b"old").unwrap();
+                assert_eq!(folder.calls(), 3, "the first write makes the file");
+                folder.fault(Some(fault));
+                assert!(store(&folder, "boot", b"new state").is_err());
+                let survivor = folder.crash();
+                let after = load(&survivor, "boot", 100).unwrap().unwrap();
+                assert!(**after == *b"old" || **after == *b"new state", "seed {seed}, {fault:?}: {after:?}");
+                store(&survivor, "boot", b"later").unwrap();
+                assert_eq!(**load(&survivor, "boot", 100).unwrap().unwrap(), *b"later");
+            }
+        }
+    }
 
     #[test]
     fn a_replaced_file_is_old_or_new_after_a_crash_at_every_step() {

@@ -266,7 +266,7 @@ impl OsdUnit {
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
-            total: self.device.catalog.root().formatted_capacity,
+            total: self.device.total_capacity(),
             used: self.device.store.space().used,
             partitions: self.device.catalog.partition_count(),
         }

@@ -42,6 +42,8 @@ pub(crate) const DUPLICATES: u32 = 0xF004;
 pub(crate) const DIGESTS: u32 = 0xF006;
 /// Audit values whose credentials are refused, R+F005h: number n is the n-th of them.
 pub(crate) const FROZEN_AUDITS: u32 = 0xF005;
+/// Page of the root: what the device may take of a file system that others use, too.
+pub(crate) const SHARED_SPACE: u32 = 0xF007;
 /// Where the device keeps what no client may see: a reserved page.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
 
@@ -131,6 +133,8 @@ pub(crate) enum Live {
     SerialNumber,
     DeviceName,
     TotalCapacity,
+    /// What may be taken of a file system that others use, too: its id (16), its free bytes (8), bytes without it (8).
+    SharedSpace,
     UsedCapacity,
     PartitionCount,
     Clock,
@@ -399,6 +403,9 @@ rows! {
     Root ROOT + SEALSTONE: {
         0x1..=0x1, AtMost(METHOD_CIPHER_MAX), Set::Never, live(Live::MethodCipher);
     }
+    Root ROOT + SHARED_SPACE: {
+        0x1..=0x1, Exactly(32), Set::Never, live(Live::SharedSpace);
+    }
     Root ROOT + FROZEN_AUDITS: {
         0x1..=0x40, Exactly(20), Set::Stored, Stored(&[]);
     }
@@ -495,6 +502,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
         PageKind::Own if page == base(kind) + DIGESTS => Some(*PARTITION_DIGESTS),
         PageKind::Own if page == ROOT + FROZEN_AUDITS => Some(*FROZEN_AUDIT_VALUES),
+        PageKind::Own if page == ROOT + SHARED_SPACE => Some(*SHARED_SPACE_NAME),
         PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => attribute::identification(page),
         PageKind::Application | PageKind::Empty | PageKind::Foreign => None,
     }
@@ -505,6 +513,7 @@ const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0
 const METHOD_CIPHER: &[u8; 40] = b"SEALSTONMethod Cipher\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0\0\0\0\0\0\0\0";
 const PARTITION_DIGESTS: &[u8; 40] = b"SEALSTONPartition Stored Digests\0\0\0\0\0\0\0\0";
+const SHARED_SPACE_NAME: &[u8; 40] = b"SEALSTONShared Space\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const FROZEN_AUDIT_VALUES: &[u8; 40] = b"SEALSTONFrozen Audit Values\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
@@ -538,8 +547,10 @@ mod tests {
     fn lengths_and_access_agree_with_the_protocols_table() {
         for row in ROWS.iter().copied().flatten().filter(|row| {
             let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS];
-            let ours = [ROOT + SEALSTONE, USER + SEALSTONE, USER + LIFE, ROOT + FROZEN_AUDITS];
-            !of_partitions.contains(&row.page) && !ours.contains(&row.page)
+            let of_root = [ROOT + SEALSTONE, ROOT + FROZEN_AUDITS, ROOT + SHARED_SPACE];
+            let ours = [USER + SEALSTONE, USER + LIFE];
+            let own = [&of_partitions[..], &of_root, &ours].concat();
+            !own.contains(&row.page)
         }) {
             for number in [row.first, row.last] {
                 let standard =

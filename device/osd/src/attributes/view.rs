@@ -206,7 +206,10 @@ impl View<'_> {
             Live::SystemId => Ok(Some(device.system_id.to_vec())),
             Live::SerialNumber => Ok(Some(device.serial_number().into_bytes())),
             Live::DeviceName => stored(device.name.as_bytes()),
-            Live::TotalCapacity => be(device.catalog.root().formatted_capacity),
+            Live::TotalCapacity => be(device.total_capacity()),
+            Live::SharedSpace => Ok(device.store.space().shared.map(|shared| {
+                [&shared.id[..], &shared.free.to_be_bytes(), &shared.own.to_be_bytes()].concat()
+            })),
             Live::UsedCapacity => match self.kind {
                 ObjectType::Root => be(device.store.space().used),
                 ObjectType::Partition => be(self.partition_state(|partition| partition.used())?),
