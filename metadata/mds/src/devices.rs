@@ -42,6 +42,28 @@ const KEYS_CHANGING_MS: u32 = 200;
 /// Partitions whose keys are told in one page; each has up to 17.
 const KEY_PARTITIONS_PAGE: usize = 32;
 
+/// What a device may take of a file system that others use, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedSpace {
+    /// The same for all devices on one file system.
+    pub id: [u8; 16],
+    /// Bytes that data may take of the file system.
+    pub free: u64,
+    /// Bytes that objects of the device may take without that.
+    pub own: u64,
+}
+
+impl SharedSpace {
+    /// Parses the device's attribute: id (16), free (8), own (8).
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk::<16>()?;
+        let (free, rest) = rest.split_first_chunk::<8>()?;
+        let own = u64::from_be_bytes(rest.try_into().ok()?);
+        Some(Self { id: *id, free: u64::from_be_bytes(*free), own })
+    }
+}
+
 struct Known {
     record: DeviceRecord,
     keys: Arc<Keys>,
@@ -50,6 +72,8 @@ struct Known {
     granted: BTreeMap<u64, Granted>,
     /// Total and used as the store has them.
     stored: (u64, u64),
+    /// What it may take of a file system that others use, too; not stored.
+    shared: Option<SharedSpace>,
     /// Of the last try; not stored, the next try comes soon after a restart.
     problem: Option<DeviceProblem>,
 }
@@ -172,7 +196,7 @@ impl DeviceTable {
         let mut table = self.0.write();
         for (id, known) in std::mem::take(&mut *table) {
             if let Some(now) = fresh.get_mut(&id) {
-                (now.granted, now.problem) = (known.granted, known.problem);
+                (now.granted, now.problem, now.shared) = (known.granted, known.problem, known.shared);
                 // What was measured here is newer than what is stored, unless that is another measurement.
                 if now.stored == known.stored {
                     (now.record.total, now.record.used) = (known.record.total, known.record.used);
@@ -324,7 +348,15 @@ impl DeviceTable {
         known.record.total = total;
         known.record.used = used;
         known.problem = None;
-        known.stored.0 != total || known.stored.1.abs_diff(used) > total / CAPACITY_STEPS
+        let step = total.max(known.stored.0) / CAPACITY_STEPS;
+        known.stored.0.abs_diff(total) > step || known.stored.1.abs_diff(used) > step
+    }
+
+    /// Takes over what a device may take of a file system.
+    pub(crate) fn set_shared(&self, id: DeviceId, shared: Option<SharedSpace>) {
+        if let Some(known) = self.0.write().get_mut(&id) {
+            known.shared = shared;
+        }
     }
 
     /// What went wrong at the last try.
@@ -372,17 +404,30 @@ impl DeviceTable {
         Pool::new(&active.map(candidate).collect::<Vec<_>>())
     }
 
-    /// Capacity, use, devices that take objects, all devices.
+    /// Capacity, use, devices that take objects, all devices. Space that devices share counts once.
     pub(crate) fn figures(&self) -> (u64, u64, u32, u32) {
         let table = self.0.read();
-        table.values().fold((0, 0, 0, 0), |(total, used, active, all), known| {
-            (
-                total.saturating_add(known.record.total),
-                used.saturating_add(known.record.used),
-                active + u32::from(known.record.state == DeviceState::Active),
-                all + 1,
-            )
-        })
+        let (mut free, mut used, mut active) = (0_u64, 0_u64, 0);
+        // Of each file system: what its devices have by their own words, and without it; what it has.
+        let mut groups: BTreeMap<[u8; 16], (u64, u64, u64)> = BTreeMap::new();
+        for known in table.values() {
+            let own_free = known.record.total.saturating_sub(known.record.used);
+            used = used.saturating_add(known.record.used);
+            active += u32::from(known.record.state == DeviceState::Active);
+            match known.shared {
+                None => free = free.saturating_add(own_free),
+                Some(shared) => {
+                    let group = groups.entry(shared.id).or_default();
+                    group.0 = group.0.saturating_add(own_free);
+                    group.1 = group.1.saturating_add(shared.own);
+                    group.2 = group.2.max(shared.free);
+                }
+            }
+        }
+        for (by_devices, own, beneath) in groups.into_values() {
+            free = free.saturating_add(by_devices.min(own.saturating_add(beneath)));
+        }
+        (used.saturating_add(free), used, active, u32::try_from(table.len()).unwrap_or(u32::MAX))
     }
 
     /// One grant per object, in their order.
@@ -515,7 +560,7 @@ impl Known {
     fn new(record: DeviceRecord, keys: Keys, book: Book) -> Self {
         let stored = (record.total, record.used);
         let granted = book.parts.keys().map(|id| (*id, Granted::default())).collect();
-        Self { record, keys: Arc::new(keys), book, granted, stored, problem: None }
+        Self { record, keys: Arc::new(keys), book, granted, stored, shared: None, problem: None }
     }
 }
 /// A credential, sealed or open.

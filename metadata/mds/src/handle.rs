@@ -15,7 +15,7 @@ use crate::access::Principal;
 use crate::audit::AuditRecord;
 use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
-use crate::error::{MdsError, Result};
+use crate::error::{FULL_SUBJECT, MdsError, Result};
 use crate::issue::Wanted;
 use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
 use crate::once::Asked;
@@ -60,7 +60,9 @@ impl Mds {
             request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
                 let wanted = asked_for(&request);
-                let result = roles::check(who.role, &who.user, &request).and_then(|()| {
+                let checked =
+                    roles::check(who.role, &who.user, &request).and_then(|()| self.check_room(&request));
+                let result = checked.and_then(|()| {
                     let as_it = leases::asker(&self.leases, &who, &request, asked.as_ref(), now_ms);
                     leases::as_asker(as_it, || match &asked {
                         Some(asked) => self.change(&who, request, Some(asked), now_ms),
@@ -94,6 +96,27 @@ impl Mds {
             }
             Response::Failed { failure }
         })
+    }
+
+    /// Refuses requests that add something while the disk of the metadata store is short of space: the rest of it is for
+    /// removals, revocations and sessions.
+    fn check_room(&self, request: &Request) -> Result<()> {
+        let adds = matches!(
+            request,
+            Request::Create { .. }
+                | Request::MakeDir { .. }
+                | Request::MakeNode { .. }
+                | Request::LinkNode { .. }
+                | Request::SetXattr { .. }
+                | Request::DeviceAdd { .. }
+                | Request::UserInvite { .. }
+                | Request::GroupCreate { .. }
+                | Request::GroupAddMember { .. }
+        );
+        if adds && !self.store.accepts_additions() {
+            return Err(MdsError::refused(ErrorCode::NoSpace, FULL_SUBJECT));
+        }
+        Ok(())
     }
 
     /// Who asks. A request in a session that is over is written down; its connection ends with it.
@@ -392,7 +415,7 @@ impl Mds {
     ) -> Result<(Layout, Placed)> {
         let choice = pool
             .place(size_hint, inode.0, self.config.width_max)
-            .map_err(|_| MdsError::refused(ErrorCode::NoSpace, subject))?;
+            .map_err(|_| MdsError::refused(ErrorCode::NoSpace, format!("on any device, for {subject}")))?;
         let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
         let left_out = self.devices.figures().3.saturating_sub(considered);
         let Choice { shape, bound, chosen } = choice;

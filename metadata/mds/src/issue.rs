@@ -190,7 +190,7 @@ const fn may(bits: u16, permission: Permissions) -> bool {
 }
 
 fn log_failed(error: io::Error) -> MdsError {
-    MdsError::Store(MetaError::Failed(Box::new(error)))
+    MdsError::Store(MetaError::of_medium(error))
 }
 
 /// What a request that was refused wanted.

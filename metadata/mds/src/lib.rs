@@ -58,7 +58,7 @@ pub use check::{CheckJob, Compared, Window, check_failure};
 pub use config::Config;
 pub use connection::{Answered, Asked, Connection, Output};
 pub use counters::Counters;
-pub use devices::{DeviceAddress, Purpose, security_method};
+pub use devices::{DeviceAddress, Purpose, SharedSpace, security_method};
 pub use directory::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryRoles, Found};
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};

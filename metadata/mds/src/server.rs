@@ -21,7 +21,7 @@ use crate::audit::{AuditSink, NoAudit};
 use crate::check::Checks;
 use crate::config::Config;
 use crate::counters::{Counters, add};
-use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
+use crate::devices::{self, DeviceAddress, DeviceTable, Purpose, SharedSpace};
 use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
@@ -634,6 +634,11 @@ impl Mds {
     /// leader's to change.
     pub fn device_measured(&self, id: DeviceId, total: u64, used: u64) {
         self.devices.set_capacity(id, total, used);
+    }
+
+    /// Notes what a device may take of a file system that other devices may use, too: see [`SharedSpace`].
+    pub fn device_shares(&self, id: DeviceId, shared: Option<SharedSpace>) {
+        self.devices.set_shared(id, shared);
     }
 
     /// A device told its figures; one that was thought unreachable is in use again.

@@ -115,6 +115,10 @@ impl MetaStore for SharedStore {
         self.inner.settle()
     }
 
+    fn accepts_additions(&self) -> bool {
+        self.inner.accepts_additions()
+    }
+
     fn wait_for_medium(&self) -> std::result::Result<(), MetaError> {
         self.inner.wait_for_medium()
     }

@@ -54,9 +54,25 @@ pub enum MetaError {
     /// The server behind the store cannot be reached, or does not answer. Nothing was done: ask again later.
     #[error("the metadata store is away")]
     Away(#[source] Box<dyn Error + Send + Sync>),
+    /// The disk of the store is full. Nothing was done: reads, removals and revocations go on.
+    #[error("the disk of the metadata store is full")]
+    Full(#[source] Box<dyn Error + Send + Sync>),
     /// The medium or the server behind the store failed.
     #[error("metadata store failed")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl MetaError {
+    /// An error of the medium of the store.
+    #[must_use]
+    pub fn of_medium(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::Full(Box::new(error))
+            }
+            _ => Self::Failed(Box::new(error)),
+        }
+    }
 }
 
 /// One state of the store.
@@ -127,6 +143,12 @@ pub trait MetaStore: Send + Sync {
     /// `Failed`, `Poisoned`.
     fn settle(&self) -> Result<(), MetaError> {
         Ok(())
+    }
+
+    /// Whether changes that add something are accepted. `false` while the disk of the store is short of space: what is left
+    /// is for removals, revocations and sessions.
+    fn accepts_additions(&self) -> bool {
+        true
     }
 
     /// Returns when everything is durable that may have been seen until now and whose maker waits for `commit`. Whoever

@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::pin::Pin;
 
 use bytes::Bytes;
-use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, StepOutcome};
+use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, SharedSpace, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
 use sealstone_seal::Credential;
@@ -17,6 +17,8 @@ pub struct Capacity {
     pub total: u64,
     /// Bytes in use.
     pub used: u64,
+    /// What it may take of a file system that others use, too.
+    pub shared: Option<SharedSpace>,
 }
 
 /// Why a device did not do it.

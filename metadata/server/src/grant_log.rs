@@ -5,7 +5,8 @@
 //! say.
 //! Contract: when `append` returns the record is with the kernel: the death of the process loses nothing. A record that
 //! is torn or rotten ends the segment that it is in; reading goes on with the next one, and a start never appends behind
-//! one: each begins a segment of its own.
+//! one: each begins a segment of its own. Each segment has its space before it is written to; on a full disk the oldest
+//! segments go early, and `known_since_ms` says so.
 //! Format: a segment is `OSDGL001`, time of its first record (8 bytes), then records `length 4 | CRC32C 4 | bytes`,
 //! numbers big-endian; docs/standards/mds.md §8.6.
 
@@ -21,11 +22,17 @@ use sealstone_mds::{GrantLog, Stream};
 pub(crate) const FOLDER: &str = "issued";
 /// Says in which life of the machine the log was last opened.
 const BOOT_FILE: &str = "boot-id";
+/// Longest content of that file, bytes.
+const BOOT_BYTES_MAX: u64 = 256;
 const MAGIC: &[u8; 8] = b"OSDGL001";
 const HEAD_BYTES: u64 = 16;
 const RECORD_HEAD_BYTES: usize = 8;
 /// Bytes of a record at most; the largest, with 64 objects and the longest path, has some 5600.
 const RECORD_MAX: usize = 16 * 1024;
+/// Bytes of a new segment that have space before the first record is written: what a full disk leaves to records.
+const RESERVED_BYTES: u64 = 4 << 20;
+/// Space is taken in pieces of so many bytes.
+const PIECE_BYTES: u64 = 1 << 20;
 /// Names of the two streams' files.
 const NAMES: [&str; 2] = ["given", "refused"];
 
@@ -58,6 +65,8 @@ struct Log {
     segments: Vec<Segment>,
     /// The one that is appended to, and its length.
     open: Option<(File, u64)>,
+    /// Bytes of it that have space.
+    backed: u64,
     /// Full ones that are not on the medium yet.
     closed: Vec<File>,
     unsynced: bool,
@@ -78,17 +87,13 @@ impl FileGrantLog {
     pub(crate) fn open(data: &Path, sizes: GrantLogSizes, boot: Option<&str>) -> io::Result<Self> {
         let folder = data.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let last = match fs::read_to_string(folder.join(BOOT_FILE)) {
-            Ok(last) => Some(last),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        let is_whole = boot.is_some() && last.as_deref().map(str::trim) == boot.map(str::trim);
+        let last = sealstone_slots::read(&folder.join(BOOT_FILE), BOOT_BYTES_MAX)?;
+        let last = last.as_ref().and_then(|last| std::str::from_utf8(last).ok());
+        let is_whole = boot.is_some() && last.map(str::trim) == boot.map(str::trim);
         let logs = [Self::load(&folder, Stream::Given)?, Self::load(&folder, Stream::Refused)?];
         let this = Self { folder, sizes, logs, is_whole };
         if let Some(boot) = boot.filter(|_| !is_whole) {
-            crate::files::write(&this.folder.join(BOOT_FILE), boot.as_bytes(), 0o600)
-                .map_err(io::Error::other)?;
+            sealstone_slots::write(&this.folder.join(BOOT_FILE), boot.as_bytes())?;
         }
         Ok(this)
     }
@@ -107,7 +112,10 @@ impl FileGrantLog {
             };
             let mut head = [0; HEAD_BYTES as usize];
             let first_ms = match File::open(entry.path())?.read_exact(&mut head) {
-                Ok(()) if head.starts_with(MAGIC) => u64::from_be_bytes(last_eight(&head)),
+                Ok(()) if head.starts_with(MAGIC) => {
+                    release_slack(&entry.path());
+                    u64::from_be_bytes(last_eight(&head))
+                }
                 // Begun when the power went: nothing is in it.
                 Ok(()) | Err(_) => {
                     fs::remove_file(entry.path())?;
@@ -118,7 +126,7 @@ impl FileGrantLog {
         }
         segments.sort_by_key(|segment| segment.number);
         let next = segments.last().map_or(1, |last| last.number.saturating_add(1));
-        Ok(Mutex::new(Log { segments, open: None, closed: Vec::new(), unsynced: false, next }))
+        Ok(Mutex::new(Log { segments, open: None, backed: 0, closed: Vec::new(), unsynced: false, next }))
     }
 
     fn path(&self, stream: Stream, number: u32) -> PathBuf {
@@ -135,7 +143,12 @@ impl FileGrantLog {
     /// Begins a segment; the oldest goes if there are too many.
     fn begin(&self, log: &mut Log, stream: Stream, time_ms: u64) -> io::Result<()> {
         // Not while others wait for the log: `sync` does it.
-        log.closed.extend(log.open.take().map(|(file, _)| file));
+        if let Some((file, length)) = log.open.take() {
+            if let Err(error) = file.set_len(length) {
+                tracing::debug!(%error, "space of a full segment was not given back");
+            }
+            log.closed.push(file);
+        }
         while log.segments.len() >= self.segments_max(stream).max(1) {
             let oldest = log.segments.remove(0);
             match fs::remove_file(self.path(stream, oldest.number)) {
@@ -146,6 +159,28 @@ impl FileGrantLog {
         let number = log.next;
         let path = self.path(stream, number);
         let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        log.backed = 0;
+        while log.backed < RESERVED_BYTES.min(self.sizes.segment.max(PIECE_BYTES)) {
+            match back(&file, log.backed) {
+                Ok(()) => log.backed += PIECE_BYTES,
+                Err(error) if !is_full(&error) => return Err(error),
+                Err(_) if log.backed > 0 => break,
+                Err(error) => {
+                    let oldest = (!log.segments.is_empty()).then(|| log.segments.remove(0));
+                    let Some(oldest) = oldest else {
+                        let _ = fs::remove_file(self.path(stream, number));
+                        return Err(error);
+                    };
+                    tracing::warn!(
+                        segment = oldest.number,
+                        "the disk of the metadata server is full: the oldest record of credentials is removed early"
+                    );
+                    // An open file keeps its space.
+                    log.closed.drain(..).try_for_each(|file| file.sync_data())?;
+                    fs::remove_file(self.path(stream, oldest.number))?;
+                }
+            }
+        }
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&time_ms.to_be_bytes());
         file.write_all(&head)?;
@@ -155,6 +190,29 @@ impl FileGrantLog {
         log.open = Some((file, HEAD_BYTES));
         Ok(())
     }
+}
+
+/// Gives space to the next piece of a segment; where the file system cannot, a write finds out.
+fn back(file: &File, from: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, from, PIECE_BYTES) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives the space behind the end of a segment back: no later start appends to it.
+fn release_slack(path: &Path) {
+    let release = || {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(file.metadata()?.len())
+    };
+    if let Err(error) = release() {
+        tracing::debug!(%error, path = %path.display(), "space of a segment was not given back");
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The number in a segment's name.
@@ -205,6 +263,15 @@ impl GrantLog for FileGrantLog {
         let full = |length: u64| length + frame.len() as u64 > self.sizes.segment && length > HEAD_BYTES;
         if log.open.as_ref().is_none_or(|(_, length)| full(*length)) {
             self.begin(log, stream, time_ms)?;
+        }
+        if let Some((file, length)) = &log.open
+            && length + frame.len() as u64 > log.backed
+        {
+            match back(file, log.backed) {
+                Ok(()) => log.backed += PIECE_BYTES,
+                Err(error) if is_full(&error) => self.begin(log, stream, time_ms)?,
+                Err(error) => return Err(error),
+            }
         }
         let Some((file, length)) = &mut log.open else {
             return Err(io::ErrorKind::NotFound.into());

@@ -274,6 +274,7 @@ impl Housekeeper {
     async fn measure(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         let credential = self.credential(device.id, Purpose::ReadCapacity)?;
         let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
+        self.mds.device_shares(device.id, capacity.shared);
         if !self.leads() {
             self.mds.device_measured(device.id, capacity.total, capacity.used);
             return Ok(());

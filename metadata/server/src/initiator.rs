@@ -12,7 +12,8 @@ use sealstone_initiator::{
     SystemEnvironment, TargetUrl, TcpDial, TlsError,
 };
 use sealstone_mds::{
-    DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome, object_attribute, partition_attributes,
+    DeviceAddress, KeyAction, KeyStep, RetagItem, SharedSpace, StepOutcome, object_attribute,
+    partition_attributes,
 };
 use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
@@ -32,6 +33,8 @@ const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 
 /// Extents that are read at once, holes among them.
 const EXTENTS: usize = 4096;
+/// What a device may take of a file system that others use, too: of the root, a page of ours.
+const SHARED_SPACE: AttributeId = AttributeId::new(0x9000_F007, 1);
 
 /// Room for two identifiers of 7 bytes with their heads.
 const IDENTIFIERS_ROOM: usize = 256;
@@ -217,7 +220,7 @@ impl Devices for InitiatorDevices {
         credential: Credential,
     ) -> DeviceFuture<'a, Capacity> {
         Box::pin(async move {
-            let ids = vec![OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY];
+            let ids = vec![OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY, SHARED_SPACE];
             let values = self
                 .session(device)?
                 .attributes(&bearer(&credential)?, ObjectId::ROOT, ids)
@@ -230,7 +233,10 @@ impl Devices for InitiatorDevices {
             }
             let figure = |id| Some(u64::from_be_bytes(value(id)?.try_into().ok()?));
             match (figure(TOTAL_CAPACITY), figure(USED_CAPACITY)) {
-                (Some(total), Some(used)) => Ok(Capacity { total, used }),
+                (Some(total), Some(used)) => {
+                    let shared = value(SHARED_SPACE).and_then(SharedSpace::parse);
+                    Ok(Capacity { total, used, shared })
+                }
                 _ => Err(DeviceError::Refused("it does not tell its capacity".to_owned())),
             }
         })

@@ -185,12 +185,13 @@ impl Keystore {
         if !path.exists() {
             return Ok(None);
         }
-        let sealed = files::read_secret(&path)?;
+        let file = files::read_secret(&path)?;
+        let sealed = sealstone_slots::content(&file).map_err(files::at(&path))?;
         let malformed =
             |source: VaultError| KeystoreError::Malformed { path: path.clone(), source: source.into() };
-        let header = vault::header(&sealed).map_err(malformed)?;
+        let header = vault::header(sealed).map_err(malformed)?;
         let (secret, wrong) = secret_for(&path, &header, unlock, Some(folder.join(KEYSTORE_KEY_FILE)))?;
-        let opened = match vault::open_as(&secret, &sealed) {
+        let opened = match vault::open_as(&secret, sealed) {
             Ok(opened) => opened,
             Err(VaultError::Tag) => return Err(wrong),
             Err(other) => return Err(malformed(other)),
@@ -210,7 +211,11 @@ impl Keystore {
     ) -> Result<(), KeystoreError> {
         let generation = self.id.generation + 1;
         let sealed = seal_content(&self.content(), protection, generation, folder, rng)?;
-        files::write(&folder.join(KEYSTORE_FILE), &sealed, 0o600)?;
+        // In place, so that it can be resealed on a full disk; twice, so that neither slot opens with the old secret.
+        let path = folder.join(KEYSTORE_FILE);
+        for _ in 0..2 {
+            sealstone_slots::write(&path, &sealed).map_err(files::at(&path))?;
+        }
         self.id.generation = generation;
         Ok(())
     }
@@ -429,7 +434,8 @@ mod tests {
         let folder = folder.path();
         made(folder, &Protection::Passphrase(passphrase("correct horse battery")));
         let path = folder.join(KEYSTORE_FILE);
-        let sealed = std::fs::read(&path).unwrap();
+        let file = std::fs::read(&path).unwrap();
+        let sealed = sealstone_slots::content(&file).unwrap().to_vec();
         let unlock = Unlock { passphrase: Some(passphrase("correct horse battery")), ..Unlock::default() };
         let asks = |at: usize, value: u8| {
             let mut changed = sealed.clone();

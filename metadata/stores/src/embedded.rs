@@ -7,6 +7,7 @@
 //! the file and the journal together; a store that was closed is the file alone.
 //! Truth: redb 4 file format; docs/standards/mds.md §8; docs/adr/0049-a-journal-before-the-file.md.
 
+mod file;
 mod journal;
 mod layer;
 mod merge;
@@ -31,6 +32,7 @@ use redb::{
 };
 use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction, check_limits};
 
+use file::{FileSpace, StoreFile};
 use journal::{Journal, Medium};
 use layer::Layer;
 use merge::{Merge, Streamed};
@@ -58,6 +60,16 @@ const APPLY_AT: u64 = 8 << 20;
 const JOURNAL_MAX: u64 = 64 << 20;
 /// Bytes that are free on the medium before that begins, and four times what the journal has.
 const APPLY_ROOM: u64 = 16 << 20;
+/// Bytes that are free on the medium before changes are accepted that add something.
+const ADDITION_ROOM: u64 = 8 << 20;
+/// Bytes of a journal's file from which on its changes are brought into the store's file while the medium is short.
+const APPLY_AT_SHORT: u64 = 1 << 20;
+/// Bytes of it at which writers wait until that is done while the medium is short: half of what it has reserved.
+const JOURNAL_MAX_SHORT: u64 = journal::RESERVED / 2;
+/// Keys that are brought into the file with one commit of the engine while the medium is short,
+const CHUNK_KEYS: usize = 128;
+/// and bytes that have space behind the file's last page before each of them: five pages of 4 KiB for a key.
+const CHUNK_ROOM: u64 = 4 << 20;
 /// How often who waits for that looks whether the store still works.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a change in the journal besides key and value, and of a record besides its changes, at most.
@@ -117,8 +129,8 @@ type Base = ReadOnlyTable<&'static [u8], &'static [u8]>;
 /// What can be seen.
 struct State {
     base: Arc<Base>,
-    /// Changes that are being brought into the file.
-    frozen: Option<Arc<Layer>>,
+    /// Changes that are being brought into the file, with the number of the last commit among them.
+    frozen: Option<(Arc<Layer>, u64)>,
     /// Those after them.
     active: Arc<Layer>,
     /// Commits so far.
@@ -140,6 +152,8 @@ struct Core {
     journal: Option<Journal>,
     /// Where the file is, if it is one of this machine's.
     folder: Option<PathBuf>,
+    /// What space it has.
+    space: Option<Arc<FileSpace>>,
     poisoned: AtomicBool,
     /// Whoever writes has it.
     turn: Mutex<()>,
@@ -158,7 +172,6 @@ struct Core {
 pub struct EmbeddedMeta {
     core: Arc<Core>,
     keeper: Option<JoinHandle<()>>,
-    path: PathBuf,
 }
 
 impl EmbeddedMeta {
@@ -183,7 +196,9 @@ impl EmbeddedMeta {
     fn start(path: &Path, journaled: bool) -> Result<Self, OpenError> {
         let io = |source| OpenError::Io { path: path.to_owned(), source };
         let file = open_private(path)?;
-        let database = builder().create_file(file).map_err(|error| match error {
+        let (backend, space) =
+            StoreFile::open(file).map_err(io)?.ok_or_else(|| OpenError::InUse(path.to_owned()))?;
+        let database = builder().create_with_backend(backend).map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
             DatabaseError::UpgradeRequired(found) => {
                 OpenError::Version { path: path.to_owned(), found: u64::from(found) }
@@ -203,23 +218,28 @@ impl EmbeddedMeta {
         }
         let left = if marks.format == FORMAT_JOURNAL { Some(read_journal(path)?) } else { None };
         let media = if journaled {
-            if left.is_none() {
-                // Files of that name are another store's.
-                journal::remove_files(path).map_err(io)?;
-            }
+            // Where the store was closed, what is in files of that name does not count.
             let files = journal::open_files(path).map_err(io)?;
             Some(files.map(|file| Box::new(file) as Box<dyn Medium>))
         } else {
             None
         };
-        let mut core = Core::begin(database, marks, left.as_ref(), media).map_err(trouble)?;
-        core.folder = Some(journal::folder_of(path).to_owned());
+        let folder = journal::folder_of(path).to_owned();
+        // Of what a crash left, no more than the medium surely has room for at once.
+        let bytes: usize = left.iter().flatten().map(Vec::len).sum();
+        let keys_max = if free_of(&folder).is_none_or(|free| free >= APPLY_ROOM + 4 * bytes as u64) {
+            usize::MAX
+        } else {
+            CHUNK_KEYS
+        };
+        let mut core = Core::begin(database, marks, left.as_ref(), media, keys_max).map_err(trouble)?;
+        (core.folder, core.space) = (Some(folder), Some(space));
         let core = Arc::new(core);
         if !journaled {
             journal::remove_files(path).map_err(io)?;
         }
         let keeper = journaled.then(|| core.clone().keep()).transpose().map_err(io)?;
-        Ok(Self { core, keeper, path: path.to_owned() })
+        Ok(Self { core, keeper })
     }
 
     /// Gives a store that nobody has open another name, with its journal if it has one.
@@ -246,7 +266,8 @@ impl EmbeddedMeta {
         let tx = self.core.database.begin_write()?;
         tx.open_table(MARKER)?.insert(FORMAT, FORMAT_VERSION)?;
         tx.commit()?;
-        Ok(journal::remove_files(&self.path)?)
+        // The journal's files stay, with their space: the next start may find the disk full.
+        Ok(())
     }
 }
 
@@ -254,7 +275,7 @@ impl Drop for EmbeddedMeta {
     fn drop(&mut self) {
         // What could not be brought into the file is in the journal, which the next start reads.
         if let Err(error) = self.close() {
-            tracing::error!(path = %self.path.display(), error, "the metadata store needs its journal at the next start");
+            tracing::error!(error, "the metadata store needs its journal at the next start");
         }
     }
 }
@@ -341,6 +362,16 @@ fn open_private(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
+fn full() -> MetaError {
+    MetaError::of_medium(io::ErrorKind::StorageFull.into())
+}
+
+/// Bytes that are free on the file system of a folder.
+fn free_of(folder: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(folder).ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 fn failed(error: impl Into<redb::Error>) -> MetaError {
     MetaError::Failed(Box::new(error.into()))
 }
@@ -352,6 +383,7 @@ impl Core {
         marks: Marks,
         left: Option<&[Vec<u8>; 2]>,
         media: Option<[Box<dyn Medium>; 2]>,
+        keys_max: usize,
     ) -> Result<Self, Trouble> {
         let records = match left {
             Some(left) => journal::replay(left, marks.epoch, marks.applied)
@@ -363,12 +395,21 @@ impl Core {
         let mut epoch = [0; 8];
         getrandom::fill(&mut epoch).map_err(|error| Trouble::Io(io::Error::other(error.to_string())))?;
         let epoch = u64::from_be_bytes(epoch);
+        // Whatever a crash leaves of the chunks, all records are there to be brought in again.
+        let mut changes = records.into_iter().flat_map(|record| record.changes).peekable();
+        while changes.peek().is_some() {
+            let tx = database.begin_write()?;
+            {
+                let mut table = tx.open_table(DATA)?;
+                for (key, change) in changes.by_ref().take(keys_max) {
+                    change_in(&mut table, &key, change.as_deref())?;
+                }
+            }
+            tx.commit()?;
+        }
         let tx = database.begin_write()?;
         {
-            let mut table = tx.open_table(DATA)?;
-            for (key, change) in records.into_iter().flat_map(|record| record.changes) {
-                change_in(&mut table, &key, change.as_deref())?;
-            }
+            tx.open_table(DATA)?;
             let mut marker = tx.open_table(MARKER)?;
             marker.insert(FORMAT, FORMAT_VERSION)?;
             marker.insert(EPOCH, epoch)?;
@@ -388,6 +429,7 @@ impl Core {
             database,
             journal,
             folder: None,
+            space: None,
             poisoned: AtomicBool::new(false),
             turn: Mutex::default(),
             state: Mutex::new(State { base, frozen: None, active, number, views: BTreeMap::new() }),
@@ -420,7 +462,8 @@ impl Core {
         let mut state = self.state.lock();
         let number = state.number;
         *state.views.entry(number).or_default() += 1;
-        let layers = [Some(state.active.clone()), state.frozen.clone()];
+        let frozen = state.frozen.as_ref().map(|(layer, _)| layer.clone());
+        let layers = [Some(state.active.clone()), frozen];
         View { core: self, base: state.base.clone(), layers, number }
     }
 
@@ -435,14 +478,15 @@ impl Core {
     /// Waits while there is more in memory than is good.
     fn wait_for_room(&self) -> Result<(), MetaError> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        if journal.used() < JOURNAL_MAX {
+        if journal.used() < JOURNAL_MAX_SHORT {
             return Ok(());
         }
+        let most = || if self.accepts_additions() { JOURNAL_MAX } else { JOURNAL_MAX_SHORT };
         let mut wish = self.wish.lock();
-        while journal.used() >= JOURNAL_MAX {
+        while journal.used() >= most() {
             self.check()?;
-            if !self.has_room(journal) {
-                return Err(MetaError::Failed(Box::new(io::Error::from(io::ErrorKind::StorageFull))));
+            if !self.has_room(journal) && !self.has_room_for_chunk() {
+                return Err(full());
             }
             wish.apply = true;
             self.wished.notify_all();
@@ -465,7 +509,8 @@ impl Core {
         state.active.put(changes, number, oldest);
         state.number = number;
         drop(state);
-        if journal.used() >= APPLY_AT {
+        let used = journal.used();
+        if used >= APPLY_AT || (used >= APPLY_AT_SHORT && !self.accepts_additions()) {
             self.wish.lock().apply = true;
             self.wished.notify_all();
         }
@@ -493,42 +538,93 @@ impl Core {
 
     /// Is there room on the medium for what the journal has? The engine does not get over a medium that is full.
     fn has_room(&self, journal: &Journal) -> bool {
-        let free = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
-        free.is_none_or(|free| free.f_bavail.saturating_mul(free.f_frsize) >= APPLY_ROOM + 4 * journal.used())
+        self.free().is_none_or(|free| free >= APPLY_ROOM + 4 * journal.used())
+    }
+
+    /// Is there space behind the last page of the file for a commit of a few keys?
+    fn has_room_for_chunk(&self) -> bool {
+        self.space.as_ref().is_some_and(|space| space.headroom() >= CHUNK_ROOM)
+    }
+
+    /// Bytes that are free on the medium; `None` where that is not known.
+    fn free(&self) -> Option<u64> {
+        self.folder.as_deref().and_then(free_of)
+    }
+
+    /// Is there space for changes that add something?
+    fn accepts_additions(&self) -> bool {
+        self.free().is_none_or(|free| free >= ADDITION_ROOM)
     }
 
     /// Brings everything committed so far into the file; puts that off while the medium is full.
     fn apply(&self) -> Result<(), MetaError> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        if !self.has_room(journal) {
-            return Err(MetaError::Failed(Box::new(io::Error::from(io::ErrorKind::StorageFull))));
+        let keys_max = if self.has_room(journal) { usize::MAX } else { CHUNK_KEYS };
+        if keys_max != usize::MAX && !self.has_room_for_chunk() {
+            return Err(full());
         }
-        let (frozen, number) = {
-            let _turn = self.turn.lock();
-            if self.state.lock().active.is_empty() {
-                return self.check();
+        let begun = self.state.lock().frozen.clone();
+        let (frozen, number) = match begun {
+            // The disk was full before all of them were in the file.
+            Some(begun) => begun,
+            None => {
+                let _turn = self.turn.lock();
+                if self.state.lock().active.is_empty() {
+                    return self.check();
+                }
+                self.surely(|| journal.switch())?;
+                let mut state = self.state.lock();
+                let frozen = std::mem::take(&mut state.active);
+                let number = state.number;
+                state.frozen = Some((frozen.clone(), number));
+                (frozen, number)
             }
-            self.surely(|| journal.switch())?;
-            let mut state = self.state.lock();
-            let frozen = std::mem::take(&mut state.active);
-            state.frozen = Some(frozen.clone());
-            (frozen, state.number)
         };
+        let mut chunk = Vec::new();
+        frozen.each(|key, change| {
+            chunk.push((key.to_vec(), change.clone()));
+            if chunk.len() < keys_max { Ok(()) } else { self.apply_chunk(std::mem::take(&mut chunk), None) }
+        })?;
+        self.apply_chunk(chunk, Some(number))?;
+        if let Some(space) = &self.space {
+            space.extend();
+        }
+        self.applied.notify_all();
+        Ok(())
+    }
+
+    /// Brings some changes into the file with one commit; with `last` they are the last ones up to that number. Views see
+    /// them in the layer above until then, so that the file may have a part of them.
+    fn apply_chunk(
+        &self,
+        chunk: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+        last: Option<u64>,
+    ) -> Result<(), MetaError> {
+        let is_whole = self.journal.as_ref().is_none_or(|journal| self.has_room(journal));
+        if !is_whole && !self.has_room_for_chunk() {
+            return Err(full());
+        }
         self.surely(|| {
             let tx = self.database.begin_write()?;
             {
                 let mut table = tx.open_table(DATA)?;
-                frozen.each(|key, change| change_in(&mut table, key, change.as_deref()))?;
-                tx.open_table(MARKER)?.insert(APPLIED, number)?;
+                for (key, change) in &chunk {
+                    change_in(&mut table, key, change.as_deref())?;
+                }
+                if let Some(number) = last {
+                    tx.open_table(MARKER)?.insert(APPLIED, number)?;
+                }
             }
             tx.commit()?;
+            // With the old one the pages come free that this commit replaced.
             let base = Arc::new(base(&self.database)?);
             let mut state = self.state.lock();
-            (state.base, state.frozen) = (base, None);
+            state.base = base;
+            if last.is_some() {
+                state.frozen = None;
+            }
             Ok::<_, redb::Error>(())
-        })?;
-        self.applied.notify_all();
-        Ok(())
+        })
     }
 
     /// Begins the thread that brings changes into the file.
@@ -631,6 +727,10 @@ impl MetaStore for EmbeddedMeta {
     fn settle(&self) -> Result<(), MetaError> {
         let number = self.core.state.lock().number;
         self.core.wait_for(number)
+    }
+
+    fn accepts_additions(&self) -> bool {
+        self.core.accepts_additions()
     }
 
     fn wait_for_medium(&self) -> Result<(), MetaError> {
@@ -740,7 +840,7 @@ impl Changes<'_> {
         };
         // A medium that is full refuses here, and nothing has happened.
         let bytes = changes.iter().map(bytes).sum::<u64>() + RECORD_BYTES;
-        journal.reserve(bytes).map_err(|error| MetaError::Failed(Box::new(error)))?;
+        journal.reserve(bytes).map_err(MetaError::of_medium)?;
         let number = core.publish(journal, changes, waits);
         drop(turn);
         if waits { core.wait_for(number) } else { Ok(()) }

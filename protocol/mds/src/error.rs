@@ -113,7 +113,7 @@ impl ErrorCode {
             Self::NotADirectory => "not a directory",
             Self::IsADirectory => "is a directory",
             Self::Denied => "access denied",
-            Self::NoSpace => "no space left on any device",
+            Self::NoSpace => "no space left",
             Self::InvalidName => "name is not allowed",
             Self::Stale => "the file was replaced or removed meanwhile",
             Self::Busy => "the server is busy",

@@ -184,6 +184,10 @@ impl MetaStore for SealedStore {
         self.inner.settle()
     }
 
+    fn accepts_additions(&self) -> bool {
+        self.inner.accepts_additions()
+    }
+
     fn wait_for_medium(&self) -> Result<(), MetaError> {
         self.inner.wait_for_medium()
     }

@@ -111,7 +111,7 @@ impl Devices for FakeDevices {
     ) -> DeviceFuture<'a, Capacity> {
         Box::pin(async move {
             self.answer(device, &credential, Permissions::GET_ATTR)?;
-            Ok(Capacity { total: 1 << 30, used: 1 << 20 })
+            Ok(Capacity { total: 1 << 30, used: 1 << 20, shared: None })
         })
     }
 

@@ -67,11 +67,22 @@ pub(super) fn paths(store: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Opens or makes them, and sees to it that they stay.
+/// Bytes of each file that have space from the start: as much as removals, revocations and sessions need between two
+/// commits of the store's file while the disk is full.
+pub(super) const RESERVED: u64 = 4 << 20;
+
+/// Opens or makes them, with space for [`RESERVED`] bytes if the disk has it, and sees to it that they stay.
 pub(super) fn open_files(store: &Path) -> io::Result<[File; 2]> {
     let open = |path: &PathBuf| {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVED) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+            // What is there may do: a write finds out.
+            Err(error) => {
+                tracing::warn!(%error, "no space could be reserved for the journal of the metadata store")
+            }
+        }
         file.sync_all()?;
         Ok::<_, io::Error>(file)
     };

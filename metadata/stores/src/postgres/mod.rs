@@ -225,6 +225,7 @@ fn failed(error: Cause) -> MetaError {
         {
             MetaError::Conflict
         }
+        Some(code) if *code == SqlState::DISK_FULL => MetaError::Full(error),
         _ => MetaError::Failed(error),
     }
 }

@@ -87,8 +87,8 @@ impl Disk {
         } else {
             None
         };
-        let core = Core::begin(database, marks, left.as_ref(), Some(media))?;
-        Ok(EmbeddedMeta { core: Arc::new(core), keeper: None, path: "".into() })
+        let core = Core::begin(database, marks, left.as_ref(), Some(media), usize::MAX)?;
+        Ok(EmbeddedMeta { core: Arc::new(core), keeper: None })
     }
 
     fn file(&self, name: &'static str) -> SimFile {
