@@ -238,6 +238,7 @@ pub(crate) enum Osd {
     #[command(after_help = "\
 Example:
   sealstone osd init --data /srv/osd1 --capacity 1T --name osd1 --key-out osd1.key
+  sealstone osd init --data /srv/osd3 --capacity 500G --preallocate
   sealstone osd init --data /srv/osd2 --device /dev/disk/by-id/nvme-example
 The key file is what `sealstone mds add-osd` wants; guard it, and delete it once the device is added.")]
     Init {
@@ -247,6 +248,9 @@ The key file is what `sealstone mds add-osd` wants; guard it, and delete it once
         /// Capacity; the files are sparse. With --device all that the device can take, if left out.
         #[arg(long, value_parser = parse_size, value_name = "SIZE", required_unless_present = "device")]
         capacity: Option<u64>,
+        /// Take all space of the files from the file system now: they are not sparse, and nobody else can take it.
+        #[arg(long, conflicts_with = "device")]
+        preallocate: bool,
         /// Keep objects on this block device instead of in files; it must be blank and not in use.
         #[arg(long, value_name = "PATH")]
         device: Option<PathBuf>,

@@ -35,6 +35,14 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
     written.map_err(at)
 }
 
+/// As [`write`], unless the file has these contents already: then nothing is written, so that a full disk is no matter.
+pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
+    match read_bytes(path) {
+        Ok(found) if **found == *contents => Ok(()),
+        _ => write(path, contents),
+    }
+}
+
 /// Reads a secret; a file that others may read is refused, because it no longer is one.
 pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     read_up_to(path, BYTES_MAX)

@@ -290,7 +290,7 @@ impl MdsDaemon {
             );
             text.push_str(&format!("# pin = \"{authority}\"\n"));
         }
-        secret_file::write(&cluster, text.as_bytes())?;
+        secret_file::write_changed(&cluster, text.as_bytes())?;
         let server = Arc::new(server);
         Ok(Self { address, paper, cluster, pin, time, following, server, audit: audit_state, shutdown })
     }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,10 @@ use sealstone_osd::SecurityMethod;
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{Policy, TimeKey};
 use sealstone_store::disk::Background;
-use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options, survey_device};
+use sealstone_store::{
+    BLOCK, DiskStore, FileMedium, FormatError, ObjectStore, Options, bytes_with_reserve, free_space_of,
+    survey_device,
+};
 use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Tls, TlsMode, Watch};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
@@ -80,12 +83,82 @@ pub(crate) struct Made {
     pub(crate) name: String,
     pub(crate) key: PathBuf,
     pub(crate) pin: Pin,
+    /// What is wrong with its capacity.
+    pub(crate) warning: Option<String>,
+}
+
+/// What a new device promises, beside what its file system can hold.
+struct Promise {
+    /// Bytes that the new device may come to take.
+    wanted: u64,
+    /// Bytes that devices beside it may still come to take.
+    promised: u64,
+    /// Bytes that the file system has free.
+    free: u64,
+}
+
+/// Folders beside a new device's that are looked at for devices, at most.
+const BESIDE_MAX: usize = 1024;
+
+impl Promise {
+    /// Of a device in this folder, which need not exist yet, and the devices in folders beside it.
+    fn of(data: &Path, capacity: u64) -> Outcome<Self> {
+        let absolute = std::path::absolute(data).map_err(|error| Failure::from(error).at(data.display()))?;
+        let place = absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+        let at = |error: std::io::Error| Failure::from(error).at(place.display());
+        let beneath = free_space_of(place).map_err(at)?;
+        let mut promised = 0_u64;
+        let beside = absolute.parent().and_then(|parent| std::fs::read_dir(parent).ok());
+        for entry in beside.into_iter().flatten().flatten().take(BESIDE_MAX) {
+            let folder = entry.path();
+            let store = folder.join("store");
+            let Ok(other) = DataDir::open(&folder) else { continue };
+            // A store on a block device takes nothing of this file system.
+            if free_space_of(&store).is_ok_and(|other| other.id == beneath.id)
+                && !store.join("device").exists()
+            {
+                let whole = bytes_with_reserve(other.identity.capacity);
+                promised = promised.saturating_add(whole.saturating_sub(taken(&store)));
+            }
+        }
+        Ok(Self { wanted: bytes_with_reserve(capacity), promised, free: beneath.free })
+    }
+
+    /// Says that the file system cannot hold all of it.
+    fn warning(&self, data: &Path) -> Option<String> {
+        let all = self.wanted.saturating_add(self.promised);
+        if all <= self.free {
+            return None;
+        }
+        let beside = match self.promised {
+            0 => String::new(),
+            promised => format!(" and devices beside it {} more", human_bytes(promised)),
+        };
+        Some(format!(
+            "warning: {}: the device may take {}{beside}, but the file system has {} free: writes will fail when it is \
+             full; use a smaller --capacity, or free some space (df shows what there really is)",
+            data.display(),
+            human_bytes(self.wanted),
+            human_bytes(self.free),
+        ))
+    }
+}
+
+/// Bytes that the files of a folder take.
+fn taken(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.blocks().saturating_mul(512)).sum()
 }
 
 /// Where a new device keeps its objects.
 pub(crate) enum Place {
     /// In files that hold so many bytes of them.
-    Files(u64),
+    Files {
+        /// How many.
+        capacity: u64,
+        /// Whether the files get all of their space at once.
+        preallocate: bool,
+    },
     /// On a block device: path, bytes (or as many as fit), and whether to overwrite what is there.
     Raw { path: PathBuf, capacity: Option<u64>, force: bool },
 }
@@ -105,8 +178,24 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
     }
     // Before the device is made: afterwards there would be a device whose key nobody was given.
     key_out.map_or(Ok(()), can_be_made)?;
+    let mut warning = None;
+    let mut fills = false;
     let (capacity, raw) = match place {
-        Place::Files(capacity) => (capacity, None),
+        Place::Files { capacity, preallocate } => {
+            fills = preallocate;
+            let promise = Promise::of(data, capacity)?;
+            if preallocate && promise.wanted > promise.free {
+                return Err(Failure::operation(format!(
+                    "{} are wanted and the file system has {} free",
+                    human_bytes(promise.wanted),
+                    human_bytes(promise.free)
+                ))
+                .at(data.display())
+                .hint("use a smaller --capacity, or free some space"));
+            }
+            warning = promise.warning(data);
+            (capacity, None)
+        }
         Place::Raw { path, capacity, force } => {
             let refused = |error| store_hint(error, data).at(path.display());
             let max = survey_device(&path, force).map_err(refused)?;
@@ -122,9 +211,15 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
         master_key: InitialKey(Zeroizing::new(random())),
     };
     let made = boot::init(data, device).map_err(|error| boot_failure(error, data))?;
+    if fills {
+        let full = |error| store_failure(error, data);
+        let medium = FileMedium::open(made.store_path()).map_err(full)?;
+        sealstone_store::preallocate(&medium).map_err(full)?;
+    }
     made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
     let own = identity::open(data, &made.identity.system_id)?;
     Ok(Made {
+        warning,
         pin: own.pin().map_err(Failure::operation)?,
         capacity,
         system_id: made.identity.system_id.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -685,17 +780,20 @@ impl Observed for Watched {
 /// `sealstone osd …`.
 pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome {
     match command {
-        Osd::Init { data, capacity, device, force, name, key_out } => {
+        Osd::Init { data, capacity, preallocate, device, force, name, key_out } => {
             let place = match (device, capacity) {
                 (Some(path), capacity) => Place::Raw { path, capacity, force },
-                (None, Some(capacity)) => Place::Files(capacity),
+                (None, Some(capacity)) => Place::Files { capacity, preallocate },
                 (None, None) => return Err(Failure::usage("a device in files needs --capacity")),
             };
             let made = init(&data, place, name.as_deref(), key_out.as_deref())?;
+            if let Some(warning) = &made.warning {
+                output.remark(warning);
+            }
             let capacity = made.capacity;
             let value = serde_json::json!({
                 "system_id": made.system_id, "name": made.name, "key": made.key, "data": data, "capacity": capacity,
-                "pin": made.pin.to_string(),
+                "pin": made.pin.to_string(), "warning": made.warning,
             });
             output.result(&value, || {
                 format!(

@@ -23,13 +23,14 @@ use tokio::time::{timeout, timeout_at};
 
 use super::audit_log::AuditLog;
 use super::{Shutdown, now_ms, random};
-use crate::config::read_bounded;
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Page;
 use crate::secret_file;
 
 /// What is kept of a clock, in the daemon's folder.
 pub(crate) const CLOCK_FILE: &str = "clock.toml";
+/// Longest content of that file, bytes.
+const CLOCK_BYTES_MAX: u64 = 4096;
 /// How often it is written.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// An answer is waited for so long.
@@ -51,16 +52,17 @@ struct KeptFile {
 }
 
 fn read(path: &Path) -> Outcome<Kept> {
-    if !path.exists() {
-        return Ok(Kept::default());
-    }
     let wrong = |what: String| {
         Failure::operation(what)
             .at(path.display())
             .hint("without this file the clock starts from this machine's; take it away if that is right")
     };
+    let content = sealstone_slots::read(path, CLOCK_BYTES_MAX)
+        .map_err(|error| Failure::from(error).at(path.display()))?;
+    let Some(content) = content else { return Ok(Kept::default()) };
+    let text = std::str::from_utf8(&content).map_err(|error| wrong(error.to_string()))?;
     let KeptFile { told_ms, ahead_ms } =
-        toml::from_str(&read_bounded(path)?).map_err(|error| wrong(error.message().to_owned()))?;
+        toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
     if told_ms > TIME_MAX_MS || ahead_ms.unsigned_abs() > TIME_MAX_MS {
         return Err(wrong("a time that no clock tells".to_owned()));
     }
@@ -129,7 +131,8 @@ impl FollowedClock {
         let Some(Kept { told_ms, ahead_ms }) = kept else { return Ok(()) };
         let text = toml::to_string(&KeptFile { told_ms, ahead_ms }).expect("two numbers serialise");
         let text = format!("# The latest time that this daemon told: it never tells an earlier one.\n{text}");
-        secret_file::write(&self.file, text.as_bytes())
+        sealstone_slots::write(&self.file, text.as_bytes())
+            .map_err(|error| Failure::from(error).at(self.file.display()))
     }
 }
 

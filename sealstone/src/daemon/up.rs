@@ -152,7 +152,8 @@ async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<
     let options = MdsOptions { listen: Some(arguments.listen.clone()), ..MdsOptions::default() };
     let mds = MdsDaemon::start(&data.join(MDS_FOLDER), &options, shutdown.clone()).await;
     let mds = mds.map_err(|failure| failure.at("metadata server"))?;
-    fs::copy(&mds.cluster, data.join(mds::CLUSTER_FILE))?;
+    let cluster = secret_file::read_bytes(&mds.cluster)?;
+    secret_file::write_changed(&data.join(mds::CLUSTER_FILE), &cluster)?;
     let admin_secret = data.join(ADMIN_SECRET_FILE);
     Ok(Running { mds, osds, admin_secret, data })
 }
@@ -186,7 +187,12 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     let mut keys = Vec::new();
     for index in 0..count {
         let name = format!("osd{}", index + 1);
-        let made = osd::init(&data.join(&name), osd::Place::Files(arguments.capacity), Some(&name), None)?;
+        let place = osd::Place::Files { capacity: arguments.capacity, preallocate: false };
+        let made = osd::init(&data.join(&name), place, Some(&name), None)?;
+        // The last one knows of those before it.
+        if let Some(warning) = made.warning.as_ref().filter(|_| index + 1 == count) {
+            output.remark(warning);
+        }
         keys.push(made.key);
         devices.push(Device { name, listen: device_address(&arguments.listen, index)? });
     }
