@@ -15,6 +15,7 @@ mod pair;
 pub mod postgres;
 mod system;
 pub mod tls;
+mod tmpfs;
 mod web;
 
 pub use capture::{Captured, Wiretap};
@@ -23,6 +24,7 @@ pub use initiator::Initiator;
 pub use mounted::{Mounted, Stopper, can_mount};
 pub use pair::Pair;
 pub use system::{System, text};
+pub use tmpfs::{Tmpfs, can_mount_tmpfs, fill};
 pub use web::get;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::{Daemon, Ended, Signal, command, run};
+use crate::{Daemon, Ended, Signal, Tmpfs, command, run};
 
 /// Capacity of each device unless a test says otherwise; files are sparse.
 const CAPACITY: &str = "2G";
@@ -12,11 +12,13 @@ const CAPACITY: &str = "2G";
 /// The processes and their folders.
 #[derive(Debug)]
 pub struct System {
-    folder: TempDir,
     mds: Option<Daemon>,
     mds_address: String,
     mds_flags: Vec<String>,
     osds: Vec<Slot>,
+    /// Unmounted after the processes ended.
+    _disks: Vec<Tmpfs>,
+    folder: TempDir,
 }
 
 #[derive(Debug)]
@@ -45,14 +47,21 @@ impl System {
     #[track_caller]
     #[must_use]
     pub fn start_with_mds(osds: usize, capacity: &str, flags: &[&str], mds_flags: &[&str]) -> Self {
-        Self::start_all(osds, capacity, flags, mds_flags, &[])
+        Self::start_all(osds, capacity, flags, mds_flags, &[], &[])
     }
 
     /// One MDS, whose `init` has these flags too, and `osds` devices.
     #[track_caller]
     #[must_use]
     pub fn start_with_init(osds: usize, init_flags: &[&str]) -> Self {
-        Self::start_all(osds, CAPACITY, &[], &[], init_flags)
+        Self::start_all(osds, CAPACITY, &[], &[], init_flags, &[])
+    }
+
+    /// One MDS and `osds` devices; each of these folders (`mds`, `osd0`, …) is a tmpfs of so many MiB. Takes root.
+    #[track_caller]
+    #[must_use]
+    pub fn start_on_tmpfs(osds: usize, capacity: &str, disks: &[(&str, u32)]) -> Self {
+        Self::start_all(osds, capacity, &[], &[], &[], disks)
     }
 
     #[track_caller]
@@ -62,9 +71,13 @@ impl System {
         flags: &[&str],
         mds_flags: &[&str],
         init_flags: &[&str],
+        disks: &[(&str, u32)],
     ) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
+        let mounted = |(name, size): &(&str, u32)| Tmpfs::mount(&folder.path().join(name), *size);
+        let disks = disks.iter().map(mounted).collect();
         let mut system = Self {
+            _disks: disks,
             folder,
             mds: None,
             mds_address: "127.0.0.1:0".into(),

@@ -1,9 +1,10 @@
-//! A full device says so, goes on reading and removing, and takes objects again after something was removed.
+//! A full device, a full file system beneath one, and a full disk of the metadata server: reads and removals go on, writes
+//! are refused with the disk's name, and space that comes back is used again.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{System, run_with_input, text};
+use sealstone_tests::{Signal, System, can_mount_tmpfs, fill, run, run_with_input, text};
 
 /// Bytes of the device; what the metadata server keeps free of it is 4 MiB.
 const CAPACITY: &str = "64M";
@@ -58,8 +59,8 @@ fn a_full_device_refuses_clearly_and_recovers() {
     assert_eq!(sealstone_tests::get(system.osd(0).field("metrics"), "/healthz").0, 200);
 
     // A restart of both while full changes nothing.
-    assert_eq!(system.end_osd(0, sealstone_tests::Signal::Kill), -1);
-    assert_eq!(system.end_mds(sealstone_tests::Signal::Kill), -1);
+    assert_eq!(system.end_osd(0, Signal::Kill), -1);
+    assert_eq!(system.end_mds(Signal::Kill), -1);
     system.start_mds();
     system.start_osd(0);
     assert!(system.run(&["cat", "/directory/kept"]).ok().stdout == kept);
@@ -81,4 +82,184 @@ fn a_full_device_refuses_clearly_and_recovers() {
     }
     assert!(system.run(&["cat", "/big"]).ok().stdout == big);
     assert_eq!(system.run(&["ls"]).ok().text(), "big\n");
+}
+
+/// MiB of the file system beneath a device that promises more.
+const DISK_MIB: u32 = 96;
+
+fn put(system: &System, name: &str, content: &[u8]) -> sealstone_tests::Ended {
+    run_with_input(system.command(&["put", "-", name]), content)
+}
+
+/// Stores files until one is refused for lack of space; gives how many there are.
+fn fill_with_files(system: &System, prefix: &str, piece: &[u8]) -> usize {
+    for stored in 0..100 {
+        let put = put(system, &format!("/{prefix}{stored}"), piece);
+        if put.code != 0 {
+            put.fails(1).says(&["no space left"]);
+            return stored;
+        }
+    }
+    panic!("more than the file system holds");
+}
+
+/// Waits until a file can be stored again.
+fn put_when_there_is_space(system: &System, name: &str, content: &[u8]) {
+    let start = Instant::now();
+    loop {
+        let put = put(system, name, content);
+        if put.code == 0 {
+            return;
+        }
+        put.fails(1).says(&["no space left"]);
+        assert!(start.elapsed() < ROOM_AGAIN_MAX, "no space {ROOM_AGAIN_MAX:?} after the removal");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn free_by_df(system: &System) -> u64 {
+    let df = system.run(&["--json", "df"]).ok().json();
+    df["total"].as_u64().expect("a number") - df["used"].as_u64().expect("a number")
+}
+
+#[test]
+fn device_on_full_file_system_reads_and_removes() {
+    if !can_mount_tmpfs() {
+        return;
+    }
+    let mut system = System::start_on_tmpfs(1, "1G", &[("osd0", DISK_MIB)]);
+    let disk = u64::from(DISK_MIB) << 20;
+    let piece = content(5, 8 << 20);
+    let start = Instant::now();
+    // Before the first look at the device its capacity is the promised one.
+    while free_by_df(&system) > disk {
+        assert!(start.elapsed() < ROOM_AGAIN_MAX, "df promises more than the file system has");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    for round in 0..3 {
+        let stored = fill_with_files(&system, "piece", &piece);
+        assert!(stored >= 8, "round {round}: only {stored} files of 8 MiB fit into {DISK_MIB} MiB");
+        for index in 0..stored {
+            let read = system.run(&["cat", &format!("/piece{index}")]).ok();
+            assert!(read.stdout == piece, "round {round}: {index} of {stored}");
+        }
+        if round == 1 {
+            assert_eq!(system.end_osd(0, Signal::Kill), -1);
+            system.start_osd(0);
+        }
+        for index in 0..stored {
+            system.run(&["rm", &format!("/piece{index}")]).ok();
+        }
+        put_when_there_is_space(&system, "/again", &content(6, 40 << 20));
+        system.run(&["rm", "/again"]).ok();
+        put_when_there_is_space(&system, "/small", &piece);
+    }
+
+    // Another program takes the rest, to the last byte.
+    let ballast = system.path("osd0").join("ballast");
+    fill(&ballast);
+    assert!(system.run(&["cat", "/small"]).ok().stdout == piece);
+    put(&system, "/large", &content(7, 64 << 20)).fails(1).says(&["no space left"]);
+    assert_eq!(system.end_osd(0, Signal::Kill), -1);
+    system.start_osd(0);
+    assert!(system.run(&["cat", "/small"]).ok().stdout == piece);
+    system.run(&["rm", "/small"]).ok();
+    system.run(&["mds", "keys", "rotate", "working"]).ok();
+    // Without a restart the device takes what the other program gives back.
+    fs::remove_file(&ballast).expect("removed");
+    put_when_there_is_space(&system, "/large", &content(7, 40 << 20));
+    assert!(system.run(&["cat", "/large"]).ok().stdout == content(7, 40 << 20));
+}
+
+#[test]
+fn full_disk_of_metadata_server_refuses_additions_only() {
+    if !can_mount_tmpfs() {
+        return;
+    }
+    let mut system = System::start_on_tmpfs(1, "256M", &[("mds", 96)]);
+    let piece = content(8, 100_000);
+    for index in 0..40 {
+        put(&system, &format!("/file{index}"), &piece).ok();
+    }
+    let ballast = system.path("mds").join("ballast");
+    fill(&ballast);
+    for life in 0..3 {
+        system.run(&["ls"]).ok();
+        system.run(&["df"]).ok();
+        assert!(system.run(&["cat", "/file39"]).ok().stdout == piece);
+        for name in ["/new", "/new/too"] {
+            let refused = system.run(&["mkdir", "-p", name]);
+            refused.fails(1).says(&["no space left", "metadata server"]);
+        }
+        for index in 0..10 {
+            system.run(&["rm", &format!("/file{}", life * 10 + index)]).ok();
+        }
+        // A login is a change of the metadata store.
+        let secret = system.path("mds").join("admin-secret");
+        let cluster = system.cluster();
+        let login = ["login", "admin", "--cluster", text(&cluster), "--password-file", text(&secret)];
+        system.run(&login).ok();
+        let signal = if life == 1 { Signal::Terminate } else { Signal::Kill };
+        system.end_mds(signal);
+        system.start_mds();
+    }
+    let left = system.run(&["ls"]).ok().text();
+    assert_eq!(left.lines().count(), 10, "{left}");
+    fs::remove_file(&ballast).expect("removed");
+    system.run(&["mkdir", "/new"]).ok();
+    put(&system, "/new/file", &piece).ok();
+    assert!(system.run(&["cat", "/new/file"]).ok().stdout == piece);
+}
+
+#[test]
+fn devices_on_one_file_system_share_its_free_space() {
+    if !can_mount_tmpfs() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let disk = sealstone_tests::Tmpfs::mount(&folder.path().join("disk"), 128);
+    let data = folder.path().join("disk/up");
+    let mut command =
+        sealstone_tests::command(&["--json", "up", "--listen", "127.0.0.1:0", "--capacity", "1G"]);
+    command.arg("--data").arg(&data);
+    let up = sealstone_tests::Daemon::start(command);
+    let session = folder.path().join("session");
+    let sealstone = |arguments: &[&str]| {
+        let mut command = sealstone_tests::command(arguments);
+        command.env("SEALSTONE_SESSION", &session).env("SEALSTONE_CLUSTER", data.join("cluster.toml"));
+        command
+    };
+    let secret = data.join("admin-secret");
+    let login = sealstone(&["login", "admin", "--password-file", text(&secret)]).status();
+    assert!(login.expect("it starts").success());
+    let start = Instant::now();
+    loop {
+        let df = run_with_input(sealstone(&["--json", "df"]), b"").ok().json();
+        let free = df["total"].as_u64().expect("a number") - df["used"].as_u64().expect("a number");
+        if free <= 128 << 20 {
+            break;
+        }
+        assert!(start.elapsed() < ROOM_AGAIN_MAX, "df counts the file system more than once: {df}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    drop((up, disk));
+}
+
+#[test]
+fn device_larger_than_its_file_system_is_warned_of() {
+    if !can_mount_tmpfs() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let _disk = sealstone_tests::Tmpfs::mount(&folder.path().join("disk"), 64);
+    let init = |name: &str, more: &[&str]| {
+        let data = folder.path().join("disk").join(name);
+        run(&[&["osd", "init", "--data", text(&data), "--name", name], more].concat())
+    };
+    assert!(!init("fits", &["--capacity", "24M"]).ok().stderr.contains("warning"));
+    let sum = init("sum", &["--capacity", "32M"]).ok();
+    assert!(sum.stderr.contains("warning") && sum.stderr.contains("beside it"), "{}", sum.stderr);
+    assert!(init("large", &["--capacity", "1G"]).ok().stderr.contains("warning"));
+    init("solid", &["--capacity", "1G", "--preallocate"]).fails(1).says(&["--capacity"]);
+    init("half", &["--capacity", "16M", "--preallocate"]).ok();
 }
