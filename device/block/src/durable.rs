@@ -74,9 +74,7 @@ impl Default for UnitOptions {
 
 impl fmt::Debug for UnitOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnitOptions")
-            .field("write_through", &self.write_through)
-            .finish_non_exhaustive()
+        f.debug_struct("UnitOptions").field("write_through", &self.write_through).finish_non_exhaustive()
     }
 }
 
