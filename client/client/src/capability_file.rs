@@ -7,15 +7,14 @@
 //! Format: `OSDCAP01`, fields as in messages of the metadata server, SHA-256 of all before it; docs/standards/mds.md §5.5.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sealstone_mds_protocol::{
     DelegatedFile, DeviceId, DevicePin, FilePath, Name, Reader, SYSTEM_ID_BYTES, Text, Wire, WireError,
     Writer, record,
 };
+use sealstone_private::PrivateError;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
@@ -127,14 +126,13 @@ impl CapabilityFile {
     /// `CapabilityFile` if others may read or write it, or it is damaged; `CapabilityFileIo`.
     pub fn load(path: &Path) -> Result<Self, ClientError> {
         let read = || -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
-            let file = File::open(path)?;
-            let metadata = file.metadata()?;
-            let private = metadata.is_file() && metadata.mode() & 0o077 == 0;
             let mut bytes = Zeroizing::new(Vec::with_capacity(CAPABILITY_FILE_MAX + 1));
-            if private {
-                file.take(CAPABILITY_FILE_MAX as u64 + 1).read_to_end(&mut bytes)?;
-            }
-            Ok((bytes, private))
+            let file = match sealstone_private::open(path) {
+                Err(PrivateError::Mode { .. } | PrivateError::NotAFile) => return Ok((bytes, false)),
+                other => other?,
+            };
+            file.take(CAPABILITY_FILE_MAX as u64 + 1).read_to_end(&mut bytes)?;
+            Ok((bytes, true))
         };
         let (bytes, private) = read().map_err(ClientError::CapabilityFileIo)?;
         if !private {

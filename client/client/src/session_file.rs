@@ -5,12 +5,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use sealstone_login::SessionKeys;
 use sealstone_login::paper::{PAPER_SESSION_BYTES, PaperSession};
 use sealstone_mds_protocol::UserName;
+use sealstone_private::PrivateError;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -85,17 +86,18 @@ impl SavedSession {
     /// # Errors
     /// `SessionFile` if others may read or write it, or it is damaged; `SessionFileIo`.
     pub fn load(path: &Path) -> Result<Option<Self>, ClientError> {
-        let file = match File::open(path) {
+        let file = match sealstone_private::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(ClientError::SessionFileIo(error)),
+            Err(PrivateError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(PrivateError::Mode { .. }) => {
+                return Err(ClientError::SessionFile("others may read or write it; its mode must be 0600"));
+            }
+            Err(PrivateError::NotAFile) => return Err(ClientError::SessionFile("not a session file")),
+            Err(error) => return Err(ClientError::SessionFileIo(error.into())),
         };
         let metadata = file.metadata().map_err(ClientError::SessionFileIo)?;
-        if !metadata.is_file() || metadata.len() > SESSION_FILE_MAX {
+        if metadata.len() > SESSION_FILE_MAX {
             return Err(ClientError::SessionFile("not a session file"));
-        }
-        if metadata.mode() & 0o077 != 0 {
-            return Err(ClientError::SessionFile("others may read or write it; its mode must be 0600"));
         }
         let mut text = Zeroizing::new(String::new());
         file.take(SESSION_FILE_MAX).read_to_string(&mut text).map_err(ClientError::SessionFileIo)?;

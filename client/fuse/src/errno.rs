@@ -51,7 +51,8 @@ const fn of_server(code: ErrorCode) -> Errno {
 fn of_device(error: &OsdError) -> Errno {
     match error {
         OsdError::NoSpace => Errno::NOSPC,
-        OsdError::Busy | OsdError::NotReady(_) => Errno::TIMEDOUT,
+        OsdError::Busy => Errno::TIMEDOUT,
+        error if error.is_about_time() => Errno::TIMEDOUT,
         OsdError::Session(error) if error.is_denied() => Errno::ACCESS,
         OsdError::Session(_) | OsdError::OutcomeUnknown { .. } => Errno::TIMEDOUT,
         error if error.is_denied() => Errno::ACCESS,

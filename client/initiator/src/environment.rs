@@ -3,7 +3,6 @@
 //! Does: name what nonces and expiry need. Does not: measure durations; `tokio::time` does, and can be paused.
 
 use std::cell::RefCell;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Random bytes asked of the system at once: a system call a nonce would cost as much as half its check value.
 const POOL: usize = 1024;
@@ -22,8 +21,7 @@ pub struct SystemEnvironment;
 
 impl Environment for SystemEnvironment {
     fn now_ms(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        crate::machine::now_ms()
     }
 
     fn fill_random(&self, into: &mut [u8]) {

@@ -4,6 +4,8 @@ use core::time::Duration;
 use std::io;
 
 use sealstone_channel::TlsError;
+use sealstone_osd::capability::offset;
+use sealstone_osd::cdb::pointer;
 use sealstone_scsi::{AdditionalSense, SenseKey, Status};
 
 use crate::ProofError;
@@ -101,7 +103,7 @@ impl From<io::Error> for SessionError {
 pub enum OsdError {
     /// The device does not accept the credential for this command: expired, revoked, for something else, or the
     /// device does not say why. A fresh credential may help.
-    #[error("access denied{}", .field.map(|field| format!(" (CDB byte {field})")).unwrap_or_default())]
+    #[error("{}", denied(*.field))]
     AccessDenied {
         /// The CDB byte it objects to; only told to who proved a credential.
         field: Option<u16>,
@@ -133,11 +135,11 @@ pub enum OsdError {
     /// The nonce was used before, even after a new one was tried.
     #[error("nonce not unique")]
     NonceReplayed,
-    /// Our clock and the device's differ, even after we took over the device's.
-    #[error("our clock and the device's are {skew_ms} ms apart")]
+    /// The device's clock is too far from this machine's, or from the metadata server's, to sign for it.
+    #[error("the device's clock differs: {}; check the clocks of the device, the metadata server and this machine", skew(*.skew_ms))]
     ClockSkew {
-        /// Device minus ours, milliseconds, as last known.
-        skew_ms: i64,
+        /// Device minus ours, milliseconds; `None` if the device did not prove what it said.
+        skew_ms: Option<i64>,
     },
     /// The data the device received had another integrity check value than we sent.
     #[error("data was altered on its way to the device")]
@@ -209,6 +211,25 @@ pub enum OsdError {
     },
 }
 
+/// A refusal by the byte of the CDB that the device objects to.
+fn denied(field: Option<u16>) -> String {
+    let Some(field) = field else { return "access denied".to_owned() };
+    match field.checked_sub(pointer::CAPABILITY) {
+        Some(at) if at == offset::EXPIRATION => {
+            format!("the credential has expired by the device's clock (CDB byte {field})")
+        }
+        _ => format!("access denied (CDB byte {field})"),
+    }
+}
+
+fn skew(skew_ms: Option<i64>) -> String {
+    match skew_ms {
+        Some(ms) if ms >= 0 => format!("it is {ms} ms ahead of this machine's"),
+        Some(ms) => format!("it is {} ms behind this machine's", ms.unsigned_abs()),
+        None => "it refused the time of the command".to_owned(),
+    }
+}
+
 fn place(offset: Option<u64>) -> String {
     offset.map(|offset| format!(", at byte {offset} of the object")).unwrap_or_default()
 }
@@ -218,6 +239,18 @@ impl OsdError {
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::AccessDenied { .. } | Self::KeyFrozen)
+    }
+
+    /// Is it about clocks, and passes once they agree?
+    #[must_use]
+    pub fn is_about_time(&self) -> bool {
+        match self {
+            Self::ClockSkew { .. } | Self::NotReady(_) => true,
+            Self::AccessDenied { field: Some(field) } => {
+                field.checked_sub(pointer::CAPABILITY) == Some(offset::EXPIRATION)
+            }
+            _ => false,
+        }
     }
 
     /// Did one end not believe the other at the login? That says nothing about keys and credentials.

@@ -11,6 +11,7 @@ mod config;
 mod driver;
 mod environment;
 mod error;
+pub mod machine;
 mod manager;
 mod operation;
 mod osd;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sealstone_seal::InitialKey;
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::{
     DiskStore, FileMedium, FormatError, FormatOptions, MIN_CAPACITY, Options, bind_device, open_place,
     survey_device,
@@ -128,7 +129,7 @@ pub fn start(
         master_key,
         keys: KeyRecord { stored, store: Box::new(file) },
         boot_epoch: boot.epoch,
-        lease_ms: boot.lease_ms,
+        nonces: boot.history(),
         lease: Box::new(begun),
         environment,
         audit,
@@ -162,6 +163,9 @@ pub fn new_key(
     let initial = InitialKey::new(&*master_key.0).expect("an initial key has 32 bytes");
     let keys = Keys::factory(KEY_HASH, &initial, dir.identity.system_id);
     dir.replace_key(master_key)?;
+    // Nothing that was signed so far verifies under the new keys: all times are free again.
+    let nonces = NonceHistory::new(boot.lease_ms, boot.era_ms, &[]);
+    dir.boot_record().write(boot.clone().with_history(&nonces))?;
     let file = KeyFile::renew(Arc::new(dir.folder()), environment, boot.keys)?;
     file.persist_keys(&keys.encode())?;
     dir.require_key_file()?;
@@ -176,8 +180,9 @@ struct BootFile {
 }
 
 impl LeaseStore for BootFile {
-    fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError> {
+    fn persist(&self, history: &NonceHistory) -> Result<(), ProvisionError> {
         let keys = self.keys.load(Ordering::Acquire);
-        self.dir.write(Boot { epoch: self.epoch, lease_ms, keys })
+        let boot = Boot { epoch: self.epoch, keys, ..Boot::default() };
+        self.dir.write(boot.with_history(history))
     }
 }

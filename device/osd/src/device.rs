@@ -9,8 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
-use sealstone_seal::AlgorithmSlots;
+use sealstone_seal::freshness::CLOCK_BACK_MAX_MS;
 use sealstone_seal::mceliece::Parameters;
+use sealstone_seal::{AlgorithmSlots, ClockBehind};
 use sealstone_store::{ObjectStore, StoreError};
 
 use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, page};
@@ -103,6 +104,19 @@ impl Drop for Formatting<'_> {
 }
 
 impl Device {
+    /// The time at which a signed command may be accepted.
+    ///
+    /// # Errors
+    /// [`ClockBehind`]: the clock is behind, or in a time that an era before the last set-back had already.
+    pub(crate) fn time(&self) -> Result<u64, ClockBehind> {
+        let now_ms = self.clock.now_ms()?;
+        match self.guard.spent_for_ms(now_ms) {
+            0 => Ok(now_ms),
+            wait_ms if wait_ms <= CLOCK_BACK_MAX_MS => Err(ClockBehind::Settling { wait_ms }),
+            behind_ms => Err(ClockBehind::Wrong { behind_ms }),
+        }
+    }
+
     /// Reads objects under their locks.
     pub(crate) fn examiner(&self) -> Examiner<'_> {
         Examiner { store: &*self.store, locks: Some(&self.locks) }

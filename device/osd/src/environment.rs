@@ -1,7 +1,8 @@
 //! Time and chance, handed to the logical unit by the shell.
 //!
 //! Does: name what the unit needs from outside. Does not: read a clock or a random source itself.
-//! Contract: `now_ms` may jump in either direction; the unit itself keeps its clock from running backwards.
+//! Contract: `now_ms` may jump in either direction; the unit keeps its clock from running backwards, unless the source is
+//! sound.
 //! Truth: house style, habit 1.
 
 use core::fmt;
@@ -13,6 +14,11 @@ pub trait Environment: Send + Sync {
     fn now_ms(&self) -> u64;
     /// Fills the slice with bytes nobody can predict.
     fn fill_random(&self, into: &mut [u8]);
+    /// Whether the source vouches for its time also where it is before an earlier one: it confirmed the step, and what had
+    /// expired by a time that held does not come back. Otherwise the device stands still or is not ready.
+    fn is_sound(&self) -> bool {
+        false
+    }
 }
 
 /// A shared [`Environment`].
@@ -23,6 +29,11 @@ impl Surroundings {
     /// Milliseconds since 1970 by the machine's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         self.0.now_ms()
+    }
+
+    /// Whether the machine's clock may go back.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.0.is_sound()
     }
 
     /// Fills the slice with unpredictable bytes.

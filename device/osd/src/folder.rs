@@ -9,9 +9,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
+use sealstone_private::PrivateError;
 use sealstone_slots::Plan;
 use zeroize::Zeroizing;
 
@@ -98,26 +99,23 @@ pub struct Directory(pub PathBuf);
 impl Folder for Directory {
     fn read(&self, name: &str, len_max: u64) -> io::Result<Option<Vec<u8>>> {
         let path = self.0.join(name);
-        let meta = match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let file = match sealstone_private::open(&path) {
+            Err(PrivateError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(PrivateError::Mode { mode }) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    format!("mode {mode:04o}, want 0600"),
+                ));
+            }
             other => other?,
         };
-        if !meta.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        if meta.mode() & 0o077 != 0 {
-            let mode = meta.mode() & 0o7777;
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("mode {mode:04o}, want 0600"),
-            ));
-        }
+        let meta = file.metadata()?;
         if meta.len() > len_max {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "longer than any file of ours"));
         }
         // Reserved in full, so that no copy of a secret stays behind when it grows.
         let mut content = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
-        File::open(&path)?.take(len_max).read_to_end(&mut content)?;
+        file.take(len_max).read_to_end(&mut content)?;
         Ok(Some(content))
     }
 

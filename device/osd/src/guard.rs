@@ -7,6 +7,7 @@
 use parking_lot::Mutex;
 use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::{AttributeId, CapabilityBytes, Cdb, ObjectId, ObjectType, SecurityMethod};
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_seal::{
     Admitted, Denial, Extended, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused,
     Request, SecurityToken, SignedBy,
@@ -26,13 +27,13 @@ use crate::provision::ProvisionError;
 /// A command renews the lease itself only when the shell's upkeep is this late, milliseconds.
 const UPKEEP_LATE_MS: u64 = 1000;
 
-/// Where the nonce lease is kept across restarts.
+/// Where the nonce lease and the eras before it are kept across restarts.
 pub trait LeaseStore: Send + Sync {
-    /// Makes the lease durable before returning.
+    /// Makes the lease and the eras durable before returning.
     ///
     /// # Errors
     /// The device refuses signed commands until it succeeds.
-    fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError>;
+    fn persist(&self, history: &NonceHistory) -> Result<(), ProvisionError>;
 }
 
 /// Forgets the lease: for tests, and for devices whose objects do not survive a restart either.
@@ -40,7 +41,7 @@ pub trait LeaseStore: Send + Sync {
 pub struct VolatileLease;
 
 impl LeaseStore for VolatileLease {
-    fn persist_lease(&self, _: u64) -> Result<(), ProvisionError> {
+    fn persist(&self, _: &NonceHistory) -> Result<(), ProvisionError> {
         Ok(())
     }
 }
@@ -49,26 +50,60 @@ impl LeaseStore for VolatileLease {
 pub(crate) struct Guard {
     pub(crate) keys: Keyring,
     gate: Gate<RustCrypto, ParkingLot>,
-    lease: Mutex<Box<dyn LeaseStore>>,
-    /// The lease that the device started with: the next start must not begin before it.
-    lease_before_ms: u64,
+    lease: Mutex<Lease>,
+}
+
+/// The nonce history as it is durable, and where it goes.
+struct Lease {
+    store: Box<dyn LeaseStore>,
+    history: NonceHistory,
+    /// The lease that the era continued from at the start: the next start must not begin before it.
+    before_ms: u64,
 }
 
 impl Guard {
     pub(crate) fn new(
         policy: GatePolicy,
         keys: Keyring,
-        lease: Box<dyn LeaseStore>,
-        lease_ms: u64,
+        store: Box<dyn LeaseStore>,
+        history: NonceHistory,
         surroundings: &Surroundings,
     ) -> Self {
         let mut random = |into: &mut [u8]| surroundings.fill_random(into);
-        Self {
-            keys,
-            gate: Gate::new(policy, lease_ms, &mut random),
-            lease: Mutex::new(lease),
-            lease_before_ms: lease_ms,
-        }
+        let before_ms = history.lease_ms();
+        let gate = Gate::new(policy, before_ms, &mut random);
+        gate.nonces().refuse_spent(history.spent());
+        let lease = Mutex::new(Lease { store, history, before_ms });
+        Self { keys, gate, lease }
+    }
+
+    /// Begins an era at `now_ms`, to which the clock was set back: durably, before any nonce of it is accepted.
+    ///
+    /// # Errors
+    /// [`Failure::BootRecord`]; then the old era continues.
+    pub(crate) fn set_back(&self, now_ms: u64) -> Result<(), Failure> {
+        let mut lease = self.lease.lock();
+        let history = lease.history.set_back(now_ms);
+        lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
+        self.gate.nonces().begin_era(&history);
+        lease.before_ms = now_ms;
+        lease.history = history;
+        Ok(())
+    }
+
+    /// How long the clock is in a time whose nonces are refused because an earlier era had it, milliseconds.
+    pub(crate) fn spent_for_ms(&self, now_ms: u64) -> u64 {
+        self.gate.nonces().spent_for_ms(now_ms)
+    }
+
+    /// Forgets the eras before this one: all keys were replaced, so nothing that was signed in them verifies.
+    pub(crate) fn forget_eras(&self) -> Result<(), Failure> {
+        let mut lease = self.lease.lock();
+        let history = lease.history.without_spent();
+        lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
+        self.gate.nonces().refuse_spent(&[]);
+        lease.history = history;
+        Ok(())
     }
 
     /// A partition gets its keys, durably: before it is in the store, so that none there is without.
@@ -94,7 +129,7 @@ impl Guard {
     pub(crate) fn retire(&self, now_ms: u64) -> Result<(), ProvisionError> {
         let lease = self.lease.lock();
         let newest_ms = self.gate.nonces().retire();
-        lease.persist_lease(newest_ms.max(now_ms).max(self.lease_before_ms))
+        lease.store.persist(&lease.history.retired(newest_ms.max(now_ms).max(lease.before_ms)))
     }
 
     /// Keeps the lease ahead of the clock, and idle memory small. Call about twice a second.
@@ -108,11 +143,16 @@ impl Guard {
         if self.gate.nonces().lease_due(now_ms).is_none() {
             return Ok(());
         }
-        let lease = self.lease.lock();
-        // Another thread may have renewed it while this one waited.
+        let mut lease = self.lease.lock();
+        // Another thread may have renewed it while this one waited, or the clock may have been set back.
         if let Some(due) = self.gate.nonces().lease_due(now_ms) {
-            lease.persist_lease(due).map_err(|_| Failure::BootRecord)?;
+            let history = lease.history.extended(due, self.gate.nonces().limits().old_ms);
+            lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
+            if history.spent() != lease.history.spent() {
+                self.gate.nonces().refuse_spent(history.spent());
+            }
             self.gate.nonces().extend_lease(due);
+            lease.history = history;
         }
         Ok(())
     }

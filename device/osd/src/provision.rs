@@ -11,10 +11,12 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use sealstone_crypto::vault::VaultError;
+use sealstone_private::PrivateError;
+use sealstone_seal::freshness::{NonceHistory, TimeSpan};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -153,7 +155,7 @@ pub fn system_id(unique: [u8; 12]) -> [u8; SYSTEM_ID_LEN] {
 }
 
 /// What changes at each start and every second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Boot {
     /// Starts so far, modulo 65536, never 0 (0 in a capability means unchecked).
@@ -163,6 +165,29 @@ pub struct Boot {
     /// The key file had at least this generation.
     #[serde(default)]
     pub keys: u64,
+    /// The start of the era of nonces that the lease ends, ms since 1970.
+    #[serde(default)]
+    pub era_ms: u64,
+    /// The closed eras of nonces, first and last time of each, ms since 1970.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spent: Vec<[u64; 2]>,
+}
+
+impl Boot {
+    /// The times in which nonces may have been accepted.
+    #[must_use]
+    pub fn history(&self) -> NonceHistory {
+        let spans: Vec<TimeSpan> =
+            self.spent.iter().map(|&[from_ms, to_ms]| TimeSpan { from_ms, to_ms }).collect();
+        NonceHistory::new(self.lease_ms, self.era_ms, &spans)
+    }
+
+    /// The record with this history.
+    #[must_use]
+    pub fn with_history(self, history: &NonceHistory) -> Self {
+        let spent = history.spent().iter().map(|span| [span.from_ms, span.to_ms]).collect();
+        Self { lease_ms: history.lease_ms(), era_ms: history.era_ms(), spent, ..self }
+    }
 }
 
 /// The file with a device's boot record.
@@ -227,7 +252,7 @@ impl DataDir {
             Err(error) => return Ok(Err(error)),
         };
         replace(root, KEY_FILE, key_file(&identity, &master_key).as_bytes())?;
-        BootRecord(root.to_owned()).write(Boot { epoch: 0, lease_ms: 0, keys: 0 })?;
+        BootRecord(root.to_owned()).write(Boot::default())?;
         write_device(root, LAYOUT_WITHOUT_KEYS, &identity)?;
         let marker = root.join(MARKER_FILE);
         fs::remove_file(&marker).map_err(at(&marker))?;
@@ -318,7 +343,7 @@ impl DataDir {
         let text = std::str::from_utf8(&content).map_err(|_| bad(&path, "not UTF-8"))?;
         let mut boot: Boot = toml::from_str(text).map_err(malformed(&path))?;
         boot.epoch = boot.epoch.checked_add(1).unwrap_or(1);
-        self.write_boot(boot)?;
+        self.write_boot(boot.clone())?;
         Ok(boot)
     }
 
@@ -365,20 +390,16 @@ fn key_file(identity: &Identity, key: &InitialKey) -> Zeroizing<String> {
 }
 
 fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionError> {
-    let meta = match fs::symlink_metadata(path) {
-        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+    let file = match sealstone_private::open(path) {
+        Err(PrivateError::Io(source)) if source.kind() == io::ErrorKind::NotFound => {
             return Err(ProvisionError::KeyMissing(path.to_owned()));
         }
-        other => other.map_err(at(path))?,
+        Err(PrivateError::Mode { mode }) => {
+            return Err(ProvisionError::KeyMode { path: path.to_owned(), mode });
+        }
+        other => other.map_err(|error| at(path)(error.into()))?,
     };
-    if !meta.is_file() {
-        return Err(bad(path, "not a regular file"));
-    }
-    let mode = meta.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(ProvisionError::KeyMode { path: path.to_owned(), mode });
-    }
-    let text = Zeroizing::new(read_bounded(path)?);
+    let text = Zeroizing::new(read_file(file, path)?);
     let file = KeyFile::parse(&text).map_err(|error| bad(path, &error.to_string()))?;
     if file.system_id != identity.system_id {
         return Err(ProvisionError::KeyOfAnotherDevice(path.to_owned()));
@@ -395,7 +416,10 @@ fn sync_dir(dir: &Path) -> Result<(), ProvisionError> {
 }
 
 fn read_bounded(path: &Path) -> Result<String, ProvisionError> {
-    let file = File::open(path).map_err(at(path))?;
+    read_file(File::open(path).map_err(at(path))?, path)
+}
+
+fn read_file(file: File, path: &Path) -> Result<String, ProvisionError> {
     if file.metadata().map_err(at(path))?.len() > FILE_MAX {
         return Err(bad(path, "longer than any file of ours"));
     }
@@ -445,7 +469,7 @@ pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
 
@@ -482,8 +506,8 @@ mod tests {
         let made = made(&dir.path().join("d"));
         assert_eq!(made.begin_boot().unwrap().epoch, 1);
         assert_eq!(made.begin_boot().unwrap().epoch, 2);
-        made.write_boot(Boot { epoch: u16::MAX, lease_ms: 9, keys: 4 }).unwrap();
-        assert_eq!(made.begin_boot().unwrap(), Boot { epoch: 1, lease_ms: 9, keys: 4 });
+        made.write_boot(Boot { epoch: u16::MAX, lease_ms: 9, keys: 4, ..Boot::default() }).unwrap();
+        assert_eq!(made.begin_boot().unwrap(), Boot { epoch: 1, lease_ms: 9, keys: 4, ..Boot::default() });
     }
 
     #[test]

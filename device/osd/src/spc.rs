@@ -100,7 +100,7 @@ impl DeviceServer for Server<'_> {
     fn ready(&self) -> Result<(), Sense> {
         let failure = if self.device.is_formatting() {
             Failure::Formatting
-        } else if let Err(behind) = self.device.clock.now_ms() {
+        } else if let Err(behind) = self.device.time() {
             behind.into()
         } else {
             return Ok(());

@@ -15,6 +15,7 @@ use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_seal::{AlgorithmSlots, ClockBehind, Denial, GatePolicy, InitialKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
@@ -64,9 +65,9 @@ pub struct Parts {
     pub keys: KeyRecord,
     /// This start's number.
     pub boot_epoch: u16,
-    /// The nonce lease last persisted, ms since 1970; 0 for a new device.
-    pub lease_ms: u64,
-    /// Where the lease is persisted.
+    /// The nonce lease and the eras last persisted.
+    pub nonces: NonceHistory,
+    /// Where the lease and the eras are persisted.
     pub lease: Box<dyn LeaseStore>,
     /// Time and chance.
     pub environment: Arc<dyn Environment>,
@@ -117,7 +118,8 @@ impl OsdUnit {
         let seen = catalog.partition_ids(0, usize::MAX);
         let partitions = seen.into_iter().chain(catalog.unfinished_ids()).collect();
         let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
-        let guard = Guard::new(policy, keys, parts.lease, parts.lease_ms, &surroundings);
+        let lease_ms = parts.nonces.lease_ms();
+        let guard = Guard::new(policy, keys, parts.lease, parts.nonces, &surroundings);
         let offset_ms = catalog::clock_offset(&*parts.store)?;
         let damaged = Book::load(&*parts.store);
         let scrub = Scrub::load(&*parts.store);
@@ -130,7 +132,7 @@ impl OsdUnit {
                 cache: ObjectCache::new(),
                 locks: Locks::new(),
                 contents: Contents::new(),
-                clock: DeviceClock::new(surroundings.clone(), parts.lease_ms, offset_ms),
+                clock: DeviceClock::new(surroundings.clone(), lease_ms, offset_ms),
                 guard,
                 system_id: parts.system_id,
                 name: parts.name,
@@ -165,6 +167,14 @@ impl OsdUnit {
     /// # Errors
     /// The lease could not be persisted, or the clock is too far behind; signed commands will be refused.
     pub fn upkeep(&self) -> Result<(), UpkeepError> {
+        if let Some(back_ms) = self.device.clock.wants_back_ms() {
+            self.device.guard.set_back(back_ms).map_err(|_| UpkeepError::Lease)?;
+            self.device.clock.set_back(back_ms);
+            tracing::warn!(
+                clock_ms = back_ms,
+                "the device's clock is set back; nonces of the time before are refused"
+            );
+        }
         let now_ms = self.device.clock.now_ms().map_err(|behind| match behind {
             ClockBehind::Wrong { .. } => UpkeepError::Clock,
             ClockBehind::Settling { .. } => UpkeepError::Settling,
@@ -296,7 +306,7 @@ impl OsdUnit {
         let action = cdb.command.action();
         let osd1 = cdb.generation == Generation::Osd1 && !self.device.config.allow_osd1;
         let row = commands::row(action).filter(|_| !osd1);
-        let now_ms = self.device.clock.now_ms();
+        let now_ms = self.device.time();
         let early = match (row, &now_ms) {
             (None, _) => Failure::UnsupportedAction,
             (Some(_), _) if self.device.is_formatting() => Failure::Formatting,

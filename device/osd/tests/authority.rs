@@ -752,6 +752,45 @@ fn a_clock_set_back_keeps_the_device_not_ready() {
 }
 
 #[test]
+fn clock_set_back_continues_and_refuses_every_captured_command() {
+    let bench = bench();
+    bench.fake.sound.store(true, Ordering::SeqCst);
+    let days = 3 * 86_400_000;
+    let mut capability = bench.capability(&read(), SecurityMethod::AllData);
+    capability.expires_ms = START_MS + 2 * days;
+    let mut captured = Vec::new();
+    let mut runs = |at_ms: u64| {
+        bench.fake.ms.store(at_ms, Ordering::SeqCst);
+        bench.unit.upkeep().unwrap();
+        let ready = bench.ready(read(), &Wish::default(), &[], &capability);
+        bench.verify(&ready, &bench.send(&ready)).unwrap().good();
+        captured.push(ready);
+        for old in &captured {
+            refused_for_time(&bench.verify(old, &bench.send(old)).unwrap());
+        }
+    };
+    runs(START_MS + 1_000);
+    // The wrong time is taken over, and a minute later the right one again.
+    runs(START_MS + days);
+    runs(START_MS + days + 30_000);
+    runs(START_MS + 60_000);
+    runs(START_MS + 70_000);
+    // Right before the time that was used already, and right after it.
+    runs(START_MS + days - 25_000);
+    runs(START_MS + days + 35_000);
+    // Within it the device waits, and says so.
+    bench.fake.ms.store(START_MS + days + 10_000, Ordering::SeqCst);
+    bench.unit.upkeep().unwrap();
+    assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).sense[1..4], [2, 4, 1]);
+    assert_eq!(bench.run(read(), Wish::default(), &[]).sense(), (2, 0x0401));
+}
+
+/// A command that was sent before is refused as seen, or for its time.
+fn refused_for_time(answer: &support::Answer) {
+    assert!(matches!(answer.sense(), (5, 0x2406 | 0x2407)), "{:?}", answer.sense());
+}
+
+#[test]
 fn nonces_from_before_a_restart_are_refused() {
     let store = Arc::new(MemoryStore::new(1 << 20));
     let list =

@@ -21,6 +21,7 @@ use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
 };
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, Parts, Signer, selector};
 use sealstone_store::{MemoryStore, ObjectStore};
 use zeroize::Zeroizing;
@@ -82,7 +83,7 @@ impl Rig {
             master_key: master_key(),
             keys: KeyRecord::volatile(),
             boot_epoch: 9,
-            lease_ms: 0,
+            nonces: NonceHistory::default(),
             lease: Box::new(VolatileLease),
             environment: Arc::new(World(AtomicU64::new(1))),
             audit: Arc::new(NoAudit),

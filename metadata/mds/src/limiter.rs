@@ -130,6 +130,10 @@ impl Bucket {
     /// # Errors
     /// Milliseconds to wait, and the bucket after a refusal.
     fn after(mut self, rule: &Rule, now_ms: u64) -> Result<Self, (u64, Self)> {
+        // The clock was set back: what was noted ahead of it must not hold for as long as that.
+        self.refilled_ms = self.refilled_ms.min(now_ms);
+        let longest_ms = rule.delays_ms.map_or(0, |(_, longest_ms)| longest_ms);
+        self.blocked_until_ms = self.blocked_until_ms.min(now_ms.saturating_add(longest_ms));
         let back = now_ms.saturating_sub(self.refilled_ms) / rule.every_ms;
         self.refilled_ms = self.refilled_ms.saturating_add(back.saturating_mul(rule.every_ms));
         self.used = self.used.saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));

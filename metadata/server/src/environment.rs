@@ -1,7 +1,6 @@
 //! Time and randomness of the shell; a simulation brings its own.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealstone_mds::Entropy;
 
@@ -22,7 +21,7 @@ impl Environment {
     #[must_use]
     pub fn system() -> Self {
         Self {
-            now_ms: Arc::new(system_now_ms),
+            now_ms: Arc::new(sealstone_initiator::machine::now_ms),
             entropy: Arc::new(|| Box::new(rand::rngs::OsRng)),
             inline: false,
         }
@@ -31,9 +30,4 @@ impl Environment {
     pub(crate) fn now_ms(&self) -> u64 {
         (self.now_ms)()
     }
-}
-
-fn system_now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

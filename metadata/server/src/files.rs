@@ -1,9 +1,11 @@
 //! Files of the data folder: written whole or not at all, secret ones for the owner only.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use sealstone_private::PrivateError;
 
 /// A file that could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,21 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// A secret that another user could replace, or that is no file of its own.
+    #[error("{} {source}", .path.display())]
+    NotPrivate {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: PrivateError,
+    },
+}
+
+impl FileError {
+    /// Whether a secret is refused because of what other users can do.
+    pub(crate) const fn is_exposed(&self) -> bool {
+        matches!(self, Self::Exposed { .. } | Self::NotPrivate { .. })
+    }
 }
 
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + '_ {
@@ -92,9 +109,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, FileError> {
 
 /// Reads a file that must be for its owner only.
 pub(crate) fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<Vec<u8>>, FileError> {
-    let mode = fs::metadata(path).map_err(at(path))?.permissions().mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(FileError::Exposed { path: path.to_owned(), mode });
-    }
-    read(path).map(zeroize::Zeroizing::new)
+    let mut file = match sealstone_private::open(path) {
+        Err(PrivateError::Mode { mode }) => return Err(FileError::Exposed { path: path.to_owned(), mode }),
+        Err(PrivateError::Io(error)) => return Err(at(path)(error)),
+        Err(source) => return Err(FileError::NotPrivate { path: path.to_owned(), source }),
+        Ok(file) => file,
+    };
+    let mut bytes = zeroize::Zeroizing::new(Vec::new());
+    file.read_to_end(&mut bytes).map_err(at(path))?;
+    Ok(bytes)
 }

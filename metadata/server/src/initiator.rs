@@ -160,6 +160,8 @@ fn failed(error: OsdError) -> DeviceError {
         OsdError::Session(_) | OsdError::OutcomeUnknown { .. } | OsdError::Busy | OsdError::NotReady(_) => {
             DeviceError::Unreachable(error.to_string())
         }
+        // Its key is the right one: it is the clocks that differ.
+        error if error.is_about_time() => DeviceError::Refused(error.to_string()),
         OsdError::AccessDenied { .. } | OsdError::KeyFrozen | OsdError::IntegrityFailure(_) => {
             DeviceError::Denied(error.to_string())
         }

@@ -106,6 +106,14 @@ pub enum KeystoreError {
     File(#[from] FileError),
 }
 
+impl KeystoreError {
+    /// Whether a file of the keystore is refused because of what other users can do.
+    #[must_use]
+    pub const fn is_exposed(&self) -> bool {
+        matches!(self, Self::File(error) if error.is_exposed())
+    }
+}
+
 /// What a new keystore is sealed under.
 pub enum Protection {
     /// A key file that is made if it is not there: in the data folder, or elsewhere.

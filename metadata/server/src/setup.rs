@@ -115,12 +115,12 @@ impl SetupError {
     /// Is it that others may read a file that holds a secret?
     #[must_use]
     pub const fn is_exposed(&self) -> bool {
-        matches!(
-            self,
-            Self::File(FileError::Exposed { .. })
-                | Self::Store(sealstone_meta::OpenError::Exposed { .. })
-                | Self::Keystore(KeystoreError::File(FileError::Exposed { .. }))
-        )
+        match self {
+            Self::File(error) => error.is_exposed(),
+            Self::Keystore(error) => error.is_exposed(),
+            Self::Store(error) => matches!(error, sealstone_meta::OpenError::Exposed { .. }),
+            _ => false,
+        }
     }
 }
 

@@ -174,6 +174,12 @@ impl Follower {
         }
     }
 
+    /// How far it follows.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// The time.
     pub fn tell(&mut self, stopwatch_ms: u64) -> u64 {
         self.steering.tell(stopwatch_ms)

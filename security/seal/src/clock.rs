@@ -76,14 +76,16 @@ impl DeviceClock {
     }
 
     /// Takes over the device's clock from an authenticated refusal. Time may go back here: the nonces that were
-    /// ahead have been refused.
+    /// ahead have been refused. A step beyond [`STEP_MAX_MS`] is taken if it leads near the local clock, or near the
+    /// metadata server's, which is `server_ms` ahead of the local one: then it is the estimate that was wrong.
     ///
     /// # Errors
     /// [`ClockError::Step`]; the estimate stays.
-    pub fn resync(&mut self, device_ms: u64, local_ms: u64) -> Result<(), ClockError> {
+    pub fn resync(&mut self, device_ms: u64, local_ms: u64, server_ms: i64) -> Result<(), ClockError> {
         let offset = difference(device_ms, local_ms);
         let step = offset.abs_diff(self.offset_ms);
-        if step > STEP_MAX_MS {
+        let known = [0, server_ms].iter().any(|known| offset.abs_diff(*known) <= STEP_MAX_MS);
+        if step > STEP_MAX_MS && !known {
             return Err(ClockError::Step(step));
         }
         *self = Self::new(offset, self.error_ms);
@@ -115,12 +117,20 @@ pub struct Retry {
 impl Retry {
     /// Judges the sense data of a reply whose check value verified.
     #[must_use]
-    pub fn after(&mut self, sense: Option<&Sense>, clock: &mut DeviceClock, local_ms: u64) -> Advice {
+    pub fn after(
+        &mut self,
+        sense: Option<&Sense>,
+        clock: &mut DeviceClock,
+        local_ms: u64,
+        server_ms: i64,
+    ) -> Advice {
         let device_ms = sense
             .filter(|sense| sense.code == additional::NONCE_TIMESTAMP_OUT_OF_RANGE)
             .and_then(|sense| sense.information);
         match device_ms {
-            Some(device_ms) if self.resyncs < RESYNCS_MAX && clock.resync(device_ms, local_ms).is_ok() => {
+            Some(device_ms)
+                if self.resyncs < RESYNCS_MAX && clock.resync(device_ms, local_ms, server_ms).is_ok() =>
+            {
                 self.resyncs += 1;
                 Advice::SignAgain
             }
@@ -146,9 +156,9 @@ mod tests {
         for device in [LOCAL - 600_000, LOCAL + 600_000] {
             let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
             assert_eq!(clock.nonce_time(LOCAL), LOCAL);
-            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL), Advice::SignAgain);
+            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL, 0), Advice::SignAgain);
             assert_eq!(clock.nonce_time(LOCAL), device);
-            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL), Advice::Done);
+            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL, 0), Advice::Done);
         }
     }
 
@@ -164,17 +174,30 @@ mod tests {
     fn a_correction_by_more_than_an_hour_is_not_believed() {
         let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
         let sense = out_of_range(LOCAL + STEP_MAX_MS + 1);
-        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL), Advice::Done);
+        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), Advice::Done);
         assert_eq!(clock, DeviceClock::default());
-        assert_eq!(clock.resync(0, u64::MAX), Err(ClockError::Step(i64::MAX as u64)));
+        assert_eq!(clock.resync(0, u64::MAX, 0), Err(ClockError::Step(i64::MAX as u64)));
+    }
+
+    #[test]
+    fn an_estimate_returns_to_the_local_or_server_clock() {
+        let days = 3 * 86_400_000;
+        for (server, device, good) in
+            [(0, LOCAL, true), (-days, LOCAL - 259_200_000, true), (0, LOCAL - 259_200_000, false)]
+        {
+            let mut clock = DeviceClock::new(days, 1);
+            let _ = clock.nonce_time(LOCAL);
+            assert_eq!(clock.resync(device, LOCAL, server).is_ok(), good);
+            assert_eq!(clock.nonce_time(LOCAL) == device, good);
+        }
     }
 
     #[test]
     fn other_refusals_are_not_retried() {
         let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
         let sense = Sense::new(SenseKey::IllegalRequest, additional::NONCE_NOT_UNIQUE);
-        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL), Advice::Done);
-        assert_eq!(retry.after(None, &mut clock, LOCAL), Advice::Done);
+        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), Advice::Done);
+        assert_eq!(retry.after(None, &mut clock, LOCAL, 0), Advice::Done);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Does: the time window, remembering what was seen, shares, the high-water lease that survives a restart.
 //! Does not: read a clock, store the lease (the caller does), or look at anything but credential, nonce and clock.
 //! Contract: check and insert are one step. Whatever cannot be remembered is refused; nothing is ever evicted. The
-//! oldest acceptable time never goes back, even if the clock does.
-//! Truth: docs/design/security.md 3.4.
+//! oldest acceptable time goes back only by [`NonceMemory::begin_era`], which refuses all times of earlier eras.
+//! Truth: docs/design/security.md 3.4; docs/adr/0057-clock-steps.md.
 //!
 //! Cost: 8 bytes a nonce at a load of 0.41 to 0.81 (up to 0.9 in a full second), kept for the window and two
 //! seconds. A second starts with [`SLOTS_START`] slots a shard and doubles, so an idle device holds nothing and a
@@ -165,6 +165,128 @@ pub const fn clock_after_restart(machine_ms: u64, lease_ms: u64) -> Result<u64, 
 
 const _: () = assert!(CLOCK_AHEAD_MAX_MS + LEASE_AHEAD_MS < CLOCK_BACK_MAX_MS);
 
+/// Closed eras that are kept; the two oldest become one when there are more.
+pub const SPENT_MAX: usize = 8;
+/// A lease that moves by more than this at once begins an era, milliseconds.
+pub const ERA_LEAP_MS: u64 = 60_000;
+
+/// Times in which nonces were accepted, both ends included, milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeSpan {
+    /// The first one.
+    pub from_ms: u64,
+    /// The last one.
+    pub to_ms: u64,
+}
+
+/// The durable part of the nonce memory: the times in which nonces may have been accepted. After the clock is set back,
+/// no nonce of these times is accepted again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NonceHistory {
+    /// Start of the current era; its end is the lease.
+    era_ms: u64,
+    /// No nonce up to this time was accepted later than the current lease, milliseconds since 1970.
+    lease_ms: u64,
+    /// Closed eras, in the order of time, apart from each other.
+    spent: Vec<TimeSpan>,
+}
+
+impl NonceHistory {
+    /// The history of a device whose lease is `lease_ms` and whose current era began at `era_ms`.
+    #[must_use]
+    pub fn new(lease_ms: u64, era_ms: u64, spent: &[TimeSpan]) -> Self {
+        let mut history = Self { era_ms: era_ms.min(lease_ms), lease_ms, spent: Vec::new() };
+        for span in spent {
+            history.spend(*span);
+        }
+        history
+    }
+
+    /// The end of the current era.
+    #[must_use]
+    pub const fn lease_ms(&self) -> u64 {
+        self.lease_ms
+    }
+
+    /// The start of the current era.
+    #[must_use]
+    pub const fn era_ms(&self) -> u64 {
+        self.era_ms
+    }
+
+    /// The closed eras, in the order of time.
+    #[must_use]
+    pub fn spent(&self) -> &[TimeSpan] {
+        &self.spent
+    }
+
+    /// The history with a lease up to `lease_ms`. A leap of the lease begins an era, so that the time in between is not
+    /// spent. `old_ms` is the age of the oldest nonce that is accepted.
+    #[must_use]
+    pub fn extended(&self, lease_ms: u64, old_ms: u64) -> Self {
+        if lease_ms <= self.lease_ms {
+            return self.clone();
+        }
+        let mut next = self.clone();
+        let oldest_ms = lease_ms.saturating_sub(LEASE_AHEAD_MS).saturating_sub(old_ms);
+        if lease_ms - self.lease_ms > ERA_LEAP_MS && oldest_ms > self.lease_ms {
+            next.close();
+            next.era_ms = oldest_ms;
+        }
+        next.lease_ms = lease_ms;
+        next
+    }
+
+    /// The history after the clock was set back to `clock_ms`: the current era is closed, and the next one begins there.
+    #[must_use]
+    pub fn set_back(&self, clock_ms: u64) -> Self {
+        let mut next = self.clone();
+        next.close();
+        next.era_ms = clock_ms;
+        next.lease_ms = clock_ms.saturating_add(LEASE_AHEAD_MS);
+        next
+    }
+
+    /// The history after an orderly end: no nonce later than `newest_ms` was accepted.
+    #[must_use]
+    pub fn retired(&self, newest_ms: u64) -> Self {
+        Self { lease_ms: newest_ms.min(self.lease_ms), ..self.clone() }
+    }
+
+    /// The history without its closed eras: for a device all of whose keys were replaced.
+    #[must_use]
+    pub const fn without_spent(&self) -> Self {
+        Self { era_ms: self.era_ms, lease_ms: self.lease_ms, spent: Vec::new() }
+    }
+
+    fn close(&mut self) {
+        let span = TimeSpan { from_ms: self.era_ms, to_ms: self.lease_ms };
+        if span.to_ms > 0 {
+            self.spend(span);
+        }
+    }
+
+    /// Adds a span; spans that touch become one, and so do the two oldest of too many.
+    fn spend(&mut self, span: TimeSpan) {
+        self.spent.push(TimeSpan { to_ms: span.to_ms.max(span.from_ms), ..span });
+        self.spent.sort_unstable_by_key(|span| span.from_ms);
+        let mut merged: Vec<TimeSpan> = Vec::with_capacity(self.spent.len());
+        for span in self.spent.drain(..) {
+            match merged.last_mut() {
+                Some(last) if span.from_ms <= last.to_ms.saturating_add(1) => {
+                    last.to_ms = last.to_ms.max(span.to_ms);
+                }
+                _ => merged.push(span),
+            }
+        }
+        while merged.len() > SPENT_MAX {
+            let oldest = merged.remove(0);
+            merged[0].from_ms = oldest.from_ms;
+        }
+        self.spent = merged;
+    }
+}
+
 /// What was seen within the window.
 pub struct NonceMemory<L: Locks> {
     hash: KeyedHash,
@@ -172,6 +294,8 @@ pub struct NonceMemory<L: Locks> {
     shards: Box<[L::Mutex<Shard>]>,
     /// No later time stamp is accepted: the caller has made this value durable.
     lease_ms: AtomicU64,
+    /// The last time of the closed eras: later ones need no search.
+    spent_last_ms: AtomicU64,
 }
 
 impl<L: Locks> NonceMemory<L> {
@@ -187,6 +311,7 @@ impl<L: Locks> NonceMemory<L> {
         let floor_ms = if lease_ms == 0 { 0 } else { lease_ms.saturating_add(1) };
         let shard = || Shard {
             floor_ms,
+            spent: Box::default(),
             newest_ms: 0,
             retired: false,
             swept_second: 0,
@@ -199,6 +324,7 @@ impl<L: Locks> NonceMemory<L> {
             shards: (0..limits.shards()).map(|_| L::Mutex::new(shard())).collect(),
             limits,
             lease_ms: AtomicU64::new(lease_ms),
+            spent_last_ms: AtomicU64::new(0),
         }
     }
 
@@ -210,7 +336,49 @@ impl<L: Locks> NonceMemory<L> {
         (lease < clock_ms.saturating_add(LEASE_LOW_MS)).then(|| clock_ms.saturating_add(LEASE_AHEAD_MS))
     }
 
-    /// The lease is durable: time stamps up to it may be accepted. Never goes back.
+    /// Begins an era of `history`, which the caller has made durable: the clock was set back to its start. Nonces of
+    /// closed eras and of times before the start are refused from here on.
+    pub fn begin_era(&self, history: &NonceHistory) {
+        // First the lease: a command that read the clock before it was set back is beyond it, and is refused.
+        self.lease_ms.store(history.lease_ms, Ordering::Release);
+        for shard in &self.shards {
+            shard.with(|shard| {
+                shard.floor_ms = history.era_ms;
+                shard.newest_ms = 0;
+                shard.swept_second = history.era_ms / 1000;
+                shard.ring.fill_with(Second::default);
+                shard.spent = history.spent.clone().into_boxed_slice();
+            });
+        }
+        self.note_spent(&history.spent);
+    }
+
+    /// How long the clock is within a closed era, milliseconds; 0 if it is in none. No nonce of its time is accepted.
+    #[must_use]
+    pub fn spent_for_ms(&self, clock_ms: u64) -> u64 {
+        if clock_ms > self.spent_last_ms.load(Ordering::Acquire) {
+            return 0;
+        }
+        let within = |span: &&TimeSpan| (span.from_ms..=span.to_ms).contains(&clock_ms);
+        let Some(shard) = self.shards.first() else { return 0 };
+        shard.with(|shard| {
+            shard.spent.iter().find(within).map_or(0, |span| span.to_ms.saturating_add(1) - clock_ms)
+        })
+    }
+
+    /// Refuses the nonces of these spans, too: for a start, after which [`Self::new`] knows the lease alone.
+    pub fn refuse_spent(&self, spent: &[TimeSpan]) {
+        for shard in &self.shards {
+            shard.with(|shard| shard.spent = spent.into());
+        }
+        self.note_spent(spent);
+    }
+
+    fn note_spent(&self, spent: &[TimeSpan]) {
+        self.spent_last_ms.store(spent.last().map_or(0, |span| span.to_ms), Ordering::Release);
+    }
+
+    /// The lease is durable: time stamps up to it may be accepted. Goes back only by [`Self::begin_era`].
     pub fn extend_lease(&self, durable_ms: u64) {
         self.lease_ms.fetch_max(durable_ms, Ordering::AcqRel);
     }
@@ -238,7 +406,13 @@ impl<L: Locks> NonceMemory<L> {
         let oldest = clock_ms.saturating_sub(self.limits.old_ms);
         // The top byte chooses the shard, the low bits the slot.
         let shard = (print >> 56) as usize & (self.shards.len() - 1);
-        self.shards[shard].with(|shard| shard.admit(credential, time, oldest, print))
+        self.shards[shard].with(|shard| {
+            // The clock was set back after the caller read it: its time must not raise the floor of this era.
+            if clock_ms > self.lease_ms.load(Ordering::Acquire) {
+                return Err(NonceError::OutOfWindow);
+            }
+            shard.admit(credential, time, oldest, print)
+        })
     }
 
     /// Accepts nothing any more, and tells the latest time of anything that was accepted: for an orderly end, where the
@@ -258,7 +432,11 @@ impl<L: Locks> NonceMemory<L> {
     pub fn sweep(&self, clock_ms: u64) {
         let oldest = clock_ms.saturating_sub(self.limits.old_ms);
         for shard in &self.shards {
-            shard.with(|shard| shard.advance(oldest));
+            shard.with(|shard| {
+                if clock_ms <= self.lease_ms.load(Ordering::Acquire) {
+                    shard.advance(oldest);
+                }
+            });
         }
     }
 
@@ -271,8 +449,10 @@ impl<L: Locks> NonceMemory<L> {
 
 /// Part of the memory, chosen by the nonce's hash.
 struct Shard {
-    /// Oldest acceptable time; only grows.
+    /// Oldest acceptable time; only grows within an era.
     floor_ms: u64,
+    /// Closed eras, whose times are refused.
+    spent: Box<[TimeSpan]>,
     /// Latest time of a nonce that was accepted.
     newest_ms: u64,
     /// Nothing is accepted any more.
@@ -295,7 +475,8 @@ impl Shard {
         print: u64,
     ) -> Result<(), NonceError> {
         self.advance(oldest_ms);
-        if time_ms < self.floor_ms || self.retired {
+        let is_spent = self.spent.iter().any(|span| (span.from_ms..=span.to_ms).contains(&time_ms));
+        if time_ms < self.floor_ms || self.retired || is_spent {
             return Err(NonceError::OutOfWindow);
         }
         let number = time_ms / 1000;
@@ -416,254 +597,4 @@ fn find(slots: &[u64], print: u64) -> Found {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use core::cell::RefCell;
-    use proptest::prelude::*;
-    use std::sync::{Mutex as StdMutex, PoisonError};
-
-    struct Std;
-    impl Locks for Std {
-        type Mutex<T: Send + 'static> = StdLock<T>;
-    }
-    struct StdLock<T>(StdMutex<RefCell<T>>);
-    impl<T: Send> Mutex<T> for StdLock<T> {
-        fn new(value: T) -> Self {
-            Self(StdMutex::new(RefCell::new(value)))
-        }
-        fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-            work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).borrow_mut())
-        }
-    }
-
-    const NOW: u64 = 0x019b_76da_abe8;
-    const ALICE: CredentialId = CredentialId(0x1111_2222_3333_4444);
-    const MALLORY: CredentialId = CredentialId(0x5555_6666_7777_8888);
-
-    fn memory(limits: NonceLimits) -> NonceMemory<Std> {
-        let memory = NonceMemory::new(limits, &[7; 16], 0);
-        memory.extend_lease(TIME_MAX_MS);
-        memory
-    }
-
-    fn nonce(time: u64, number: u64) -> Nonce {
-        let [_, _, random @ ..] = number.to_be_bytes();
-        Nonce::new(time, random)
-    }
-
-    #[test]
-    fn a_nonce_is_accepted_once() {
-        let memory = memory(NonceLimits::default());
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW + 19_000), Err(NonceError::Replayed));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 2), NOW), Ok(()));
-    }
-
-    #[test]
-    fn nobody_burns_the_nonce_of_another_credential() {
-        let memory = memory(NonceLimits::default());
-        assert_eq!(memory.admit(MALLORY, &nonce(NOW, 1), NOW), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Ok(()));
-    }
-
-    #[test]
-    fn only_the_window_is_accepted() {
-        let memory = memory(NonceLimits::default());
-        for time in [NOW - 21_000, NOW - 20_001, NOW + 10_001, NOW + 11_000, 0, TIME_MAX_MS] {
-            assert_eq!(memory.admit(ALICE, &nonce(time, 1), NOW), Err(NonceError::OutOfWindow), "{time}");
-        }
-        for time in [NOW - 20_000, NOW, NOW + 10_000] {
-            assert_eq!(memory.admit(ALICE, &nonce(time, 1), NOW), Ok(()), "{time}");
-        }
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_reopens_nothing() {
-        let memory = memory(NonceLimits { shards: 1, ..NonceLimits::default() });
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW + 100_000, 2), NOW + 100_000), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Err(NonceError::OutOfWindow));
-    }
-
-    /// How many of so many requests of a credential are accepted.
-    fn accepted(memory: &NonceMemory<Std>, who: CredentialId, count: u64) -> usize {
-        (0..count).filter(|number| memory.admit(who, &nonce(NOW, *number), NOW).is_ok()).count()
-    }
-
-    /// A credential with its own cells among those of a test.
-    fn who(number: u64) -> CredentialId {
-        CredentialId(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) << 16 | number << 8 | number)
-    }
-
-    #[test]
-    fn one_credential_alone_makes_200_000_requests_a_second() {
-        let memory = memory(NonceLimits::default());
-        assert_eq!(accepted(&memory, ALICE, 200_000), 200_000);
-        // 2 MiB for that second, and the counters of its shares.
-        assert!(memory.bytes() <= (2 << 20) + 16 * size_of::<Shares>(), "{}", memory.bytes());
-    }
-
-    #[test]
-    fn a_greedy_credential_gets_two_thirds_and_leaves_the_rest_to_the_others() {
-        let limits = NonceLimits { slots_per_second: 1 << 16, shards: 4, ..NonceLimits::default() };
-        let memory = memory(limits);
-        let full = (1 << 16) * FULL_PERCENT / 100;
-        let shared = full - full / RESERVE_PART;
-        let greedy = accepted(&memory, MALLORY, 300_000);
-        assert!((greedy * 3).abs_diff(shared * 2) < shared / 50, "{greedy} of {shared}");
-        assert_eq!(memory.admit(MALLORY, &nonce(NOW, 300_001), NOW), Err(NonceError::Share));
-        assert_eq!(accepted(&memory, ALICE, 10_000), 10_000);
-        assert_eq!(memory.admit(MALLORY, &nonce(NOW + 1000, 1), NOW), Ok(()), "the next second");
-    }
-
-    #[test]
-    fn forty_greedy_credentials_leave_room_for_small_ones() {
-        let limits = NonceLimits { slots_per_second: 1 << 13, shards: 1, ..NonceLimits::default() };
-        let memory = memory(limits);
-        for greedy in 1..=40 {
-            accepted(&memory, who(greedy), 8_000);
-        }
-        let small = (1 << 13) * FULL_PERCENT / 100 / SMALL_PART;
-        for honest in 101..=120 {
-            assert!(accepted(&memory, who(honest), 100) >= small, "credential {honest}");
-        }
-    }
-
-    #[test]
-    fn a_full_second_refuses_and_forgets_nothing() {
-        let memory = memory(NonceLimits { slots_per_second: 256, shards: 1, ..NonceLimits::default() });
-        let all: Vec<_> = (0..250u64).map(|n| (who(n), nonce(NOW, n))).collect();
-        let first: Vec<_> = all.iter().map(|(who, n)| memory.admit(*who, n, NOW)).collect();
-        assert_eq!(first.iter().filter(|result| result.is_ok()).count(), 256 * FULL_PERCENT / 100);
-        assert_eq!(first[249], Err(NonceError::Full));
-        for ((who, n), first) in all.iter().zip(first) {
-            let again = memory.admit(*who, n, NOW);
-            assert_eq!(again, Err(if first.is_ok() { NonceError::Replayed } else { NonceError::Full }));
-        }
-    }
-
-    #[test]
-    fn an_orderly_end_takes_the_lease_back_to_what_was_accepted() {
-        let memory = memory(NonceLimits::default());
-        assert_eq!(memory.admit(ALICE, &nonce(NOW + 300, 1), NOW), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW - 300, 1), NOW), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW - 30_000, 1), NOW), Err(NonceError::OutOfWindow));
-        assert_eq!(memory.retire(), NOW + 300);
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 2), NOW), Err(NonceError::OutOfWindow), "it is over");
-        let next = NonceMemory::<Std>::new(NonceLimits::default(), &[2; 16], NOW + 300);
-        next.extend_lease(NOW + 3000);
-        assert_eq!(next.admit(ALICE, &nonce(NOW + 300, 1), NOW), Err(NonceError::OutOfWindow));
-        assert_eq!(next.admit(ALICE, &nonce(NOW + 301, 1), NOW), Ok(()));
-    }
-
-    #[test]
-    fn after_a_restart_everything_before_the_lease_is_refused() {
-        let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], NOW);
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Err(NonceError::OutOfWindow));
-        assert_eq!(
-            memory.admit(ALICE, &nonce(NOW + 1, 1), NOW + 1),
-            Err(NonceError::OutOfWindow),
-            "no lease yet"
-        );
-        let lease = memory.lease_due(NOW + 1).unwrap();
-        assert_eq!(lease, NOW + 1 + LEASE_AHEAD_MS);
-        memory.extend_lease(lease);
-        assert_eq!(memory.lease_due(NOW + 1), None);
-        assert_eq!(memory.admit(ALICE, &nonce(NOW + 1, 1), NOW + 1), Ok(()));
-        assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW + 1), Err(NonceError::OutOfWindow));
-        assert_eq!(memory.admit(ALICE, &nonce(lease + 1, 1), NOW + 1), Err(NonceError::OutOfWindow));
-    }
-
-    #[test]
-    fn a_clock_set_back_by_an_hour_keeps_the_device_from_starting() {
-        let wrong = ClockBehind::Wrong { behind_ms: 3_600_000 };
-        assert_eq!(clock_after_restart(NOW - 3_600_000, NOW), Err(wrong));
-        assert_eq!(clock_after_restart(NOW - 5_000, NOW), Err(ClockBehind::Settling { wait_ms: 2_000 }));
-        assert_eq!(clock_after_restart(NOW - 3_000, NOW), Ok(NOW + 1));
-        assert_eq!(clock_after_restart(NOW, NOW), Ok(NOW + 1));
-        assert_eq!(clock_after_restart(NOW + 5, NOW), Ok(NOW + 5));
-    }
-
-    #[test]
-    fn restarts_in_a_row_never_take_the_clock_further_ahead_than_two_leases() {
-        let (mut machine, mut lease) = (NOW, 0);
-        for restart in 0..1000 {
-            let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], lease);
-            let mut waited_ms = 0;
-            let clock = loop {
-                match clock_after_restart(machine, lease) {
-                    Ok(clock) => break clock,
-                    Err(ClockBehind::Settling { wait_ms }) => {
-                        waited_ms += wait_ms;
-                        machine += wait_ms;
-                    }
-                    Err(wrong) => panic!("restart {restart}: {wrong}"),
-                }
-            };
-            assert!(waited_ms <= LEASE_AHEAD_MS, "restart {restart} waits {waited_ms} ms");
-            assert!(clock <= machine + CLOCK_AHEAD_MAX_MS + 1);
-            lease = memory.lease_due(clock).unwrap_or(lease);
-            memory.extend_lease(lease);
-            assert_eq!(memory.admit(ALICE, &nonce(clock, restart), clock), Ok(()));
-            // It crashes ten milliseconds later.
-            machine += 10;
-        }
-    }
-
-    #[test]
-    fn a_client_that_takes_over_the_clock_after_a_restart_is_accepted() {
-        for machine in [NOW - 1_500, NOW - 1, NOW, NOW + 1] {
-            let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], NOW);
-            let clock = clock_after_restart(machine, NOW).unwrap();
-            memory.extend_lease(memory.lease_due(clock).unwrap());
-            assert_eq!(memory.admit(ALICE, &nonce(clock, 1), clock), Ok(()), "told {clock} at {machine}");
-        }
-    }
-
-    #[test]
-    fn an_idle_memory_is_small_and_a_busy_one_bounded() {
-        let limits = NonceLimits { slots_per_second: 1 << 12, ..NonceLimits::default() };
-        let memory = memory(limits);
-        assert_eq!(memory.bytes(), 0);
-        for second in 0..100 {
-            let now = NOW + second * 1000;
-            for number in 0..5000_u64 {
-                let who = CredentialId(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-                let _ = memory.admit(who, &nonce(now, number), now);
-            }
-            assert!(memory.bytes() <= limits.bytes_max());
-        }
-        memory.sweep(NOW + 200_000);
-        assert_eq!(memory.bytes(), 0);
-        assert!(NonceLimits::default().bytes_max() < 148 << 20, "{}", NonceLimits::default().bytes_max());
-    }
-
-    #[test]
-    fn of_64_threads_with_one_request_one_wins() {
-        let memory = memory(NonceLimits::default());
-        let wins: usize = std::thread::scope(|scope| {
-            let runs: Vec<_> = (0..64)
-                .map(|_| scope.spawn(|| usize::from(memory.admit(ALICE, &nonce(NOW, 9), NOW).is_ok())))
-                .collect();
-            runs.into_iter().map(|run| run.join().unwrap()).sum()
-        });
-        assert_eq!(wins, 1);
-    }
-
-    proptest! {
-        /// Whatever the order of times and clocks, no (credential, nonce) is accepted twice.
-        #[test]
-        fn nothing_is_accepted_twice(steps in proptest::collection::vec(
-            (0..4u64, 0..60_000u64, 0..6u64, 0..60_000u64), 1..200)) {
-            let memory = memory(NonceLimits { slots_per_second: 1024, shards: 2, ..NonceLimits::default() });
-            let mut seen = std::collections::BTreeSet::new();
-            for (who, time, number, clock) in steps {
-                // Few distinct times, so that repetitions happen.
-                let nonce = nonce(NOW + time / 4000 * 4000, number);
-                if memory.admit(CredentialId(who), &nonce, NOW + clock).is_ok() {
-                    prop_assert!(seen.insert((who, nonce.0)));
-                }
-            }
-        }
-    }
-}
+mod tests;

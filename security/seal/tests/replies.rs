@@ -320,7 +320,7 @@ fn a_client_ten_minutes_off_succeeds_at_the_second_try() {
     let sense = refused.reply.sense(2, &sense);
     signer.verify(&first, &Reply { status: 2, sense: &sense, data_in: &[] }).unwrap();
     let sense = Sense::parse(&sense).unwrap();
-    assert_eq!(retry.after(Some(&sense), &mut clock, local), Advice::SignAgain);
+    assert_eq!(retry.after(Some(&sense), &mut clock, local, 0), Advice::SignAgain);
     let second = sign(&signer, read(Generation::Osd2), clock.nonce_time(local), &mut chance);
     assert!(device.admit(&second.cdb).is_ok());
 }

@@ -12,6 +12,7 @@ use sealstone_client::{Device as DeviceRecord, DeviceId};
 use sealstone_device::{KeyRecord, KeyStore, LeaseStore, OsdConfig, OsdUnit, Parts, ProvisionError};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, Options};
 use sealstone_target::{Clock, Counter, Target};
@@ -34,15 +35,15 @@ const TICK_EVERY: Duration = Duration::from_millis(250);
 #[derive(Clone, Default)]
 struct Nvram {
     epoch: u16,
-    lease_ms: u64,
+    nonces: NonceHistory,
     keys: Option<Vec<u8>>,
 }
 
 struct Lease(Arc<Mutex<Nvram>>);
 
 impl LeaseStore for Lease {
-    fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError> {
-        self.0.lock().lease_ms = lease_ms;
+    fn persist(&self, history: &NonceHistory) -> Result<(), ProvisionError> {
+        self.0.lock().nonces = history.clone();
         Ok(())
     }
 }
@@ -198,10 +199,10 @@ impl DeviceHost {
         let store = DiskStore::open(Arc::new(medium), self.options.clone())
             .map_err(|error| format!("store: {error:?}"))?;
         let store = Arc::new(store);
-        let (boot_epoch, lease_ms, stored) = {
+        let (boot_epoch, nonces, stored) = {
             let mut nvram = self.nvram.lock();
             nvram.epoch = nvram.epoch.checked_add(1).unwrap_or(1);
-            (nvram.epoch, nvram.lease_ms, nvram.keys.clone().map(zeroize::Zeroizing::new))
+            (nvram.epoch, nvram.nonces.clone(), nvram.keys.clone().map(zeroize::Zeroizing::new))
         };
         self.clock.boot();
         let unit = OsdUnit::start(Parts {
@@ -212,7 +213,7 @@ impl DeviceHost {
             master_key: InitialKey::new(&master_key(self.place)).ok_or("key")?,
             keys: KeyRecord { stored, store: Box::new(Keys(self.nvram.clone())) },
             boot_epoch,
-            lease_ms,
+            nonces,
             lease: Box::new(Lease(self.nvram.clone())),
             environment: self.clock.clone(),
             audit: self.judge.clone(),

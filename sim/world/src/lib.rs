@@ -27,7 +27,7 @@
 //!
 //! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number in the place of TLS's
 //! exporter; TLS is not pure and is tested where it is), or rot of the index. Clocks that are set wrong and are lied to have
-//! days of their own ([`timekeeping`]).
+//! days of their own ([`timekeeping`], [`steps`]).
 
 pub mod attacker;
 pub mod audit;
@@ -41,6 +41,7 @@ pub mod metadata;
 pub mod model;
 pub mod network;
 pub mod plan;
+pub mod steps;
 pub mod tasks;
 pub mod timekeeping;
 pub mod wiretap;

@@ -354,7 +354,8 @@ pub(super) fn passes(error: &ClientError) -> bool {
         ClientError::Connection(_) | ClientError::LoginBusy { .. } => true,
         ClientError::Refused(failure) => failure.code == ErrorCode::Busy,
         ClientError::Device { error, .. } => match error {
-            OsdError::Busy | OsdError::NotReady(_) => true,
+            OsdError::Busy => true,
+            error if error.is_about_time() => true,
             // All operations here may be done twice.
             OsdError::OutcomeUnknown { .. } => true,
             OsdError::Session(

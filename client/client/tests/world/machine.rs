@@ -6,6 +6,7 @@ use std::time::Duration;
 use sealstone_device::{KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{DiskStore, FormatOptions, Medium as _, Options};
 use sealstone_target::Target;
@@ -67,7 +68,7 @@ impl Machine {
             master_key: InitialKey::new(&[self.place + 1; 32]).unwrap(),
             keys: KeyRecord::volatile(),
             boot_epoch: state.epoch,
-            lease_ms: 0,
+            nonces: NonceHistory::default(),
             lease: Box::new(VolatileLease),
             environment: Arc::new(DeviceClockwork(self.clock.clone())),
             audit: Arc::new(NoAudit),

@@ -131,6 +131,7 @@ struct Patience {
     busy: u32,
     attentions: u32,
     replays: u32,
+    clock_waits: u32,
     skew: Retry,
     /// The data were wrong, and the device was asked to look at them.
     looked: bool,
@@ -138,6 +139,26 @@ struct Patience {
     unknown: bool,
 }
 
+impl Patience {
+    /// Waits for a device whose clock is not right, or returns `error` after [`CLOCK_WAITS_MAX`].
+    async fn wait_for_clock(&mut self, error: OsdError) -> Result<(), OsdError> {
+        if self.clock_waits >= CLOCK_WAITS_MAX {
+            return Err(error);
+        }
+        if self.clock_waits == 0 {
+            tracing::warn!(%error, "waiting for the clock of the device");
+        }
+        let pause = CLOCK_WAIT_MIN.saturating_mul(2u32.saturating_pow(self.clock_waits));
+        sleep(pause.min(OsdOptions::BUSY_PAUSE_MAX)).await;
+        self.clock_waits += 1;
+        Ok(())
+    }
+}
+
+/// The first pause for a device whose clock is not right; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
+const CLOCK_WAIT_MIN: Duration = Duration::from_millis(10);
+/// Such pauses of one operation: half a minute, in which a step of a clock is confirmed.
+const CLOCK_WAITS_MAX: u32 = 36;
 /// Unit attentions that one operation sits out.
 const ATTENTIONS_MAX: u32 = 4;
 /// New nonces that one operation tries after one was not unique.
@@ -265,10 +286,22 @@ impl OsdClient {
                 }
                 Heard::Skewed(sense) => {
                     let now_ms = self.0.environment.now_ms();
-                    let advice = self.clock(|clock| patience.skew.after(Some(&sense), clock, now_ms));
+                    let server_ms = self.0.options.clock_offset_ms.load(Ordering::Relaxed);
+                    let advice =
+                        self.clock(|clock| patience.skew.after(Some(&sense), clock, now_ms, server_ms));
                     if advice == Advice::Done {
-                        return Err(OsdError::ClockSkew { skew_ms: self.clock(|clock| clock.offset_ms()) });
+                        let skew_ms = sense.information.map(|device_ms| difference(device_ms, now_ms));
+                        patience.wait_for_clock(OsdError::ClockSkew { skew_ms }).await?;
+                        patience.skew = Retry::default();
                     }
+                }
+                Heard::NotReady(code) => {
+                    // Without a check value an attacker may have said so after the command was done.
+                    if operation.repeat() == Repeat::Unsafe {
+                        return Err(OsdError::NotReady(code));
+                    }
+                    doubt(&operation, false, &mut patience)?;
+                    patience.wait_for_clock(OsdError::NotReady(code)).await?;
                 }
                 Heard::Replayed => {
                     patience.replays += 1;
@@ -453,6 +486,12 @@ impl OsdClient {
         patience.busy += 1;
         Ok(())
     }
+}
+
+/// `a - b` of two times; saturates where no real clock gets.
+fn difference(a: u64, b: u64) -> i64 {
+    let [a, b] = [a, b].map(|time| i64::try_from(time).unwrap_or(i64::MAX));
+    a.saturating_sub(b)
 }
 
 /// Unless it is proven that nothing was done, only what may be repeated goes on.

@@ -16,6 +16,8 @@ use crate::{Operation, OsdError, ScsiResponse};
 
 /// LOGICAL UNIT IS IN PROCESS OF BECOMING READY.
 const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
+/// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED: its clock is wrong.
+const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
 
 /// What an answer says.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(crate) enum Heard {
     Skewed(Sense),
     /// The nonce was seen before.
     Replayed,
+    /// Not before the device's clock is right: it says so before it looks at the command.
+    NotReady(AdditionalSense),
     /// Not now; `proven` if the device itself said so.
     Busy {
         /// May it be believed that nothing was done?
@@ -117,10 +121,11 @@ fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Par
         }
         (SenseKey::RecoveredError | SenseKey::NoSense, _) if proven => return Heard::Done(parts),
         (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) if proven => return Heard::Skewed(sense),
-        (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) => OsdError::ClockSkew { skew_ms: 0 },
+        (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) => OsdError::ClockSkew { skew_ms: None },
         (_, additional::NONCE_NOT_UNIQUE) => return Heard::Replayed,
-        // It was restarted a moment ago and says so before it looks at the command.
-        (SenseKey::NotReady, BECOMING_READY) => return Heard::Busy { proven },
+        (SenseKey::NotReady, code @ (BECOMING_READY | MANUAL_INTERVENTION_REQUIRED)) => {
+            return Heard::NotReady(code);
+        }
         (SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB) => {
             let field = sense.field.filter(|field| field.in_cdb).map(|field| field.byte);
             refused(generation, operation, field)

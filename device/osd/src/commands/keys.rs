@@ -102,5 +102,7 @@ fn change_master_key(run: &Run<'_>, set: &SetMasterKey) -> Result<Done, Failure>
         }
         Ok(())
     })?;
+    // Every key was replaced: what was signed in earlier eras verifies under none.
+    run.device.guard.forget_eras()?;
     Ok(Done::of(ObjectId::ROOT))
 }

@@ -4,7 +4,7 @@
 #![allow(unreachable_pub, reason = "shared by the test files beside it")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use sealstone_scsi::lu::{
 };
 use sealstone_scsi::{Sense, Status};
 use sealstone_seal::algorithm::preferred_slot;
+use sealstone_seal::freshness::NonceHistory;
 use sealstone_seal::signer::{Parts as SignParts, Reply, ReplyError, Signed, Signer};
 use sealstone_seal::{
     AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, SecurityToken, selector,
@@ -41,12 +42,18 @@ pub const NEXUS: NexusId = NexusId(1);
 #[derive(Default)]
 pub struct Fake {
     pub ms: AtomicU64,
+    /// Whether the clock may be set back.
+    pub sound: AtomicBool,
     counter: AtomicU64,
 }
 
 impl Environment for Fake {
     fn now_ms(&self) -> u64 {
         self.ms.load(Ordering::SeqCst)
+    }
+
+    fn is_sound(&self) -> bool {
+        self.sound.load(Ordering::SeqCst)
     }
 
     fn fill_random(&self, into: &mut [u8]) {
@@ -214,7 +221,7 @@ impl Bench {
             master_key: InitialKey::new(&MASTER).unwrap(),
             keys,
             boot_epoch,
-            lease_ms,
+            nonces: NonceHistory::new(lease_ms, 0, &[]),
             lease: Box::new(VolatileLease),
             environment: Arc::clone(&fake) as Arc<dyn Environment>,
             audit: Arc::clone(&log) as Arc<dyn AuditSink>,

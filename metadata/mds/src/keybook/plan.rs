@@ -26,6 +26,8 @@ const DEVICE_VALUE_MAX: u32 = 4 + 512;
 
 /// So long after an exchange of seeds its change step may still be taken: ten seconds, and what clocks differ.
 const SETTLE_MS: u64 = EXCHANGE_MS + 2_000;
+/// A key may have been set so far ahead of the clock, by another server, milliseconds.
+const AHEAD_OK_MS: u64 = 60_000;
 
 /// When keys are changed though nobody asks.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +130,8 @@ fn top(
         }
         if book.doubt {
             // As long as the device may wait for a change step, one that is late may still be taken.
-            if now_ms < book.exchanged_ms.saturating_add(SETTLE_MS) {
+            // A clock that was set back since must not hold this up for as long as that.
+            if now_ms.abs_diff(book.exchanged_ms) < SETTLE_MS {
                 return Ok(Top::Wait);
             }
             let mut set = set;
@@ -284,7 +287,10 @@ impl Turn<'_> {
     fn due(&mut self, part: &Part, rng: &mut dyn Entropy) -> Option<Pending> {
         let (partition, now_ms) = (self.id, self.now_ms);
         let has_pair = self.keys.signing_key(KeySelector::Partition(partition)).is_some();
-        let aged = |since: u64, age: u64| now_ms.saturating_sub(since) >= age;
+        // A key of a time ahead was set while the clock was wrong: its credentials would live too long.
+        let aged = |since: u64, age: u64| {
+            now_ms.saturating_sub(since) >= age || since.saturating_sub(now_ms) > AHEAD_OK_MS
+        };
         if !has_pair
             || part.pair_set_ms == 0
             || part.asked & ASKED_PARTITION != 0

@@ -247,7 +247,7 @@ fn client_config(path: &Path) -> Result<Arc<ClientConfig>, DirectorySettingsErro
     let wrong = |why: String| DirectorySettingsError::Ca { path: path.to_owned(), why };
     let pem = files::read(path).map_err(|error| match error {
         files::FileError::Io { source, .. } => wrong(source.to_string()),
-        error @ files::FileError::Exposed { .. } => wrong(error.to_string()),
+        error => wrong(error.to_string()),
     })?;
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
