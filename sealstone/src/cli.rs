@@ -1,6 +1,7 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
 pub(crate) mod check;
+pub(crate) mod clock;
 pub(crate) mod drain;
 pub(crate) mod grants;
 pub(crate) mod keys;
@@ -291,6 +292,9 @@ Then start the device, and: sealstone mds add-osd URL --key osd1.key")]
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
     },
+    /// The clock of a device on this machine.
+    #[command(subcommand)]
+    Clock(clock::Clock),
     /// Move all files away from a device, so that it can be taken out (administrators and operators).
     Drain(drain::Drain),
     /// Make devices equally full, after one was added (administrators and operators).
@@ -466,6 +470,9 @@ Examples:
   sealstone mds import meta.export --data /srv/mds      back into a file of the folder
   sealstone mds import meta.export                      checks it only")]
     Import(store::Import),
+    /// The clock of a metadata server on this machine.
+    #[command(subcommand)]
+    Clock(clock::Clock),
     /// Keys of the devices, and the keystore that keeps them.
     #[command(subcommand)]
     Keys(keys::Keys),

@@ -1,6 +1,6 @@
 //! Logs: text for terminals, JSON lines for machines; never on standard output, which belongs to results.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
@@ -20,6 +20,21 @@ pub(crate) enum LogFormat {
     Text,
 }
 
+/// Standard error whose errors are dropped: a full or closed one ends neither a thread nor a command.
+struct LossyStderr;
+
+impl io::Write for LossyStderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().lock().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = io::stderr().lock().flush();
+        Ok(())
+    }
+}
+
 /// Starts logging; `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
 pub(crate) fn start(format: LogFormat, default_filter: &str) {
     let filter = EnvFilter::try_from_env("SEALSTONE_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
@@ -29,7 +44,7 @@ pub(crate) fn start(format: LogFormat, default_filter: &str) {
         LogFormat::Text => false,
     };
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(move || LineWriter { out: io::stderr(), json })
+        .with_writer(move || LineWriter { out: LossyStderr, json })
         .with_target(true);
     let limited = tracing_subscriber::registry().with(filter).with(LineLimit::default());
     // A second start (several daemons in one process) keeps the first one's settings.

@@ -49,8 +49,10 @@ fn main() -> ExitCode {
     let output = Output::new(cli.global.json, cli.global.quiet);
     let daemon = match &cli.command {
         Command::Osd(command) => {
-            !matches!(command, cli::Osd::Check { .. } | cli::Osd::Drain(_) | cli::Osd::Rebalance(_))
+            use cli::Osd;
+            !matches!(command, Osd::Check { .. } | Osd::Clock(_) | Osd::Drain(_) | Osd::Rebalance(_))
         }
+        Command::Mds(cli::Mds::Clock(_)) => false,
         Command::Mount(arguments) => arguments.foreground,
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };
@@ -103,8 +105,9 @@ fn run(cli: Cli, output: Output) -> Outcome {
             output.result(&serde_json::json!({ "example": text }), || text.trim_end().to_owned())
         }
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "sealstone", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "sealstone", &mut script);
+            output::print_bytes(&script)
         }
         Command::Demo(arguments) => demo::command(output, &arguments),
     }

@@ -32,6 +32,13 @@ impl Output {
         print_line(&line)
     }
 
+    /// The line of a daemon that is ready. One that cannot be printed does not end the daemon.
+    pub(crate) fn ready(self, value: &impl Serialize, text: impl FnOnce() -> String) {
+        if let Err(error) = self.result(value, text) {
+            tracing::warn!(%error, "the line that says ready could not be printed");
+        }
+    }
+
     /// The result where a person needs none.
     pub(crate) fn done(self, value: &impl Serialize) -> Outcome {
         if self.json { print_line(&to_json(value)?) } else { Ok(()) }
@@ -40,7 +47,7 @@ impl Output {
     /// A remark for people, on standard error.
     pub(crate) fn remark(self, text: impl AsRef<str>) {
         if !self.json && !self.quiet {
-            eprintln!("{}", text.as_ref());
+            print_error(text.as_ref());
         }
     }
 
@@ -50,9 +57,9 @@ impl Output {
             let value = serde_json::json!({
                 "error": { "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step }
             });
-            eprintln!("{value}");
+            print_error(&value.to_string());
         } else {
-            eprintln!("sealstone: {failure}");
+            print_error(&format!("sealstone: {failure}"));
         }
     }
 
@@ -98,10 +105,24 @@ fn to_json(value: &impl Serialize) -> Outcome<String> {
     serde_json::to_string(value).map_err(Failure::operation)
 }
 
+/// Prints a line on standard error. Nothing depends on it: a full or closed one must not change how a command ends.
+fn print_error(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 /// Prints a line; a reader that went away (`| head`) is no failure.
 fn print_line(line: &str) -> Outcome {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(Failure::from),
+    }
+}
+
+/// Prints bytes as they are; a reader that went away is no failure.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Outcome {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(Failure::from),
     }

@@ -1,10 +1,11 @@
 //! Files that hold secrets: created 0600 from the start, replaced whole, refused when others could read them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use sealstone_private::PrivateError;
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -14,7 +15,7 @@ const BYTES_MAX: u64 = 64 * 1024;
 
 /// Writes a new file or replaces an old one; after return it is durable under its name.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
-    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let at = |error: io::Error| Failure::from(error).at(path.display());
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -66,7 +67,7 @@ pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<Strin
 
 /// Reads a small file that is no secret.
 pub(crate) fn read_public(path: &Path) -> Outcome<Vec<u8>> {
-    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let at = |error: io::Error| Failure::from(error).at(path.display());
     let mut bytes = Vec::new();
     File::open(path).map_err(at)?.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(at)?;
     if bytes.len() as u64 > BYTES_MAX {
@@ -78,24 +79,40 @@ pub(crate) fn read_public(path: &Path) -> Outcome<Vec<u8>> {
 /// Opens a secret of at most so many bytes; its length.
 fn open(path: &Path, bytes_max: u64) -> Outcome<(File, u64)> {
     let at = |failure: Failure| failure.at(path.display());
-    let file = File::open(path).map_err(|error| at(error.into()))?;
+    let file = sealstone_private::open(path).map_err(|error| not_private(&error, path))?;
     let metadata = file.metadata().map_err(|error| at(error.into()))?;
     if metadata.len() > bytes_max {
         return Err(at(Failure::usage(format!("{} bytes; at most {bytes_max} are read", metadata.len()))));
     }
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 && metadata.is_file() {
-        return Err(at(Failure::new(Kind::Denied, format!("mode {mode:03o} lets others read it")))
-            .hint(format!("chmod 600 {}", path.display())));
-    }
-    if metadata.is_file() && metadata.uid() != rustix::process::geteuid().as_raw() && metadata.uid() != 0 {
-        return Err(at(Failure::new(Kind::Denied, "belongs to another user")));
-    }
     Ok((file, metadata.len()))
+}
+
+/// The failure that says why a file or folder is refused, and what to do about it.
+fn not_private(error: &PrivateError, path: &Path) -> Failure {
+    let failure = match error {
+        PrivateError::Io(source) => {
+            let again =
+                source.raw_os_error().map_or_else(|| source.kind().into(), io::Error::from_raw_os_error);
+            Failure::from(again)
+        }
+        denied => Failure::new(Kind::Denied, denied.to_string()),
+    };
+    let failure = failure.at(path.display());
+    match error.next_step(path) {
+        Some(next) => failure.hint(next),
+        None => failure,
+    }
+}
+
+/// Refuses a data folder that is another user's or that others can write.
+pub(crate) fn check_folder(path: &Path) -> Outcome {
+    sealstone_private::check_folder(path).map_err(|error| not_private(&error, path))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// The file never exists with wider permissions, and a widened one is refused.

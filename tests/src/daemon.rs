@@ -23,6 +23,10 @@ pub enum Signal {
     Terminate,
     /// As a power cut would.
     Kill,
+    /// As a terminal that is closed.
+    HangUp,
+    /// As `^\` at a terminal.
+    Quit,
 }
 
 /// A running daemon; killed when dropped.
@@ -137,6 +141,8 @@ impl Daemon {
         let number = match signal {
             Signal::Terminate => rustix::process::Signal::TERM,
             Signal::Kill => rustix::process::Signal::KILL,
+            Signal::HangUp => rustix::process::Signal::HUP,
+            Signal::Quit => rustix::process::Signal::QUIT,
         };
         // It may be gone already; waiting tells.
         let _ = rustix::process::kill_process(id, number);

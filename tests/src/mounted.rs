@@ -90,7 +90,12 @@ impl Mounted {
 
     /// Waits until its process ended after somebody unmounted it; its exit code.
     pub fn ended(&mut self) -> i32 {
-        self.daemon.take().map_or(0, |mut daemon| daemon.end(Signal::Terminate))
+        self.end(Signal::Terminate)
+    }
+
+    /// Ends its process by this signal; the exit code.
+    pub fn end(&mut self, signal: Signal) -> i32 {
+        self.daemon.take().map_or(0, |mut daemon| daemon.end(signal))
     }
 }
 

@@ -176,6 +176,12 @@ impl System {
         self.osds[index].daemon.as_ref().expect("the device runs")
     }
 
+    /// Where a device listens, also while it does not run.
+    #[must_use]
+    pub fn osd_address(&self, index: usize) -> &str {
+        &self.osds[index].address
+    }
+
     /// Starts the MDS, again on its old port if it had one.
     #[track_caller]
     pub fn start_mds(&mut self) {

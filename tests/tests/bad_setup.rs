@@ -422,3 +422,72 @@ fn a_store_of_a_newer_format_is_refused_and_left_as_it_is() {
     assert!(fs::read(&path).expect("there") == bytes, "the superblock is as it was");
     assert!(fs::read(data.join("store/index.redb")).expect("there") == index, "so is the index");
 }
+
+/// A secret that is a link, or that lies where others can replace it, is refused with the step that puts it right.
+#[test]
+fn links_and_folders_of_others_are_refused() {
+    use std::os::unix::fs::symlink;
+    let folder = folder();
+    let data = new_osd(&folder, "osd");
+    for open in [0o777, 0o770, 0o1777] {
+        mode(&data, open);
+        serve_osd(&data).fails(3).says(&["lets others write it", "chmod 700"]);
+    }
+    mode(&data, 0o700);
+    mode(folder.path(), 0o777);
+    serve_osd(&data).fails(3).says(&["others can replace what is in it", "chmod o-w"]);
+    mode(folder.path(), 0o700);
+    let (key, aside) = (data.join("master.key"), folder.path().join("aside"));
+    fs::rename(&key, &aside).expect("moved");
+    symlink(&aside, &key).expect("linked");
+    serve_osd(&data).fails(3).says(&["master.key", "symbolic link"]);
+
+    let mds = folder.path().join("mds");
+    run(&["mds", "init", "--data", text(&mds)]).ok();
+    mode(&mds, 0o777);
+    serve_mds(&mds).fails(3).says(&["lets others write it"]);
+    mode(&mds, 0o700);
+    let key = mds.join("keystore.key");
+    fs::rename(&key, folder.path().join("aside2")).expect("moved");
+    symlink(folder.path().join("aside2"), &key).expect("linked");
+    serve_mds(&mds).fails(3).says(&["keystore.key", "symbolic link"]);
+
+    let up = folder.path().join("up");
+    fs::create_dir(&up).expect("created");
+    mode(&up, 0o777);
+    refused(&["up", "--data", text(&up), "--listen", "127.0.0.1:0"]).fails(3).says(&["lets others write it"]);
+    refused(&["osd", "init", "--data", text(&up), "--capacity", "64M"])
+        .fails(3)
+        .says(&["lets others write it"]);
+    refused(&["mds", "init", "--data", text(&up)]).fails(3).says(&["lets others write it"]);
+}
+
+/// The session goes where the XDG specification says, and nowhere near the current folder.
+#[test]
+fn empty_state_folder_counts_as_unset() {
+    let folder = folder();
+    let (home, here) = (folder.path().join("home"), folder.path().join("here"));
+    fs::create_dir(&home).expect("created");
+    fs::create_dir(&here).expect("created");
+    let system = System::start(0);
+    let secret = system.path("mds").join("admin-secret");
+    let cluster = system.cluster();
+    let login = ["login", "admin", "--cluster", text(&cluster), "--password-file", text(&secret)];
+    for state in ["", "relative"] {
+        let mut command = command(&login);
+        command.current_dir(&here).env("XDG_STATE_HOME", state).env("HOME", &home);
+        Ended::from(command.output().expect("the binary starts")).ok();
+        let session = home.join(".local/state/sealstone/session.toml");
+        assert!(session.exists(), "in the home folder with XDG_STATE_HOME={state:?}");
+        fs::remove_file(session).expect("removed");
+    }
+    let mut command = command(&login);
+    command.current_dir(&here).env("XDG_STATE_HOME", "").env("HOME", "");
+    let ended = Ended::from(command.output().expect("the binary starts"));
+    ended.fails(2).says(&["XDG_STATE_HOME", "--session"]);
+    assert_eq!(
+        fs::read_dir(&here).expect("a folder").count(),
+        0,
+        "nothing is written into the current folder"
+    );
+}

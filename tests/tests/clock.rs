@@ -420,7 +420,7 @@ fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
     let later = now_ms() + 3_600_000;
     write_private(&data.join("clock.toml"), &format!("told_ms = {later}\nahead_ms = 0\n"));
     let followed = ["--time-source", source.address.as_str()];
-    serve(&followed).fails(1).says(&["before the latest time that this server told", "take the file away"]);
+    serve(&followed).fails(1).says(&["before the latest time that this server told", "clock reset"]);
     write_private(&data.join("clock.toml"), "told_ms = \"soon\"\n");
     serve(&followed).fails(1).says(&["clock.toml"]);
 
@@ -501,4 +501,161 @@ fn foreign() -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join("chronyd")).find(|binary| binary.is_file())
+}
+
+/// A library that shifts the wall clock of a process by the seconds in a shared file, as a wrong time server would.
+const SHIFT: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long long *shift;
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("CLOCK_SHIFT_FILE");
+    int file = path ? open(path, O_RDONLY) : -1;
+    void *page = file < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
+    if (page != MAP_FAILED) shift = page;
+}
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int result = syscall(SYS_clock_gettime, clock, time);
+    if (result == 0 && clock == CLOCK_REALTIME && shift) time->tv_sec += *shift;
+    return result;
+}
+"#;
+const DAYS_S: i64 = 3 * 86_400;
+
+/// A whole system in one process whose wall clock the test shifts; its clients' clocks stay right, or are shifted too.
+struct Shifted {
+    folder: TempDir,
+    address: String,
+    up: Option<Daemon>,
+}
+
+impl Shifted {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let source = folder.path().join("shift.c");
+        fs::write(&source, SHIFT).expect("written");
+        let built = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-o", text(&folder.path().join("shift.so")), text(&source)])
+            .status()
+            .expect("a C compiler, which the build takes too");
+        assert!(built.success());
+        let mut system = Self { folder, address: "127.0.0.1:0".to_owned(), up: None };
+        system.shift(0);
+        system.start_up();
+        let secret = system.path("up").join("admin-secret");
+        let cluster = system.path("up").join("cluster.toml");
+        let login = ["login", "admin", "--cluster", text(&cluster), "--password-file", text(&secret)];
+        system.run(&login).ok();
+        system
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Sets the wall clock so many seconds ahead.
+    fn shift(&self, seconds: i64) {
+        use std::os::unix::fs::FileExt as _;
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false);
+        let file = file.clone().open(self.path("shift")).expect("opened");
+        file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
+    }
+
+    fn shifted(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = command(arguments);
+        command.env("LD_PRELOAD", self.path("shift.so")).env("CLOCK_SHIFT_FILE", self.path("shift"));
+        command.env("SEALSTONE_SESSION", self.path("session.toml"));
+        command
+    }
+
+    fn start_up(&mut self) {
+        let data = self.path("up");
+        let up = ["--json", "up", "--data", text(&data), "--osds", "1", "--capacity", "1G", "--listen"];
+        let up = Daemon::start(self.shifted(&[&up[..], &[&self.address]].concat()));
+        up.field("address").clone_into(&mut self.address);
+        self.up = Some(up);
+    }
+
+    fn restart(&mut self, signal: Signal) {
+        if let Some(mut up) = self.up.take() {
+            up.end(signal);
+        }
+        self.start_up();
+    }
+
+    /// A command of a user whose own clock is right.
+    fn run(&self, arguments: &[&str]) -> sealstone_tests::Ended {
+        let mut command = command(arguments);
+        command.env("SEALSTONE_SESSION", self.path("session.toml"));
+        sealstone_tests::Ended::from(command.output().expect("the binary starts"))
+    }
+
+    /// Stores and reads one file; the words of a failure.
+    fn works(&self, name: &str) -> Result<(), String> {
+        let mut put = command(&["put", "-", name]);
+        put.env("SEALSTONE_SESSION", self.path("session.toml"));
+        let put = run_with_input(put, name.as_bytes());
+        if put.code != 0 {
+            return Err(put.stderr);
+        }
+        let got = self.run(&["cat", name]);
+        match got.code == 0 && got.stdout == name.as_bytes() {
+            true => Ok(()),
+            false => Err(got.stderr),
+        }
+    }
+
+    /// How far the wall clock of the daemon is ahead of the clock that it serves by, seconds.
+    fn wall_ahead_s(&self) -> i64 {
+        let data = self.path("up").join("osd1");
+        let shown = self.shifted(&["--json", "osd", "clock", "show", "--data", text(&data)]).output();
+        let shown = sealstone_tests::Ended::from(shown.expect("the binary starts")).ok().json();
+        (shown["wall_ahead_ms"].as_i64().expect("known") + 500).div_euclid(1000)
+    }
+}
+
+/// Wrong for a moment, in either direction, with restarts meanwhile: nothing is refused, then or later.
+#[test]
+fn wrong_clock_for_a_moment_stops_nothing() {
+    let mut system = Shifted::start();
+    system.works("/before").expect("as usual");
+    for (round, wrong_s) in [DAYS_S, 600, -600, -DAYS_S].into_iter().enumerate() {
+        system.shift(wrong_s);
+        system.works(&format!("/wrong-{round}")).expect("while the clock is wrong");
+        system.restart(if round % 2 == 0 { Signal::Kill } else { Signal::Terminate });
+        system.works(&format!("/started-{round}")).expect("started while the clock is wrong");
+        system.shift(0);
+        system.works(&format!("/right-{round}")).expect("when it is right again");
+    }
+    system.restart(Signal::Kill);
+    system.works("/after").expect("after another restart");
+}
+
+/// An administrator takes the wall clock over.
+#[test]
+fn clock_reset_takes_the_wall_clock() {
+    let mut system = Shifted::start();
+    system.restart(Signal::Terminate);
+    let data = system.path("up").join("osd1");
+    system.shift(-600);
+    assert_eq!(system.wall_ahead_s(), -600);
+    let reset = ["--json", "osd", "clock", "reset", "--data", text(&data)];
+    assert_eq!(system.run(&reset).ok().json()["reset"], true);
+    eventually("the clock is kept", || system.wall_ahead_s() == 0);
+    eventually("the system serves", || system.works("/reset").is_ok());
+    // Without a daemon the next start does it.
+    system.up = None;
+    system.shift(600);
+    assert_eq!(system.run(&reset).ok().json()["reset"], false);
+    system.start_up();
+    eventually("the clock is kept", || system.wall_ahead_s() == 0);
+    system.works("/started").expect("after the reset");
+    let nowhere = system.path("nowhere");
+    fs::create_dir(&nowhere).expect("created");
+    system.run(&["osd", "clock", "show", "--data", text(&nowhere)]).fails(4).says(&["device.toml"]);
 }

@@ -1,4 +1,4 @@
-//! A mount as `mount` of util-linux asks for it.
+//! The process of a mount: as `mount` of util-linux starts it, and how it begins and ends.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::mount::{UnmountFlags, unmount};
-use sealstone_tests::{Ended, System, binary, can_mount, text};
+use sealstone_tests::{Ended, Mounted, Signal, System, binary, can_mount, text};
 
 /// Taken away when it is dropped, however often it was mounted.
 struct Place(PathBuf);
@@ -67,4 +67,45 @@ fn what_fstab_says_is_mounted_once_and_found_again_in_the_table() {
     assert_eq!(mounts(&place.0)[0].0, "/projects");
     assert_eq!(fs::read(place.0.join("file")).expect("it is there"), b"3");
     system.run(&["umount", text(&place.0)]).ok();
+}
+
+/// A terminal that is closed ends a mount in order: what is open and was written is stored.
+#[test]
+fn mount_stores_open_files_at_hangup() {
+    if !can_mount() {
+        return;
+    }
+    let system = System::start(1);
+    let content: Vec<u8> =
+        (0..3u32 << 20).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for signal in [Signal::HangUp, Signal::Quit, Signal::Terminate] {
+        let mut mounted = Mounted::at(&system, "mnt");
+        let mut file = fs::File::create(mounted.path("open")).expect("created");
+        std::io::Write::write_all(&mut file, &content).expect("written");
+        assert_eq!(mounted.end(signal), 0, "{signal:?}");
+        drop(file);
+        assert!(system.run(&["cat", "/open"]).ok().stdout == content, "{signal:?}");
+        system.run(&["rm", "/open"]).ok();
+    }
+}
+
+/// A mount in the background takes no folder for temporary files.
+#[test]
+fn mount_needs_no_temporary_folder() {
+    if !can_mount() {
+        return;
+    }
+    let system = System::start(1);
+    let place = system.path("mnt");
+    fs::create_dir(&place).expect("created");
+    let mut mount = system.command(&["mount", text(&place)]);
+    let output = mount.env("TMPDIR", "/nonexistent").output().expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::write(place.join("file"), b"content").expect("written");
+    system.run(&["umount", text(&place)]).ok();
+    // What goes wrong in the background is still said.
+    let mut mount = system.command(&["mount", text(&place), "--path", "/none"]);
+    let output = mount.env("TMPDIR", "/nonexistent").output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(4) && said.contains("/none"), "{said}");
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use sealstone_tests::{Daemon, Signal, System, binary, command, run, text};
+use sealstone_tests::{Daemon, Ended, Signal, System, binary, command, run, text};
 use serde_json::Value;
 
 /// Runs a command line on a pseudo-terminal (util-linux's `script`); what the terminal was sent.
@@ -72,4 +72,74 @@ fn logs_are_json_lines_where_nobody_watches() {
             }
         }
     }
+}
+
+/// A full standard error does not change how a command ends, and a full standard output is a failure that is no panic.
+#[test]
+fn full_outputs_change_no_exit_code() {
+    let system = System::start(1);
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let source = system.path("source");
+    fs::write(&source, b"content").expect("written");
+    let ended = |arguments: &[&str], stdout: bool, stderr: bool| {
+        let mut command = system.command(arguments);
+        if stdout {
+            command.stdout(full());
+        }
+        if stderr {
+            command.stderr(full());
+        }
+        Ended::from(command.output().expect("the binary starts"))
+    };
+    let put = ["put", text(&source), "/file"];
+    assert_eq!(ended(&put, false, true).code, 0);
+    assert_eq!(ended(&["cat", "/file"], false, true).stdout, b"content");
+    assert_eq!(ended(&["cat", "/none"], false, true).code, 4);
+    assert_eq!(ended(&["no-such-command"], false, true).code, 2);
+    for arguments in [&["ls", "/"][..], &["--json", "df"], &["completion", "bash"], &["cat", "/file"]] {
+        let ended = ended(arguments, true, false);
+        assert_eq!(ended.code, 1, "{arguments:?}");
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    }
+    for flag in ["--help", "--version"] {
+        assert!(ended(&[flag], true, true).code != 101);
+    }
+}
+
+/// A daemon whose log and ready line go nowhere serves on, and ends in order.
+#[test]
+fn daemon_with_full_outputs_serves() {
+    let mut system = System::start(1);
+    system.end_osd(0, Signal::Terminate);
+    let (data, listen) = (system.path("osd0"), system.osd_address(0).to_owned());
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let mut serve = command(&["osd", "serve", "--data", text(&data), "--listen", &listen]);
+    let mut child =
+        serve.env("SEALSTONE_LOG", "trace").stdout(full()).stderr(full()).spawn().expect("the binary starts");
+    let source = system.path("source");
+    fs::write(&source, b"content").expect("written");
+    system.run(&["put", text(&source), "/file"]).ok();
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::HUP).expect("it runs");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0), "in order");
+}
+
+/// Each signal that ends a daemon ends it in order, but for one that it was started to ignore.
+#[test]
+fn signals_end_daemons_in_order() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("one");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one"]).ok();
+    let serve = ["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    for signal in [Signal::HangUp, Signal::Quit, Signal::Terminate] {
+        assert_eq!(Daemon::start(command(&serve)).end(signal), 0, "{signal:?}");
+    }
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", text(binary())]).args(serve);
+    nohup.env("SEALSTONE_LOG", "off");
+    let mut daemon = Daemon::start(nohup);
+    let id = rustix::process::Pid::from_raw(daemon.id().cast_signed()).expect("a process");
+    rustix::process::kill_process(id, rustix::process::Signal::HUP).expect("it runs");
+    assert!(daemon.survives(std::time::Duration::from_millis(300)));
+    assert_eq!(daemon.end(Signal::Terminate), 0);
 }

@@ -4,6 +4,7 @@ pub(crate) mod audit;
 pub(crate) mod block;
 pub(crate) mod cap;
 pub(crate) mod check;
+pub(crate) mod clock;
 pub(crate) mod drain;
 pub(crate) mod files;
 pub(crate) mod groups;

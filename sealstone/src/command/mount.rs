@@ -157,9 +157,9 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
         "mountpoint": place, "path": arguments.path, "mds": saved.server, "user": who.user.as_str(),
         "pid": std::process::id(), "read_only": arguments.read_only,
     });
-    output.result(&value, || {
+    output.ready(&value, || {
         format!("{} is {} at {}, as {}", place.display(), arguments.path, saved.server, who.user.as_str())
-    })?;
+    });
     let ended = until_unmounted(mounted, place, &shutdown).await;
     // However it ended: what programs have written is stored.
     let stored = nodes.shut_down().await;
@@ -251,7 +251,10 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
 /// Where the process in the background writes what goes wrong, and where to read it.
 fn log(file: Option<&Path>) -> Outcome<(File, File)> {
     let Some(path) = file else {
-        let file = tempfile::tempfile().map_err(|error| Failure::from(error).at("temporary file"))?;
+        // In memory: no folder for temporary files is needed, and a full disk does not hide what went wrong.
+        let memory = rustix::fs::memfd_create("sealstone-mount", rustix::fs::MemfdFlags::CLOEXEC)
+            .map_err(|error| Failure::from(std::io::Error::from(error)).at("file in memory"))?;
+        let file = File::from(memory);
         return Ok((file.try_clone()?, file));
     };
     let at = |error: std::io::Error| Failure::from(error).at(path.display());

@@ -1,5 +1,6 @@
 //! Logging in and out, and the session that other commands go on with.
 
+use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -47,18 +48,18 @@ pub(crate) fn path(global: &Global) -> Outcome<PathBuf> {
     if let Some(path) = &global.session {
         return Ok(path.clone());
     }
-    let folder = match std::env::var_os("XDG_STATE_HOME") {
-        Some(state) => PathBuf::from(state),
-        None => match std::env::var_os("HOME") {
-            Some(home) => PathBuf::from(home).join(".local/state"),
-            None => {
-                return Err(
-                    Failure::usage("neither HOME nor XDG_STATE_HOME is set").hint("use --session FILE")
-                );
-            }
-        },
-    };
+    let folder =
+        state_folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")).ok_or_else(|| {
+            Failure::usage("neither XDG_STATE_HOME nor HOME is set to an absolute path")
+                .hint("use --session FILE")
+        })?;
     Ok(folder.join("sealstone").join("session.toml"))
+}
+
+/// The folder for state. As the XDG Base Directory Specification says, a variable that is empty or relative counts as unset.
+fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")))
 }
 
 /// The client of the session in the file.
@@ -295,4 +296,24 @@ pub(crate) async fn whoami(global: &Global, output: Output) -> Outcome {
             utc(who.expires_ms)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_and_relative_folders_count_as_unset() {
+        let folder = |state: Option<&str>, home: Option<&str>| {
+            state_folder(state.map(OsString::from), home.map(OsString::from))
+        };
+        let (by_home, by_state) = (Some(PathBuf::from("/h/.local/state")), Some(PathBuf::from("/s")));
+        assert_eq!(folder(Some("/s"), Some("/h")), by_state);
+        for unset in [None, Some(""), Some("."), Some("s")] {
+            assert_eq!(folder(unset, Some("/h")), by_home);
+            assert_eq!(folder(unset, None), None);
+            assert_eq!(folder(unset, Some("")), None);
+            assert_eq!(folder(unset, Some("h")), None);
+        }
+    }
 }

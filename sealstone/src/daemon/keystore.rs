@@ -53,6 +53,7 @@ pub(crate) fn keystore_failure(error: &KeystoreError, failure: Failure) -> Failu
         | KeystoreError::WrongKey { .. }
         | KeystoreError::WrongCredential { .. }
         | KeystoreError::NoCredential(_) => Failure { kind: Kind::Denied, ..failure },
+        error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
         KeystoreError::Weak { .. } | KeystoreError::CredentialName(_) => {
             Failure { kind: Kind::Usage, ..failure }
         }

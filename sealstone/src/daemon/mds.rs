@@ -27,8 +27,11 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
 use super::audit_log::{AuditLog, AuditState};
+use super::machine_clock::{self, KeptClock, MACHINE_CLOCK_FILE};
 use super::time::{self, FollowedClock, Following, Proof};
-use super::{AUDIT_FILE, MDS_AUDIT_MIB_DEFAULT, MetricsPort, Shutdown, bind, identity, keystore};
+use super::{
+    AUDIT_FILE, MDS_AUDIT_MIB_DEFAULT, MetricsPort, Shutdown, bind, check_data_folder, identity, keystore,
+};
 use crate::chap_file;
 use crate::cli::keys::{Keys, Keystore};
 use crate::cli::{Global, Mds};
@@ -49,6 +52,7 @@ pub(crate) const JOIN_S_MAX: u64 = 30;
 
 /// Sets a server up.
 pub(crate) fn init(data: &Path, keystore: &Keystore, location: Option<&Location>) -> Outcome<PathBuf> {
+    check_data_folder(data)?;
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
     let protection = keystore::protection(keystore)?;
     let report =
@@ -141,6 +145,7 @@ pub(crate) struct MdsDaemon {
     pub(crate) pin: String,
     /// Where the time is told.
     pub(crate) time: Option<SocketAddr>,
+    kept: JoinHandle<()>,
     following: Option<(Arc<Following>, JoinHandle<()>)>,
     server: Arc<Server>,
     audit: Arc<AuditState>,
@@ -229,13 +234,18 @@ impl MdsDaemon {
         let directory = super::directory::configured(options, &mut policy)?;
         let location = super::store::location_of(options)?;
         // Checked before the log is opened, so that a wrong folder stays untouched.
+        check_data_folder(data)?;
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
         let audit_mib = options.audit_mib_max.unwrap_or(MDS_AUDIT_MIB_DEFAULT);
         let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?);
         let audit_state = audit.state();
+        let kept = KeptClock::open(data)?;
         let following = match source {
             Some(source) => Some(follow(source, data, Arc::clone(&audit)).await?),
-            None => None,
+            None => {
+                check_machine_clock(data)?;
+                None
+            }
         };
         let folder = data.to_owned();
         let opened = tokio::task::spawn_blocking(move || {
@@ -278,6 +288,7 @@ impl MdsDaemon {
             let clock = following.as_ref().map(|(_, clock)| Arc::clone(clock));
             server.tell_time(port, Arc::new(move || time::state(clock.as_deref())));
         }
+        let kept = kept.start(following.as_ref().map(|(_, clock)| Arc::clone(clock)), &shutdown);
         let following = following.map(|(following, _)| {
             let task = following.start(&shutdown);
             (following, task)
@@ -292,7 +303,7 @@ impl MdsDaemon {
         }
         secret_file::write_changed(&cluster, text.as_bytes())?;
         let server = Arc::new(server);
-        Ok(Self { address, paper, cluster, pin, time, following, server, audit: audit_state, shutdown })
+        Ok(Self { address, paper, cluster, pin, time, kept, following, server, audit: audit_state, shutdown })
     }
 
     pub(crate) fn observed(&self) -> Arc<dyn Observed> {
@@ -304,6 +315,7 @@ impl MdsDaemon {
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
         self.server.shutdown().await;
+        let _ = self.kept.await;
         if let Some((_, task)) = self.following {
             // It writes down what was told, so that no later start tells less.
             let _ = task.await;
@@ -406,13 +418,28 @@ async fn follow(
     if behind_ms > sealstone_sntp::BEHIND_MAX_MS {
         let message =
             format!("the clock is {} s before the latest time that this server told", behind_ms / 1000);
-        return Err(Failure::operation(message).at(clock.file().display()).hint(
-            "set this machine's clock; or, if it was wrong when that was told, take the file away: what was to expire \
-             in between is valid until it does",
-        ));
+        return Err(Failure::operation(message).at(clock.file().display()).hint(reset_hint(data)));
     }
     clock.begin();
     Ok((following, clock))
+}
+
+/// Refuses a machine whose clock is before a time that held: sessions and credentials that expired would be valid again.
+fn check_machine_clock(data: &Path) -> Outcome {
+    if machine_clock::is_sound() {
+        return Ok(());
+    }
+    let behind_s = sealstone_initiator::machine::behind_ms() / 1000;
+    let message = format!("the clock is {behind_s} s before a time that held on this server");
+    Err(Failure::operation(message).at(data.join(MACHINE_CLOCK_FILE).display()).hint(reset_hint(data)))
+}
+
+fn reset_hint(data: &Path) -> String {
+    format!(
+        "set this machine's clock; or, if it was wrong before, `sealstone mds clock reset --data {}`: what was to expire \
+         in between is valid until it does",
+        data.display()
+    )
 }
 
 /// `sealstone mds …`.
@@ -437,6 +464,7 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             super::directory::ask(output, &name, &options.or(config::read(config.as_ref())?))
         }
         Mds::IssueCertificate { data, key, out, days } => issue_certificate(output, &data, &key, &out, days),
+        Mds::Clock(command) => crate::command::clock::run(output, command, identity::CERTIFICATE_FILE),
         Mds::Keys(Keys::List { device }) => {
             crate::command::block_on(crate::command::keys::list(global, output, device.as_deref()))
         }
@@ -479,12 +507,12 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
         "audit": data.join(AUDIT_FILE), "time": daemon.time.map(|address| address.to_string()),
         "insecure_paper_login": daemon.paper.map(|address| address.to_string()),
     });
-    output.result(&value, || {
+    output.ready(&value, || {
         let paper = daemon.paper.map_or_else(String::new, |address| {
             format!("\nINSECURE: the paper's login at {address}, over plain TCP")
         });
         format!("ready {} {}\nclients need {}{paper}", daemon.address, daemon.pin, daemon.cluster.display())
-    })?;
+    });
     daemon.finish().await
 }
 

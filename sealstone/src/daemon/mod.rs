@@ -9,6 +9,7 @@ pub(crate) mod control;
 mod directory;
 pub(crate) mod identity;
 pub(crate) mod keystore;
+pub(crate) mod machine_clock;
 pub(crate) mod mds;
 pub(crate) mod osd;
 pub(crate) mod scrub;
@@ -21,14 +22,16 @@ pub(crate) use audit_file::segments as audit_segments;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
 
 use crate::failure::{Failure, Kind, Outcome};
 use crate::metrics::{self, Observed};
+use crate::secret_file;
 
 /// Worker threads of a daemon beyond one per core: commands that wait for the medium run on them too.
 const EXTRA_WORKERS: usize = 2;
@@ -61,24 +64,39 @@ pub(crate) fn run(daemon: impl Future<Output = Outcome>) -> Outcome {
         .block_on(daemon)
 }
 
+/// Signals that end a process in order; a second one ends it at once.
+const ENDING_SIGNALS: [SignalKind; 4] =
+    [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+
 /// Says once that it is time to go; a second signal ends the process at once.
 #[derive(Clone)]
 pub(crate) struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
-    /// Listens to SIGTERM and SIGINT.
+    /// Listens to [`ENDING_SIGNALS`], but for those that the process was started to ignore, as `nohup` does.
     pub(crate) fn on_signals() -> Outcome<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ignored = ignored_signals();
+        let (arrived, mut signals) = mpsc::unbounded_channel();
+        for kind in ENDING_SIGNALS {
+            if ignored >> (kind.as_raw_value() - 1) & 1 != 0 {
+                continue;
+            }
+            let (mut listener, arrived) = (signal(kind)?, arrived.clone());
+            tokio::spawn(async move {
+                while listener.recv().await.is_some() && arrived.send(kind.as_raw_value()).is_ok() {}
+            });
+        }
         let (sender, receiver) = watch::channel(false);
         tokio::spawn(async move {
-            tokio::select! { biased; _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            tracing::info!("asked to end; finishing what is under way");
+            // Kept, so that a process that ignores every signal goes on.
+            let _arrived = arrived;
+            let Some(number) = signals.recv().await else { return };
+            tracing::info!(signal = number, "signal received; ending in order");
             let _ = sender.send(true);
-            tokio::select! { biased; _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            tracing::warn!("asked again; ending at once");
-            std::process::exit(1);
+            if let Some(number) = signals.recv().await {
+                tracing::warn!(signal = number, "second signal received; ending at once");
+                std::process::exit(1);
+            }
         });
         Ok(Self(receiver))
     }
@@ -97,6 +115,11 @@ impl Shutdown {
             let _ = receiver.wait_for(|go| *go).await;
         }
     }
+}
+
+/// Refuses the folder of a daemon that others could write; one that does not exist is created for its owner alone.
+pub(crate) fn check_data_folder(data: &Path) -> Outcome {
+    if data.exists() { secret_file::check_folder(data) } else { Ok(()) }
 }
 
 /// Binds a port, or says who may be in the way.
@@ -146,10 +169,16 @@ impl MetricsPort {
     }
 }
 
-/// Milliseconds since 1970 by this machine's clock.
+/// The signals that this process was started to ignore, one bit each; none where the kernel does not say.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Milliseconds since 1970 by this machine's clock, whose steps are taken only once they held.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    sealstone_initiator::machine::now_ms()
 }
 
 /// Random bytes from the system; without them nothing secret can be made.

@@ -30,9 +30,12 @@ use super::audit_log::{AuditLog, AuditState};
 use super::blocks::{self, Blocks, Exposure};
 use super::control::{self, Control, Served};
 use super::identity;
+use super::machine_clock::{self, KeptClock};
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
-use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, now_ms, random};
+use super::{
+    AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms, random,
+};
 use crate::cli::{Global, Osd};
 use crate::command::check;
 use crate::config::{self, OsdOptions, TlsName};
@@ -69,6 +72,10 @@ struct Machine;
 impl Environment for Machine {
     fn now_ms(&self) -> u64 {
         now_ms()
+    }
+
+    fn is_sound(&self) -> bool {
+        machine_clock::is_sound()
     }
 
     fn fill_random(&self, into: &mut [u8]) {
@@ -172,6 +179,7 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
             .and_then(|path| Some(path.file_name()?.to_str()?.to_ascii_lowercase()))
             .ok_or_else(|| Failure::usage("the folder's name is no device name").hint("use --name"))?,
     };
+    check_data_folder(data)?;
     let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
     if key.exists() {
         return Err(Failure::operation("already exists").at(key.display()));
@@ -242,6 +250,7 @@ fn can_be_made(path: &Path) -> Outcome {
 
 /// Gives a device that rests a new initial key.
 fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
+    check_data_folder(data)?;
     let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
     if key.exists() {
         return Err(Failure::operation("exists already")
@@ -332,6 +341,8 @@ pub(crate) struct OsdDaemon {
     /// What clients know it by; none without TLS.
     pub(crate) pin: Option<Pin>,
     pub(crate) observed: Arc<dyn Observed>,
+    /// Keeps the machine's clock.
+    kept: JoinHandle<()>,
     /// Whose clock it follows.
     time: Option<(Arc<Following>, JoinHandle<()>)>,
     unit: Arc<OsdUnit>,
@@ -412,12 +423,14 @@ impl OsdDaemon {
             ..Options::default()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
+        check_data_folder(data)?;
         DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
         let audit_mib = options.audit_mib_max.unwrap_or(OSD_AUDIT_MIB_DEFAULT);
         let audit = AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?;
         let audit_state = audit.state();
         let audit = Arc::new(audit);
         let watch = Watch::by(Arc::clone(&audit) as Arc<dyn sealstone_target::Watcher>);
+        let kept = KeptClock::open(data)?;
         let clock = match options.time {
             Some(_) => Some(FollowedClock::open(data, Policy::SIGNED)?),
             None => None,
@@ -438,6 +451,8 @@ impl OsdDaemon {
             Some((server, clock)) => Some(follow(server, clock, Arc::clone(&audit), &unit).await),
             None => None,
         };
+        let followed = time.as_ref().map(|time| Arc::clone(time.clock()));
+        let kept = kept.start(followed, &shutdown);
         let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
         let own = match tls {
             TlsName::Off => None,
@@ -546,6 +561,7 @@ impl OsdDaemon {
             url,
             address,
             tls,
+            kept,
             time,
             pin: own.and_then(|own| own.pin().ok()),
             observed,
@@ -567,6 +583,7 @@ impl OsdDaemon {
         drop(self.control);
         self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
         self.upkeep.abort();
+        let _ = self.kept.await;
         if let Some((_, task)) = self.time {
             // It writes down what was told, so that no later start tells less.
             let _ = task.await;
@@ -817,6 +834,7 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
             ));
             output.done(&serde_json::json!({ "data": data, "name": made.identity.name, "key": key }))
         }
+        Osd::Clock(command) => crate::command::clock::run(output, command, "device.toml"),
         Osd::Drain(arguments) => {
             crate::command::block_on(crate::command::drain::run(global, output, &arguments))
         }
@@ -842,9 +860,9 @@ async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
         "time": daemon.time.as_ref().map(|(time, _)| time.server()),
         "metrics": metrics.map(|address| address.to_string()), "audit": data.join(AUDIT_FILE),
     });
-    output.result(&value, || match daemon.pin {
+    output.ready(&value, || match daemon.pin {
         Some(pin) => format!("ready {}\npin {pin} (TLS {})", daemon.url, daemon.tls.name()),
         None => format!("ready {} (no TLS)", daemon.url),
-    })?;
+    });
     daemon.finish().await
 }

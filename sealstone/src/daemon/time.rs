@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sealstone_initiator::machine;
 use sealstone_sntp::{
     BEHIND_MAX_MS, ClockState, Follower, Heard, Kept, Policy, Query, Refusal, Sample, TimeKey, parse_key_line,
 };
@@ -72,7 +73,8 @@ fn read(path: &Path) -> Outcome<Kept> {
 /// A clock that follows another one.
 pub(crate) struct FollowedClock {
     follower: Mutex<Follower>,
-    began: Instant,
+    /// The time since the machine's boot when the stopwatch began: it counts the time of a suspended machine, too.
+    began_ms: u64,
     file: PathBuf,
     /// Somebody goes by it: what it tells cannot be taken back.
     told: AtomicBool,
@@ -83,12 +85,12 @@ impl FollowedClock {
     pub(crate) fn open(folder: &Path, policy: Policy) -> Outcome<Arc<Self>> {
         let file = folder.join(CLOCK_FILE);
         let follower = Follower::resume(policy, now_ms(), read(&file)?);
-        let (follower, began) = (Mutex::new(follower), Instant::now());
-        Ok(Arc::new(Self { follower, began, file, told: AtomicBool::new(false) }))
+        let (follower, began_ms) = (Mutex::new(follower), machine::boot_ms());
+        Ok(Arc::new(Self { follower, began_ms, file, told: AtomicBool::new(false) }))
     }
 
     fn stopwatch_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        machine::boot_ms().saturating_sub(self.began_ms)
     }
 
     /// The time, milliseconds since 1970. One that would stand still for longer than anybody should wait goes on instead,
@@ -105,6 +107,13 @@ impl FollowedClock {
     /// From here on it never goes back.
     pub(crate) fn begin(&self) {
         self.told.store(true, Ordering::Relaxed);
+    }
+
+    /// Starts from this machine's clock, whatever was told: for an administrator. The next answer is the first one.
+    pub(crate) fn reset(&self) {
+        let mut follower = self.follower.lock();
+        let stopwatch_ms = self.stopwatch_ms();
+        *follower = Follower::new(follower.policy(), now_ms(), stopwatch_ms, 0, 0);
     }
 
     /// How far it is behind what was told before the start, milliseconds.
@@ -149,6 +158,10 @@ impl sealstone_initiator::Environment for FollowedClock {
 impl sealstone_device::Environment for FollowedClock {
     fn now_ms(&self) -> u64 {
         Self::now_ms(self)
+    }
+
+    fn is_sound(&self) -> bool {
+        self.told.load(Ordering::Relaxed) && self.behind_ms() <= BEHIND_MAX_MS
     }
 
     fn fill_random(&self, into: &mut [u8]) {
@@ -228,6 +241,11 @@ impl Following {
     /// Whom it follows.
     pub(crate) fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The clock that follows.
+    pub(crate) const fn clock(&self) -> &Arc<FollowedClock> {
+        &self.clock
     }
 
     /// Asks until there was an answer that is believed, for [`START_WAIT`] at most.
@@ -371,7 +389,7 @@ impl Following {
     fn take(&self, sample: Sample) -> End {
         let heard = {
             let mut follower = self.clock.follower.lock();
-            follower.take(sample, self.clock.stopwatch_ms(), now_ms())
+            follower.take(sample, self.clock.stopwatch_ms(), machine::wall_ms())
         };
         match heard {
             Ok(heard) => {

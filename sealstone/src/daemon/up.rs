@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mds::{self, ADMIN, MdsDaemon};
 use super::osd::{self, OsdDaemon};
-use super::{AUDIT_FILE, MetricsPort, Shutdown};
+use super::{AUDIT_FILE, MetricsPort, Shutdown, check_data_folder};
 use crate::cli::Up;
 use crate::cli::keys::Keystore;
 use crate::config::{MdsOptions, OsdOptions, read_bounded};
@@ -85,7 +85,7 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
                 "name": osd.name, "url": osd.url, "pin": osd.pin.map(|pin| pin.to_string()), "audit": running.data.join(&osd.name).join(AUDIT_FILE),
             })).collect::<Vec<_>>(),
         });
-        output.result(&value, || {
+        output.ready(&value, || {
             let mut lines = vec![format!("metadata server  {}", running.mds.address)];
             lines.extend(running.osds.iter().map(|osd| format!("device {:9} {}", osd.name, osd.url)));
             lines.push(format!("admin's secret   {}", running.admin_secret.display()));
@@ -96,7 +96,7 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
             ));
             lines.push("ready; ^C ends it".into());
             lines.join("\n")
-        })?;
+        });
         running.finish().await
     })
 }
@@ -116,6 +116,7 @@ impl Running {
 /// Starts the system in the folder, making it first if need be.
 pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
     let data = arguments.data.as_path();
+    check_data_folder(data)?;
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
         let system = read_system(&system_file)?;

@@ -36,7 +36,12 @@ struct Report {
 /// `sealstone demo`.
 pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
     daemon::run(async {
-        let folder = tempfile::Builder::new().prefix("sealstone-demo-").tempdir()?;
+        let signals = Shutdown::on_signals()?;
+        let within = temporary_folder();
+        let folder = tempfile::Builder::new()
+            .prefix("sealstone-demo-")
+            .tempdir_in(&within)
+            .map_err(|error| Failure::from(error).at(within.display()).hint("TMPDIR names another folder"))?;
         let (stop, shutdown) = Shutdown::manual();
         let started = std::time::Instant::now();
         let up = Up {
@@ -51,7 +56,11 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
         output.remark(format!(
             "1. A metadata server and {OSDS} devices run in one process, created and started in {start_seconds:.1} s."
         ));
-        let told = tell(output, arguments, &running, folder.path()).await;
+        let told = tokio::select! {
+            biased;
+            told = tell(output, arguments, &running, folder.path()) => told,
+            () = signals.wait() => Err(Failure::operation("interrupted by a signal")),
+        };
         let _ = stop.send(true);
         let ended = running.finish().await;
         let (tree, large, attacks) = told?;
@@ -65,6 +74,13 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Where temporary folders are created: `TMPDIR`, or the usual place where that is no folder.
+fn temporary_folder() -> PathBuf {
+    let wanted = std::env::temp_dir();
+    let usual = ["/tmp", "/var/tmp"].into_iter().map(PathBuf::from);
+    std::iter::once(wanted.clone()).chain(usual).find(|folder| folder.is_dir()).unwrap_or(wanted)
 }
 
 async fn tell(

@@ -1,0 +1,253 @@
+//! The machine's clock as a daemon keeps it, and its reset by an administrator.
+//!
+//! Does: keep the state of `sealstone_initiator::machine` in the daemon's folder, read the clock often enough that a step of
+//! the wall clock is confirmed, and take the wall clock over where [`RESET_FILE`] requests it.
+//! Does not: decide which step is taken; `sealstone-sntp` does.
+//! Contract: a state that cannot be written is logged, and the clock continues.
+//! Truth: docs/adr/0057-clock-steps.md; docs/standards/time.md.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sealstone_initiator::machine;
+use sealstone_sntp::{BEHIND_OK_MS, MachineState, Trust};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+
+use super::Shutdown;
+use super::time::{CLOCK_FILE, FollowedClock};
+use crate::failure::{Failure, Outcome};
+use crate::secret_file;
+
+/// The state of the machine's clock, in a daemon's folder.
+pub(crate) const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
+/// Requests a reset, in a daemon's folder.
+pub(crate) const RESET_FILE: &str = "clock-reset";
+/// How often the clock is read, and a reset looked for.
+const READ_EVERY: Duration = Duration::from_millis(500);
+/// How often the state is written.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// [`MachineState`] as a file.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct StateFile {
+    /// The boot of the machine, 32 hexadecimal digits.
+    boot_id: String,
+    offset_ms: i64,
+    least_offset_ms: i64,
+    least_ms: u64,
+    trust: TrustName,
+    since_ms: u64,
+}
+
+#[derive(Clone, Copy, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum TrustName {
+    New,
+    Held,
+    Ahead,
+}
+
+impl From<Trust> for TrustName {
+    fn from(trust: Trust) -> Self {
+        match trust {
+            Trust::New => Self::New,
+            Trust::Held => Self::Held,
+            Trust::Ahead => Self::Ahead,
+        }
+    }
+}
+
+impl TrustName {
+    const fn trust(self) -> Trust {
+        match self {
+            Self::New => Trust::New,
+            Self::Held => Trust::Held,
+            Self::Ahead => Trust::Ahead,
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Held => "held",
+            Self::Ahead => "ahead",
+        }
+    }
+}
+
+/// Reads the state that a folder keeps; `None` if it keeps none.
+fn read(folder: &Path) -> Outcome<Option<MachineState>> {
+    let path = folder.join(MACHINE_CLOCK_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let wrong = |what: String| {
+        Failure::operation(what).at(path.display()).hint(
+            "remove the file if this machine's clock is right: the daemon then starts from the wall clock",
+        )
+    };
+    let text = secret_file::read(&path)?;
+    let file: StateFile = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
+    let boot_id = u128::from_str_radix(&file.boot_id, 16).map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(MachineState {
+        boot_id: boot_id.to_be_bytes(),
+        offset_ms: file.offset_ms,
+        least_offset_ms: file.least_offset_ms,
+        least_ms: file.least_ms,
+        trust: file.trust.trust(),
+        since_ms: file.since_ms,
+    }))
+}
+
+/// The machine's clock and the folder that keeps it.
+pub(crate) struct KeptClock {
+    folder: PathBuf,
+}
+
+impl KeptClock {
+    /// Continues from what the folder keeps, or from the wall clock where a reset was requested.
+    pub(crate) fn open(folder: &Path) -> Outcome<Self> {
+        let kept = Self { folder: folder.to_owned() };
+        if kept.take_reset() {
+            for name in [MACHINE_CLOCK_FILE, CLOCK_FILE] {
+                let path = folder.join(name);
+                if path.exists() {
+                    fs::remove_file(&path).map_err(|error| Failure::from(error).at(path.display()))?;
+                }
+            }
+            machine::reset();
+            tracing::warn!("the clock is reset to this machine's wall clock, as requested");
+        } else if let Some(state) = read(folder)? {
+            machine::continue_from(state);
+        }
+        Ok(kept)
+    }
+
+    /// Removes a request for a reset; whether there was one.
+    fn take_reset(&self) -> bool {
+        fs::remove_file(self.folder.join(RESET_FILE)).is_ok()
+    }
+
+    /// Reads and keeps the clock until the shutdown; a reset is for `followed`, too.
+    pub(crate) fn start(self, followed: Option<Arc<FollowedClock>>, shutdown: &Shutdown) -> JoinHandle<()> {
+        let until = shutdown.wait();
+        tokio::spawn(async move {
+            tokio::pin!(until);
+            let mut complained = false;
+            let mut saved: Option<Instant> = None;
+            loop {
+                machine::now_ms();
+                if self.take_reset() {
+                    let by_ms = machine::reset();
+                    if let Some(followed) = &followed {
+                        followed.reset();
+                    }
+                    saved = None;
+                    tracing::warn!(by_ms, "the clock is reset to this machine's wall clock, as requested");
+                }
+                if saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY) {
+                    self.save(&mut complained).await;
+                    saved = Some(Instant::now());
+                }
+                tokio::select! {
+                    biased;
+                    () = &mut until => break,
+                    () = tokio::time::sleep(READ_EVERY) => {}
+                }
+            }
+            self.save(&mut complained).await;
+        })
+    }
+
+    async fn save(&self, complained: &mut bool) {
+        let path = self.folder.join(MACHINE_CLOCK_FILE);
+        let state = machine::state();
+        let written = tokio::task::spawn_blocking(move || secret_file::write(&path, text(&state).as_bytes()));
+        match written.await {
+            Ok(Err(error)) if !*complained => {
+                *complained = true;
+                tracing::warn!(%error, "the state of the clock could not be kept");
+            }
+            Ok(Ok(())) => *complained = false,
+            // Logged already, or the runtime is ending.
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+}
+
+fn text(state: &MachineState) -> String {
+    let file = StateFile {
+        boot_id: format!("{:032x}", u128::from_be_bytes(state.boot_id)),
+        offset_ms: state.offset_ms,
+        least_offset_ms: state.least_offset_ms,
+        least_ms: state.least_ms,
+        trust: state.trust.into(),
+        since_ms: state.since_ms,
+    };
+    let text = toml::to_string(&file).expect("numbers and strings serialise");
+    format!(
+        "# The clock of this machine: docs/standards/time.md. `clock reset` takes the wall clock over.\n{text}"
+    )
+}
+
+/// Whether the machine's clock is not behind a time that held.
+pub(crate) fn is_sound() -> bool {
+    machine::behind_ms() <= BEHIND_OK_MS
+}
+
+/// What `clock show` prints of a folder.
+pub(crate) fn show(folder: &Path) -> Outcome<serde_json::Value> {
+    let state = read(folder)?;
+    let (wall_ms, boot_ms) = (machine::wall_ms(), machine::boot_ms());
+    let same_boot = state.filter(|state| state.boot_id == machine::state().boot_id);
+    let clock_ms = same_boot.map(|state| boot_ms.saturating_add_signed(state.offset_ms));
+    let least_ms = match (same_boot, state) {
+        (Some(state), _) => Some(boot_ms.saturating_add_signed(state.least_offset_ms)),
+        (None, state) => state.map(|state| state.least_ms),
+    };
+    let wall_ahead_ms = clock_ms.map(|clock_ms| i128::from(wall_ms) - i128::from(clock_ms));
+    Ok(serde_json::json!({
+        "wall_ms": wall_ms, "clock_ms": clock_ms, "wall_ahead_ms": wall_ahead_ms.map(|ms| ms as i64),
+        "least_ms": least_ms, "trust": state.map(|state| TrustName::from(state.trust).text()),
+        "reset_requested": folder.join(RESET_FILE).exists(),
+    }))
+}
+
+/// How long `clock reset` waits for a running daemon.
+const RESET_WAIT: Duration = Duration::from_secs(5);
+
+/// Requests a reset; whether a running daemon did it already. Otherwise the next start does it.
+pub(crate) fn request_reset(folder: &Path) -> Outcome<bool> {
+    let path = folder.join(RESET_FILE);
+    secret_file::write(&path, b"")?;
+    let begun = Instant::now();
+    while begun.elapsed() < RESET_WAIT {
+        std::thread::sleep(READ_EVERY / 5);
+        if !path.exists() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_state_is_read_back_and_nonsense_is_refused() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(read(folder.path()).expect("nothing kept"), None);
+        let state = MachineState { trust: Trust::Ahead, ..machine::state() };
+        let path = folder.path().join(MACHINE_CLOCK_FILE);
+        secret_file::write(&path, text(&state).as_bytes()).expect("written");
+        assert_eq!(read(folder.path()).expect("read"), Some(state));
+        secret_file::write(&path, b"boot_id = \"x\"").expect("written");
+        let failure = read(folder.path()).expect_err("refused");
+        assert!(failure.message.contains(MACHINE_CLOCK_FILE), "{failure}");
+    }
+}
