@@ -21,6 +21,8 @@ pub struct Config {
     pub grant_lifetime_ms: u64,
     /// Longest life of a credential as a file, milliseconds; at most eight hours.
     pub delegated_lifetime_ms: u64,
+    /// Entries of the table of issued credentials at most.
+    pub issued_max: usize,
     /// Life of a create without renewal, milliseconds.
     pub intent_lifetime_ms: u64,
     /// Weakest method granted; requests below it are raised to it.
@@ -75,6 +77,7 @@ impl Default for Config {
         Self {
             grant_lifetime_ms: 300_000,
             delegated_lifetime_ms: 3_600_000,
+            issued_max: crate::holdings::HOLDINGS_MAX,
             intent_lifetime_ms: 600_000,
             method_floor: Method::CmdRsp,
             seal_capabilities: false,

@@ -43,6 +43,8 @@ pub struct Counters {
     pub reaped: AtomicU64,
     /// Creates that expired.
     pub expired_intents: AtomicU64,
+    /// Files and creates whose objects were longer than recorded, and were cut or given up.
+    pub overlong_cut: AtomicU64,
     /// Keys of devices changed.
     pub keys_changed: AtomicU64,
     /// Files carried over to another layout.
@@ -74,6 +76,7 @@ impl Default for Counters {
             locks_fenced: AtomicU64::default(),
             reaped: AtomicU64::default(),
             expired_intents: AtomicU64::default(),
+            overlong_cut: AtomicU64::default(),
             keys_changed: AtomicU64::default(),
             carried: AtomicU64::default(),
             carried_bytes: AtomicU64::default(),
@@ -147,6 +150,11 @@ impl Counters {
             ),
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
             ("creates_expired", "Creates that nobody finished.", &self.expired_intents),
+            (
+                "overlong_cut",
+                "Files and creates in quotas with objects longer than recorded, which were cut or given up.",
+                &self.overlong_cut,
+            ),
             ("keys_changed", "Keys of devices that were set or overwritten.", &self.keys_changed),
             ("files_carried", "Files carried over to another layout.", &self.carried),
             ("carried_bytes", "Bytes of files carried over to another layout.", &self.carried_bytes),

@@ -141,6 +141,8 @@ pub enum Purpose {
     RemoveObject(ObjectId),
     /// Cut an object short.
     CutObject(ObjectId),
+    /// Read the length of an object.
+    MeasureObject(ObjectId),
     /// Read an object that leaves its device.
     CopyFrom(ObjectId),
     /// Make the one that takes its place.
@@ -293,6 +295,11 @@ impl DeviceTable {
     /// Are all keys of the device set by us?
     pub(crate) fn keys_ready(&self, id: DeviceId) -> bool {
         self.0.read().get(&id).is_some_and(|known| known.book.is_ready())
+    }
+
+    /// Whether no working key of these partitions of a device is requested or being replaced.
+    pub(crate) fn are_keys_replaced(&self, id: DeviceId, partitions: &[u64], now_ms: u64) -> bool {
+        self.0.read().get(&id).is_none_or(|known| known.book.are_replaced(partitions, now_ms))
     }
 
     /// Keys that wait to be changed, devices among them with a problem.
@@ -481,6 +488,7 @@ impl DeviceTable {
             Purpose::TagPartition(partition) | Purpose::ListObjects(partition) => partition,
             Purpose::RemoveObject(object)
             | Purpose::CutObject(object)
+            | Purpose::MeasureObject(object)
             | Purpose::CopyFrom(object)
             | Purpose::CopyTo(object)
             | Purpose::Retag { object, .. } => object.partition,
@@ -510,6 +518,10 @@ impl DeviceTable {
             Purpose::RemoveObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, Permissions::REMOVE, descriptor)
+            }
+            Purpose::MeasureObject(object) => {
+                let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
+                (ObjectType::User, Permissions::GET_ATTR, descriptor)
             }
             Purpose::CutObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use sealstone_mds_protocol::{ErrorCode, InodeId, record};
+use sealstone_mds_protocol::{ErrorCode, InodeId, UserName, record};
 
 use crate::audit::AuditRecord;
 use crate::config::GRANT_LIFETIME_MAX_MS;
@@ -25,6 +25,7 @@ use crate::locks::{self, LockTable, Locked};
 use crate::records::{decode, load, save};
 use crate::revoke::retag_file;
 use crate::server::Mds;
+use crate::share;
 use crate::shared::ServerName;
 use crate::store::{MetaStore, Snapshot, each_between};
 
@@ -33,7 +34,7 @@ const MARGIN_MS: u64 = 60_000;
 /// Whoever was fenced and did not come back is known for so long, milliseconds. One that comes back later finds that he
 /// does not hold what he locked, and gives it up by that.
 const KEPT_MS: u64 = 7 * 24 * 3_600_000;
-/// Fences that are done and kept at most; the oldest go.
+/// Fences that are done and kept at most; the oldest go, of users with more than an equal share first.
 const KEPT_MAX: usize = 65_536;
 
 record! {
@@ -165,6 +166,22 @@ impl Table {
             }
         }
     }
+}
+
+/// Which of these fences, the oldest first, go so that `max` are left at most: those of users with more than an equal share.
+fn surplus(kept: &[(u64, Place)], max: usize) -> HashSet<usize> {
+    let mut of_user: HashMap<&UserName, usize> = HashMap::new();
+    kept.iter().for_each(|(_, (_, who))| *of_user.entry(&who.0).or_default() += 1);
+    let cap = share::equal_cap(of_user.values().copied(), max);
+    let mut goes = HashSet::new();
+    for (at, (_, (_, who))) in kept.iter().enumerate() {
+        let left = of_user.entry(&who.0).or_default();
+        if *left > cap {
+            *left -= 1;
+            goes.insert(at);
+        }
+    }
+    goes
 }
 
 impl Mds {
@@ -350,12 +367,11 @@ impl Mds {
             }
         }
         kept.sort_unstable_by_key(|(began_ms, _)| *began_ms);
-        let surplus = kept.len().saturating_sub(KEPT_MAX);
+        let surplus = surplus(&kept, KEPT_MAX);
         for (at, (began_ms, (id, who))) in kept.into_iter().enumerate() {
-            if at >= surplus && began_ms.saturating_add(KEPT_MS) > now_ms {
-                break;
+            if surplus.contains(&at) || began_ms.saturating_add(KEPT_MS) <= now_ms {
+                self.forget_fence(id, &who)?;
             }
-            self.forget_fence(id, &who)?;
         }
         Ok(())
     }

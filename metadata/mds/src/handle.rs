@@ -17,6 +17,7 @@ use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGH
 use crate::entropy::Entropy;
 use crate::error::{FULL_SUBJECT, MdsError, Result};
 use crate::issue::Wanted;
+use crate::lengths::Written;
 use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
 use crate::once::Asked;
 use crate::placement::{Choice, Pool, Shape};
@@ -393,6 +394,12 @@ impl Mds {
         })?;
         let terms = (method, CREATE_RIGHTS, grants_until_ms);
         let issue = Issue::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        let written = Written::Create(intent, record.inode);
+        let counted = size_hint.unwrap_or_default();
+        if let Err(error) = self.check_lengths_later(written, &who.user, counted, grants_until_ms) {
+            self.update(|tx| namespace::give_up_create(tx, intent, now_ms))?;
+            return Err(error);
+        }
         let (grants, _) = self.issue(&issuing, who, &issue, now_ms, rng)?;
         let file = CreatedFile {
             intent,
@@ -499,6 +506,9 @@ impl Mds {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record =
                     self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
+                // One of before a restart: its charge has at least what its objects had then.
+                let written = Written::Create(intent, record.inode);
+                self.check_lengths_later(written, &who.user, 0, until)?;
                 (record.inode, record.layout, 0, CREATE_RIGHTS)
             }
         };
@@ -530,7 +540,7 @@ impl Mds {
         asked.max(self.config.method_floor)
     }
 
-    const fn reap_due(&self, now_ms: u64) -> u64 {
+    pub(crate) const fn reap_due(&self, now_ms: u64) -> u64 {
         now_ms.saturating_add(self.config.reap_grace_ms)
     }
 }

@@ -1,35 +1,86 @@
-//! Who holds credentials that devices still accept: for "who could touch this object", and for whoever revokes them.
+//! Issued credentials that devices still accept: which user and session holds which object.
 //!
-//! Does: remember every grant until it expires, by session and object. Does not: revoke; a device does, by the policy
-//! access tag of the object or the key of the partition.
-//! Contract: bounded; what it had to forget, and what was given out before it began, it says is missing
-//! ([`Holdings::complete`]). Kept in memory: a grant lives for an hour at most, and a write for every open would cost
-//! more than it tells. After a restart the record of credentials (`issue`) fills it again.
+//! Does: keep every credential until it expires, by session and object; when the table is full, keep only the partitions of
+//! the dropped ones. Does not: revoke; a device does, by the policy access tag of an object or the key of a partition.
+//! Contract: the number of entries is limited ([`HOLDINGS_MAX`] unless configured). A full table drops entries of the user that has the most, never of a user
+//! with less than an equal share. For each user either all entries are here, or [`Unlisted`] names the partitions of the
+//! others, so a revocation of a user can always be complete. Entries of capability files are never dropped: their number
+//! is limited when they are issued. The table is in memory; after a restart the log of credentials (`issue`) fills it.
+//! Truth: docs/adr/0062-bounds-per-user.md.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{DeviceId, Holder, ObjectRef, UserName};
+use sealstone_mds_protocol::{DeviceId, ErrorCode, Holder, ObjectRef, UserName};
 
 use crate::config::GRANT_LIFETIME_MAX_MS;
+use crate::error::{MdsError, Result};
+use crate::share;
 
-/// Grants remembered at most; some 200 bytes each.
+/// Entries at most unless configured, one for each session and object; some 300 bytes each.
 pub(crate) const HOLDINGS_MAX: usize = 262_144;
+/// The smallest table that can be configured.
+const HOLDINGS_MIN: usize = 1_024;
+/// One in so many entries is of a capability file at most; a user has a share of these (see [`share::is_free`]).
+const DELEGATED_PART: usize = 4;
+/// Entries dropped at a time at most.
+const DROP_BATCH: usize = 1_024;
+/// Partitions of dropped entries kept for one user; with more, every partition counts as one of them.
+const PARTITIONS_MAX: usize = 1_024;
 
 /// An object as a key: [`ObjectRef`] has no order.
 type At = (u32, u64, u64);
 
-/// What one grant gives, or several together.
+/// The rights of an issued credential, or of several for one object together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// May it change the object?
+    /// Whether it allows writes.
     pub(crate) writes: bool,
-    /// May it make the object?
+    /// Whether it allows to create the object.
     pub(crate) creates: bool,
-    /// Until when a program may have it that cannot get another one, milliseconds since 1970; 0: none has.
+    /// End of a capability file, whose program cannot get another one, milliseconds since 1970; 0: there is none.
     pub(crate) lasting_until_ms: u64,
     /// Not valid after, milliseconds since 1970.
     pub(crate) expires_ms: u64,
+}
+
+/// Credentials of a user that are valid and not in the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unlisted {
+    /// None of them is valid after, milliseconds since 1970.
+    until_ms: u64,
+    /// None of those that allow writes is.
+    writes_until_ms: u64,
+    /// Their partitions; none: any partition of any device.
+    partitions: Option<BTreeSet<(DeviceId, u64)>>,
+}
+
+impl Unlisted {
+    fn add(&mut self, at: &At, held: &Held, now_ms: u64) {
+        if self.until_ms < now_ms {
+            *self = Self { partitions: Some(BTreeSet::new()), ..Self::default() };
+        }
+        self.until_ms = self.until_ms.max(held.expires_ms);
+        if held.writes {
+            self.writes_until_ms = self.writes_until_ms.max(held.expires_ms);
+        }
+        if let Some(partitions) = &mut self.partitions {
+            partitions.insert((DeviceId(at.0), at.1));
+            if partitions.len() > PARTITIONS_MAX {
+                self.partitions = None;
+            }
+        }
+    }
+
+    /// None of them is valid after, milliseconds since 1970.
+    pub(crate) const fn until_ms(&self) -> u64 {
+        self.until_ms
+    }
+
+    /// Whether a credential for this partition may be one of them.
+    pub(crate) fn includes(&self, device: DeviceId, partition: u64) -> bool {
+        self.partitions.as_ref().is_none_or(|all| all.contains(&(device, partition)))
+    }
 }
 
 #[derive(Default)]
@@ -38,20 +89,44 @@ struct OfSession {
     objects: BTreeMap<At, Held>,
 }
 
-/// Grants that are alive.
-pub(crate) struct HoldingTable {
-    sessions: HashMap<SessionId, OfSession>,
+/// Entries of one user.
+#[derive(Default)]
+struct OfUser {
+    /// Those that may be dropped.
     by_expiry: BTreeSet<(u64, SessionId, At)>,
-    /// Until then grants may be alive that are not in the table.
-    unknown_until_ms: u64,
+    /// Those of capability files.
+    lasting: BTreeSet<(u64, SessionId, At)>,
+    unlisted: Unlisted,
 }
 
-/// What somebody holds, or who holds something.
+impl OfUser {
+    fn order(&mut self, held: &Held) -> &mut BTreeSet<(u64, SessionId, At)> {
+        if held.lasting_until_ms > 0 { &mut self.lasting } else { &mut self.by_expiry }
+    }
+}
+
+/// The table of issued credentials.
+pub(crate) struct HoldingTable {
+    sessions: HashMap<SessionId, OfSession>,
+    users: HashMap<UserName, OfUser>,
+    max: usize,
+    /// Entries, and those of them that are of capability files.
+    count: usize,
+    lasting: usize,
+    /// Until then credentials of any user may be valid that are not in the table.
+    unknown_until_ms: u64,
+    /// Until then such credentials may allow writes.
+    unknown_writes_until_ms: u64,
+    /// Entries dropped since the start.
+    dropped: u64,
+}
+
+/// Credentials of a user, a session or an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Grants that are alive.
+    /// The valid ones in the table.
     pub holders: Vec<Holder>,
-    /// Is none missing? Not within the longest life of a grant after a start, or after the table was full.
+    /// Whether these are all. Not if some were dropped from a full table, or the log of credentials had a gap at the start.
     pub complete: bool,
 }
 
@@ -63,7 +138,7 @@ impl core::fmt::Display for Holdings {
         if let Some(until) = until {
             write!(f, " until {until}")?;
         }
-        f.write_str(if self.complete { "" } else { ", and maybe some given out before the server began" })
+        f.write_str(if self.complete { "" } else { ", and some that are not listed" })
     }
 }
 
@@ -80,38 +155,72 @@ fn object_of(at: &At) -> ObjectRef {
     ObjectRef { device: DeviceId(at.0), object: sealstone_osd::ObjectId { partition: at.1, object: at.2 } }
 }
 
-/// Credentials to write as they were at some moment.
+/// Credentials to write at some moment.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     of: HashMap<At, Vec<(SessionId, u64)>>,
+    /// Until then any object may have others.
+    unlisted_until_ms: u64,
     until_ms: u64,
 }
 
 impl Writers {
-    /// Has all of it expired?
+    /// Whether all of them have expired.
     pub(crate) const fn are_over(&self, now_ms: u64) -> bool {
         self.until_ms < now_ms
     }
 
-    /// Is one of these objects written with a credential of another session, still?
+    /// Whether another session may write one of these objects.
     pub(crate) fn others_write(&self, objects: &[ObjectRef], session: &SessionId, now_ms: u64) -> bool {
         let mut of = objects.iter().filter_map(|object| self.of.get(&key(object))).flatten();
-        of.any(|(writer, expires_ms)| writer != session && *expires_ms >= now_ms)
+        let listed = of.any(|(writer, expires_ms)| writer != session && *expires_ms >= now_ms);
+        listed || (self.unlisted_until_ms >= now_ms && !objects.is_empty())
     }
 }
 
 impl HoldingTable {
-    /// A table that begins now: what a server before it gave out is not in it.
-    pub(crate) fn new() -> Self {
-        Self { sessions: HashMap::new(), by_expiry: BTreeSet::new(), unknown_until_ms: 0 }
+    /// An empty table of `max` entries, as if no server had been before.
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            sessions: HashMap::new(),
+            users: HashMap::new(),
+            max: max.max(HOLDINGS_MIN),
+            count: 0,
+            lasting: 0,
+            unknown_until_ms: 0,
+            unknown_writes_until_ms: 0,
+            dropped: 0,
+        }
     }
 
-    /// The server began at `now_ms`: grants of the one before it may be alive.
+    /// The server began at `now_ms`: credentials of the one before it may be valid.
     pub(crate) fn begin(&mut self, now_ms: u64) {
-        self.unknown_until_ms = now_ms.saturating_add(GRANT_LIFETIME_MAX_MS);
+        self.is_unknown_until(now_ms.saturating_add(GRANT_LIFETIME_MAX_MS), 0);
     }
 
-    /// Remembers grants that are about to be given out.
+    /// Credentials of any user may be valid until then that are not in the table, those to write until the second time.
+    pub(crate) fn is_unknown_until(&mut self, until_ms: u64, writes_until_ms: u64) {
+        self.unknown_until_ms = self.unknown_until_ms.max(until_ms);
+        self.unknown_writes_until_ms = self.unknown_writes_until_ms.max(writes_until_ms);
+    }
+
+    /// Refuses a capability file for so many more objects if the user's share is used up.
+    ///
+    /// # Errors
+    /// `Limit`.
+    pub(crate) fn check_delegation(&mut self, user: &UserName, more: usize, now_ms: u64) -> Result<()> {
+        self.expire_of(user, now_ms);
+        let own = self.users.get(user).map_or(0, |of| of.lasting.len());
+        if share::is_free(own, self.lasting, more, self.max / DELEGATED_PART) {
+            return Ok(());
+        }
+        let why = format!(
+            "capability files: user {user} has {own} objects in valid ones; revoke some or wait until they expire"
+        );
+        Err(MdsError::refused(ErrorCode::Limit, why))
+    }
+
+    /// Adds credentials that are about to be issued.
     pub(crate) fn add(
         &mut self,
         session: &SessionId,
@@ -120,43 +229,89 @@ impl HoldingTable {
         given: Held,
         now_ms: u64,
     ) {
-        self.expire(now_ms);
+        self.expire_of(user, now_ms);
+        let of_session = self.sessions.entry(*session).or_default();
+        let user = of_session.user.get_or_insert_with(|| user.clone());
+        let of_user = match self.users.get_mut(user) {
+            Some(of_user) => of_user,
+            None => self.users.entry(user.clone()).or_default(),
+        };
         for object in objects {
             let at = key(object);
-            let of = self.sessions.entry(*session).or_default();
-            of.user.get_or_insert_with(|| user.clone());
-            let held = of.objects.entry(at).or_default();
-            // An older grant for the same object may last longer, or give more: both are true of the two together.
+            let before = of_session.objects.get(&at).copied();
+            let mut held = before.unwrap_or_default();
+            // An older credential for the object may last longer or allow more: the entry is for both.
             held.writes |= given.writes;
             held.creates |= given.creates;
             held.lasting_until_ms = held.lasting_until_ms.max(given.lasting_until_ms);
-            if given.expires_ms > held.expires_ms {
-                self.by_expiry.remove(&(held.expires_ms, *session, at));
-                held.expires_ms = given.expires_ms;
-                self.by_expiry.insert((given.expires_ms, *session, at));
+            held.expires_ms = held.expires_ms.max(given.expires_ms);
+            of_session.objects.insert(at, held);
+            match before {
+                Some(before) => {
+                    of_user.order(&before).remove(&(before.expires_ms, *session, at));
+                    self.lasting -= usize::from(before.lasting_until_ms > 0);
+                }
+                None => self.count += 1,
             }
+            of_user.order(&held).insert((held.expires_ms, *session, at));
+            self.lasting += usize::from(held.lasting_until_ms > 0);
         }
-        while self.by_expiry.len() > HOLDINGS_MAX {
-            let Some(first) = self.by_expiry.first().copied() else { break };
-            self.unknown_until_ms = self.unknown_until_ms.max(first.0);
-            self.drop_one(first);
+        while self.count > self.max {
+            if !self.drop_of_largest(now_ms) {
+                break;
+            }
         }
     }
 
-    /// Forgets what has expired.
+    /// Drops entries of the user that has the most, down to an equal share at most. O(users), once for many entries.
+    fn drop_of_largest(&mut self, now_ms: u64) -> bool {
+        let equal = self.count / self.users.len().max(1);
+        let largest = self.users.iter().max_by_key(|(_, of)| of.by_expiry.len());
+        let Some((user, of)) = largest.filter(|(_, of)| !of.by_expiry.is_empty()) else { return false };
+        let (user, batch) = (user.clone(), of.by_expiry.len().saturating_sub(equal).clamp(1, DROP_BATCH));
+        for _ in 0..batch {
+            let Some(of) = self.users.get_mut(&user) else { break };
+            let Some(first) = of.by_expiry.pop_first() else { break };
+            if let Some(held) = Self::forget(&mut self.sessions, &first) {
+                of.unlisted.add(&first.2, &held, now_ms);
+            }
+            self.count -= 1;
+            self.dropped += 1;
+        }
+        true
+    }
+
+    fn forget(
+        sessions: &mut HashMap<SessionId, OfSession>,
+        (_, session, at): &(u64, SessionId, At),
+    ) -> Option<Held> {
+        let of = sessions.get_mut(session)?;
+        let held = of.objects.remove(at);
+        if of.objects.is_empty() {
+            sessions.remove(session);
+        }
+        held
+    }
+
+    /// Removes all entries that have expired. O(users), and O(log entries) for each.
     pub(crate) fn expire(&mut self, now_ms: u64) {
-        while let Some(first) = self.by_expiry.first().copied().filter(|first| first.0 < now_ms) {
-            self.drop_one(first);
-        }
+        let users: Vec<UserName> = self.users.keys().cloned().collect();
+        users.iter().for_each(|user| self.expire_of(user, now_ms));
     }
 
-    fn drop_one(&mut self, one: (u64, SessionId, At)) {
-        self.by_expiry.remove(&one);
-        if let Some(of) = self.sessions.get_mut(&one.1) {
-            of.objects.remove(&one.2);
-            if of.objects.is_empty() {
-                self.sessions.remove(&one.1);
+    fn expire_of(&mut self, user: &UserName, now_ms: u64) {
+        let Some(of) = self.users.get_mut(user) else { return };
+        for lasting in [false, true] {
+            let order = if lasting { &mut of.lasting } else { &mut of.by_expiry };
+            while order.first().is_some_and(|first| first.0 < now_ms) {
+                let Some(first) = order.pop_first() else { break };
+                Self::forget(&mut self.sessions, &first);
+                self.count -= 1;
+                self.lasting -= usize::from(lasting);
             }
+        }
+        if of.by_expiry.is_empty() && of.lasting.is_empty() && of.unlisted.until_ms < now_ms {
+            self.users.remove(user);
         }
     }
 
@@ -178,12 +333,21 @@ impl HoldingTable {
         Holdings { holders, complete: now_ms > self.unknown_until_ms }
     }
 
-    /// What a user holds, over all his sessions, those that ended included.
-    pub(crate) fn of_user(&self, user: &UserName, now_ms: u64) -> Holdings {
-        self.select(now_ms, |_, holder| holder == user, |_| true)
+    /// Valid credentials of a user that are not in the table; none: there are none.
+    pub(crate) fn unlisted_of(&self, user: &UserName, now_ms: u64) -> Option<Unlisted> {
+        if now_ms <= self.unknown_until_ms {
+            return Some(Unlisted { until_ms: self.unknown_until_ms, ..Unlisted::default() });
+        }
+        self.users.get(user).map(|of| &of.unlisted).filter(|one| one.until_ms >= now_ms).cloned()
     }
 
-    /// The objects of what a user holds, each with whether he may make it. One may come more than once.
+    /// Credentials of a user, in all sessions, ended ones included.
+    pub(crate) fn of_user(&self, user: &UserName, now_ms: u64) -> Holdings {
+        let found = self.select(now_ms, |_, holder| holder == user, |_| true);
+        Holdings { complete: self.unlisted_of(user, now_ms).is_none(), ..found }
+    }
+
+    /// The objects of a user's credentials, each with whether one allows to create it. One may come more than once.
     pub(crate) fn objects_of(&self, user: &UserName, now_ms: u64) -> Vec<(ObjectRef, bool)> {
         let of = self.sessions.values().filter(|of| of.user.as_ref() == Some(user));
         of.flat_map(|of| &of.objects)
@@ -192,7 +356,7 @@ impl HoldingTable {
             .collect()
     }
 
-    /// The objects of what one session holds, as [`HoldingTable::objects_of`] gives them.
+    /// The objects of a session's credentials, as [`HoldingTable::objects_of`] gives them.
     pub(crate) fn objects_of_session(&self, session: &SessionId, now_ms: u64) -> Vec<(ObjectRef, bool)> {
         let of = self.sessions.get(session).into_iter().flat_map(|of| &of.objects);
         of.filter(|(_, held)| held.expires_ms >= now_ms)
@@ -200,24 +364,28 @@ impl HoldingTable {
             .collect()
     }
 
-    /// Does a program have a credential for an object that cannot get another one? O(sessions).
+    /// Whether a capability file is valid for an object. O(sessions).
     pub(crate) fn is_lasting(&self, object: ObjectRef, now_ms: u64) -> bool {
         let mut held = self.sessions.values().filter_map(|of| of.objects.get(&key(&object)));
         held.any(|held| held.lasting_until_ms >= now_ms)
     }
 
-    /// The objects have other tags: no credential that was given out before, in a capability file or not, counts as lasting.
+    /// The objects have other tags: no credential that was issued before, in a capability file or not, counts as lasting.
     pub(crate) fn forget_lasting(&mut self, objects: &[(ObjectRef, bool)]) {
-        for of in self.sessions.values_mut() {
+        for (session, of) in &mut self.sessions {
+            let Some(of_user) = of.user.as_ref().and_then(|user| self.users.get_mut(user)) else { continue };
             for (object, _) in objects {
-                if let Some(held) = of.objects.get_mut(&key(object)) {
-                    held.lasting_until_ms = 0;
-                }
+                let at = key(object);
+                let Some(held) = of.objects.get_mut(&at).filter(|held| held.lasting_until_ms > 0) else { continue };
+                held.lasting_until_ms = 0;
+                of_user.lasting.remove(&(held.expires_ms, *session, at));
+                of_user.by_expiry.insert((held.expires_ms, *session, at));
+                self.lasting -= 1;
             }
         }
     }
 
-    /// The credentials to write that are alive.
+    /// The valid credentials to write.
     pub(crate) fn writers(&self, now_ms: u64) -> Writers {
         let mut writers: HashMap<At, Vec<(SessionId, u64)>> = HashMap::new();
         for (session, of) in &self.sessions {
@@ -225,20 +393,33 @@ impl HoldingTable {
                 writers.entry(*at).or_default().push((*session, held.expires_ms));
             }
         }
-        let until_ms =
-            writers.values().flatten().map(|(_, expires_ms)| *expires_ms).max().unwrap_or_default();
-        Writers { of: writers, until_ms }
+        let unlisted = self.users.values().map(|of| of.unlisted.writes_until_ms).max().unwrap_or_default();
+        let unlisted_until_ms = unlisted.max(self.unknown_writes_until_ms);
+        let listed = writers.values().flatten().map(|(_, expires_ms)| *expires_ms).max().unwrap_or_default();
+        Writers { of: writers, unlisted_until_ms, until_ms: listed.max(unlisted_until_ms) }
     }
 
-    /// What one session holds.
-    pub(crate) fn of_session(&self, session: &SessionId, now_ms: u64) -> Holdings {
-        self.select(now_ms, |id, _| id == session, |_| true)
+    /// Credentials of one session of a user.
+    pub(crate) fn of_session(&self, session: &SessionId, user: &UserName, now_ms: u64) -> Holdings {
+        let found = self.select(now_ms, |id, _| id == session, |_| true);
+        Holdings { complete: self.unlisted_of(user, now_ms).is_none(), ..found }
     }
 
-    /// Who holds any of these objects.
+    /// Credentials for any of these objects.
     pub(crate) fn of_objects(&self, objects: &[ObjectRef], now_ms: u64) -> Holdings {
         let wanted: BTreeSet<At> = objects.iter().map(key).collect();
-        self.select(now_ms, |_, _| true, |at| wanted.contains(at))
+        let found = self.select(now_ms, |_, _| true, |at| wanted.contains(at));
+        let is_unlisted = |object: &ObjectRef| {
+            let mut unlisted = self.users.values().map(|of| &of.unlisted);
+            unlisted.any(|one| one.until_ms >= now_ms && one.includes(object.device, object.object.partition))
+        };
+        let complete = found.complete && !objects.iter().any(is_unlisted);
+        Holdings { complete, ..found }
+    }
+
+    /// Entries, and those dropped since the start: for metrics.
+    pub(crate) const fn figures(&self) -> (usize, u64) {
+        (self.count, self.dropped)
     }
 }
 
@@ -261,48 +442,80 @@ mod tests {
 
     #[test]
     fn a_grant_is_known_until_it_expires_whatever_its_session_does() {
-        let mut table = HoldingTable::new();
+        let mut table = HoldingTable::new(HOLDINGS_MAX);
         table.add(&[1; 16], &user("alice"), &[object(1), object(2)], held(false, 300), 10);
         table.add(&[2; 16], &user("alice"), &[object(1)], held(true, 200), 10);
         table.add(&[3; 16], &user("bob"), &[object(2)], held(false, 300), 10);
         assert_eq!(table.of_user(&user("alice"), 200).holders.len(), 3);
-        assert_eq!(table.of_session(&[1; 16], 200).holders.len(), 2);
+        assert_eq!(table.of_session(&[1; 16], &user("alice"), 200).holders.len(), 2);
         let of = table.of_objects(&[object(1)], 200);
         let seen: Vec<_> = of.holders.iter().map(|one| (one.session[0], one.writes)).collect();
         assert_eq!(seen, [(1, false), (2, true)]);
         assert_eq!(table.of_objects(&[object(1)], 201).holders.len(), 1, "one has expired");
         table.expire(301);
-        assert!(table.sessions.is_empty() && table.by_expiry.is_empty());
+        assert!(table.sessions.is_empty() && table.users.is_empty());
+        assert_eq!((table.count, table.lasting), (0, 0));
     }
 
     #[test]
     fn a_renewal_counts_once_and_never_shortens_or_weakens_what_is_known() {
-        let mut table = HoldingTable::new();
+        let mut table = HoldingTable::new(HOLDINGS_MAX);
         table.add(&[1; 16], &user("a"), &[object(1)], held(true, 300), 1);
         table.add(&[1; 16], &user("a"), &[object(1)], held(false, 200), 1);
         table.add(&[1; 16], &user("a"), &[object(1)], held(false, 400), 1);
         let held = table.of_user(&user("a"), 350);
         assert_eq!(held.holders.len(), 1);
         assert!(held.holders[0].writes && held.holders[0].expires_ms == 400);
-        assert_eq!(table.by_expiry.len(), 1);
+        assert_eq!(table.count, 1);
     }
 
     #[test]
-    fn what_may_be_missing_is_said() {
-        let mut table = HoldingTable::new();
+    fn table_after_restart_without_log_is_incomplete() {
+        let mut table = HoldingTable::new(HOLDINGS_MAX);
         table.begin(1_000);
         assert!(!table.of_user(&user("a"), 1_000 + GRANT_LIFETIME_MAX_MS).complete);
         assert!(table.of_user(&user("a"), 1_001 + GRANT_LIFETIME_MAX_MS).complete);
+        let unlisted = table.unlisted_of(&user("a"), 1_000).unwrap();
+        assert!(unlisted.includes(DeviceId(9), 7), "any partition");
     }
 
     #[test]
-    fn memory_is_bounded_and_a_full_table_says_so() {
-        let mut table = HoldingTable::new();
-        let all: Vec<ObjectRef> = (0..=HOLDINGS_MAX as u64).map(object).collect();
-        table.add(&[1; 16], &user("a"), &all, held(false, 500), 1);
-        assert_eq!(table.by_expiry.len(), HOLDINGS_MAX);
-        let held = table.of_user(&user("a"), 400);
-        assert_eq!((held.holders.len(), held.complete), (HOLDINGS_MAX, false));
-        assert!(table.of_user(&user("a"), 501).complete, "all that was forgotten has expired");
+    fn full_table_drops_only_entries_of_largest_user() {
+        let (mut table, eve, bob) = (HoldingTable::new(HOLDINGS_MAX), user("eve"), user("bob"));
+        let few: Vec<ObjectRef> = (0..1_000).map(object).collect();
+        // Bob's expire first: by age alone they would be dropped first.
+        table.add(&[2; 16], &bob, &few, held(true, 400), 1);
+        let all: Vec<ObjectRef> = (0..HOLDINGS_MAX as u64 + 5_000).map(object).collect();
+        all.chunks(64).for_each(|some| table.add(&[1; 16], &eve, some, held(false, 500), 1));
+        assert!(table.count <= HOLDINGS_MAX);
+        let his = table.of_user(&bob, 300);
+        assert_eq!((his.holders.len(), his.complete), (few.len(), true));
+        let hers = table.of_user(&eve, 300);
+        assert!(!hers.complete && hers.holders.len() > HOLDINGS_MAX / 2);
+        let unlisted = table.unlisted_of(&eve, 300).unwrap();
+        assert!(unlisted.includes(DeviceId(1), 0x1_0000) && !unlisted.includes(DeviceId(2), 0x1_0000));
+        assert!(!table.of_objects(&[object(1)], 300).complete, "she may hold it too");
+        assert!(table.of_user(&eve, 501).complete, "all dropped entries have expired");
+        // Credentials to write that were dropped count as writers of every object.
+        assert!(!table.writers(300).others_write(&[object(7_000)], &[3; 16], 300));
+        all.chunks(64).for_each(|some| table.add(&[4; 16], &eve, some, held(true, 600), 1));
+        assert!(table.writers(300).others_write(&[object(999_999)], &[3; 16], 300));
+    }
+
+    #[test]
+    fn capability_files_are_never_dropped_and_limited_per_user() {
+        let (mut table, eve, bob) = (HoldingTable::new(HOLDINGS_MAX), user("eve"), user("bob"));
+        let lasting = Held { lasting_until_ms: 900, ..held(false, 900) };
+        let mut given = 0;
+        while table.check_delegation(&eve, 1, 1).is_ok() {
+            table.add(&[1; 16], &eve, &[object(given)], lasting, 1);
+            given += 1;
+        }
+        assert_eq!(given as usize, HOLDINGS_MAX / DELEGATED_PART / 2, "half of them is free for others");
+        table.check_delegation(&bob, 1, 1).unwrap();
+        let all: Vec<ObjectRef> = (0..2 * HOLDINGS_MAX as u64).map(object).collect();
+        all.chunks(64).for_each(|some| table.add(&[2; 16], &eve, some, held(false, 500), 1));
+        assert!((0..given).all(|number| table.is_lasting(object(number), 600)));
+        table.check_delegation(&eve, 1, 901).unwrap();
     }
 }

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use sealstone_mds_protocol::{Access, ErrorCode, Failure, HolderId, InodeId, UserName};
 
 use crate::error::{MdsError, Result};
+use crate::share;
 
 /// A holder that was not heard of for this long holds nothing, milliseconds.
 pub const HOLD_MS: u64 = 60_000;
@@ -23,8 +24,8 @@ pub(crate) const HOLDERS_MAX: usize = 256;
 pub(crate) const HELD_BY_ALL_MAX: usize = 1 << 20;
 /// Of them, by those of one user: nobody takes all the room.
 pub(crate) const HELD_BY_USER_MAX: usize = HELD_BY_ALL_MAX / 4;
-/// Holders that said that they are gone, and may have something under way, at most.
-const ENDED_MAX: usize = 1024;
+/// Clients that ended, and may have requests under way, at most; a user has a share (see `share`).
+const ENDED_MAX: usize = 16_384;
 /// A file that is being removed: its opener asks again after this, and hears that it is gone.
 const RETRY_MS: u32 = 5;
 
@@ -121,8 +122,10 @@ impl Table {
         if !known {
             let of_user = self.holders.get(user).into_iter().flat_map(HashMap::values);
             let of_user: usize = of_user.map(|one| one.nodes.len()).sum();
-            if own >= HELD_MAX || of_user >= HELD_BY_USER_MAX || self.held >= HELD_BY_ALL_MAX {
-                return Err(MdsError::refused(ErrorCode::Limit, "files held open"));
+            let shared = share::is_free(of_user, self.held, 1, HELD_BY_ALL_MAX);
+            if own >= HELD_MAX || of_user >= HELD_BY_USER_MAX || !shared {
+                let why = format!("open files: user {user} has {of_user}; close some");
+                return Err(MdsError::refused(ErrorCode::Limit, why));
             }
             self.held += 1;
             *self.nodes.entry(id).or_default() += 1;
@@ -382,7 +385,8 @@ impl Holds {
     pub(crate) fn end(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Vec<InodeId> {
         let table = &mut *self.0.lock();
         table.ended.retain(|_, until_ms| *until_ms >= now_ms);
-        if table.ended.len() < ENDED_MAX {
+        let own = table.ended.keys().filter(|(of, _)| of == user).count();
+        if share::is_free(own, table.ended.len(), 1, ENDED_MAX) {
             table.ended.insert((user.clone(), holder), now_ms.saturating_add(HOLD_MS));
         }
         let Some(holders) = table.holders.get_mut(user) else { return Vec::new() };

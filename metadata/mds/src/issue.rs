@@ -90,6 +90,11 @@ pub trait GrantLog: Send + Sync + 'static {
     /// What was before this is not in the log any more, or never was.
     fn known_since_ms(&self, stream: Stream) -> u64;
 
+    /// Whether the log still has every record from this time on that was ever appended.
+    fn reaches_back_to(&self, stream: Stream, since_ms: u64) -> bool {
+        self.known_since_ms(stream) <= since_ms
+    }
+
     /// Is nothing missing that was appended before the start? Not after a loss of power, or if the log is new.
     fn is_whole(&self) -> bool;
 
@@ -220,8 +225,17 @@ impl Mds {
             };
             from = log.read(Stream::Given, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
         }
+        if !log.reaches_back_to(Stream::Given, now_ms.saturating_sub(CREDENTIAL_LIFETIME_MAX_MS)) {
+            // Other users' records were removed to make room: whose credentials they were is not known.
+            let since_ms = log.known_since_ms(Stream::Given).min(now_ms);
+            let until_ms = since_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS);
+            let writes_until_ms = since_ms.saturating_add(self.config.longest_life_ms());
+            self.holdings.get_mut().is_unknown_until(until_ms, writes_until_ms);
+        }
         self.writers_before = self.holdings.get_mut().writers(now_ms);
-        self.sessions.number_from(numbers, log.is_whole());
+        // A session without a number here skips as many as after a loss of power.
+        let all_numbered = numbers.len() < SESSIONS_MAX as usize;
+        self.sessions.number_from(numbers, log.is_whole() && all_numbered);
         if log.is_whole() {
             self.holdings_are_known();
         }

@@ -200,4 +200,19 @@ impl Mds {
         self.devices_changed.store(true, Ordering::Release);
         self.key_progress(device, now_ms)
     }
+
+    /// Marks the working keys of these partitions of a device to be replaced, the old ones at once, durably.
+    pub(crate) fn request_new_keys(&self, device: DeviceId, partitions: &[u64]) -> Result<()> {
+        let _turn = self.key_turn.lock();
+        let (keys, mut book) = self.devices.book(device)?;
+        let mut touched = Touched::default();
+        for (id, part) in book.parts.iter_mut().filter(|(id, _)| partitions.contains(id)) {
+            part.asked |= ASKED_WORKING | ASKED_REVOKE;
+            touched.parts.insert(*id);
+        }
+        self.update(|tx| book.store(tx, device, &keys, &touched))?;
+        self.devices.put_book(device, keys, book);
+        self.devices_changed.store(true, Ordering::Release);
+        Ok(())
+    }
 }

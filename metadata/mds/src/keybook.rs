@@ -166,6 +166,12 @@ impl Part {
         self.versions.iter().find(|version| version.version == self.current).map(|version| version.set_ms)
     }
 
+    /// Whether a key is requested, being replaced, or old and not overwritten yet.
+    fn is_open(&self, now_ms: u64) -> bool {
+        let dying = self.versions.iter().any(|version| version.dead_ms <= now_ms);
+        self.pending.is_some() || self.asked != 0 || self.versions.is_empty() || dying
+    }
+
     /// Nothing below the pair is known any more.
     fn void(&mut self) {
         self.pair_set_ms = 0;
@@ -495,10 +501,13 @@ impl Book {
     /// one, so that a revocation is not over before the last old key is gone.
     pub(crate) fn open_count(&self, now_ms: u64) -> u64 {
         let top = u64::from(self.pending.is_some() || self.asked != 0);
-        let dying = |part: &Part| part.versions.iter().any(|version| version.dead_ms <= now_ms);
-        let open = |part: &&Part| {
-            part.pending.is_some() || part.asked != 0 || part.versions.is_empty() || dying(part)
-        };
-        top + self.parts.values().filter(open).count() as u64
+        top + self.parts.values().filter(|part| part.is_open(now_ms)).count() as u64
+    }
+
+    /// Whether no key of these partitions is requested or being replaced.
+    pub(crate) fn are_replaced(&self, partitions: &[u64], now_ms: u64) -> bool {
+        let above = self.pending.is_some() || self.asked != 0;
+        let open = |id: &u64| self.parts.get(id).is_some_and(|part| part.is_open(now_ms));
+        !above && !partitions.iter().any(open)
     }
 }

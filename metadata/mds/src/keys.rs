@@ -14,6 +14,12 @@ const INODE: u8 = b'i';
 const ENTRY: u8 = b'd';
 const INTENT: u8 = b't';
 const INTENT_EXPIRY: u8 = b'e';
+/// Quota charges of creates.
+const CREATE_CHARGE: u8 = b'E';
+/// How many creates users have begun.
+const CREATE_COUNT: u8 = b'C';
+/// Creates that ended before their credentials expired, and count until then.
+const CREATE_SPENT: u8 = b'S';
 const REAP: u8 = b'r';
 const DEVICE: u8 = b'v';
 const DEVICE_KEY: u8 = b'k';
@@ -30,6 +36,8 @@ const TAG: u8 = b'a';
 /// Objects whose device was not told their tag yet.
 const RETAG: u8 = b'o';
 const REVOCATION: u8 = b'x';
+/// Devices whose working keys a revocation replaces.
+const REVOKED_KEYS: u8 = b'X';
 /// Servers that use the store.
 const SERVER: u8 = b'z';
 const XATTR: u8 = b'y';
@@ -413,6 +421,27 @@ pub(crate) fn intent_of_expiry(key: &[u8]) -> Option<IntentId> {
     Some(IntentId(u64::from_be_bytes(*key.get(9..)?.first_chunk()?)))
 }
 
+pub(crate) fn create_charge(id: IntentId) -> Vec<u8> {
+    key(CREATE_CHARGE, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn create_charges() -> Vec<u8> {
+    vec![CREATE_CHARGE]
+}
+
+pub(crate) fn create_count(user: &UserName) -> Vec<u8> {
+    key(CREATE_COUNT, &[user.as_str().as_bytes()])
+}
+
+pub(crate) fn create_spent(until_ms: u64, id: IntentId) -> Vec<u8> {
+    key(CREATE_SPENT, &[&until_ms.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+/// Every `create_spent` key until `now_ms`.
+pub(crate) fn due_spent(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![CREATE_SPENT], key(CREATE_SPENT, &[&now_ms.saturating_add(1).to_be_bytes()]))
+}
+
 /// Everything that expires at or before `now_ms`.
 pub(crate) fn expired_intents(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![INTENT_EXPIRY], key(INTENT_EXPIRY, &[&now_ms.saturating_add(1).to_be_bytes()]))
@@ -484,6 +513,25 @@ pub(crate) fn revocations() -> Vec<u8> {
 /// The number of a `revocation` key.
 pub(crate) fn revocation_id(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(1..)?.try_into().ok()?))
+}
+
+pub(crate) fn revoked_keys(id: u64, device: DeviceId) -> Vec<u8> {
+    key(REVOKED_KEYS, &[&id.to_be_bytes(), &device.0.to_be_bytes()])
+}
+
+/// All `revoked_keys` of a revocation.
+pub(crate) fn revoked_keys_of(id: u64) -> Vec<u8> {
+    key(REVOKED_KEYS, &[&id.to_be_bytes()])
+}
+
+pub(crate) fn all_revoked_keys() -> Vec<u8> {
+    vec![REVOKED_KEYS]
+}
+
+/// Revocation and device of a `revoked_keys` key.
+pub(crate) fn revoked_keys_parts(key: &[u8]) -> Option<(u64, DeviceId)> {
+    let (id, device) = key.get(1..)?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*id), DeviceId(u32::from_be_bytes(device.try_into().ok()?))))
 }
 
 /// Everything to be reaped at or before `now_ms`.

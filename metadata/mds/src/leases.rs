@@ -9,6 +9,7 @@
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
 
 mod gone;
+pub(crate) mod penalty;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::task::Waker;
@@ -19,6 +20,8 @@ use sealstone_mds_protocol::{
 };
 
 use crate::error::{MdsError, Result};
+use crate::share;
+use penalty::Penalties;
 
 /// For so long after it sent what was answered a client believes in its leases, milliseconds.
 pub(crate) const BELIEVED_MS: u64 = 12_000;
@@ -26,8 +29,8 @@ pub(crate) const BELIEVED_MS: u64 = 12_000;
 pub(crate) const GIVE_UP_MS: u64 = BELIEVED_MS + 2_000;
 /// How long a server waits for something to tell at most, milliseconds.
 pub(crate) const WAIT_MAX_MS: u32 = 4_000;
-/// Leases on one file at most.
-pub(crate) const LEASES_OF_FILE_MAX: usize = 256;
+/// Leases on one file at most; a user has a share of them (see `share`).
+pub(crate) const LEASES_OF_FILE_MAX: usize = 512;
 /// Leases of one holder at most.
 pub(crate) const LEASES_OF_HOLDER_MAX: usize = 8_192;
 /// Of them, those that nobody waits for: a file that is opened finds room.
@@ -35,7 +38,7 @@ pub(crate) const UNASKED_OF_HOLDER_MAX: usize = LEASES_OF_HOLDER_MAX / 4 * 3;
 /// Where one was called back, or not given back, none is given for so long to who does not wait for it, milliseconds: what
 /// several change is looked at without.
 pub(crate) const QUIET_MS: u64 = 10_000;
-/// Leases in all.
+/// Leases of all users at most; a user has a share of them (see `share`).
 pub(crate) const LEASES_MAX: usize = 1 << 18;
 /// Whoever is in the way of a lease asks again after this.
 const RETRY_MS: u32 = 10;
@@ -110,8 +113,17 @@ struct Given {
     era: u64,
     /// Is its holder ahead in a directory by it?
     ahead: bool,
-    /// Recalled: under this number, and until when the holder may believe in it.
-    recalled: Option<(u64, u64)>,
+    /// The recall, if there is one.
+    recalled: Option<Recalling>,
+}
+
+/// A recall that was not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Recalling {
+    number: u64,
+    began_ms: u64,
+    /// Until then the client may use the lease.
+    until_ms: u64,
 }
 
 #[derive(Debug, Default)]
@@ -165,6 +177,8 @@ struct Table {
     /// Numbers of leases and recalls.
     last: u64,
     count: usize,
+    by_user: HashMap<UserName, usize>,
+    penalties: Penalties,
     ends: Ends,
     /// Holders of before the start that may believe in leases; none any more when that time is over.
     before: HashSet<Who>,
@@ -226,14 +240,14 @@ impl Table {
         let file = self.files.get_mut(&id)?;
         let at = file.given.iter().position(which)?;
         let given = file.given.swap_remove(at);
-        self.count -= 1;
+        self.uncount(&given.who.0);
         if given.ahead {
             self.ends.note(id);
         }
         if let Some(holder) = self.holders.get_mut(&given.who) {
             holder.leases = holder.leases.saturating_sub(1);
-            if let Some((recall, _)) = given.recalled {
-                holder.recalls.remove(&recall);
+            if let Some(recall) = given.recalled {
+                holder.recalls.remove(&recall.number);
             }
         }
         Some(given)
@@ -243,30 +257,36 @@ impl Table {
     fn recall(&mut self, id: InodeId, by: Option<&Who>, what: Use, now_ms: u64) -> Recalled {
         let mut outcome = Recalled::default();
         let Some(file) = self.files.get_mut(&id) else { return outcome };
-        let mut gone = Vec::new();
+        let (mut gone, mut missed) = (Vec::new(), Vec::new());
         for given in &mut file.given {
             if Some(&given.who) == by || !what.is_in_the_way_of(given.kind) {
                 continue;
             }
-            let (_, until_ms) = *given.recalled.get_or_insert_with(|| {
+            let Recalling { began_ms, until_ms, .. } = *given.recalled.get_or_insert_with(|| {
                 self.last += 1;
                 outcome.begun += 1;
                 file.called_ms = Some(now_ms);
+                let (number, began_ms) = (self.last, now_ms);
                 let Some(holder) = self.holders.get_mut(&given.who) else {
                     // It was not heard of for longer than it may believe, or not since the start.
                     let since_start = self.before.contains(&given.who);
                     let until_ms = || now_ms.saturating_add(GIVE_UP_MS);
                     let until_ms = since_start.then(|| *self.before_until_ms.get_or_insert_with(until_ms));
-                    return (self.last, until_ms.unwrap_or(now_ms));
+                    return Recalling { number, began_ms, until_ms: until_ms.unwrap_or(now_ms) };
                 };
                 holder.recalls.insert(self.last, Recall { inode: id, number: given.number });
                 holder.wake();
-                (self.last, holder.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS))
+                let until_ms = holder.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
+                Recalling { number, began_ms, until_ms }
             });
             match given.kind {
                 _ if now_ms < until_ms => outcome.waits = true,
                 LeaseKind::Read => gone.push(given.number),
                 LeaseKind::Write => outcome.lost.push(given.who.clone()),
+            }
+            // Others waited for it in vain; clients of before a restart may have missed that.
+            if began_ms < until_ms && until_ms <= now_ms && !self.before.contains(&given.who) {
+                missed.push(given.who.0.clone());
             }
         }
         if !gone.is_empty() {
@@ -276,7 +296,26 @@ impl Table {
         for number in gone {
             self.lose(id, |given| given.number == number);
         }
+        missed.iter().for_each(|user| self.penalize(user, penalty::DELAY_MAX_MS, now_ms));
         outcome
+    }
+
+    fn count(&mut self, user: &UserName) {
+        self.count += 1;
+        match self.by_user.get_mut(user) {
+            Some(own) => *own += 1,
+            None => _ = self.by_user.insert(user.clone(), 1),
+        }
+    }
+
+    fn uncount(&mut self, user: &UserName) {
+        self.count -= 1;
+        if let Some(own) = self.by_user.get_mut(user) {
+            *own -= 1;
+            if *own == 0 {
+                self.by_user.remove(user);
+            }
+        }
     }
 
     /// The same, and what it comes to.
@@ -307,12 +346,14 @@ impl Table {
     }
 
     /// Forgets what a holder was given in other eras than this.
-    fn forget_others(&mut self, who: &Who, era: u64) {
+    fn forget_others(&mut self, who: &Who, era: u64, now_ms: u64) {
         let of = |given: &Given| given.who == *who && given.era != era;
         let ids: Vec<InodeId> =
             self.files.iter().filter(|(_, file)| file.given.iter().any(of)).map(|(id, _)| *id).collect();
         for id in ids {
-            while self.take(id, of).is_some() {}
+            while let Some(given) = self.take(id, of) {
+                self.penalize_if_slow(&given, now_ms);
+            }
         }
     }
 }
@@ -372,8 +413,8 @@ impl Leases {
         let mut table = Table { before: before.into_iter().collect(), ..Table::default() };
         for Before { id, who, era, number } in ahead {
             let given = Given { who, kind: LeaseKind::Write, number, era, ahead: true, recalled: None };
+            table.count(&given.who.0);
             table.files.entry(id).or_default().given.push(given);
-            table.count += 1;
         }
         Self { table: Mutex::new(table), lost: Mutex::default() }
     }
@@ -419,7 +460,7 @@ impl Leases {
     /// The lease by which a holder is ahead in a directory and that he should have given back by now.
     pub(crate) fn overdue(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<u64> {
         let table = self.table.lock();
-        let is_over = |one: &&Given| one.recalled.is_some_and(|(_, until_ms)| until_ms <= now_ms);
+        let is_over = |one: &&Given| one.recalled.is_some_and(|recall| recall.until_ms <= now_ms);
         let mut his = table.files.get(&id)?.given.iter().filter(|one| one.ahead && one.who == *who);
         his.find(is_over).map(|one| one.number)
     }
@@ -470,7 +511,7 @@ impl Leases {
         holder.confirmed |= newly;
         let now_era = holder.era;
         if newly {
-            table.forget_others(who, now_era);
+            table.forget_others(who, now_era, now_ms);
             if table.before.remove(who) {
                 table.back.insert(who.clone());
             }
@@ -632,7 +673,11 @@ impl Leases {
             return later();
         }
         let Some(holder) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else { return Ok(None) };
+        if table.penalties.has(&who.0, now_ms) {
+            return Ok(None);
+        }
         let (era, own) = (holder.era, holder.leases);
+        let of_user = table.by_user.get(&who.0).copied().unwrap_or_default();
         let file = table.files.entry(id).or_default();
         if let Some(known) = file.given.iter().find(|one| one.who == *who) {
             if known.recalled.is_some() {
@@ -665,7 +710,10 @@ impl Leases {
         let before = file.given.iter().find(|one| one.who == *who).map(|one| (one.era, one.number));
         let own_before = before.is_some();
         let own_max = if wish.in_passing { UNASKED_OF_HOLDER_MAX } else { LEASES_OF_HOLDER_MAX };
-        let full = own >= own_max || table.count >= LEASES_MAX || file.given.len() >= LEASES_OF_FILE_MAX;
+        let on_file = file.given.iter().filter(|one| one.who.0 == who.0).count();
+        let full = own >= own_max
+            || !share::is_free(of_user, table.count, 1, LEASES_MAX)
+            || !share::is_free(on_file, file.given.len(), 1, LEASES_OF_FILE_MAX);
         if full && !own_before {
             return Ok(None);
         }
@@ -675,7 +723,7 @@ impl Leases {
         let given =
             Given { who: who.clone(), kind: wish.kind, number, era, ahead: wish.ahead, recalled: None };
         table.files.entry(id).or_default().given.push(given);
-        table.count += 1;
+        table.count(&who.0);
         if let Some(holder) = table.holders.get_mut(who) {
             holder.leases += 1;
         }
@@ -695,7 +743,7 @@ impl Leases {
         let Some(before) = new.before else { return };
         given = Given { kind: LeaseKind::Read, number: before, ahead: false, recalled: None, ..given };
         table.files.entry(id).or_default().given.push(given);
-        table.count += 1;
+        table.count(&who.0);
         if let Some(holder) = table.holders.get_mut(who) {
             holder.leases += 1;
         }
@@ -715,7 +763,10 @@ impl Leases {
     /// he tells of first, and names it. Content if there is none.
     pub(crate) fn give_back(&self, id: InodeId, who: &Who, number: Option<u64>, now_ms: u64) {
         let table = &mut *self.table.lock();
-        table.take(id, |one| one.who == *who && number.map_or(!one.ahead, |number| one.number == number));
+        let is_it = |one: &Given| one.who == *who && number.map_or(!one.ahead, |number| one.number == number);
+        if let Some(given) = table.take(id, is_it) {
+            table.penalize_if_slow(&given, now_ms);
+        }
         if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
             table.files.remove(&id);
         }

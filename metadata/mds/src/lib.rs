@@ -35,6 +35,7 @@ mod keeping;
 mod keybook;
 mod keys;
 mod leases;
+mod lengths;
 mod limiter;
 mod locks;
 mod login;
@@ -49,6 +50,7 @@ mod reproof;
 mod revoke;
 mod roles;
 mod server;
+mod share;
 mod shared;
 mod tags;
 mod violation;
@@ -68,6 +70,7 @@ pub use holds::HOLD_MS;
 pub use issue::{GrantLog, IssueRecord, MemoryGrantLog, NoGrantLog, Stream};
 pub use keeping::KeysNow;
 pub use keybook::{KeyAction, KeyStep, StepOutcome};
+pub use lengths::LengthItem;
 pub use limiter::{Familiarity, LoginLimiter, Source};
 pub use moving::{
     BalancePass, Begun, Carry, CarryOrder, DRAIN_RATE_MIN, DrainPass, Move, MoveItem, MoveOrder, MovePage,

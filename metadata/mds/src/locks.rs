@@ -3,7 +3,8 @@
 //! Does: keep them for as long as their holder holds the file: in memory, or, where several servers share a store, in the
 //! store, so that each of them sees all. Does not: wait; whoever wants to asks again, so that nobody waits for himself
 //! either. Does not: end those of a holder that died; `fence` does, when he cannot write any more.
-//! Contract: O(locks of the file), of which there are [`LOCKS_PER_FILE_MAX`] at most.
+//! Contract: O(locks of the file), of which there are [`LOCKS_PER_FILE_MAX`] at most. A user has a share of the locks of a
+//! file and of all locks (see `share`).
 //! Truth: POSIX.1-2017 fcntl(); docs/standards/mds.md §5.8; docs/adr/0048-locks-and-fences.md.
 
 mod stored;
@@ -17,9 +18,10 @@ pub(crate) use stored::{Locked, StoredLocks, end};
 
 use crate::error::{MdsError, Result};
 use crate::leases::Who;
+use crate::share;
 
 /// Locks of one file at most.
-pub(crate) const LOCKS_PER_FILE_MAX: usize = 4096;
+pub(crate) const LOCKS_PER_FILE_MAX: usize = 8192;
 /// Locks of all files at most.
 pub(crate) const LOCKS_MAX: usize = 1 << 18;
 /// Of them, those of one user: nobody takes all the room.
@@ -108,7 +110,7 @@ impl LockTable for Locks {
             return Ok(conflict);
         }
         let own = table.by_user.get(&who.0).copied().unwrap_or_default();
-        let room = table.count < LOCKS_MAX && own < LOCKS_BY_USER_MAX;
+        let room = has_share(own, table.count);
         table.change(id, who, |locks| set(locks, wanted, room))?;
         Ok(None)
     }
@@ -128,6 +130,11 @@ impl LockTable for Locks {
         }
         Ok(())
     }
+}
+
+/// Whether a user with `own` of `count` locks may have another one.
+const fn has_share(own: usize, count: usize) -> bool {
+    own < LOCKS_BY_USER_MAX && share::is_free(own, count, 1, LOCKS_MAX)
 }
 
 /// The lock of somebody else that this one cannot be beside.
@@ -173,8 +180,10 @@ fn set(locks: &mut Vec<Owned>, wanted: Owned, room: bool) -> Result<()> {
     }
     let gone = locks.iter().filter(|old| old.is_same(&wanted) && overlap(&old.lock, &range)).count();
     let new = rest.len() + usize::from(range.kind != LockKind::Unlock);
-    if new > gone && (!room || locks.len() - gone + new > LOCKS_PER_FILE_MAX) {
-        return Err(MdsError::refused(ErrorCode::Limit, "locks"));
+    let own = locks.iter().filter(|old| old.who.0 == wanted.who.0).count();
+    if new > gone && !(room && share::is_free(own, locks.len(), new - gone, LOCKS_PER_FILE_MAX)) {
+        let why = format!("locks: user {} has {own} on the file and cannot have more", wanted.who.0);
+        return Err(MdsError::refused(ErrorCode::Limit, why));
     }
     locks.retain(|old| !(old.is_same(&wanted) && overlap(&old.lock, &range)));
     locks.append(&mut rest);

@@ -298,7 +298,13 @@ impl Mds {
         if revoke {
             // Whoever is in the middle of being given something is waited for: it is known from then on.
             let _stopped = self.issuing.write();
-            let holds = self.holdings(now_ms).of_session(session, now_ms);
+            let (holds, unlisted_ms) = {
+                let table = self.holdings(now_ms);
+                let unlisted = table.unlisted_of(&who.user, now_ms);
+                let until_ms = unlisted.map_or(0, |unlisted| unlisted.until_ms());
+                (table.of_session(session, &who.user, now_ms), until_ms)
+            };
+            let listed_ms = holds.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0);
             let what = RevokeWhat::Session(*session);
             revoking = self.update(|tx| {
                 sessions::end(tx, session, &who.user)?;
@@ -307,7 +313,7 @@ impl Mds {
                     Ok(id) => Ok(Some(Revoking {
                         id,
                         objects: u32::try_from(holds.holders.len()).unwrap_or(u32::MAX),
-                        until_ms: holds.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0),
+                        until_ms: listed_ms.max(unlisted_ms),
                         complete: holds.complete,
                     })),
                     Err(MdsError::Refused(failure)) if failure.code == ErrorCode::Limit => Ok(None),

@@ -31,7 +31,11 @@ mod trees;
 mod walk;
 mod xattrs;
 
-pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, expire, prolong};
+#[cfg(test)]
+pub(crate) use create::CREATES_PER_USER_MAX;
+pub(crate) use create::{
+    NewIntent, abandon, begin_create, commit, end_creates, expire, give_up_create, prolong,
+};
 pub(crate) use delegate::{Delegated, delegate, delegate_writing};
 pub(crate) use endings::{Ending, close, is_swept, orphans, queue_objects, sweep_orphans};
 pub(crate) use nodes::{
@@ -42,7 +46,7 @@ pub(crate) use remove::{RemoveCursors, remove};
 pub(crate) use rename::{Rename, rename, rename_node};
 pub use sizes::ClearItem;
 pub(crate) use sizes::{
-    Writing, allocate, check_clear, clear_of, cleared, next_clears, note_creating, written,
+    Writing, allocate, check_clear, clear_of, cleared, cut_to_size, next_clears, note_creating, written,
 };
 pub(crate) use trees::{clear_tree, set_tree, tree_of};
 pub(crate) use walk::need_directory;

@@ -1,10 +1,11 @@
-//! Quotas: what each user and each tree uses, counted in the transaction that changes it, and the limits on it.
+//! Quotas: the use of each user and each tree, counted in the transaction that changes it, and the limits on it.
 //!
-//! Does: count nodes and the sum of their sizes for every owner and for every directory that was made a tree; refuse what
-//! would go beyond a limit; count anew. Does not: decide who may set limits, nor count what a device uses.
+//! Does: count nodes, their sizes, the bytes of their extended attributes, and open creates, for every owner and for every
+//! directory that is a tree; refuse changes beyond a limit; recount. Does not: decide who may set limits, nor count blocks
+//! of a device.
 //! Contract: a count is changed in the transaction that changes what it counts, so it is exact after every commit and every
 //! crash. One record is read and written for each count, whatever it counts; nothing is walked.
-//! Truth: docs/standards/mds.md §5.9; docs/adr/0044-quotas.md.
+//! Truth: docs/standards/mds.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use sealstone_mds_protocol::{
     Writer, record,
 };
 
+use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::records::{Inode, decode, load, save};
@@ -25,7 +27,7 @@ record! {
     /// What a user or a tree uses, and may use.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct QuotaRecord {
-        /// Sum of the sizes of its nodes.
+        /// Sum of the sizes of its nodes, of their attributes, and of its open creates.
         pub bytes: u64,
         /// Its nodes.
         pub nodes: u64,
@@ -38,6 +40,19 @@ record! {
     }
 }
 
+record! {
+    /// The part of a quota that an open create uses.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct QuotaCharge {
+        /// Which quota.
+        pub place: QuotaPlace,
+        /// Bytes that its file is announced to have more than the one that it replaces.
+        pub bytes: u64,
+        /// 1, or 0 if it replaces a file of the same quota.
+        pub nodes: u64,
+    }
+}
+
 /// What one node counts for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Amount {
@@ -46,8 +61,8 @@ struct Amount {
 }
 
 impl Amount {
-    const fn of(node: &Inode) -> Self {
-        Self { bytes: node.size, nodes: 1 }
+    fn of(node: &Inode) -> Self {
+        Self { bytes: node.size.saturating_add(u64::from(node.xattr_bytes)), nodes: 1 }
     }
 
     const fn bytes(bytes: u64) -> Self {
@@ -67,6 +82,23 @@ impl Of<'_> {
         match self {
             Self::User(name) => keys::quota_of_user(name),
             Self::Tree(id) => keys::quota_of_tree(id),
+        }
+    }
+
+    fn place(self) -> QuotaPlace {
+        match self {
+            Self::User(name) => QuotaPlace::User(name.clone()),
+            Self::Tree(id) => QuotaPlace::Tree(id),
+        }
+    }
+
+    /// The use of a node that is about to take the place of `instead`.
+    fn more(self, node: &Inode, instead: Option<&Inode>) -> Amount {
+        let more = Amount::of(node);
+        // A file with other names, or held open, may stay; then its end is counted later.
+        match instead.filter(|old| old.links <= 1 && counts(old).any(|of| of == self)) {
+            Some(old) => Amount { bytes: more.bytes.saturating_sub(Amount::of(old).bytes), nodes: 0 },
+            None => more,
         }
     }
 
@@ -146,11 +178,93 @@ pub(crate) fn end(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
 
 /// A node, still as it was, gets another size; refused, nothing is changed.
 pub(crate) fn resize(tx: &mut dyn Transaction, node: &Inode, size: u64) -> Result<()> {
-    match size.checked_sub(node.size) {
+    change_bytes(tx, node, node.size, size)
+}
+
+/// The extended attributes of a node, still as it was, get another number of bytes; refused, nothing is changed.
+pub(crate) fn resize_xattrs(tx: &mut dyn Transaction, node: &Inode, bytes: u32) -> Result<()> {
+    change_bytes(tx, node, node.xattr_bytes.into(), bytes.into())
+}
+
+fn change_bytes(tx: &mut dyn Transaction, node: &Inode, before: u64, after: u64) -> Result<()> {
+    match after.checked_sub(before) {
         Some(0) => Ok(()),
         Some(more) => add(tx, node, Amount::bytes(more)),
-        None => counts(node).try_for_each(|count| count.take(tx, Amount::bytes(node.size - size))),
+        None => counts(node).try_for_each(|count| count.take(tx, Amount::bytes(before - after))),
     }
+}
+
+/// Counts a create of this node before it exists; `instead`: the file whose place it takes. Refused, nothing is changed.
+pub(crate) fn reserve(
+    tx: &mut dyn Transaction,
+    node: &Inode,
+    instead: Option<&Inode>,
+) -> Result<Vec<QuotaCharge>> {
+    foresee(tx, node, instead)?;
+    let mut charges = Vec::with_capacity(2);
+    for count in counts(node) {
+        let (mut record, more) = (count.load(tx)?, count.more(node, instead));
+        record.bytes = record.bytes.saturating_add(more.bytes);
+        record.nodes = record.nodes.saturating_add(more.nodes);
+        count.save(tx, &record)?;
+        charges.push(QuotaCharge { place: count.place(), bytes: more.bytes, nodes: more.nodes });
+    }
+    Ok(charges)
+}
+
+/// Whether one of these quotas limits bytes.
+pub(crate) fn limits_bytes<S: Snapshot + ?Sized>(view: &S, charges: &[QuotaCharge]) -> Result<bool> {
+    for charge in charges {
+        if of(&charge.place).load(view)?.bytes_max.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Charges an open create with more bytes; refused, nothing is changed.
+pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge], bytes: u64) -> Result<()> {
+    let mut records = Vec::with_capacity(charges.len());
+    for charge in &*charges {
+        let of = of(&charge.place);
+        records.push(of.with(of.load(tx)?, Amount::bytes(bytes))?);
+    }
+    for (charge, record) in charges.iter_mut().zip(&records) {
+        of(&charge.place).save(tx, record)?;
+        charge.bytes = charge.bytes.saturating_add(bytes);
+    }
+    Ok(())
+}
+
+/// A create ends, and its charges with it.
+pub(crate) fn release(tx: &mut dyn Transaction, charges: &[QuotaCharge]) -> Result<()> {
+    for QuotaCharge { place, bytes, nodes } in charges {
+        of(place).take(tx, Amount { bytes: *bytes, nodes: *nodes })?;
+    }
+    Ok(())
+}
+
+const fn of(place: &QuotaPlace) -> Of<'_> {
+    match place {
+        QuotaPlace::User(name) => Of::User(name),
+        QuotaPlace::Tree(id) => Of::Tree(*id),
+    }
+}
+
+/// Refuses further names of a node to others than its owner if the owner or the tree has a limit: the owner could not free
+/// what a name in another user's directory keeps.
+pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, who: &Principal, node: &Inode) -> Result<()> {
+    if who.user == node.owner || who.is_admin() {
+        return Ok(());
+    }
+    for count in counts(node) {
+        let record = count.load(view)?;
+        if record.bytes_max.is_some() || record.nodes_max.is_some() {
+            let why = "the file counts in a quota: only its owner gives it further names";
+            return Err(MdsError::refused(ErrorCode::NotPermitted, why));
+        }
+    }
+    Ok(())
 }
 
 /// A node, still as it was, gets another owner.
@@ -163,13 +277,7 @@ pub(crate) fn hand_over(tx: &mut dyn Transaction, node: &Inode, owner: &UserName
 /// Would [`begin`] be refused, if this other one ended before it?
 pub(crate) fn foresee<S: Snapshot + ?Sized>(view: &S, node: &Inode, instead: Option<&Inode>) -> Result<()> {
     for count in counts(node) {
-        let mut record = count.load(view)?;
-        // What has other names, or is held open by somebody, may stay; then the end tells.
-        if let Some(old) = instead.filter(|old| old.links <= 1 && counts(old).any(|of| of == count)) {
-            record.bytes = record.bytes.saturating_sub(old.size);
-            record.nodes = record.nodes.saturating_sub(1);
-        }
-        count.with(record, Amount::of(node))?;
+        count.with(count.load(view)?, count.more(node, instead))?;
     }
     Ok(())
 }
@@ -267,7 +375,8 @@ pub(crate) fn set_tree(
     if directory.tree.is_none() {
         directory.tree = Some(id);
         save(tx, &keys::inode(id), directory)?;
-        (record.bytes, record.nodes) = (directory.size, 1);
+        let Amount { bytes, nodes } = Amount::of(directory);
+        (record.bytes, record.nodes) = (bytes, nodes);
     }
     record.path = Some(path.clone());
     apply(&mut record, change);
@@ -350,8 +459,18 @@ pub(crate) fn count<S: Snapshot + ?Sized>(
         let node: Inode = decode(value)?;
         for count in counts(&node) {
             let amount = found.entry(count.key()).or_default();
-            amount.nodes += 1;
-            amount.bytes = amount.bytes.saturating_add(node.size);
+            let own = Amount::of(&node);
+            amount.nodes = amount.nodes.saturating_add(own.nodes);
+            amount.bytes = amount.bytes.saturating_add(own.bytes);
+        }
+        seen()
+    })?;
+    let charges = keys::create_charges();
+    each_between(view, &charges, &keys::after_prefix(&charges), |_, value| {
+        for charge in decode::<Vec<QuotaCharge>>(value)? {
+            let amount = found.entry(key(&charge.place)).or_default();
+            amount.nodes = amount.nodes.saturating_add(charge.nodes);
+            amount.bytes = amount.bytes.saturating_add(charge.bytes);
         }
         seen()
     })?;

@@ -1,11 +1,12 @@
-//! Revocation: credentials that are out become worthless before they expire, by new policy access tags.
+//! Revocation: issued credentials become invalid before they expire, by new policy access tags or new working keys.
 //!
-//! Does: write down what is to be revoked, find the objects, keep the list of those whose device was not told yet, count.
-//! Does not: talk to devices; the shell tells each the new tags, and comes back until it has answered.
-//! Contract: a revocation that was promised is in the store, and goes on after a crash at any point. An object is done
+//! Does: store what is to be revoked, find the objects, keep the list of those whose device has not answered yet, count.
+//! Does not: talk to devices; the shell sends each the new tags, and repeats that until it has answered.
+//! Contract: a revocation that was answered is in the store, and continues after a crash at any point. An object is done
 //! when its device has answered under a signed reply: from then on it refuses the old tag. New credentials carry the new
-//! tag from the transaction on that drew it.
-//! Truth: docs/standards/mds.md §5.6, §8.5; docs/adr/0029-credentials-on-record.md.
+//! tag from the transaction on that drew it. A user may hold credentials that are not in the table of issued ones (see
+//! `holdings`): then the working keys of their partitions are replaced, so that a revocation of a user is complete.
+//! Truth: docs/standards/mds.md §5.6, §8.5; docs/adr/0029-credentials-on-record.md, 0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -19,11 +20,13 @@ use crate::access::Principal;
 use crate::accounts;
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
+use crate::holdings::Unlisted;
 use crate::keys;
 use crate::leases::Use;
 use crate::namespace;
 use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;
+use crate::share;
 use crate::shared::ServerName;
 use crate::store::{Snapshot, Transaction, each_between};
 use crate::tags;
@@ -96,6 +99,19 @@ record! {
     }
 }
 
+record! {
+    /// Partitions of a device whose working keys a revocation replaces.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RevokedKeys {
+        /// Which partitions.
+        pub partitions: Vec<u64>,
+        /// Whether the device's key state has the request.
+        pub requested: bool,
+        /// Whether the device has the new keys, and the old ones no more.
+        pub replaced: bool,
+    }
+}
+
 /// A device has to be told the tag of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetagItem {
@@ -122,8 +138,10 @@ pub(crate) fn begin(
         let under_way = || known.iter().map(|(_, record)| record).filter(|record| record.done_ms.is_none());
         let own = under_way().filter(|record| record.by == by.user).count();
         let of_users = under_way().filter(|record| !record.privileged).count();
-        if own >= REVOCATIONS_PER_USER_MAX || of_users >= REVOCATIONS_OF_USERS_MAX {
-            return Err(MdsError::refused(ErrorCode::Limit, "revocations under way"));
+        let shared = share::is_free(own, of_users, 1, REVOCATIONS_OF_USERS_MAX);
+        if own >= REVOCATIONS_PER_USER_MAX || !shared {
+            let why = format!("revocations under way: user {} has {own}; wait until one is done", by.user);
+            return Err(MdsError::refused(ErrorCode::Limit, why));
         }
     }
     let asked = Asked { by: by.user.clone(), privileged: by.is_admin(), what, servers, complete };
@@ -137,11 +155,10 @@ pub(crate) fn begin_putting_out(
     by: &UserName,
     user: &UserName,
     servers: Vec<ServerName>,
-    complete: bool,
     now_ms: u64,
 ) -> Result<u64> {
     let what = RevokeWhat::User(user.clone());
-    let asked = Asked { by: by.clone(), privileged: true, what, servers, complete };
+    let asked = Asked { by: by.clone(), privileged: true, what, servers, complete: true };
     let known = known(tx)?;
     write_down(tx, &known, asked, false, now_ms)
 }
@@ -186,7 +203,13 @@ fn write_down(
     }
     if known.len() >= REVOCATIONS_MAX {
         match known.iter().find(|(_, record)| record.done_ms.is_some()) {
-            Some((over, _)) => tx.delete(&keys::revocation(*over))?,
+            Some((over, _)) => {
+                let of = keys::revoked_keys_of(*over);
+                for (key, _) in tx.scan(&of, &keys::after_prefix(&of), usize::MAX)? {
+                    tx.delete(&key)?;
+                }
+                tx.delete(&keys::revocation(*over))?;
+            }
             None if bounded => return Err(MdsError::refused(ErrorCode::Limit, "revocations under way")),
             None => {}
         }
@@ -239,13 +262,7 @@ impl RevocationRecord {
 }
 
 /// A server found these; are there more?
-fn found(
-    record: &mut RevocationRecord,
-    server: &ServerName,
-    objects: &[(ObjectRef, bool)],
-    more: bool,
-    now_ms: u64,
-) {
+fn found(record: &mut RevocationRecord, server: &ServerName, objects: &[(ObjectRef, bool)], more: bool) {
     record.total += objects.len() as u64;
     record.open += objects.len() as u64;
     if let Some(part) = record.parts.iter_mut().find(|part| part.server == *server) {
@@ -254,13 +271,28 @@ fn found(
     if !more {
         record.parts.retain(|part| part.server != *server);
     }
-    settle(record, now_ms);
 }
 
-fn settle(record: &mut RevocationRecord, now_ms: u64) {
-    if record.parts.is_empty() && record.open == 0 && record.done_ms.is_none() {
+/// Marks a revocation as done if nothing of it is open.
+fn settle<S: Snapshot + ?Sized>(view: &S, id: u64, record: &mut RevocationRecord, now_ms: u64) -> Result<()> {
+    let finished = record.parts.is_empty() && record.open == 0 && record.done_ms.is_none();
+    if finished && revoked_keys(view, id)?.1 == 0 {
         record.done_ms = Some(now_ms);
     }
+    Ok(())
+}
+
+/// Number of partitions whose working keys a revocation replaces, and of those it has not replaced yet.
+fn revoked_keys<S: Snapshot + ?Sized>(view: &S, id: u64) -> Result<(u32, u32)> {
+    let (from, mut all, mut open) = (keys::revoked_keys_of(id), 0_u32, 0_u32);
+    each_between(view, &from, &keys::after_prefix(&from), |_, value| {
+        let one: RevokedKeys = decode(value)?;
+        let count = u32::try_from(one.partitions.len()).unwrap_or(u32::MAX);
+        all = all.saturating_add(count);
+        open = open.saturating_add(if one.replaced { 0 } else { count });
+        Ok::<_, MdsError>(())
+    })?;
+    Ok((all, open))
 }
 
 /// The objects of a file, and whether somebody may hold a credential to make them.
@@ -293,7 +325,6 @@ impl Mds {
             RevokeWhat::User(name) => {
                 who.needs_admin()?;
                 let held = self.held_by(&name, now_ms);
-                let complete = held.complete;
                 let view = self.store.snapshot()?;
                 if held.holders.is_empty() && self.servers(&*view)?.len() == 1 {
                     // Whoever was removed may hold something still; a name that nobody has is a mistake.
@@ -304,7 +335,7 @@ impl Mds {
                 let _stopped = self.issuing.write();
                 self.update(|tx| {
                     let servers = self.servers(tx)?;
-                    begin(tx, who, RevokeWhat::User(name.clone()), servers, complete, now_ms)
+                    begin(tx, who, RevokeWhat::User(name.clone()), servers, true, now_ms)
                 })?
             }
             RevokeWhat::Session(_) => {
@@ -331,7 +362,8 @@ impl Mds {
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
             record.inode = Some(inode);
-            found(&mut record, &self.config.server, &objects, false, now_ms);
+            found(&mut record, &self.config.server, &objects, false);
+            settle(tx, id, &mut record, now_ms)?;
             save(tx, &keys::revocation(id), &record)?;
             Ok((id, inode))
         })?;
@@ -370,10 +402,70 @@ impl Mds {
             }
             more |= match record.inode {
                 Some(inode) => self.collect_holders(id, inode, now_ms)?,
-                None => self.collect(id, &record.what, part.cursor, now_ms)?,
+                None => self.collect(id, (&record.what, &record.by), part.cursor, now_ms)?,
             };
         }
+        if self.is_leading(now_ms) {
+            self.replace_revoked_keys(now_ms)?;
+        }
         Ok(more)
+    }
+
+    /// Requests the replacement of the working keys that revocations need, and ends the waits for those that are replaced.
+    fn replace_revoked_keys(&self, now_ms: u64) -> Result<()> {
+        let (from, mut all) = (keys::all_revoked_keys(), Vec::new());
+        each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
+            if let Some((id, device)) = keys::revoked_keys_parts(key) {
+                let wait: RevokedKeys = decode(value)?;
+                all.extend((!wait.replaced).then_some((id, device, wait)));
+            }
+            Ok::<_, MdsError>(())
+        })?;
+        for (id, device, wait) in all {
+            let known = self.devices.get(device).is_some();
+            if known && !wait.requested {
+                // Requested again after a crash in between: a second new key revokes as the first one does.
+                self.request_new_keys(device, &wait.partitions)?;
+            } else if known && !self.devices.are_keys_replaced(device, &wait.partitions, now_ms) {
+                continue;
+            }
+            self.update(|tx| {
+                let key = keys::revoked_keys(id, device);
+                // Another server may have added partitions since.
+                if load::<RevokedKeys, _>(tx, &key)?.as_ref() != Some(&wait) {
+                    return Ok(());
+                }
+                if known && !wait.requested {
+                    return Ok(save(tx, &key, &RevokedKeys { requested: true, ..wait.clone() })?);
+                }
+                save(tx, &key, &RevokedKeys { replaced: true, ..wait.clone() })?;
+                let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
+                    return Ok(());
+                };
+                settle(tx, id, &mut record, now_ms)?;
+                Ok(save(tx, &keys::revocation(id), &record)?)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Adds the partitions of credentials that are not in the table to those whose working keys a revocation replaces.
+    fn add_revoked_keys(&self, tx: &mut dyn Transaction, id: u64, unlisted: &Unlisted) -> Result<()> {
+        for (device, _) in self.devices.addresses() {
+            let mut partitions: Vec<u64> =
+                self.file_partitions().filter(|partition| unlisted.includes(device.id, *partition)).collect();
+            let key = keys::revoked_keys(id, device.id);
+            let known: Option<RevokedKeys> = load(tx, &key)?;
+            let known = known.map(|known| known.partitions).unwrap_or_default();
+            if partitions.iter().all(|partition| known.contains(partition)) {
+                continue;
+            }
+            partitions.extend(known);
+            partitions.sort_unstable();
+            partitions.dedup();
+            save(tx, &key, &RevokedKeys { partitions, requested: false, replaced: false })?;
+        }
+        Ok(())
     }
 
     /// A server that did not come back until nothing of what it gave out can be alive is not waited for.
@@ -385,13 +477,19 @@ impl Mds {
             let key = keys::revocation(id);
             let Some(mut record) = load::<RevocationRecord, _>(tx, &key)? else { return Ok(()) };
             record.parts.retain(|part| part.server == self.config.server);
-            settle(&mut record, now_ms);
+            settle(tx, id, &mut record, now_ms)?;
             Ok(save(tx, &key, &record)?)
         })
     }
 
     /// One step of the objects of one user or session.
-    fn collect(&self, id: u64, what: &RevokeWhat, after: Option<ObjectRef>, now_ms: u64) -> Result<bool> {
+    fn collect(
+        &self,
+        id: u64,
+        (what, by): (&RevokeWhat, &UserName),
+        after: Option<ObjectRef>,
+        now_ms: u64,
+    ) -> Result<bool> {
         if after.is_none() {
             // Another server may have begun it: whoever is in the middle of being given something here is found, and who
             // has no session any more gets nothing from here on, nor does anybody for having had a file open.
@@ -410,17 +508,15 @@ impl Mds {
                 self.reconfirm(&session)?;
             }
         }
-        let (held, complete) = {
+        let (held, unlisted) = {
             let table = self.holdings(now_ms);
             match what {
-                RevokeWhat::User(user) => {
-                    (table.objects_of(user, now_ms), table.of_user(user, now_ms).complete)
-                }
+                RevokeWhat::User(user) => (table.objects_of(user, now_ms), table.unlisted_of(user, now_ms)),
                 RevokeWhat::Session(session) => {
-                    (table.objects_of_session(session, now_ms), table.of_session(session, now_ms).complete)
+                    (table.objects_of_session(session, now_ms), table.unlisted_of(by, now_ms))
                 }
                 // They were found when it began.
-                RevokeWhat::Object(_) => (Vec::new(), true),
+                RevokeWhat::Object(_) => (Vec::new(), None),
             }
         };
         let mut objects: BTreeMap<ObjectRef, bool> = BTreeMap::new();
@@ -441,9 +537,15 @@ impl Mds {
             if record.part(&self.config.server).is_none_or(|part| part.cursor != after) {
                 return Ok(());
             }
-            record.complete &= complete;
+            match (&unlisted, what) {
+                (Some(unlisted), RevokeWhat::User(_)) => self.add_revoked_keys(tx, id, unlisted)?,
+                // A user does not end the credentials of others by a logout.
+                (Some(_), _) => record.complete = false,
+                (None, _) => {}
+            }
             retag(tx, &objects, id)?;
-            found(&mut record, &self.config.server, &objects, more, now_ms);
+            found(&mut record, &self.config.server, &objects, more);
+            settle(tx, id, &mut record, now_ms)?;
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
         if lasting {
@@ -467,7 +569,8 @@ impl Mds {
             let file = load::<Inode, _>(tx, &keys::inode(inode))?.filter(|_| held);
             let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
             retag(tx, &objects, id)?;
-            found(&mut record, &self.config.server, &objects, false, now_ms);
+            found(&mut record, &self.config.server, &objects, false);
+            settle(tx, id, &mut record, now_ms)?;
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
         self.forget_lasting(inode, now_ms)?;
@@ -532,7 +635,7 @@ impl Mds {
                 let key = keys::revocation(id);
                 if let Some(mut record) = load::<RevocationRecord, _>(tx, &key)? {
                     record.open = record.open.saturating_sub(count);
-                    settle(&mut record, now_ms);
+                    settle(tx, id, &mut record, now_ms)?;
                     save(tx, &key, &record)?;
                 }
             }
@@ -599,7 +702,21 @@ impl Mds {
         }
         let collecting = !record.parts.is_empty();
         let RevocationRecord { what, began_ms, complete, total, open, done_ms, .. } = record;
-        Ok(Revocation { id, what, began_ms, total, open, collecting, complete, done_ms, waiting: told })
+        let (keys, keys_open) = revoked_keys(view, id)?;
+        let waiting = told;
+        Ok(Revocation {
+            id,
+            what,
+            began_ms,
+            total,
+            open,
+            collecting,
+            complete,
+            keys,
+            keys_open,
+            done_ms,
+            waiting,
+        })
     }
 
     /// Was something revoked since the last call? Then devices want to be told.

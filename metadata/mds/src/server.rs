@@ -34,6 +34,7 @@ use crate::issue::{GrantLog, NoGrantLog};
 use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
 use crate::leases::{Leases, Who};
+use crate::lengths::LengthChecks;
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
 use crate::namespace::{self, ClearItem, RemoveCursors};
@@ -134,6 +135,7 @@ pub struct Mds {
     /// Counts changes of groups and memberships, from 1.
     pub(crate) groups_generation: AtomicU64,
     pub(crate) holdings: Mutex<HoldingTable>,
+    pub(crate) length_checks: LengthChecks,
     holdings_began: AtomicBool,
     pub(crate) cookies: Mutex<CookieJar>,
     /// Challenges that nobody has answered yet.
@@ -298,6 +300,7 @@ impl Mds {
             store = Arc::new(SharedStore::new(store, Arc::clone(&seen)));
         }
         let devices = DeviceTable::load(&*store, config.file_partitions())?;
+        let holdings = HoldingTable::new(config.issued_max);
         Ok(Self {
             seen,
             leading: Mutex::default(),
@@ -329,7 +332,8 @@ impl Mds {
             missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),
-            holdings: Mutex::new(HoldingTable::new()),
+            holdings: Mutex::new(holdings),
+            length_checks: LengthChecks::default(),
             holdings_began: AtomicBool::new(false),
             cookies: Mutex::default(),
             half_open: Arc::default(),
@@ -388,6 +392,12 @@ impl Mds {
             table.begin(now_ms);
         }
         table
+    }
+
+    /// Entries in the table of issued credentials, and those dropped from it since the start.
+    #[must_use]
+    pub fn issued_credentials(&self) -> (usize, u64) {
+        self.holdings.lock().figures()
     }
 
     /// What a user holds that devices still accept. His sessions and future credentials end without this; whoever

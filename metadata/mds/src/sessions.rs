@@ -104,19 +104,22 @@ impl Sessions {
         id: &SessionId,
         record: &SessionRecord,
     ) -> Result<(Vec<SessionId>, Wait)> {
-        if figure(tx, counter::SESSIONS)? >= SESSIONS_MAX {
-            return Err(MdsError::Refused(sealstone_mds_protocol::Failure::busy(TOUCH_EVERY_MS as u32)));
-        }
+        let free = SESSIONS_MAX.saturating_sub(figure(tx, counter::SESSIONS)?);
         let mut over = Vec::new();
         let own = of_user(tx, &record.user)?;
-        if own.len() >= SESSIONS_PER_USER_MAX {
+        if free == 0 && own.is_empty() {
+            return Err(MdsError::Refused(sealstone_mds_protocol::Failure::busy(TOUCH_EVERY_MS as u32)));
+        }
+        // A user has no more sessions than are free: then a login ends an own one, not another user's.
+        let own_max = SESSIONS_PER_USER_MAX.min(free as usize).max(1);
+        if own.len() >= own_max {
             let mut by_use = Vec::with_capacity(own.len());
             for id in own {
                 let used = load::<SessionRecord, _>(tx, &keys::session(&id))?.map_or(0, |s| s.last_used_ms);
                 by_use.push((used, id));
             }
             by_use.sort_unstable();
-            for (_, id) in by_use.iter().take(by_use.len() + 1 - SESSIONS_PER_USER_MAX) {
+            for (_, id) in by_use.iter().take(by_use.len() + 1 - own_max) {
                 end(tx, id, &record.user)?;
                 over.push(*id);
             }

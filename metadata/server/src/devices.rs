@@ -164,6 +164,14 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
 
+    /// Reads the length of an object; one that does not exist has none.
+    fn length<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, u64>;
+
     /// Performs a step of copying an object.
     fn copy<'a>(
         &'a self,

@@ -337,6 +337,12 @@ impl GrantLog for FileGrantLog {
         self.logs[stream as usize].lock().segments.first().map_or(u64::MAX, |segment| segment.first_ms)
     }
 
+    fn reaches_back_to(&self, stream: Stream, since_ms: u64) -> bool {
+        // The first segment ever is number 1: nothing was removed before it.
+        let log = self.logs[stream as usize].lock();
+        log.segments.first().is_none_or(|first| first.number == 1 || first.first_ms <= since_ms)
+    }
+
     fn is_whole(&self) -> bool {
         self.is_whole
     }

@@ -21,6 +21,7 @@ use crate::limits::Limits;
 
 mod checker;
 mod clearer;
+mod measurer;
 mod mover;
 mod revoker;
 

@@ -321,6 +321,26 @@ impl Devices for InitiatorDevices {
         })
     }
 
+    fn length<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, u64> {
+        Box::pin(async move {
+            let (session, bearer) = (self.session(device)?, bearer(&credential)?);
+            let found = match session.attributes(&bearer, object, vec![LOGICAL_LENGTH]).await {
+                Ok(found) => found,
+                Err(OsdError::NotFound) => return Ok(0),
+                Err(error) => return Err(failed(error)),
+            };
+            let value =
+                found.iter().find(|(id, _)| *id == LOGICAL_LENGTH).and_then(|(_, value)| value.as_deref());
+            let length = value.and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?)));
+            length.ok_or_else(|| DeviceError::Refused("it does not tell the length of an object".to_owned()))
+        })
+    }
+
     fn copy<'a>(
         &'a self,
         device: &'a DeviceAddress,

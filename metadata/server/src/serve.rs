@@ -91,6 +91,7 @@ impl Server {
         tasks.push(tokio::spawn(keeper.clone().run_revoker(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_settler(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_clearer(stopped.clone())));
+        tasks.push(tokio::spawn(keeper.clone().run_measurer(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_mover(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_checker(stopped.clone())));
         if mds.has_directory() {
@@ -152,6 +153,30 @@ impl Server {
                 "counter",
                 "Keys that scans of the store stepped over, removed ones included.",
                 self.mds.keys_visited(),
+            ),
+            (
+                "lease_penalties_total",
+                "counter",
+                "Times a user got no more leases, since its mounts did not answer recalls in time.",
+                self.mds.lease_penalties(),
+            ),
+            (
+                "issued_credentials",
+                "gauge",
+                "Valid credentials in the table, one for each session and object.",
+                self.mds.issued_credentials().0 as u64,
+            ),
+            (
+                "issued_credentials_dropped_total",
+                "counter",
+                "Entries dropped from the full table: a revocation of their users replaces working keys.",
+                self.mds.issued_credentials().1,
+            ),
+            (
+                "length_checks",
+                "gauge",
+                "Files in quotas whose objects are measured when credentials to write expire.",
+                self.mds.length_checks() as u64,
             ),
             ("connections_accepted_total", "counter", "Connections accepted.", value(&self.tally.accepted)),
             (

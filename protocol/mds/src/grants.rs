@@ -116,8 +116,12 @@ record! {
         pub open: u64,
         /// Are there objects that were not looked at yet?
         pub collecting: bool,
-        /// Was every credential that is out known? Not soon after a start without the record of credentials.
+        /// Whether every issued credential is covered. Of a user always: what is not listed is revoked by `keys`.
         pub complete: bool,
+        /// Partitions whose working keys are replaced, since not all credentials of the user are listed.
+        pub keys: u32,
+        /// Of them, those whose device has not confirmed the new key yet.
+        pub keys_open: u32,
         /// When the last device refused, milliseconds since 1970.
         pub done_ms: Option<u64>,
         /// Devices that have not been told everything yet.

@@ -127,7 +127,8 @@ record! {
         pub objects: u32,
         /// None of them is valid after, milliseconds since 1970; 0 if there is none.
         pub until_ms: u64,
-        /// Is every credential of the session known? Not soon after a start without the record of credentials.
+        /// Whether every credential of the session is listed, and so revoked. Not if the user's share of the table of issued
+        /// credentials is used up, nor soon after a start without the log of credentials.
         pub complete: bool,
     }
 }

@@ -81,6 +81,7 @@ fn told(revocation: &Revocation) -> serde_json::Value {
         "id": revocation.id, "what": revocation.what.to_string(), "began_ms": revocation.began_ms,
         "objects": revocation.total, "open": revocation.open, "collecting": revocation.collecting,
         "complete": revocation.complete, "done_ms": revocation.done_ms,
+        "keys": revocation.keys, "keys_open": revocation.keys_open,
         "last_refusal_ms": revocation.done_ms.map(|done| done.saturating_sub(revocation.began_ms)),
         "waiting": waiting(revocation),
     })
@@ -114,10 +115,16 @@ pub(crate) async fn follow(
     bar.finish_and_clear();
     let elapsed = started.elapsed();
     if !revocation.complete {
-        output.remark(
-            "the record of credentials is not whole: some that were given out before the server started may be accepted \
-             until they expire",
-        );
+        let what = format!("revocation {} is not complete: not all credentials are listed", revocation.id);
+        return Err(Failure::operation(what)
+            .hint("sealstone revoke --user NAME, or revoke --partition ID, ends them before they expire"));
+    }
+    if revocation.keys > 0 {
+        output.remark(format!(
+            "not all credentials of the user were listed, so the working keys of {} partitions are replaced: capability \
+             files for files in them have to be issued again",
+            revocation.keys
+        ));
     }
     let goes_on =
         "the metadata server goes on until each device has answered; `sealstone revoke --list` tells how far";
@@ -142,6 +149,10 @@ pub(crate) async fn follow(
 /// What is not done yet, in words.
 fn pending(revocation: &Revocation) -> String {
     let objects = revocation.open;
+    if revocation.keys_open > 0 {
+        let keys = revocation.keys_open;
+        return format!("working keys of {keys} partitions are not replaced yet, {objects} objects are open");
+    }
     match names(revocation) {
         // Not all objects were found yet, or their devices were told just now.
         devices if devices.is_empty() => format!("credentials for {objects} objects are accepted still"),

@@ -259,10 +259,12 @@ fn revoked(output: Output, revoking: Option<&Revoking>) -> Outcome<serde_json::V
     };
     let Revoking { id, objects, until_ms, complete } = *revoking;
     if !complete {
-        output.remark(
-            "the record of credentials is not whole: some that were given out before the server started may be accepted \
-             until they expire",
+        let what = format!(
+            "the session is over, but not all of its credentials are listed: some are accepted until {}",
+            utc(until_ms.saturating_add(59_999))
         );
+        return Err(Failure::operation(what)
+            .hint("an administrator revokes all of them: sealstone revoke --user NAME"));
     }
     output.remark(if objects == 0 {
         "it held no credentials that are alive".to_owned()

@@ -211,6 +211,7 @@ impl MdsDaemon {
         };
         policy.grant_lifetime_ms = ms(options.grant_s, policy.grant_lifetime_ms);
         policy.delegated_lifetime_ms = ms(options.delegated_s_max, policy.delegated_lifetime_ms);
+        policy.issued_max = options.issued_max.unwrap_or(policy.issued_max);
         policy.working_key_age_ms = ms(options.working_key_age_s, policy.working_key_age_ms);
         policy.partition_key_age_ms = ms(options.partition_key_age_s, policy.partition_key_age_ms);
         if let Some(max) = options.credentials_per_key_max {

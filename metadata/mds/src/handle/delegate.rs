@@ -18,6 +18,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holdings::Held;
 use crate::issue::{IssueRecord, bits};
+use crate::lengths::Written;
 use crate::namespace;
 use crate::server::Mds;
 use crate::tags;
@@ -113,6 +114,9 @@ impl Mds {
             expires_ms,
         };
         self.holdings(now_ms).add(&who.session, &who.user, &objects, held, now_ms);
+        if held.writes && kind != IssueKind::Create {
+            self.check_lengths_later(Written::File(inode), &who.user, 0, expires_ms)?;
+        }
         let grants = self.devices.grants(&to_sign, &terms, rng)?;
         let entry = IssueEntry {
             time_ms: now_ms,
@@ -184,6 +188,7 @@ impl Mds {
             permissions,
             expires_ms,
         };
+        self.holdings(now_ms).check_delegation(&who.user, issue.parts.len(), now_ms)?;
         let (grants, principal) = self.issue(&issuing, who, &issue, now_ms, rng)?;
         let file = DelegatedFile { stat, layout, grants, start, end, read, write, expires_ms, principal };
         Ok(Response::Delegated { file })

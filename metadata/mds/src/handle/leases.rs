@@ -524,6 +524,12 @@ impl Mds {
         self.leases.count()
     }
 
+    /// Times since the start that a user got no more leases.
+    #[must_use]
+    pub fn lease_penalties(&self) -> u64 {
+        self.leases.penalties()
+    }
+
     /// A session's holder asks which leases to give back, and may wait for some: who it is.
     #[must_use]
     pub fn waiting(&self, session: &SessionId, body: &[u8]) -> Option<Waiting> {

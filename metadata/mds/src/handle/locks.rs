@@ -49,6 +49,10 @@ impl Mds {
             if has { Ok(()) } else { Err(closed()) }
         };
         has()?;
+        // POSIX: an exclusive lock of a range needs a file that is open for writing; flock(2) does not.
+        if wish.lock.kind == LockKind::Write && !wish.lock.whole && !wish.test {
+            self.may_write(who, id, by.1, now_ms)?;
+        }
         if wish.lock.kind != LockKind::Unlock
             && let Some(answer) = self.before_locking(id, by, wish, now_ms)?
         {

@@ -19,6 +19,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::leases::{BARRED_MS, Use};
+use crate::lengths::Written;
 use crate::namespace::{self, Ending, NewNode, Rename, Writing};
 use crate::once::{self, Asked, Memo, Told};
 use crate::records::Inode;
@@ -322,7 +323,13 @@ impl Mds {
     }
 
     /// What somebody may do with a file that he wants to write to: what he holds it for, or what its mode says.
-    fn may_write(&self, who: &Principal, id: InodeId, holder: HolderId, now_ms: u64) -> Result<Held> {
+    pub(super) fn may_write(
+        &self,
+        who: &Principal,
+        id: InodeId,
+        holder: HolderId,
+        now_ms: u64,
+    ) -> Result<Held> {
         self.not_fenced(id, &(who.user.clone(), holder), false)?;
         let held = self.holds.held(&who.user, holder, id, now_ms);
         if held.writes {
@@ -459,6 +466,9 @@ impl Mds {
         if held.writes {
             // Who was fenced meanwhile is not told what may have the new tags already.
             self.not_fenced(id, &(who.user.clone(), holder), kind == IssueKind::Open)?;
+        }
+        if held.writes && kind == IssueKind::Create {
+            self.check_lengths_later(Written::File(id), &who.user, 0, until_ms)?;
         }
         let (stat, made, sparse) = (file.stat(id), file.made, file.sparse);
         Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0, lease: None })

@@ -176,7 +176,7 @@ impl Mds {
             let _stopped = self.issuing.write();
             self.update(|tx| {
                 let servers = self.servers(tx)?;
-                revoke::begin_putting_out(tx, user, user, servers, held.complete, now_ms)
+                revoke::begin_putting_out(tx, user, user, servers, now_ms)
             })
         };
         match begun {
@@ -201,7 +201,7 @@ impl Mds {
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
                 let servers = self.servers(tx)?;
-                id = revoke::begin_putting_out(tx, &who.user, user, servers, held.complete, now_ms)?;
+                id = revoke::begin_putting_out(tx, &who.user, user, servers, now_ms)?;
                 Ok(over)
             })?;
         }

@@ -14,11 +14,12 @@ impl Table {
 
     /// Forgets all leases that this is said of. O(leases).
     fn forget_given(&mut self, goes: impl Fn(&Given) -> bool) {
+        let mut users = Vec::new();
         for file in self.files.values_mut() {
-            let before = file.given.len();
+            users.extend(file.given.iter().filter(|one| goes(one)).map(|one| one.who.0.clone()));
             file.given.retain(|one| !goes(one));
-            self.count -= before - file.given.len();
         }
+        users.iter().for_each(|user| self.uncount(user));
     }
 }
 
@@ -34,6 +35,7 @@ impl Leases {
             table.forget_given(|one| one.kind != LeaseKind::Write && over.contains(&one.who));
             over.iter().for_each(|who| table.forget_holder(who));
         }
+        table.penalties.expire(now_ms);
         table.files.retain(|_, file| !file.is_idle(now_ms));
         if !table.waits(now_ms) {
             table.back.clear();

@@ -266,7 +266,7 @@ fn a_directory_that_is_changed_while_others_are_waited_for_is_given_to_nobody_wh
 }
 
 #[test]
-fn who_gives_nothing_back_does_not_have_others_wait_again_at_once() {
+fn client_that_misses_recall_gets_no_lease_for_a_time() {
     let leases = Leases::default();
     come(&leases, 1, 0);
     assert!(in_passing(&leases, 1, 0).is_some());
@@ -277,9 +277,10 @@ fn who_gives_nothing_back_does_not_have_others_wait_again_at_once() {
     assert_eq!(leases.may(id(0), None, Use::Change, false, later_ms).0, Verdict::Free);
     let told = leases.heard(&who(1), standing(), (0, 0), 79, later_ms);
     leases.heard(&who(1), standing(), (told.era, 0), 80, later_ms);
-    assert_eq!(in_passing(&leases, 1, later_ms + QUIET_MS - 1), None);
-    come(&leases, 1, later_ms + QUIET_MS);
-    assert!(in_passing(&leases, 1, later_ms + QUIET_MS).is_some());
+    come(&leases, 1, later_ms + penalty::FIRST_MS - 1);
+    assert_eq!(in_passing(&leases, 1, later_ms + penalty::FIRST_MS - 1), None);
+    come(&leases, 1, later_ms + penalty::FIRST_MS);
+    assert!(in_passing(&leases, 1, later_ms + penalty::FIRST_MS).is_some());
 }
 
 fn to_be_ahead() -> Wish {

@@ -6,9 +6,7 @@
 
 use sealstone_mds_protocol::{InodeId, Lock, LockKind, UserName, record};
 
-use super::{
-    LOCKS_BY_USER_MAX, LOCKS_MAX, LOCKS_PER_FILE_MAX, LockTable, Owned, check, in_the_way, is_covered, set,
-};
+use super::{LOCKS_PER_FILE_MAX, LockTable, Owned, check, has_share, in_the_way, is_covered, set};
 use crate::error::{MdsError, Result};
 use crate::fence;
 use crate::keys;
@@ -105,7 +103,7 @@ impl LockTable for StoredLocks<'_> {
             }
             let before = all.iter().filter(|one| one.who == *who).count();
             let (own, of_all) = counts(tx, &who.0)?;
-            let room = of_all < LOCKS_MAX as u64 && own < LOCKS_BY_USER_MAX as u64;
+            let room = has_share(own as usize, of_all as usize);
             set(&mut all, wanted.clone(), room)?;
             let locks = all.into_iter().filter(|one| one.who == *who).map(|one| one.lock).collect();
             put(tx, id, who, &Locked { server: self.0.config.server, locks }, before)?;

@@ -118,16 +118,19 @@ fn a_file_locked_piece_by_piece_has_one_lock() {
 }
 
 #[test]
-fn a_file_has_so_many_locks_and_no_more() {
+fn user_has_half_of_the_locks_of_a_file() {
+    const SHARE: u64 = LOCKS_PER_FILE_MAX as u64 / 2;
     let locks = Locks::default();
     let one = |at: u64| range(LockKind::Read, 2 * at, 2 * at + 1, 1);
-    for at in 0..LOCKS_PER_FILE_MAX as u64 {
+    for at in 0..SHARE {
         locks.lock(&alice(1), FILE, one(at), false).unwrap();
     }
-    assert!(locks.lock(&alice(1), FILE, one(LOCKS_PER_FILE_MAX as u64), false).is_err());
-    // What does not need more room is done.
+    assert!(locks.lock(&alice(1), FILE, one(SHARE), false).is_err());
+    // A lock that needs no further entry is set.
     locks.lock(&alice(1), FILE, range(LockKind::Unlock, 0, 1, 1), false).unwrap();
-    locks.lock(&alice(1), FILE, one(LOCKS_PER_FILE_MAX as u64), false).unwrap();
+    locks.lock(&alice(1), FILE, one(SHARE), false).unwrap();
+    let bob = (UserName::new("bob").unwrap(), HolderId { number: 1 });
+    locks.lock(&bob, FILE, one(SHARE + 1), false).unwrap();
 }
 
 #[test]

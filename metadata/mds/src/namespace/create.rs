@@ -1,4 +1,7 @@
-//! Creates: begun unseen, seen all at once, or gone.
+//! Creates: begun without a name, committed in one step, abandoned, or expired.
+//!
+//! Contract: a user has [`CREATES_PER_USER_MAX`] open creates at most, all users [`CREATES_MAX`]. An open create counts in
+//! the quotas of its user and tree: one file of the size that the client announced.
 
 use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Placed, Stat, UserName,
@@ -13,8 +16,15 @@ use crate::access::{MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
-use crate::records::{Inode, Intent, count, counter, load, next_number, save};
+use crate::quota::QuotaCharge;
+use crate::records::{Inode, Intent, count, counter, decode, figure, load, next_number, save};
+use crate::share;
 use crate::store::{Pair, Snapshot, Transaction};
+
+/// Open creates of all users at most.
+pub(crate) const CREATES_MAX: usize = 65_536;
+/// Of them, those of one user at most; one that was abandoned counts until its credentials have expired.
+pub(crate) const CREATES_PER_USER_MAX: usize = 4_096;
 
 /// A create to begin.
 pub(crate) struct NewIntent {
@@ -43,7 +53,8 @@ pub(crate) fn begin_create(
     let mut coming = Inode::new(FileKind::File, new.mode & MODE_MASK, who.user.clone(), None, 0);
     coming.tree = place.directory_inode.tree;
     coming.size = new.size_hint.unwrap_or(0);
-    quota::foresee(tx, &coming, old.as_ref().map(|(_, old)| old))?;
+    let own = check_share(tx, &who.user)?;
+    let charges = quota::reserve(tx, &coming, old.as_ref().map(|(_, old)| old))?;
     let (inode, layout, placed) = lay_out(tx)?;
     let id = IntentId(next_number(tx, counter::INTENT)?);
     let intent = Intent {
@@ -61,8 +72,32 @@ pub(crate) fn begin_create(
     };
     save(tx, &keys::intent(id), &intent)?;
     save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
+    save(tx, &keys::create_charge(id), &charges)?;
+    save(tx, &keys::create_count(&who.user), &(own + 1))?;
     count(tx, counter::INTENTS, 1)?;
     Ok((id, intent))
+}
+
+/// Refuses a create to a user whose share of open creates is used up; gives the number of the user's.
+fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
+    let own = load::<u64, _>(tx, &keys::create_count(user))?.unwrap_or_default();
+    let all = figure(tx, counter::INTENTS)? as usize;
+    let of_user = own as usize;
+    if of_user < CREATES_PER_USER_MAX && share::is_free(of_user, all.max(of_user), 1, CREATES_MAX) {
+        return Ok(own);
+    }
+    let why =
+        format!("open creates: user {user} has {own}; commit or abandon some, or wait until they expire");
+    Err(MdsError::refused(ErrorCode::Limit, why))
+}
+
+/// One open create of a user less.
+fn end_count(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
+    let key = keys::create_count(user);
+    match load::<u64, _>(tx, &key)?.unwrap_or_default().saturating_sub(1) {
+        0 => Ok(tx.delete(&key)?),
+        left => Ok(save(tx, &key, &left)?),
+    }
 }
 
 fn check_replaceable(
@@ -97,9 +132,25 @@ pub(crate) fn load_intent<S: Snapshot + ?Sized>(
     Ok(intent)
 }
 
-fn delete_intent(tx: &mut dyn Transaction, id: IntentId, intent: &Intent) -> Result<()> {
+/// Deletes a create and its quota charge. `spent_until_ms`: it counts for its user until then.
+fn delete_intent(
+    tx: &mut dyn Transaction,
+    id: IntentId,
+    intent: &Intent,
+    spent_until_ms: Option<u64>,
+) -> Result<()> {
     tx.delete(&keys::intent(id))?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
+    let key = keys::create_charge(id);
+    // Creates of before this release have none, nor are they in the count.
+    if let Some(charges) = load::<Vec<QuotaCharge>, _>(tx, &key)? {
+        quota::release(tx, &charges)?;
+        tx.delete(&key)?;
+        match spent_until_ms {
+            Some(until_ms) => save(tx, &keys::create_spent(until_ms, id), &intent.user)?,
+            None => end_count(tx, &intent.user)?,
+        }
+    }
     Ok(count(tx, counter::INTENTS, -1)?)
 }
 
@@ -142,6 +193,7 @@ pub(crate) fn commit(
         version = old.version + 1;
         lose_name(tx, old_id, old, ending)?;
     }
+    delete_intent(tx, id, &intent, None)?;
     let group = inherited_group(&directory);
     let mut file = Inode::new(FileKind::File, intent.mode, intent.user.clone(), group, now_ms);
     inherit(&directory, &mut file, 0);
@@ -162,7 +214,6 @@ pub(crate) fn commit(
     save(tx, &keys::entry(intent.parent, &intent.name), &intent.inode)?;
     touch(tx, intent.parent, 0, now_ms)?;
     count(tx, counter::FILES, 1)?;
-    delete_intent(tx, id, &intent)?;
     Ok(file.stat(intent.inode))
 }
 
@@ -175,8 +226,17 @@ pub(crate) fn abandon(
     now_ms: u64,
 ) -> Result<()> {
     let intent = load_intent(tx, who, id, now_ms)?;
-    delete_intent(tx, id, &intent)?;
+    // Else a client that begins and abandons creates would fill the queue of objects to be removed.
+    let spent_until_ms = (intent.grants_until_ms >= now_ms).then_some(intent.grants_until_ms);
+    delete_intent(tx, id, &intent, spent_until_ms)?;
     queue_objects(tx, intent.layout.objects(), reap_due_ms, intent.grants_until_ms)
+}
+
+/// Gives a create up whoever's it is.
+pub(crate) fn give_up_create(tx: &mut dyn Transaction, id: IntentId, now_ms: u64) -> Result<()> {
+    let Some(intent) = load::<Intent, _>(tx, &keys::intent(id))? else { return Ok(()) };
+    delete_intent(tx, id, &intent, None)?;
+    queue_objects(tx, intent.layout.objects(), now_ms, intent.grants_until_ms)
 }
 
 /// Gives up those of `page` (keys and creates) that are a user's. Their objects are removed when no grant can make
@@ -190,7 +250,7 @@ pub(crate) fn end_creates(
     for (key, _) in page {
         let Some(id) = keys::intent_id(key) else { continue };
         if let Some(intent) = load::<Intent, _>(tx, key)?.filter(|intent| intent.user == *user) {
-            delete_intent(tx, id, &intent)?;
+            delete_intent(tx, id, &intent, None)?;
             let due_ms = intent.grants_until_ms.saturating_add(1).max(now_ms);
             queue_objects(tx, intent.layout.objects(), due_ms, 0)?;
         }
@@ -207,9 +267,15 @@ pub(crate) fn expire(tx: &mut dyn Transaction, limit: usize, now_ms: u64) -> Res
         tx.delete(key)?;
         let Some(id) = keys::intent_of_expiry(key) else { continue };
         if let Some(intent) = load::<Intent, _>(tx, &keys::intent(id))? {
-            delete_intent(tx, id, &intent)?;
+            delete_intent(tx, id, &intent, None)?;
             queue_objects(tx, intent.layout.objects(), now_ms, intent.grants_until_ms)?;
         }
     }
-    Ok(expired.len())
+    let (from, until) = keys::due_spent(now_ms.saturating_sub(1));
+    let spent = tx.scan(&from, &until, limit)?;
+    for (key, value) in &spent {
+        tx.delete(key)?;
+        end_count(tx, &decode(value)?)?;
+    }
+    Ok(expired.len().max(spent.len()))
 }

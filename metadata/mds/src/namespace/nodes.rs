@@ -187,6 +187,7 @@ pub(crate) fn link_node(
         return Err(MdsError::refused(ErrorCode::NotPermitted, "a directory has one name"));
     }
     check_same(id, &linked, &above, &said)?;
+    quota::check_link(tx, who, &linked)?;
     if linked.links == 0 {
         return Err(MdsError::refused(ErrorCode::NotFound, "its last name is gone"));
     }

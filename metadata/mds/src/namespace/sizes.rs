@@ -71,6 +71,22 @@ fn cut_objects(
     Ok(())
 }
 
+/// Objects of a file may hold bytes beyond its size: they are cleared. Not if the file changed since it was measured.
+pub(crate) fn cut_to_size(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    (size, generation): (u64, u32),
+    reap_due_ms: u64,
+) -> Result<bool> {
+    let Some(mut file) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(false) };
+    if file.size != size || file.generation != generation || file.layout.is_none() {
+        return Ok(false);
+    }
+    cut_objects(tx, id, &mut file, size, reap_due_ms)?;
+    save(tx, &keys::inode(id), &file)?;
+    Ok(true)
+}
+
 /// An empty file has no objects.
 fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap_due_ms: u64) -> Result<()> {
     let Some(layout) = file.layout.take() else { return Ok(()) };

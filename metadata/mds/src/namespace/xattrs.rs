@@ -13,6 +13,7 @@ use super::nodes::node;
 use crate::access::{Principal, Right, STICKY};
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::quota;
 use crate::records::{Inode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
@@ -200,6 +201,7 @@ pub(crate) fn set_xattr(
     if all > XATTR_BYTES_MAX || number > XATTRS_MAX {
         return Err(MdsError::refused(ErrorCode::NoSpace, "attributes of one node"));
     }
+    quota::resize_xattrs(tx, &inode, all)?;
     (inode.xattrs, inode.xattr_bytes) = (number, all);
     inode.changes(now_ms);
     save(tx, &key, value)?;
@@ -222,8 +224,10 @@ pub(crate) fn remove_xattr(
     let key = keys::xattr(id, name);
     let old: XattrValue = load(tx, &key)?.ok_or_else(no_attribute)?;
     tx.delete(&key)?;
+    let left = inode.xattr_bytes.saturating_sub(bytes(name, &old));
+    quota::resize_xattrs(tx, &inode, left)?;
     inode.xattrs = inode.xattrs.saturating_sub(1);
-    inode.xattr_bytes = inode.xattr_bytes.saturating_sub(bytes(name, &old));
+    inode.xattr_bytes = left;
     inode.changes(now_ms);
     Ok(save(tx, &keys::inode(id), &inode)?)
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, CheckScope, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf,
-    QuotaPlace, RenameMode, Request, Response, Stat, Target,
+    QuotaPlace, RenameMode, Request, Response, Stat, Target, XattrMode, XattrName, XattrValue,
 };
 
 use super::nodes::{HOLDER, make, name};
@@ -401,18 +401,68 @@ fn a_count_that_is_wrong_is_found_and_put_right() {
 /// Steps of any history.
 #[derive(Clone, Debug)]
 enum Step {
-    Make { who: usize, at: usize, kind: usize },
-    Put { who: usize, at: usize, size: u64 },
-    Size { who: usize, at: usize, size: u64 },
-    Write { who: usize, at: usize, size: u64, fit: bool },
-    Remove { who: usize, at: usize },
-    Rename { from: usize, to: usize, exchange: bool },
-    Link { from: usize, to: usize },
-    Own { at: usize, to: usize },
-    Open { who: usize, at: usize },
+    Make {
+        who: usize,
+        at: usize,
+        kind: usize,
+    },
+    Put {
+        who: usize,
+        at: usize,
+        size: u64,
+    },
+    /// A create that is neither committed nor abandoned.
+    Begin {
+        who: usize,
+        at: usize,
+        size: u64,
+    },
+    Attribute {
+        who: usize,
+        at: usize,
+        size: u64,
+    },
+    Size {
+        who: usize,
+        at: usize,
+        size: u64,
+    },
+    Write {
+        who: usize,
+        at: usize,
+        size: u64,
+        fit: bool,
+    },
+    Remove {
+        who: usize,
+        at: usize,
+    },
+    Rename {
+        from: usize,
+        to: usize,
+        exchange: bool,
+    },
+    Link {
+        from: usize,
+        to: usize,
+    },
+    Own {
+        at: usize,
+        to: usize,
+    },
+    Open {
+        who: usize,
+        at: usize,
+    },
     Close,
-    Limit { of: usize, bytes: Option<u64>, nodes: Option<u64> },
-    Clear { of: usize },
+    Limit {
+        of: usize,
+        bytes: Option<u64>,
+        nodes: Option<u64>,
+    },
+    Clear {
+        of: usize,
+    },
     Tidy,
     Restart,
 }
@@ -427,6 +477,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (who(), at(), 0..4usize).prop_map(|(who, at, kind)| Step::Make { who, at, kind }),
         4 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Put { who, at, size }),
+        2 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Begin { who, at, size }),
+        2 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Attribute { who, at, size }),
         3 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Size { who, at, size }),
         5 => (who(), at(), size(), any::<bool>()).prop_map(|(who, at, size, fit)| Step::Write { who, at, size, fit }),
         4 => (who(), at()).prop_map(|(who, at)| Step::Remove { who, at }),
@@ -489,6 +541,21 @@ impl Run {
                 if let Response::Created { file } = self.world.ask(WHO[who], create(PLACES[at], None)) {
                     let _ = self.world.commit(WHO[who], file.intent, size);
                 }
+            }
+            Step::Begin { who, at, size } => {
+                self.world.ask(WHO[who], create(PLACES[at], Some(size)));
+            }
+            Step::Attribute { who, at, size } => {
+                let node = self.node(who, at)?;
+                let name = XattrName::new("user.a").unwrap();
+                let request = match size {
+                    0 => Request::RemoveXattr { node, name },
+                    size => {
+                        let value = XattrValue::new(vec![7; size as usize]).unwrap();
+                        Request::SetXattr { node, name, value, mode: XattrMode::Set }
+                    }
+                };
+                self.world.ask(WHO[who], request);
             }
             Step::Size { who, at, size } => {
                 let node = self.node(who, at)?;
@@ -570,6 +637,7 @@ proptest! {
         for at in PLACES.iter().rev() {
             run.world.ask(ADMIN, Request::Remove { path: path(at), recursive: true });
         }
+        run.world.now += run.world.mds.config.intent_lifetime_ms;
         for _ in 0..4 {
             run.world.now += HOLD_MS;
             while run.world.mds.tidy(run.world.now).unwrap() {}

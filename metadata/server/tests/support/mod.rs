@@ -176,6 +176,18 @@ impl Devices for FakeDevices {
         })
     }
 
+    fn length<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        _: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, u64> {
+        Box::pin(async move {
+            self.answer(device, &credential, Permissions::GET_ATTR)?;
+            Ok(0)
+        })
+    }
+
     /// There is nothing on them.
     fn copy<'a>(
         &'a self,

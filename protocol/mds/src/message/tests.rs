@@ -329,6 +329,8 @@ fn revocation() -> impl Strategy<Value = Revocation> {
             open,
             collecting,
             complete,
+            keys: u32::from(complete),
+            keys_open: u32::from(collecting),
             done_ms,
             waiting,
         },

@@ -453,7 +453,7 @@ fn what_many_see_too_late_at_the_same_time_is_deposed_once() {
     let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
     hers.era = era;
     world.told(ALICE, HERS, era, 0);
-    world.lead_on(ALICE, HERS, QUIET_MS);
+    world.lead_on(ALICE, HERS, crate::leases::penalty::FIRST_MS);
     // And another one even slower, when she is ahead again.
     let there = hers.leads(&mut world, there.inode);
     world.mds.leases.to_fence(there.inode, vec![who]);

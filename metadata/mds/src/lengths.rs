@@ -1,0 +1,328 @@
+//! Lengths of objects, compared with the sizes on record where a quota limits bytes: a client may write objects longer than
+//! it reports.
+//!
+//! Does: keep the files and creates that credentials to write were issued for, list them for the shell when these expire,
+//! count the bytes of a create, cut a file whose objects are longer than its size. Does not: ask devices; the shell does.
+//! Contract: bytes beyond the size of a file in a quota are cut when nobody can write it any more. If they exceed the quota
+//! its credentials are revoked first. A create is charged with the bytes that its objects have, and ends if they exceed the
+//! quota. [`CHECKS_MAX`] entries; a user has a share (see `share`), and gets no credentials in a quota beyond it (Busy).
+//! O(objects of the file) at its devices, once in the life of a credential, only for files in a quota.
+//! Truth: docs/adr/0062-bounds-per-user.md.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::{Failure, InodeId, IntentId, LeaseKind, ObjectRef, UserName};
+
+use crate::counters::add;
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::namespace;
+use crate::quota::{self, QuotaCharge};
+use crate::records::{Inode, Intent, load, save};
+use crate::revoke::retag_file;
+use crate::server::Mds;
+use crate::share;
+use crate::store::Snapshot;
+
+/// Files and creates at most; some 200 bytes each.
+const CHECKS_MAX: usize = 1 << 20;
+/// After the credentials have expired: clocks of devices differ, milliseconds.
+const MARGIN_MS: u64 = 5_000;
+/// A device that did not answer is asked again after this, milliseconds.
+const RETRY_MS: u64 = 30_000;
+/// A user whose share is used up asks again after this, milliseconds.
+const BUSY_MS: u32 = 2_000;
+
+/// A file, or a create that is not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Written {
+    File(InodeId),
+    /// And the file that it becomes.
+    Create(IntentId, InodeId),
+}
+
+struct Check {
+    user: UserName,
+    due_ms: u64,
+    /// Credentials to write were revoked, since the bytes exceed a quota.
+    revoked: bool,
+    /// Bytes of a create that its charge has.
+    counted: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    checks: HashMap<Written, Check>,
+    by_due: BTreeSet<(u64, Written)>,
+    by_user: HashMap<UserName, usize>,
+}
+
+impl Table {
+    fn remove(&mut self, what: Written) {
+        let Some(check) = self.checks.remove(&what) else { return };
+        self.by_due.remove(&(check.due_ms, what));
+        if let Some(own) = self.by_user.get_mut(&check.user) {
+            *own -= 1;
+            if *own == 0 {
+                self.by_user.remove(&check.user);
+            }
+        }
+    }
+
+    fn put_off(&mut self, what: Written, due_ms: u64) {
+        if let Some(check) = self.checks.get_mut(&what) {
+            self.by_due.remove(&(check.due_ms, what));
+            check.due_ms = due_ms;
+            self.by_due.insert((due_ms, what));
+        }
+    }
+}
+
+/// The files and creates to be looked at.
+#[derive(Default)]
+pub(crate) struct LengthChecks(Mutex<Table>);
+
+impl LengthChecks {
+    /// A credential to write is issued to a user. `counted`: bytes that the charge of a create has. Whether there is an entry.
+    fn note(&self, what: Written, user: &UserName, counted: u64, expires_ms: u64) -> bool {
+        let table = &mut *self.0.lock();
+        if table.checks.contains_key(&what) {
+            // It is looked at when the first one expires, and again then.
+            return true;
+        }
+        let own = table.by_user.get(user).copied().unwrap_or_default();
+        if !share::is_free(own, table.checks.len(), 1, CHECKS_MAX) {
+            return false;
+        }
+        let due_ms = expires_ms.saturating_add(MARGIN_MS);
+        *table.by_user.entry(user.clone()).or_default() += 1;
+        table.by_due.insert((due_ms, what));
+        table.checks.insert(what, Check { user: user.clone(), due_ms, revoked: false, counted });
+        true
+    }
+
+    fn due(&self, limit: usize, now_ms: u64) -> Vec<Written> {
+        let table = &mut *self.0.lock();
+        let due = table.by_due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(limit);
+        let due: Vec<Written> = due.map(|(_, what)| *what).collect();
+        due.iter().for_each(|what| table.put_off(*what, now_ms.saturating_add(RETRY_MS)));
+        due
+    }
+}
+
+/// A file or create whose objects are to be measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LengthItem {
+    what: Written,
+    /// None: a create that is not committed.
+    file: Option<InodeId>,
+    /// Its objects, each with the length that the size on record gives it.
+    pub objects: Vec<(ObjectRef, u64)>,
+    size: u64,
+    generation: u32,
+}
+
+impl Mds {
+    /// A credential to write is about to be issued: in a quota that limits bytes the objects are measured later.
+    ///
+    /// # Errors
+    /// `Busy` if the user's share of such checks is used up.
+    pub(crate) fn check_lengths_later(
+        &self,
+        what: Written,
+        user: &UserName,
+        counted: u64,
+        expires_ms: u64,
+    ) -> Result<()> {
+        let view = self.store.snapshot()?;
+        let limited = match what {
+            Written::File(id) => match load::<Inode, _>(&*view, &keys::inode(id))? {
+                Some(file) => quota::room(&*view, &file)?.is_some(),
+                None => false,
+            },
+            Written::Create(id, _) => self.is_create_limited(&*view, id)?,
+        };
+        if limited && !self.length_checks.note(what, user, counted, expires_ms) {
+            return Err(MdsError::Refused(Failure::busy(BUSY_MS)));
+        }
+        Ok(())
+    }
+
+    fn is_create_limited(&self, view: &dyn Snapshot, id: IntentId) -> Result<bool> {
+        let charges: Option<Vec<QuotaCharge>> = load(view, &keys::create_charge(id))?;
+        quota::limits_bytes(view, charges.as_deref().unwrap_or_default())
+    }
+
+    /// Up to `limit` files and creates whose objects are to be measured now. [`Mds::lengths_found`] takes the answer; one
+    /// without an answer comes again.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn next_length_checks(&self, limit: usize, now_ms: u64) -> Result<Vec<LengthItem>> {
+        let mut items = Vec::new();
+        for what in self.length_checks.due(limit, now_ms) {
+            match self.length_item(what)? {
+                Some(item) => items.push(item),
+                None => self.length_checks.0.lock().remove(what),
+            }
+        }
+        Ok(items)
+    }
+
+    /// None if there is nothing to measure: it ended, has no objects, or is in no quota that limits bytes.
+    fn length_item(&self, what: Written) -> Result<Option<LengthItem>> {
+        let view = self.store.snapshot()?;
+        let (Written::File(inode) | Written::Create(_, inode)) = what;
+        let create = match what {
+            Written::Create(id, _) => {
+                load::<Intent, _>(&*view, &keys::intent(id))?.map(|intent| (id, intent))
+            }
+            Written::File(_) => None,
+        };
+        let (file, layout, size, generation) = match create {
+            Some((id, intent)) => {
+                if !self.is_create_limited(&*view, id)? {
+                    return Ok(None);
+                }
+                (None, intent.layout, 0, 0)
+            }
+            None => {
+                let Some(file) = load::<Inode, _>(&*view, &keys::inode(inode))? else { return Ok(None) };
+                if quota::room(&*view, &file)?.is_none() {
+                    return Ok(None);
+                }
+                let Some(layout) = file.layout else { return Ok(None) };
+                (Some(inode), layout, file.size, file.generation)
+            }
+        };
+        let objects = layout.objects().iter().enumerate();
+        let objects = objects.map(|(index, object)| (*object, layout.object_length(index, size))).collect();
+        Ok(Some(LengthItem { what, file, objects, size, generation }))
+    }
+
+    /// Takes the lengths that the devices gave, in the order of the objects.
+    ///
+    /// # Errors
+    /// `Store`; it comes again then.
+    pub fn lengths_found(&self, item: &LengthItem, lengths: &[u64], now_ms: u64) -> Result<()> {
+        let bytes = lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length));
+        let next_ms = match (item.file, item.what) {
+            (Some(id), _) | (None, Written::File(id)) => self.file_measured(id, item, lengths, now_ms)?,
+            (None, Written::Create(id, _)) => self.create_measured(id, item.what, bytes, now_ms)?,
+        };
+        let table = &mut *self.length_checks.0.lock();
+        match next_ms {
+            Some(due_ms) => table.put_off(item.what, due_ms),
+            None => table.remove(item.what),
+        }
+        Ok(())
+    }
+
+    /// Says when it is to be measured again.
+    fn file_measured(
+        &self,
+        id: InodeId,
+        item: &LengthItem,
+        lengths: &[u64],
+        now_ms: u64,
+    ) -> Result<Option<u64>> {
+        let beyond = item.objects.iter().zip(lengths).map(|((_, known), is)| is.saturating_sub(*known));
+        let beyond = beyond.fold(0, u64::saturating_add);
+        let later = Some(now_ms.saturating_add(self.config.grant_lifetime_ms()));
+        let revoked = self.length_checks.0.lock().checks.get(&item.what).is_some_and(|check| check.revoked);
+        let writable = !revoked && self.may_be_written(id, item, now_ms);
+        if beyond == 0 {
+            return Ok(later.filter(|_| writable));
+        }
+        let fits = {
+            let view = self.store.snapshot()?;
+            let Some(file) = load::<Inode, _>(&*view, &keys::inode(id))? else { return Ok(None) };
+            quota::check_growth(&*view, &file, beyond).is_ok()
+        };
+        if writable && fits {
+            // A client may have written what it has not reported yet.
+            return Ok(later);
+        }
+        if writable {
+            self.update(|tx| retag_file(tx, id, now_ms))?;
+            self.revocations_changed.store(true, Ordering::Release);
+            if let Some(check) = self.length_checks.0.lock().checks.get_mut(&item.what) {
+                check.revoked = true;
+            }
+            tracing::warn!(
+                inode = id.0,
+                beyond,
+                "objects exceed a quota beyond the file's size: credentials revoked"
+            );
+            return Ok(Some(now_ms.saturating_add(MARGIN_MS)));
+        }
+        if revoked && !self.is_retagged(id)? {
+            return Ok(Some(now_ms.saturating_add(MARGIN_MS)));
+        }
+        let cut = self.update(|tx| {
+            namespace::cut_to_size(tx, id, (item.size, item.generation), self.reap_due(now_ms))
+        })?;
+        if cut {
+            self.clears_changed.store(true, Ordering::Release);
+            add(&self.counters.overlong_cut, 1);
+            tracing::warn!(inode = id.0, beyond, "objects longer than the file's size are cut");
+            return Ok(None);
+        }
+        // It changed meanwhile.
+        Ok(later)
+    }
+
+    fn may_be_written(&self, id: InodeId, item: &LengthItem, now_ms: u64) -> bool {
+        let objects: Vec<ObjectRef> = item.objects.iter().map(|(object, _)| *object).collect();
+        self.holds.may_be_written(id, now_ms)
+            || self.leases.of(id).iter().any(|(_, kind)| *kind == LeaseKind::Write)
+            || self.holdings(now_ms).of_objects(&objects, now_ms).holders.iter().any(|one| one.writes)
+    }
+
+    /// Charges a create with the bytes that its objects have. Says when it is to be measured again.
+    fn create_measured(&self, id: IntentId, what: Written, bytes: u64, now_ms: u64) -> Result<Option<u64>> {
+        let counted = self.length_checks.0.lock().checks.get(&what).map_or(0, |check| check.counted);
+        let later = Some(now_ms.saturating_add(self.config.grant_lifetime_ms()));
+        let more = bytes.saturating_sub(counted);
+        if more == 0 {
+            return Ok(later);
+        }
+        let fits = self.update(|tx| {
+            let key = keys::create_charge(id);
+            let Some(mut charges) = load::<Vec<QuotaCharge>, _>(tx, &key)? else { return Ok(None) };
+            match quota::charge_more(tx, &mut charges, more) {
+                Ok(()) => {
+                    save(tx, &key, &charges)?;
+                    Ok(Some(true))
+                }
+                Err(MdsError::Refused(_)) => {
+                    namespace::give_up_create(tx, id, now_ms)?;
+                    Ok(Some(false))
+                }
+                Err(error) => Err(error),
+            }
+        })?;
+        match fits {
+            Some(true) => {
+                if let Some(check) = self.length_checks.0.lock().checks.get_mut(&what) {
+                    check.counted = bytes;
+                }
+                Ok(later)
+            }
+            Some(false) => {
+                add(&self.counters.overlong_cut, 1);
+                tracing::warn!(create = id.0, bytes, "a create exceeds a quota and is given up");
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Files and creates whose objects are to be measured.
+    #[must_use]
+    pub fn length_checks(&self) -> usize {
+        self.length_checks.0.lock().checks.len()
+    }
+}

@@ -1,0 +1,83 @@
+//! Lengths of objects in quotas: the devices are asked when credentials to write have expired.
+//!
+//! Contract: a silent device holds up its own files alone, and each of them until the next time. Of several servers on one
+//! store each measures the files that it issued credentials for.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sealstone_mds::{DeviceAddress, LengthItem, Purpose};
+use sealstone_mds_protocol::DeviceId;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Housekeeper;
+use crate::devices::DeviceError;
+
+/// Files that are read together.
+const BATCH: usize = 64;
+/// Between two rounds.
+const EVERY: Duration = Duration::from_secs(2);
+
+impl Housekeeper {
+    /// Works until it is told to stop, beside [`Housekeeper::run`].
+    pub async fn run_measurer(self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = ticks.tick() => {}
+            }
+            self.measure_lengths().await;
+        }
+    }
+
+    /// Measures all files and creates that are due.
+    pub async fn measure_lengths(&self) {
+        let mut silent = HashSet::new();
+        loop {
+            let now_ms = self.environment.now_ms();
+            let items = match self.blocking(|mds| mds.next_length_checks(BATCH, now_ms)) {
+                Ok(items) if items.is_empty() => return,
+                Ok(items) => items,
+                Err(error) => {
+                    tracing::error!(%error, "files to be measured are not known");
+                    return;
+                }
+            };
+            for item in items {
+                if let Err((device, error)) = self.measure_objects(&item, &silent).await {
+                    tracing::debug!(device = device.0, %error, "objects not measured yet");
+                    silent.insert(device);
+                }
+            }
+        }
+    }
+
+    async fn measure_objects(
+        &self,
+        item: &LengthItem,
+        silent: &HashSet<DeviceId>,
+    ) -> Result<(), (DeviceId, DeviceError)> {
+        let mut lengths = Vec::with_capacity(item.objects.len());
+        for (object, _) in &item.objects {
+            let failed = |error| (object.device, error);
+            let address = |(one, _): (DeviceAddress, _)| (one.id == object.device).then_some(one);
+            let device =
+                self.mds.devices().into_iter().find_map(address).filter(|_| !silent.contains(&object.device));
+            let unreachable = || failed(DeviceError::Unreachable("it did not answer before".to_owned()));
+            let device = device.ok_or_else(unreachable)?;
+            let credential =
+                self.credential(device.id, Purpose::MeasureObject(object.object)).map_err(failed)?;
+            let length = self.in_time(self.devices.length(&device, object.object, credential)).await;
+            lengths.push(length.map_err(failed)?);
+        }
+        let now_ms = self.environment.now_ms();
+        if let Err(error) = self.blocking(|mds| mds.lengths_found(item, &lengths, now_ms)) {
+            tracing::error!(%error, "lengths of objects not taken in");
+        }
+        Ok(())
+    }
+}
