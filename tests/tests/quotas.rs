@@ -7,6 +7,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use std::sync::Arc;
+
+use sealstone_client::{Client, Metadata as _};
+use sealstone_initiator::{
+    Bearer, Operation, OsdClient, OsdOptions, Pin, SystemEnvironment, TargetUrl, TcpDial, TlsPolicy,
+};
+use sealstone_mds_protocol::{
+    Access, CreatedFile, Device, ErrorCode, FilePath, Grant, Method, Name, Node, Request, Response,
+    XattrMode, XattrName, XattrValue,
+};
 use sealstone_tests::{Ended, Mounted, Signal, System, can_mount, text};
 
 /// What somebody else does: his own session file.
@@ -129,4 +139,174 @@ fn programs_on_a_mount_meet_a_quota_as_they_know_it() {
     let (done, said) = sh(&tree, "dd if=/dev/zero of=new bs=64k count=10 conv=fsync");
     assert!(done, "{said}");
     assert!(system.run(&["quota", "check"]).ok().text().contains("all counts are right"));
+}
+
+/// A program of a user that speaks the protocol itself.
+struct Program {
+    client: Client,
+    device: Device,
+}
+
+impl Program {
+    /// Adds the user, with a quota of 1 MiB.
+    async fn of(system: &System, name: &str) -> Self {
+        let password = file(system, &format!("{name}.pw"), 20);
+        system.run(&["user", "add", name, "--password-file", &password]).ok();
+        system.run(&["quota", "set", "--user", name, "--size", "1MiB"]).ok();
+        let (address, pin) = (system.mds().field("address"), system.mds().field("pin"));
+        let pin = pin.parse().expect("the server prints it as the client reads it");
+        let client = Client::connect(address, pin, name, &[b'x'; 20]).await.expect("the password is right");
+        let device = match client.metadata().call(Request::DeviceList { after: None, limit: 1 }).await {
+            Ok(Response::Devices { mut devices, .. }) => devices.remove(0),
+            other => panic!("{other:?}"),
+        };
+        Self { client, device }
+    }
+
+    async fn create(&self, at: &str) -> Result<CreatedFile, ErrorCode> {
+        let path = FilePath::new(at).unwrap();
+        let (size_hint, mode, replace, method) = (Some(1), 0o644, true, Method::CmdRsp);
+        match self.client.metadata().call(Request::Create { path, size_hint, mode, replace, method }).await {
+            Ok(Response::Created { file }) => Ok(file),
+            Ok(other) => panic!("{other:?}"),
+            Err(sealstone_client::ClientError::Refused(failure)) => Err(failure.code),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    async fn commit(&self, file: &CreatedFile, size: u64) {
+        let request = Request::Commit { intent: file.intent, size, mtime_ns: None, checksum: None };
+        let done = self.client.metadata().call(request).await;
+        assert!(matches!(done, Ok(Response::Stat { .. })), "{done:?}");
+    }
+
+    /// What the device answers to an operation under a credential.
+    async fn operate(&self, grant: &Grant, operation: Operation) -> Option<Vec<u8>> {
+        let url: TargetUrl = self.device.url.as_str().parse().expect("its URL");
+        let bearer = Bearer::new(grant.capability.as_slice(), grant.key.expose()).expect("a credential");
+        let environment = Arc::new(SystemEnvironment);
+        let options = OsdOptions::new(&*environment);
+        let pin = self.device.pin.map(Pin::from);
+        let dial =
+            TcpDial::by_policy(&url, pin, &self.device.system_id, TlsPolicy::Auto).expect("a way there");
+        let client = OsdClient::new(Arc::new(dial), &url, environment, options);
+        let done = client.execute(&bearer, operation).await;
+        client.close().await;
+        done.ok().map(|done| done.data)
+    }
+
+    /// Writes bytes far behind the size that is reported.
+    async fn write_beyond(&self, grant: &Grant) {
+        let object = grant.object.object;
+        self.operate(grant, Operation::Create { object }).await;
+        let data = bytes::Bytes::from(vec![7; 64 * 1024]);
+        for offset in [0, 8 << 20] {
+            let write = Operation::Write { object, offset, data: data.clone() };
+            self.operate(grant, write).await.expect("written");
+        }
+    }
+
+    /// Bytes that the object has at the far offset.
+    async fn has_beyond(&self, at: &str) -> usize {
+        let (path, method) = (FilePath::new(at).unwrap(), Method::CmdRsp);
+        let opened = self.client.metadata().call(Request::Open { path, access: Access::Read, method }).await;
+        let Ok(Response::Opened { file }) = opened else { panic!("{opened:?}") };
+        let object = file.grants[0].object.object;
+        let read = Operation::Read { object, offset: 8 << 20, length: 1024, buffer: Vec::new() };
+        self.operate(&file.grants[0], read).await.unwrap_or_default().len()
+    }
+}
+
+fn used(system: &System, name: &str) -> u64 {
+    let shown = system.run(&["--json", "quota", "show", "--user", name]).ok().json();
+    shown["bytes"].as_u64().expect("a number")
+}
+
+/// A client writes objects longer than it reports: the bytes are cut, or count, when its credentials have expired.
+#[test]
+fn bytes_written_beyond_the_reported_size_are_found() {
+    let system = System::start_with_mds(1, "1G", &[], &["--grant-s", "3"]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let program = Program::of(&system, "eve").await;
+        let committed = program.create("/small").await.unwrap();
+        program.write_beyond(&committed.grants[0]).await;
+        program.commit(&committed, 100).await;
+        assert_eq!(program.has_beyond("/small").await, 1024, "a client may do that");
+        // And one that is never committed.
+        let open = program.create("/open").await.unwrap();
+        program.write_beyond(&open.grants[0]).await;
+        let started = Instant::now();
+        while program.has_beyond("/small").await > 0 {
+            assert!(started.elapsed() < Duration::from_secs(120), "it is cut");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        // It exceeds the quota, so that the create ends.
+        let request = Request::RenewGrants {
+            handle: sealstone_mds_protocol::Handle::Intent(open.intent),
+            method: Method::CmdRsp,
+        };
+        while program.client.metadata().call(request.clone()).await.is_ok() {
+            assert!(started.elapsed() < Duration::from_secs(120), "it ends");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        assert_eq!(used(&system, "eve"), 100);
+    });
+}
+
+/// Creates that are begun and never finished: named, limited, counted, and no matter for another user.
+#[test]
+fn open_creates_of_a_user_are_limited() {
+    let system = System::start(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (eve, bob) = (Program::of(&system, "eve").await, Program::of(&system, "bob").await);
+        let mut begun = 0;
+        let refused = loop {
+            match eve.create(&format!("/{begun}")).await {
+                Ok(_) => begun += 1,
+                Err(code) => break code,
+            }
+        };
+        assert_eq!((begun, refused), (4096, ErrorCode::Limit));
+        assert_eq!(used(&system, "eve"), 4096, "each counts for the byte that it announced");
+        let file = bob.create("/bob").await.unwrap();
+        bob.commit(&file, 1).await;
+    });
+}
+
+/// Extended attributes count, and another user cannot keep a file that counts in a quota.
+#[test]
+fn attributes_count_and_others_cannot_keep_a_file() {
+    let system = System::start(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (eve, bob) = (Program::of(&system, "eve").await, Program::of(&system, "bob").await);
+        system.run(&["quota", "set", "--user", "eve", "--size", "1000"]).ok();
+        let file = eve.create("/f").await.unwrap();
+        eve.commit(&file, 1).await;
+        system.run(&["chmod", "666", "/f"]).ok();
+        let node = async |program: &Program| {
+            let path = FilePath::new("/f").unwrap();
+            match program.client.metadata().call(Request::Stat { path }).await {
+                Ok(Response::Stat { stat }) => stat.node(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let set = |node, length: usize| Request::SetXattr {
+            node,
+            name: XattrName::new("user.a").unwrap(),
+            value: XattrValue::new(vec![7; length]).unwrap(),
+            mode: XattrMode::Set,
+        };
+        let hers = node(&eve).await;
+        let refused = eve.client.metadata().call(set(hers, 1000)).await.expect_err("too much");
+        assert!(refused.to_string().contains("quota is used up"), "{refused}");
+        assert!(matches!(eve.client.metadata().call(set(hers, 500)).await, Ok(Response::Done {})));
+        assert_eq!(used(&system, "eve"), 507);
+        let (his, name) = (node(&bob).await, Name::new("kept").unwrap());
+        let link = Request::LinkNode { node: his, parent: Node::ROOT, name };
+        let refused = bob.client.metadata().call(link).await.expect_err("not his");
+        assert_eq!(refused.exit_code(), 3, "{refused}");
+    });
 }

@@ -337,3 +337,48 @@ fn the_record_tells_who_could_touch_a_file_when_and_by_which_credential() {
         assert_eq!(mode & 0o777, 0o600);
     }
 }
+
+/// The table of issued credentials is full of one user's: another user's are revoked by object, the user's own by new keys.
+#[test]
+fn flood_of_one_user_leaves_revocation_of_each_complete() {
+    let system = System::start_with_mds(1, "1G", &[], &["--issued-max", "1024", "--metrics", "127.0.0.1:0"]);
+    for name in ["bob", "eve"] {
+        add_user(&system, name);
+    }
+    put(&system, "/shared", b"0123456789");
+    system.run(&["chmod", "644", "/shared"]).ok();
+    let (his, hers) = (delegate(&system, "bob", "/shared"), delegate(&system, "eve", "/shared"));
+    system.run(&["mkdir", "/eve"]).ok();
+    system.run(&["chown", "eve", "/eve"]).ok();
+    let folder = system.path("many");
+    std::fs::create_dir(&folder).expect("a folder");
+    for number in 0..1_200 {
+        std::fs::write(folder.join(number.to_string()), b"x").expect("a file");
+    }
+    other(&system, "eve", &["put", "-r", text(&folder), "/eve"]).ok();
+    let dropped = system.figure("sealstone_mds_issued_credentials_dropped_total", |_| true);
+    assert!(dropped > 0, "the table is full");
+
+    let told = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();
+    let revocation = &told["revocation"];
+    assert_eq!(
+        (&revocation["complete"], &revocation["objects"]),
+        (&Value::from(true), &Value::from(1)),
+        "{told}"
+    );
+    assert_eq!(revocation["keys"], 0, "{told}");
+    program(&["cap", "get", &his]).fails(3);
+    // Her logout cannot end all of hers, and says so; the administrator can.
+    program(&["cap", "get", &hers]).ok();
+    other(&system, "eve", &["logout", "--revoke"]).fails(1).says(&["not all of its credentials are listed"]);
+    let told = system.run(&["--json", "revoke", "--user", "eve"]).ok().json();
+    let revocation = &told["revocation"];
+    assert_eq!(
+        (&revocation["complete"], &revocation["keys"]),
+        (&Value::from(true), &Value::from(1)),
+        "{told}"
+    );
+    assert_eq!((&revocation["keys_open"], revocation["done_ms"].is_u64()), (&Value::from(0), true), "{told}");
+    program(&["cap", "get", &hers]).fails(3);
+    assert_eq!(system.run(&["cat", "/shared"]).ok().stdout, b"0123456789");
+}

@@ -3,6 +3,7 @@
 mod accounts;
 mod ahead;
 mod attacks;
+mod bounds;
 mod carries;
 mod check;
 mod costs;

@@ -5,8 +5,8 @@
 
 use parking_lot::RwLockReadGuard;
 use sealstone_mds_protocol::{
-    Access, DelegatedFile, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout, Method,
-    ObjectRef, Response,
+    Access, DelegatedFile, DeviceState, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout,
+    Method, ObjectRef, Response,
 };
 use sealstone_osd::Permissions;
 use sealstone_osd::capability::Range;
@@ -135,6 +135,26 @@ impl Mds {
         Ok((grants, audit))
     }
 
+    /// The end of a capability file, so that it does not delay the drain of a device for longer than one that was issued when
+    /// the drain began.
+    fn within_drains(&self, layout: &Layout, expires_ms: u64, now_ms: u64) -> Result<u64> {
+        let mut ends_ms = expires_ms;
+        for object in layout.objects() {
+            let device = self.devices.get(object.device);
+            let Some(device) = device.filter(|device| device.state == DeviceState::Draining) else {
+                continue;
+            };
+            let Some(drain) = self.drain_of(device.id)? else { continue };
+            ends_ms = ends_ms.min(drain.began_ms.saturating_add(self.config.delegated_lifetime_ms()));
+            if ends_ms <= now_ms {
+                let why =
+                    format!("device {} is drained: try again when the file has moved", device.name.shown());
+                return Err(MdsError::refused(ErrorCode::Limit, why));
+            }
+        }
+        Ok(ends_ms)
+    }
+
     /// Credentials for a part of a file, for whoever gets the file that they are put into.
     pub(super) fn delegate(
         &self,
@@ -169,6 +189,7 @@ impl Mds {
         } else {
             namespace::delegate(&*self.store.snapshot()?, who, &asked.path, rights)?
         };
+        let expires_ms = self.within_drains(&layout, expires_ms, now_ms)?;
         let part = |(index, object): (usize, &ObjectRef)| {
             let range = layout.object_range(index, start..end)?;
             let length = range.end.checked_sub(range.start).filter(|length| *length > 0)?;
