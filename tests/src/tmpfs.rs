@@ -11,6 +11,7 @@ pub struct Tmpfs(PathBuf);
 
 /// Whether this process may mount a tmpfs: it takes root.
 #[must_use]
+#[allow(clippy::print_stderr, reason = "the log of a test run lists the tests that were left out")]
 pub fn can_mount_tmpfs() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
