@@ -117,6 +117,15 @@ fn put_when_there_is_space(system: &System, name: &str, content: &[u8]) {
     }
 }
 
+/// Waits until removed files have given their space back.
+fn wait_for_space(system: &System, bytes: u64) {
+    let start = Instant::now();
+    while free_by_df(system) < bytes {
+        assert!(start.elapsed() < ROOM_AGAIN_MAX, "{} bytes after the removal", free_by_df(system));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
 fn free_by_df(system: &System) -> u64 {
     let df = system.run(&["--json", "df"]).ok().json();
     df["total"].as_u64().expect("a number") - df["used"].as_u64().expect("a number")
@@ -137,6 +146,7 @@ fn device_on_full_file_system_reads_and_removes() {
         std::thread::sleep(Duration::from_millis(500));
     }
     for round in 0..3 {
+        wait_for_space(&system, 72 << 20);
         let stored = fill_with_files(&system, "piece", &piece);
         assert!(stored >= 8, "round {round}: only {stored} files of 8 MiB fit into {DISK_MIB} MiB");
         for index in 0..stored {
@@ -150,9 +160,10 @@ fn device_on_full_file_system_reads_and_removes() {
         for index in 0..stored {
             system.run(&["rm", &format!("/piece{index}")]).ok();
         }
-        put_when_there_is_space(&system, "/again", &content(6, 40 << 20));
-        system.run(&["rm", "/again"]).ok();
         put_when_there_is_space(&system, "/small", &piece);
+        if round < 2 {
+            system.run(&["rm", "/small"]).ok();
+        }
     }
 
     // Another program takes the rest, to the last byte.
@@ -191,14 +202,14 @@ fn full_disk_of_metadata_server_refuses_additions_only() {
             let refused = system.run(&["mkdir", "-p", name]);
             refused.fails(1).says(&["no space left", "metadata server"]);
         }
-        for index in 0..10 {
-            system.run(&["rm", &format!("/file{}", life * 10 + index)]).ok();
-        }
         // A login is a change of the metadata store.
         let secret = system.path("mds").join("admin-secret");
         let cluster = system.cluster();
         let login = ["login", "admin", "--cluster", text(&cluster), "--password-file", text(&secret)];
         system.run(&login).ok();
+        for index in 0..10 {
+            system.run(&["rm", &format!("/file{}", life * 10 + index)]).ok();
+        }
         let signal = if life == 1 { Signal::Terminate } else { Signal::Kill };
         system.end_mds(signal);
         system.start_mds();
