@@ -23,6 +23,7 @@ pub(crate) use names::{Ln, Mkdir, Mv};
 pub(crate) use people::{Code, Enrol, Group, Login, Password, Server, User};
 
 use crate::config::{MdsOptions, OsdOptions};
+use crate::daemon::mds::JOIN_S_MAX;
 use crate::logging::LogFormat;
 use crate::output::parse_size;
 
@@ -295,6 +296,23 @@ Then start the device, and: sealstone mds add-osd URL --key osd1.key")]
     /// The clock of a device on this machine.
     #[command(subcommand)]
     Clock(clock::Clock),
+    /// Let a device that an operator added hold files (administrators).
+    #[command(after_help = "\
+Examples:
+  sealstone osd approve osd7
+  sealstone --json osd approve osd7 | jq .state
+Shows name, address, system id and certificate of the device, and waits until it takes objects. From then on the device is given
+bytes of users, so compare its certificate with what `osd serve` prints there first. A device that an administrator adds needs none.")]
+    Approve {
+        /// Name of the device, as `sealstone df` lists it.
+        device: String,
+        /// Only show what would be approved.
+        #[arg(long)]
+        show: bool,
+        /// Seconds to wait until it takes objects.
+        #[arg(long, default_value_t = JOIN_S_MAX, value_name = "SECONDS")]
+        wait: u64,
+    },
     /// Move all files away from a device, so that it can be taken out (administrators and operators).
     Drain(drain::Drain),
     /// Make devices equally full, after one was added (administrators and operators).
@@ -537,7 +555,7 @@ Without this a device has a certificate of its own, which is pinned itself.")]
         #[arg(long, default_value_t = 3653, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
         days: u16,
     },
-    /// Take over a device (needs an administrator's session).
+    /// Take over a device. One that an operator adds waits for `sealstone osd approve` by an administrator.
     #[command(after_help = "\
 Example:
   sealstone mds add-osd iscsi://10.0.0.7:3260/iqn.2026-11.org.sealstone:osd.osd1/0 --key osd1.key --certificate certificate.der

@@ -50,7 +50,10 @@ fn main() -> ExitCode {
     let daemon = match &cli.command {
         Command::Osd(command) => {
             use cli::Osd;
-            !matches!(command, Osd::Check { .. } | Osd::Clock(_) | Osd::Drain(_) | Osd::Rebalance(_))
+            !matches!(
+                command,
+                Osd::Approve { .. } | Osd::Check { .. } | Osd::Clock(_) | Osd::Drain(_) | Osd::Rebalance(_)
+            )
         }
         Command::Mds(cli::Mds::Clock(_)) => false,
         Command::Mount(arguments) => arguments.foreground,

@@ -1,10 +1,13 @@
 //! A device is emptied while its files are used, through the real binary; and a metadata server dies in the middle of it.
 
 use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Signal, System, can_mount, run, run_with_input, text};
+use sealstone_tests::{
+    Daemon, Ended, Mounted, Signal, System, can_mount, command, run, run_with_input, text,
+};
 
 /// How long anything may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -166,4 +169,74 @@ fn a_drain_goes_on_after_the_metadata_server_was_killed() {
     for (path, _) in &files {
         assert!(!devices_of(&system, path).contains(&leaves), "{path}");
     }
+}
+
+/// Runs a command in the session of another account.
+fn run_as(system: &System, session: &str, arguments: &[&str]) -> Ended {
+    let mut command = system.command(arguments);
+    Ended::from(command.env("SEALSTONE_SESSION", system.path(session)).output().expect("the binary starts"))
+}
+
+fn state_of(system: &System, name: &str) -> String {
+    let df = system.run(&["--json", "df"]).ok().json();
+    let devices = df["devices"].as_array().expect("devices");
+    let device = devices.iter().find(|device| device["name"] == name).expect("the device");
+    device["state"].as_str().expect("a state").to_owned()
+}
+
+#[test]
+fn device_of_an_operator_holds_nothing_before_its_approval() {
+    let system = System::start(1);
+    let (operator_key, extra_key) = (system.path("olga.key"), system.path("extra.key"));
+    let olga = ["user", "add", "olga", "--service", "--role", "operator", "--key-file", text(&operator_key)];
+    system.run(&olga).ok();
+    let cluster = system.cluster();
+    let login = ["login", "--key-file", text(&operator_key), "--cluster", text(&cluster)];
+    run_as(&system, "olga.toml", &login).ok();
+    let data = system.path("extra");
+    let init = ["osd", "init", "--data", text(&data), "--capacity", "1G", "--name", "extra", "--key-out"];
+    run(&[&init[..], &[text(&extra_key)]].concat()).ok();
+    let serve = ["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    let extra = Daemon::start(command(&serve));
+    let url = extra.field("url").to_owned();
+    let pin = extra.ready()["pin"].as_str().map(ToOwned::to_owned);
+    let add = |url: &str, key: &Path, pin: Option<&str>| {
+        let mut add = vec!["--json", "mds", "add-osd", url, "--key", text(key), "--wait", "20"];
+        if let Some(pin) = pin {
+            add.extend(["--pin", pin]);
+        }
+        run_as(&system, "olga.toml", &add)
+    };
+    assert_eq!(add(&url, &extra_key, pin.as_deref()).ok().json()["pending"], true);
+    assert_eq!(state_of(&system, "extra"), "pending");
+    // Nothing that an operator may ask for takes it into use.
+    run_as(&system, "olga.toml", &["osd", "approve", "extra"]).fails(3);
+    run_as(&system, "olga.toml", &["osd", "drain", "extra", "--undo"]).fails(1).says(&["approval"]);
+    run_as(&system, "olga.toml", &["osd", "drain", "extra", "--no-wait"]).fails(1).says(&["approval"]);
+    let files = put_files(&system);
+    run_as(&system, "olga.toml", &["osd", "rebalance"]).ok();
+    for (path, _) in files.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+        assert_eq!(devices_of(&system, path), ["osd0"], "{path}");
+    }
+    // Nor is what was added changed behind an administrator's back, before or after the approval.
+    let elsewhere = url.replace("127.0.0.1", "127.0.0.2");
+    add(&elsewhere, &extra_key, pin.as_deref()).fails(3);
+    let mut other_pin = pin.clone().expect("a device has a certificate");
+    other_pin = match other_pin.pop() {
+        Some('0') => other_pin + "1",
+        _ => other_pin + "0",
+    };
+    add(&url, &extra_key, Some(&other_pin)).fails(3);
+    let used = system.osd(0).field("url").replace("127.0.0.1", "127.0.0.2");
+    add(&used, &system.path("osd0.key"), None).fails(3);
+    add(&url, &extra_key, pin.as_deref()).ok();
+    assert_eq!(state_of(&system, "extra"), "pending");
+    let shown = system.run(&["--json", "osd", "approve", "extra", "--show"]).ok().json();
+    assert_eq!((shown["state"].as_str(), shown["url"].as_str()), (Some("pending"), Some(&*url)));
+    assert_eq!(shown["pin"].as_str(), pin.as_deref());
+    system.run(&["osd", "approve", "extra"]).ok();
+    assert_eq!(state_of(&system, "extra"), "active");
+    add(&elsewhere, &extra_key, pin.as_deref()).fails(3);
+    run_as(&system, "olga.toml", &["osd", "rebalance"]).ok();
+    check(&system, &files);
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{ErrorCode, GroupName, Role, UserName};
+use sealstone_mds_protocol::{ErrorCode, FileKind, GroupName, Role, UserName};
 
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
@@ -20,6 +20,8 @@ pub const STICKY: u16 = 0o1000;
 pub const SETGID: u16 = 0o2000;
 /// Kept, without a meaning here.
 pub const SETUID: u16 = 0o4000;
+/// The group may run the file: with it the set-group bit takes effect.
+const GROUP_EXECUTE: u16 = 0o010;
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +138,22 @@ impl Principal {
         }
     }
 
+    /// Needs to give something another name, as Linux decides with `fs.protected_hardlinks`: it must be the caller's own, or a
+    /// regular file that the caller may read and write and that does not run as another user or group.
+    pub(crate) fn needs_link(&self, inode: &Inode, subject: &str) -> Result<()> {
+        if self.is_admin() || inode.owner == self.user {
+            return Ok(());
+        }
+        let runs_as_other =
+            inode.mode & SETUID != 0 || inode.mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
+        let may_change = self.needs_all([Right::Read, Right::Write], inode, subject).is_ok();
+        if inode.kind == FileKind::File && !runs_as_other && may_change {
+            Ok(())
+        } else {
+            Err(MdsError::refused(ErrorCode::NotPermitted, subject))
+        }
+    }
+
     /// Needs to be an administrator.
     pub(crate) fn needs_admin(&self) -> Result<()> {
         if self.is_admin() {
@@ -149,7 +167,7 @@ impl Principal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealstone_mds_protocol::{Acl, FileKind};
+    use sealstone_mds_protocol::Acl;
 
     fn principal(name: &str, admin: bool) -> Principal {
         let role = if admin { Role::Admin } else { Role::User };
@@ -226,6 +244,28 @@ mod tests {
     fn the_group_bits_of_what_has_no_group_are_for_nobody() {
         let file = Inode { group: None, ..inode("alice", 0o070) };
         assert!(member("bob", Role::User, &["staff"]).needs(Right::Read, &file, "").is_err());
+    }
+
+    #[test]
+    fn hard_link_of_a_foreign_file_needs_read_and_write() {
+        let file = |mode, kind| Inode { kind, ..inode("alice", mode) };
+        let links = |name: &str, file: &Inode| principal(name, name == "root").needs_link(file, "").is_ok();
+        for (mode, kind, expected) in [
+            (0o666, FileKind::File, true),
+            (0o664, FileKind::File, false),
+            (0o662, FileKind::File, false),
+            (0o600, FileKind::File, false),
+            (0o4666, FileKind::File, false),
+            (0o2676, FileKind::File, false),
+            // Without the group's right to run it the bit means nothing.
+            (0o2666, FileKind::File, true),
+            (0o777, FileKind::Symlink, false),
+            (0o666, FileKind::Fifo, false),
+        ] {
+            let file = file(mode, kind);
+            assert_eq!(links("bob", &file), expected, "{mode:o} {kind:?}");
+            assert!(links("alice", &file) && links("root", &file), "{mode:o} {kind:?}");
+        }
     }
 
     #[test]

@@ -34,6 +34,9 @@ use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 /// Devices of one server at most.
 pub(crate) const DEVICES_MAX: usize = 4096;
 
+/// Devices that wait for an administrator's approval at most.
+pub(crate) const DEVICES_PENDING_MAX: usize = 64;
+
 /// Use is written to the store when it has changed by this part of the capacity.
 const CAPACITY_STEPS: u64 = 64;
 
@@ -212,21 +215,38 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit.
+    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit. `approved`: an
+    /// administrator asks for it, so the device need not wait for one.
     pub(crate) fn add(
         &self,
         tx: &mut dyn Transaction,
         new: &NewDevice,
         partitions: u64,
+        approved: bool,
     ) -> Result<(DeviceId, DeviceRecord)> {
         let (keys, book) = factory_keys(new, partitions)?;
         let table = self.0.read();
         let meets = |known: &Known| known.record.system_id == new.system_id || known.record.name == new.name;
-        if let Some((id, known)) = table.iter().find(|(_, known)| meets(known)) {
-            return moved(tx, *id, known, new, (&keys, &book));
+        let same = |known: &Known| known.record.system_id == new.system_id && known.record.name == new.name;
+        let pending = |known: &Known| known.record.state == DeviceState::Pending;
+        // What waits for approval under one of the names is in no administrator's way.
+        let in_use = table.iter().find(|(_, known)| !pending(known) && meets(known));
+        let waiting = || {
+            let fits = |known: &Known| if approved { same(known) } else { meets(known) };
+            table.iter().find(|(_, known)| pending(known) && fits(known))
+        };
+        if let Some((id, known)) = in_use.or_else(waiting) {
+            if !approved {
+                needs_no_approval(known, new)?;
+            }
+            return moved(tx, *id, known, new, (&keys, &book), approved);
         }
         if table.len() >= DEVICES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, "devices"));
+        }
+        let pending = table.values().filter(|known| known.record.state == DeviceState::Pending).count();
+        if !approved && pending >= DEVICES_PENDING_MAX {
+            return Err(MdsError::refused(ErrorCode::Limit, "devices that wait for approval"));
         }
         let id = u32::try_from(next_number(tx, counter::DEVICE)?)
             .map_err(|_| MdsError::refused(ErrorCode::Limit, "device numbers"))?;
@@ -236,7 +256,7 @@ impl DeviceTable {
             system_id: new.system_id,
             url: new.url.clone(),
             pin: new.pin,
-            state: DeviceState::Joining,
+            state: if approved { DeviceState::Joining } else { DeviceState::Pending },
             total: new.capacity,
             used: 0,
             speed: new.speed,
@@ -244,6 +264,18 @@ impl DeviceTable {
         save(tx, &keys::device(id), &record)?;
         book.store_all(tx, id, &keys)?;
         Ok((id, record))
+    }
+
+    /// Whether a device that is approved already has this one's name or system id.
+    pub(crate) fn is_taken(&self, id: DeviceId) -> bool {
+        let table = self.0.read();
+        table.get(&id).is_some_and(|one| {
+            table.iter().any(|(other, known)| {
+                let record = &known.record;
+                let meets = record.system_id == one.record.system_id || record.name == one.record.name;
+                *other != id && record.state != DeviceState::Pending && meets
+            })
+        })
     }
 
     /// The device is in the store as this.
@@ -305,7 +337,9 @@ impl DeviceTable {
     /// Keys that wait to be changed, devices among them with a problem.
     pub(crate) fn keys_open(&self, device: Option<DeviceId>, now_ms: u64) -> (u64, u32) {
         let table = self.0.read();
-        let chosen = table.iter().filter(|(id, _)| device.is_none_or(|device| device == **id));
+        let chosen = table.iter().filter(|(id, known)| {
+            device.is_none_or(|device| device == **id) && known.record.state != DeviceState::Pending
+        });
         chosen.fold((0, 0), |(open, stuck), (_, known)| {
             let own = known.book.open_count(now_ms);
             (open + own, stuck + u32::from(own > 0 && known.problem.is_some()))
@@ -417,7 +451,9 @@ impl DeviceTable {
         let (mut free, mut used, mut active) = (0_u64, 0_u64, 0);
         // Of each file system: what its devices have by their own words, and without it; what it has.
         let mut groups: BTreeMap<[u8; 16], (u64, u64, u64)> = BTreeMap::new();
-        for known in table.values() {
+        // What an operator says of a device that no administrator approved is no space.
+        let approved = table.values().filter(|known| known.record.state != DeviceState::Pending);
+        for known in approved {
             let own_free = known.record.total.saturating_sub(known.record.used);
             used = used.saturating_add(known.record.used);
             active += u32::from(known.record.state == DeviceState::Active);
@@ -658,10 +694,11 @@ fn moved(
     known: &Known,
     new: &NewDevice,
     (keys, book): (&Keys, &Book),
+    approved: bool,
 ) -> Result<(DeviceId, DeviceRecord)> {
     let same_name = known.record.system_id == new.system_id && known.record.name == new.name;
     let same_key = keeps_keys(known, new)?;
-    let never_used = known.record.state == DeviceState::Joining && !known.book.is_taken_over();
+    let never_used = !known.record.state.was_in_use() && !known.book.is_taken_over();
     let is_lost = known.problem.as_ref().is_some_and(|problem| problem.kind == ProblemKind::Denied);
     if !same_name || !(same_key || never_used || is_lost) {
         return Err(MdsError::refused(ErrorCode::Exists, known.record.name.shown()));
@@ -672,9 +709,23 @@ fn moved(
     // Who has once been known by a certificate is never again talked to without one.
     let pin = new.pin.or(known.record.pin);
     let speed = if new.speed == 0 { known.record.speed } else { new.speed };
-    let record = DeviceRecord { url: new.url.clone(), pin, speed, ..known.record.clone() };
+    let state = match known.record.state {
+        DeviceState::Pending if approved => DeviceState::Joining,
+        state => state,
+    };
+    let record = DeviceRecord { url: new.url.clone(), pin, speed, state, ..known.record.clone() };
     save(tx, &keys::device(id), &record)?;
     Ok((id, record))
+}
+
+/// Refuses an operator who adds a known device with another address, certificate or key: bytes of users would go there without an
+/// approval, or after an approval of something else.
+fn needs_no_approval(known: &Known, new: &NewDevice) -> Result<()> {
+    let same_place = known.record.url == new.url && new.pin.is_none_or(|pin| known.record.pin == Some(pin));
+    if same_place && keeps_keys(known, new)? {
+        return Ok(());
+    }
+    Err(MdsError::refused(ErrorCode::Denied, "an administrator must change a device's address, pin or key"))
 }
 
 type ReadAll = (BTreeMap<DeviceId, Known>, Vec<(DeviceId, keybook::Touched)>);

@@ -252,18 +252,25 @@ impl Mds {
                 }
                 Ok(Response::Devices { devices, more })
             }
-            Request::DeviceAdd { device } => self.add_device(&device),
+            Request::DeviceAdd { device } => self.add_device(who, &device),
+            Request::DeviceSetState { id, state: DeviceState::Joining } => {
+                who.needs_admin()?;
+                self.approve_device(id)
+            }
             Request::DeviceSetState { id, state } => {
                 if !matches!(state, DeviceState::Active | DeviceState::Draining) {
                     return Err(MdsError::refused(
                         ErrorCode::Invalid,
-                        "only Active and Draining can be chosen",
+                        "only Active, Draining, and Joining as the approval can be chosen",
                     ));
                 }
                 match self.devices.get(id).map(|device| device.state) {
                     None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
                     Some(DeviceState::Joining) => {
                         return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
+                    }
+                    Some(DeviceState::Pending) => {
+                        return Err(MdsError::refused(ErrorCode::Invalid, "the device waits for approval"));
                     }
                     Some(_) => self.change_device(id, Some(state))?,
                 }
@@ -277,6 +284,9 @@ impl Mds {
                     None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
                     Some(DeviceState::Joining) => {
                         return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
+                    }
+                    Some(DeviceState::Pending) => {
+                        return Err(MdsError::refused(ErrorCode::Invalid, "the device waits for approval"));
                     }
                     Some(_) => self.drain(id, rate, now_ms)?,
                 }
@@ -517,11 +527,28 @@ impl Mds {
         Ok(Response::Grants { layout, generation, grants })
     }
 
-    fn add_device(&self, new: &NewDevice) -> Result<Response> {
+    fn add_device(&self, who: &Principal, new: &NewDevice) -> Result<Response> {
         let _turn = self.key_turn.lock();
         let partitions = self.config.file_partitions();
-        let (id, record) = self.update(|tx| self.devices.add(tx, new, partitions))?;
+        let approved = who.is_admin();
+        let (id, record) = self.update(|tx| self.devices.add(tx, new, partitions, approved))?;
         self.devices.insert(id, record, new, partitions)?;
+        self.devices_changed.store(true, Ordering::Release);
+        self.device_response(id)
+    }
+
+    /// Takes a device that waits for approval into use: housekeeping sets its keys and makes its partitions.
+    fn approve_device(&self, id: sealstone_mds_protocol::DeviceId) -> Result<Response> {
+        let _turn = self.key_turn.lock();
+        match self.devices.get(id).map(|device| device.state) {
+            None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
+            Some(DeviceState::Pending) if self.devices.is_taken(id) => {
+                return Err(MdsError::refused(ErrorCode::Exists, "a device of this name or system id"));
+            }
+            Some(DeviceState::Pending) => self.change_device(id, Some(DeviceState::Joining))?,
+            // Approved before; the caller sees its state.
+            Some(_) => {}
+        }
         self.devices_changed.store(true, Ordering::Release);
         self.device_response(id)
     }

@@ -6,7 +6,8 @@
 //! Truth: docs/standards/mds.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, LeaseKind, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role, UserName,
+    Access, DeviceState, ErrorCode, Handle, LeaseKind, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role,
+    UserName,
 };
 
 use crate::error::{MdsError, Result};
@@ -20,9 +21,9 @@ pub(crate) enum Class {
     Read,
     /// Names and contents, changed.
     Write,
-    /// Devices, and how their keys are.
+    /// Devices in use, new devices until they are approved, and the states of keys.
     Devices,
-    /// Accounts and groups, who holds what, and changes of keys.
+    /// Accounts and groups, who holds what, changes of keys, and which devices are given bytes of users.
     Accounts,
 }
 
@@ -91,6 +92,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Once { .. }
         | Request::LeaseNode { .. }
         | Request::LockNode { .. } => Class::Write,
+        // Approves a device: from then on it is given bytes of users.
+        Request::DeviceSetState { state: DeviceState::Joining, .. } => Class::Accounts,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
         | Request::DeviceDrain { .. }

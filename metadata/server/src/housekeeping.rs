@@ -202,6 +202,10 @@ impl Housekeeper {
     pub async fn keep_keys(&self, all: bool) {
         let mut keepers = JoinSet::new();
         for (device, state) in self.mds.devices() {
+            if state == DeviceState::Pending {
+                // Not contacted before an administrator approves it.
+                continue;
+            }
             if all || self.mds.device_is_well(device.id) || state == DeviceState::Joining {
                 let this = self.clone();
                 keepers.spawn(async move { this.keep_keys_of(&device, all).await });
@@ -289,7 +293,7 @@ impl Housekeeper {
     pub async fn poll_devices(&self) {
         let mut polls = JoinSet::new();
         for (device, state) in self.mds.devices() {
-            if state == DeviceState::Joining {
+            if !state.was_in_use() {
                 continue;
             }
             let this = self.clone();

@@ -355,6 +355,16 @@ code! {
         Draining = 3,
         /// Did not answer lately; takes no new objects.
         Unreachable = 4,
+        /// Added by an operator; not contacted and not used until an administrator approves it.
+        Pending = 5,
+    }
+}
+
+impl DeviceState {
+    /// Whether the device may hold objects of files: it was approved and taken into use once.
+    #[must_use]
+    pub const fn was_in_use(self) -> bool {
+        matches!(self, Self::Active | Self::Draining | Self::Unreachable)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, Metadata};
-use sealstone_mds_protocol::{Device, DeviceId, KeyInfo, KeyLevel, KeyUse, Request, Response};
+use sealstone_mds_protocol::{Device, DeviceId, DeviceState, KeyInfo, KeyLevel, KeyUse, Request, Response};
 
 use crate::cli::Global;
 use crate::cli::keys::{Level, Rotate};
@@ -26,7 +26,9 @@ const fn level(level: Level) -> KeyLevel {
 pub(crate) async fn device(client: &Client, name: Option<&str>) -> Outcome<Option<DeviceId>> {
     let Some(name) = name else { return Ok(None) };
     let devices = client.device_list().await?;
-    let found = devices.iter().find(|device| device.name.shown() == name);
+    // One that waits for approval may have the name of another one.
+    let pending = |device: &&Device| device.state == DeviceState::Pending;
+    let found = devices.iter().filter(|device| device.name.shown() == name).min_by_key(pending);
     let found =
         found.ok_or_else(|| Failure::new(Kind::NotFound, "no such device").at(name).hint("sealstone df"))?;
     Ok(Some(found.id))

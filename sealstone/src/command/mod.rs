@@ -1,5 +1,6 @@
 //! What the verbs do. Each command is one function from its arguments to an [`Outcome`].
 
+pub(crate) mod approve;
 pub(crate) mod audit;
 pub(crate) mod block;
 pub(crate) mod cap;

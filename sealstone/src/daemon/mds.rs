@@ -12,8 +12,8 @@ use sealstone_client::{Client, Metadata};
 use sealstone_device::provision::KeyFile;
 use sealstone_mds::{Config, PaperListener};
 use sealstone_mds_protocol::{
-    Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Secret, Text,
-    UserName,
+    Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Response,
+    SYSTEM_ID_BYTES, Secret, Text, UserName,
 };
 use sealstone_mds_server::{
     ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Location, LocationError, Server, SetupError,
@@ -484,15 +484,20 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
                 None => pin,
             };
             let (client, _) = session::client(global)?;
-            let (name, drained) = add_osd(&client, &url, &key, (pin, speed), wait).await?;
-            output.remark(match drained {
-                false => format!("{name} takes objects now"),
-                true => format!(
+            let device = add_osd(&client, &url, &key, (pin, speed), wait).await?;
+            let name = device.name.shown();
+            let pending = device.state == DeviceState::Pending;
+            output.remark(match device.state {
+                DeviceState::Pending => format!(
+                    "{name} is added and not used: an administrator approves it with `sealstone osd approve {name}`"
+                ),
+                DeviceState::Draining => format!(
                     "{name} is in use at that URL, and is being drained: it takes no new objects; `sealstone osd drain {name} --undo` ends that"
                 ),
+                _ => format!("{name} takes objects now"),
             });
             let pin = pin.map(|pin| pin.to_string());
-            output.done(&serde_json::json!({ "name": name, "url": url, "pin": pin }))
+            output.done(&serde_json::json!({ "name": name, "url": url, "pin": pin, "pending": pending }))
         }),
     }
 }
@@ -554,14 +559,14 @@ fn key_file(path: &Path) -> Outcome<KeyFile> {
     KeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.display()))
 }
 
-/// Hands a device over to the metadata server and waits until it is in use. Returns its name, and whether it is being drained.
+/// Hands a device over to the metadata server. Waits until it is in use, unless an administrator must approve it first.
 pub(crate) async fn add_osd(
     client: &Client,
     url: &str,
     key: &Path,
     (pin, speed): (Option<Pin>, u64),
     wait_s: u64,
-) -> Outcome<(String, bool)> {
+) -> Outcome<Device> {
     let file = key_file(key)?;
     let system_id = file.system_id;
     url.parse::<sealstone_initiator::TargetUrl>().map_err(|error| Failure::usage(error).at(url))?;
@@ -575,30 +580,43 @@ pub(crate) async fn add_osd(
         speed,
         master_key: Secret::new(file.key.0.to_vec()).map_err(invalid)?,
     };
-    client
+    let added = client
         .metadata()
         .call(Request::DeviceAdd { device })
         .await
         .map_err(|error| Failure::from(error).at(&file.name))?;
+    match added {
+        Response::Device { device } if device.state == DeviceState::Pending => Ok(device),
+        _ => wait_until_joined(client, system_id, &file.name, (pin.is_some(), wait_s)).await,
+    }
+}
+
+/// Waits until a device that was added is in use.
+pub(crate) async fn wait_until_joined(
+    client: &Client,
+    system_id: [u8; SYSTEM_ID_BYTES],
+    name: &str,
+    (has_pin, wait_s): (bool, u64),
+) -> Outcome<Device> {
     let started = Instant::now();
     loop {
         let devices = client.device_list().await?;
-        let found = devices.iter().find(|device| device.system_id == system_id);
-        if let Some(outcome) = found.and_then(|device| joined(device, &file.name)) {
-            let drained = found.is_some_and(|device| device.state == DeviceState::Draining);
-            return outcome.map(|name| (name, drained));
+        // One that waits for approval may say that it has the same system id.
+        let pending = |device: &&Device| device.state == DeviceState::Pending;
+        let found = devices.iter().filter(|device| device.system_id == system_id).min_by_key(pending);
+        if let Some(outcome) = found.and_then(|device| joined(device, name)) {
+            return outcome;
         }
         if started.elapsed() > Duration::from_secs(wait_s) {
             let why =
                 found.and_then(|device| device.problem.as_ref()).map_or("", |problem| problem.said.as_str());
             let colon = if why.is_empty() { "" } else { ": " };
             return Err(Failure::operation(format!(
-                "{} is added, but did not become usable within {wait_s} s{colon}{why}",
-                file.name
+                "{name} is added, but did not become usable within {wait_s} s{colon}{why}"
             ))
-            .hint(match pin {
-                Some(_) => "is the device running at that URL? The metadata server keeps trying",
-                None => {
+            .hint(match has_pin {
+                true => "is the device running at that URL? The metadata server keeps trying",
+                false => {
                     "is the device running at that URL? One that demands TLS needs --pin. The metadata server keeps trying"
                 }
             }));
@@ -608,7 +626,7 @@ pub(crate) async fn add_osd(
 }
 
 /// Is it decided whether the device can be used? What waiting will not change is said at once.
-fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
+fn joined(device: &Device, name: &str) -> Option<Outcome<Device>> {
     // A device that was known before keeps its state: one that is drained never becomes active.
     let in_use = match device.state {
         DeviceState::Active => true,
@@ -616,7 +634,7 @@ fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
         _ => false,
     };
     if in_use && device.total > 0 {
-        return Some(Ok(name.to_owned()));
+        return Some(Ok(device.clone()));
     }
     let problem = device.problem.as_ref()?;
     let failure = |failure: Failure| {

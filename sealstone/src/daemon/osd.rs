@@ -835,6 +835,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
             output.done(&serde_json::json!({ "data": data, "name": made.identity.name, "key": key }))
         }
         Osd::Clock(command) => crate::command::clock::run(output, command, "device.toml"),
+        Osd::Approve { device, show, wait } => {
+            crate::command::block_on(crate::command::approve::run(global, output, &device, (show, wait)))
+        }
         Osd::Drain(arguments) => {
             crate::command::block_on(crate::command::drain::run(global, output, &arguments))
         }

@@ -186,6 +186,7 @@ pub(crate) fn link_node(
     if linked.is_directory() {
         return Err(MdsError::refused(ErrorCode::NotPermitted, "a directory has one name"));
     }
+    who.needs_link(&linked, &said)?;
     check_same(id, &linked, &above, &said)?;
     quota::check_link(tx, who, &linked)?;
     if linked.links == 0 {

@@ -407,3 +407,86 @@ fn a_wrong_key_can_be_put_right_until_the_device_is_in_use() {
         "the stored keys are the right ones"
     );
 }
+
+#[test]
+fn device_of_an_operator_waits_for_approval() {
+    const OPERATOR: [u8; 16] = [77; 16];
+    let mut world = World::with_devices(1);
+    world.session_as(OPERATOR, "olga", sealstone_mds_protocol::Role::Operator);
+    let add = |device: &NewDevice| Request::DeviceAdd { device: device.clone() };
+    let state = |id, state| Request::DeviceSetState { id, state };
+    let new = NewDevice { capacity: 1 << 40, ..new_device(1) };
+    let Response::Device { device } = world.ask(OPERATOR, add(&new)) else { panic!("added") };
+    assert_eq!(device.state, DeviceState::Pending);
+    let Response::DiskFree { total, active, .. } = world.ask(ADMIN, Request::DiskFree {}) else { panic!() };
+    assert!(total < 1 << 40 && active == 1, "it is no room");
+    for (who, refused, code) in [
+        (OPERATOR, state(device.id, DeviceState::Joining), ErrorCode::Denied),
+        (OPERATOR, state(device.id, DeviceState::Active), ErrorCode::Invalid),
+        (OPERATOR, Request::DeviceDrain { id: device.id, rate: 0 }, ErrorCode::Invalid),
+        (ADMIN, state(device.id, DeviceState::Draining), ErrorCode::Invalid),
+        // Neither pending nor approved ones go elsewhere on an operator's word.
+        (
+            OPERATOR,
+            add(&NewDevice { url: Text::new("iscsi://h:1/iqn.x/0").unwrap(), ..new.clone() }),
+            ErrorCode::Denied,
+        ),
+        (
+            OPERATOR,
+            add(&NewDevice { master_key: Secret::new(vec![7; 32]).unwrap(), ..new.clone() }),
+            ErrorCode::Denied,
+        ),
+        (
+            OPERATOR,
+            add(&NewDevice { url: Text::new("iscsi://h:1/iqn.x/0").unwrap(), ..new_device(0) }),
+            ErrorCode::Denied,
+        ),
+    ] {
+        assert_eq!(world.refused(who, refused.clone()), code, "{refused:?}");
+    }
+    assert!(
+        matches!(world.ask(OPERATOR, add(&new_device(0))), Response::Device { .. }),
+        "nothing of it is another"
+    );
+    world.restart();
+    let Response::Device { device: approved } = world.ask(ADMIN, state(device.id, DeviceState::Joining))
+    else {
+        panic!("approved")
+    };
+    assert_eq!((approved.id, approved.state), (device.id, DeviceState::Joining));
+    let again = [78; 16];
+    world.session_as(again, "olga", sealstone_mds_protocol::Role::Operator);
+    assert_eq!(
+        world.refused(again, state(device.id, DeviceState::Active)),
+        ErrorCode::Invalid,
+        "it is prepared first"
+    );
+}
+
+#[test]
+fn pending_device_takes_no_name_from_an_administrator() {
+    const OPERATOR: [u8; 16] = [77; 16];
+    let mut world = World::with_devices(1);
+    world.session_as(OPERATOR, "olga", sealstone_mds_protocol::Role::Operator);
+    let add = |device: NewDevice| Request::DeviceAdd { device };
+    // Under the name of the one, and the system id of the other.
+    let squatter = NewDevice { system_id: new_device(2).system_id, ..new_device(1) };
+    let Response::Device { device } = world.ask(OPERATOR, add(squatter)) else { panic!("added") };
+    for number in [1, 2] {
+        let Response::Device { device } = world.ask(ADMIN, add(new_device(number))) else {
+            panic!("{number}")
+        };
+        assert_eq!(device.state, DeviceState::Joining);
+    }
+    let approve = Request::DeviceSetState { id: device.id, state: DeviceState::Joining };
+    assert_eq!(world.refused(ADMIN, approve), ErrorCode::Exists);
+    // Many of them are too many for an operator, and not for an administrator.
+    for number in 3..=150 {
+        if !matches!(world.ask(OPERATOR, add(new_device(number))), Response::Device { .. }) {
+            assert_eq!(usize::from(number) - 2, crate::devices::DEVICES_PENDING_MAX);
+            assert!(matches!(world.ask(ADMIN, add(new_device(number))), Response::Device { .. }));
+            return;
+        }
+    }
+    panic!("no limit");
+}

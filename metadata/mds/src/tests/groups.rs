@@ -109,6 +109,10 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
             Request::DeviceSetState { id: sealstone_mds_protocol::DeviceId(1), state: DeviceState::Active },
             admin | operator,
         ),
+        (
+            Request::DeviceSetState { id: sealstone_mds_protocol::DeviceId(1), state: DeviceState::Joining },
+            admin,
+        ),
         (Request::QuotaList { after: None, limit: 1 }, 15),
         (Request::CheckBegin { scope: CheckScope::Counts, repair: false }, admin),
         (Request::QuotaSet { of: QuotaOf::User(user("bob")), change: QuotaChange::default() }, admin),

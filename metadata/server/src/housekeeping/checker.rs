@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_mds::{CheckJob, Compared, DeviceAddress, MdsError, Purpose, Window, check_failure};
-use sealstone_mds_protocol::{CheckPhase, DeviceState, ObjectRef};
+use sealstone_mds_protocol::{CheckPhase, ObjectRef};
 use sealstone_osd::ObjectId;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -93,7 +93,7 @@ impl Housekeeper {
         devices.sort_by_key(|(device, _)| device.id);
         let mut window = Window::default();
         for (device, state) in devices {
-            if state == DeviceState::Joining {
+            if !state.was_in_use() {
                 // It never held anything.
                 continue;
             }

@@ -158,6 +158,11 @@ impl Model {
         if self.0[id].kind == FileKind::Directory {
             return Err(ErrorCode::NotPermitted);
         }
+        let may_change =
+            self.0[id].kind == FileKind::File && self.may(who, id, 4).is_ok() && self.may(who, id, 2).is_ok();
+        if who != 0 && self.0[id].owner != who && !may_change {
+            return Err(ErrorCode::NotPermitted);
+        }
         if self.0[id].links == 0 {
             return Err(ErrorCode::NotFound);
         }

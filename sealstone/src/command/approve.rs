@@ -1,0 +1,59 @@
+//! `sealstone osd approve`: an administrator lets a device that an operator added hold files.
+
+use sealstone_channel::Pin;
+use sealstone_client::{Device, Metadata};
+use sealstone_mds_protocol::{DeviceState, Request, Response};
+use serde_json::{Value, json};
+
+use crate::cli::Global;
+use crate::command::keys;
+use crate::command::session::client;
+use crate::daemon::mds::wait_until_joined;
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+
+/// Runs the command.
+pub(crate) async fn run(global: &Global, output: Output, name: &str, (show, wait_s): (bool, u64)) -> Outcome {
+    let (client, _) = client(global)?;
+    let id = keys::device(&client, Some(name)).await?.ok_or_else(|| Failure::operation("no device"))?;
+    if show {
+        let devices = client.device_list().await?;
+        let device = devices.iter().find(|device| device.id == id);
+        let device = device.ok_or_else(|| Failure::operation("the device is gone").at(name))?;
+        return output.result(&value(device), || text(device));
+    }
+    let request = Request::DeviceSetState { id, state: DeviceState::Joining };
+    let approved = client.metadata().call(request).await.map_err(|error| Failure::from(error).at(name))?;
+    let Response::Device { device } = approved else {
+        return Err(Failure::operation("an answer to another request"));
+    };
+    output.remark(text(&device));
+    let device = wait_until_joined(&client, device.system_id, name, (device.pin.is_some(), wait_s)).await?;
+    output.result(&value(&device), || format!("{name} takes objects now"))
+}
+
+fn pin(device: &Device) -> Option<String> {
+    device.pin.map(|pin| Pin::from(pin).to_string())
+}
+
+fn system_id(device: &Device) -> String {
+    device.system_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn value(device: &Device) -> Value {
+    json!({
+        "device": device.id.0, "name": device.name.shown(), "state": format!("{:?}", device.state).to_lowercase(),
+        "url": device.url.as_str(), "system_id": system_id(device), "pin": pin(device),
+    })
+}
+
+fn text(device: &Device) -> String {
+    let pin = pin(device).unwrap_or_else(|| "none: spoken to without TLS".to_owned());
+    format!(
+        "{} ({}): {}\n  system id {}\n  certificate {pin}",
+        device.name.shown(),
+        format!("{:?}", device.state).to_lowercase(),
+        device.url.as_str(),
+        system_id(device)
+    )
+}
