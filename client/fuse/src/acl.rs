@@ -108,6 +108,8 @@ pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -
             GROUP_OF_NODE => once(&mut group)?,
             MASK => once(&mut acl.mask)?,
             OTHER => once(&mut other)?,
+            USER if people.is_unknown_uid(number) => return Err(Errno::INVAL),
+            GROUP if people.is_unknown_gid(number) => return Err(Errno::INVAL),
             USER => {
                 let had = before.map_or(&[][..], |before| before.users.as_slice());
                 let of = |name: &UserName| people.known_uid(name);
@@ -139,9 +141,14 @@ mod tests {
     use crate::people::Mounter;
     use proptest::prelude::*;
 
+    fn mounter(user: UserName, id: u32) -> Mounter {
+        let unknown = crate::people::UNKNOWN_ID;
+        Mounter { user, uid: id, gid: id, others: true, unknown_uid: unknown, unknown_gid: unknown }
+    }
+
     fn people() -> People {
         let user = UserName::new("the-mounter").unwrap();
-        People::new(Mounter { user, uid: 71_000, gid: 71_000, others: true })
+        People::new(mounter(user, 71_000))
     }
 
     const TEXT: &str = "user::rw-,user:the-mounter:r--,user:uid-72000:rwx,group::r--,group:gid-71000:r-x,mask::rwx,other::---";
@@ -170,7 +177,7 @@ mod tests {
     fn who_comes_back_under_his_number_has_the_name_that_he_had() {
         // Number 0 is root's and, here, the mounter's, and its group is his.
         let user = UserName::new("the-mounter").unwrap();
-        let people = People::new(Mounter { user, uid: 0, gid: 0, others: true });
+        let people = People::new(mounter(user, 0));
         let text = "user::rw-,user:root:r--,group::r--,group:root:-w-,mask::rw-,other::---";
         let acl = Acl::parse(text).unwrap();
         assert_eq!(people.known_uid(&acl.users[0].0), Some(0));
@@ -190,6 +197,18 @@ mod tests {
         more[14] = 6;
         let more = from_kernel(&more, Some(&two), &people).unwrap().unwrap();
         assert!(more.users.len() == 2 && more.users.iter().all(|(_, rights)| *rights == 6));
+    }
+
+    #[test]
+    fn list_entry_of_the_unknown_number_is_refused() {
+        let people = people();
+        let unknown = crate::people::UNKNOWN_ID;
+        for named in
+            [format!("user:uid-{unknown}:rwx,group::r--,"), format!("group::r--,group:gid-{unknown}:rwx,")]
+        {
+            let acl = Acl::parse(&format!("user::rw-,{named}mask::rwx,other::---")).unwrap();
+            assert_eq!(from_kernel(&to_kernel(&acl, &people), None, &people), Err(Errno::INVAL), "{named}");
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use sealstone_client::ClientError;
 use sealstone_client::nodes::{File, Making, Nodes};
 use sealstone_mds_protocol::{
-    ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, FileKind, Name, Stat, XattrMode, XattrName, XattrValue,
+    ACL_ACCESS, ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, FileKind, Name, Stat, XattrMode, XattrName,
+    XattrValue,
 };
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 
@@ -17,7 +18,9 @@ use crate::acl::from_kernel;
 use crate::attributes::{attributes, kind_number};
 use crate::directory::{DOTS, Directory, Shown};
 use crate::errno::errno;
-use crate::kernel::{Answer, Attributes, Entries, Header, KEEP_CACHE, Reply};
+use crate::kernel::{Answer, Attributes, DIRECT_IO, Entries, Header, KEEP_CACHE, O_APPEND, Reply};
+use crate::link_rights::{Caller, may_link};
+use crate::lock_owners::LockOwners;
 use crate::pages::Pages;
 use crate::people::People;
 use crate::set_ids::{SetIds, without};
@@ -44,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) attributes_for: Duration,
     pub(crate) pages: Arc<Pages>,
     pub(crate) set_ids: SetIds,
+    pub(crate) lock_owners: LockOwners,
 }
 
 /// A name that the kernel gave.
@@ -67,6 +71,7 @@ impl Inner {
     /// The same of one whose number is known.
     fn told(&self, ino: u64, stat: &Stat) -> Attributes {
         self.set_ids.note(ino, stat);
+        self.table.note_sent(ino, stat);
         attributes(ino, stat, &self.people)
     }
 
@@ -121,13 +126,16 @@ impl Inner {
         Making { what, mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, owner, group }
     }
 
-    fn opened(&self, file: File, version: u64) -> (u64, u32) {
+    fn opened(&self, file: File, stat: &Stat, open_flags: i32) -> (u64, u32) {
         let ino = self.table.ino(file.node());
-        let flags = match self.table.pages_are_of(ino, Some(version)) {
-            true => KEEP_CACHE,
-            false => 0,
-        };
-        (self.files.insert(file), flags)
+        if self.table.has_other_attributes(ino, stat) {
+            // Those of the lookup may be kept for a while, and a read ends where they say.
+            self.pages.doubt_attributes(ino);
+        }
+        let kept = if self.table.pages_are_of(ino, Some(stat.version)) { KEEP_CACHE } else { 0 };
+        // Through the page cache the kernel splits an append at page boundaries, and writes pages at an end that may be old.
+        let direct = if open_flags as u32 & O_APPEND != 0 { DIRECT_IO } else { 0 };
+        (self.files.insert(file), kept | direct)
     }
 
     /// `kills`: if it cuts the file, that takes away what it runs as.
@@ -150,9 +158,9 @@ impl Inner {
         if flags & O_TRUNC != 0 && access != Access::Read && stat.size > 0 {
             let change = NodeChange { size: Some(0), ..NodeChange::default() };
             let stat = self.nodes.set(node, change, true).await.map_err(|error| errno(&error))?;
-            return Ok(self.opened(file, stat.version));
+            return Ok(self.opened(file, &stat, flags));
         }
-        Ok(self.opened(file, stat.version))
+        Ok(self.opened(file, &stat, flags))
     }
 
     pub(crate) async fn create(
@@ -174,7 +182,7 @@ impl Inner {
         match made {
             Ok((stat, file)) => {
                 self.table.count(&stat);
-                let (handle, flags) = self.opened(file, stat.version);
+                let (handle, flags) = self.opened(file, &stat, flags);
                 Ok((stat, handle, flags))
             }
             // Somebody else made it meanwhile: then it is opened, unless it must be new.
@@ -262,6 +270,7 @@ impl Inner {
         mut change: NodeChange,
         (handle, kills): (Option<u64>, bool),
     ) -> Result<Stat, Errno> {
+        let (uid, gid) = self.named_ids(ino, (uid, gid)).await?;
         if kills && change.mode.is_none() && self.set_ids.may_have(ino) {
             let stat = self.nodes.node(self.node(ino)?).await.map_err(|error| errno(&error))?;
             change.mode = Some(without(stat.mode)).filter(|mode| *mode != stat.mode);
@@ -278,12 +287,72 @@ impl Inner {
         .map_err(|error| errno(&error))
     }
 
+    /// The owner and group that a change names. The numbers for unknown ones name none: they are refused, or left out where
+    /// they are what the node has.
+    async fn named_ids(
+        &self,
+        ino: u64,
+        (uid, gid): (Option<u32>, Option<u32>),
+    ) -> Result<(Option<u32>, Option<u32>), Errno> {
+        let unknown_uid = uid.is_some_and(|uid| self.people.is_unknown_uid(uid));
+        let unknown_gid = gid.is_some_and(|gid| self.people.is_unknown_gid(gid));
+        if !unknown_uid && !unknown_gid {
+            return Ok((uid, gid));
+        }
+        let stat = self.nodes.node(self.node(ino)?).await.map_err(|error| errno(&error))?;
+        let keeps_uid = uid == Some(self.people.uid(&stat.owner));
+        let keeps_gid = gid == Some(self.people.gid(stat.group.as_ref()));
+        if (unknown_uid && !keeps_uid) || (unknown_gid && !keeps_gid) {
+            return Err(Errno::INVAL);
+        }
+        Ok((uid.filter(|_| !unknown_uid), gid.filter(|_| !unknown_gid)))
+    }
+
+    /// Refuses a hard link of another user's file, as the server does for its accounts: on a mount for many users the session
+    /// may link anything.
+    pub(crate) async fn needs_link(&self, header: Header, node: Node) -> Result<(), Errno> {
+        if !self.people.mounter().others || header.uid == 0 {
+            return Ok(());
+        }
+        let stat = self.nodes.node(node).await.map_err(|error| errno(&error))?;
+        if self.people.uid(&stat.owner) == header.uid {
+            return Ok(());
+        }
+        let list = XattrName::new(ACL_ACCESS).map_err(|_| Errno::INVAL)?;
+        let acl = self.list(node, list).await?;
+        let caller = Caller::new(header.uid, header.gid, header.pid);
+        match may_link(&stat, acl.as_ref(), &caller, &self.people) {
+            true => Ok(()),
+            false => Err(Errno::PERM),
+        }
+    }
+
     async fn change(&self, ino: u64, change: NodeChange, handle: Option<u64>) -> Result<Stat, ClientError> {
         let node = self.table.node(ino).ok_or_else(|| Failure::new(ErrorCode::Stale, ""))?;
         let file = handle.and_then(|handle| self.files.get(handle));
         let through = file.is_some_and(|file| file.access() != Access::Read);
         let stat = self.nodes.set(node, change, through).await?;
         Ok(stat)
+    }
+
+    /// Answers an append. `offset` is where the kernel believes that the bytes went, `at` where they are.
+    pub(crate) fn appended(&self, ino: u64, (offset, at): (u64, u64), length: usize, reply: Reply) {
+        if offset != at {
+            // Pages that the kernel filled for the write are at the wrong place, and its size of the file is old.
+            self.pages.doubt_attributes(ino);
+            self.pages.drop_soon(ino);
+        }
+        reply.bytes(Answer::count(length as u32).as_bytes());
+    }
+
+    /// Drops what the kernel caches of a file without a lease, since a lock was acquired: what others wrote under it is seen.
+    pub(crate) async fn revalidate(&self, ino: u64, node: Node) {
+        if self.nodes.is_leased(node) {
+            return;
+        }
+        self.pages.doubt_attributes(ino);
+        self.pages.drop_soon(ino);
+        self.pages.clean_soon(ino).await;
     }
 
     /// Answers a read of a directory.

@@ -11,7 +11,9 @@ mod errno;
 mod examine;
 mod inner;
 mod kernel;
+mod link_rights;
 mod listings;
+mod lock_owners;
 mod mounted;
 mod pages;
 mod people;
@@ -29,7 +31,7 @@ use sealstone_mds_protocol::Node;
 pub use errno::errno;
 pub use examine::examine;
 pub use kernel::{MountError, check_place, helper};
-pub use people::{Mounter, NOBODY, People};
+pub use people::{Mounter, People, UNKNOWN_ID, UnknownIdError};
 
 /// Threads that take requests from the kernel; what is long runs in tasks.
 const THREADS: usize = 2;

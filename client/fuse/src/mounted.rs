@@ -28,6 +28,7 @@ use crate::directory::Directory;
 use crate::errno::errno;
 use crate::inner::{Inner, Who, name};
 use crate::kernel::{Answer, Changes, Handler, Header, LockWish, Operation, Reply, When, Writing};
+use crate::lock_owners::LockOwners;
 use crate::pages::Pages;
 use crate::people::People;
 use crate::set_ids::SetIds;
@@ -89,6 +90,7 @@ impl Mounted {
             attributes_for,
             pages,
             set_ids: SetIds::default(),
+            lock_owners: LockOwners::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -112,6 +114,9 @@ impl Mounted {
 impl Handler for Mounted {
     fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply) {
         let node = header.node;
+        if self.is_unknown_caller(&header) && acts_for_caller(&operation) {
+            return reply.error(Errno::ACCESS);
+        }
         match operation {
             Operation::Lookup { name } => self.lookup(node, name, reply),
             Operation::GetAttr => self.get_attributes(node, reply),
@@ -140,23 +145,32 @@ impl Handler for Mounted {
             Operation::Rename { from, to_parent, to, flags } => {
                 self.rename((node, from), (to_parent, to), flags, reply);
             }
-            Operation::Link { node: linked, name } => self.link(linked, node, name, reply),
+            Operation::Link { node: linked, name } => self.link(header, linked, name, reply),
             Operation::Open { flags, kills } => self.open(node, (flags, kills), reply),
             Operation::Create { name, mode, umask, flags } => {
                 self.create(&header, name, (mode, umask), flags, reply);
             }
             Operation::Read { handle, offset, size } => self.read(handle, offset, size, reply),
-            Operation::Write { handle, offset, data, kills } => {
-                self.write(Writing { node, handle, offset, kills }, data, reply);
+            Operation::Write { handle, offset, data, kills, appends } => {
+                self.write(Writing { node, handle, offset, kills, appends }, data, reply);
             }
             Operation::Flush { handle, owner } => self.flush(node, handle, owner, reply),
             Operation::Fsync { handle } => self.fsync(handle, reply),
             Operation::Release { handle, owner, unlock } => {
                 let file = self.inner.files.remove(handle);
-                match file.filter(|_| unlock) {
+                // Of OFD locks the kernel tells nothing more than this.
+                let mut owners = self.inner.lock_owners.release(node, handle);
+                if unlock && !owners.contains(&owner) {
+                    owners.push(owner);
+                }
+                match file.filter(|_| !owners.is_empty()) {
                     None => reply.ok(),
                     Some(file) => self.task(|inner| async move {
-                        answer(reply, inner.nodes.unlock_all(file.node(), owner).await);
+                        let mut outcome = Ok(());
+                        for owner in owners {
+                            outcome = outcome.and(inner.nodes.unlock_all(file.node(), owner).await);
+                        }
+                        answer(reply, outcome);
                     }),
                 }
             }
@@ -213,7 +227,7 @@ impl Handler for Mounted {
     }
 
     fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8> {
-        if to.kills && self.inner.set_ids.may_have(to.node) {
+        if to.appends || (to.kills && self.inner.set_ids.may_have(to.node)) {
             self.write(to, &memory[part], reply);
             return memory;
         }
@@ -250,6 +264,12 @@ impl Handler for Mounted {
 }
 
 impl Mounted {
+    /// Whether the caller has the number that stands for unknown users: the kernel would let it own their files.
+    fn is_unknown_caller(&self, header: &Header) -> bool {
+        let people = &self.inner.people;
+        people.mounter().others && (people.is_unknown_uid(header.uid) || people.is_unknown_gid(header.gid))
+    }
+
     fn lookup(&self, parent: u64, entry: &OsStr, reply: Reply) {
         let entry = or_reply!(reply, name(entry));
         let parent = or_reply!(reply, self.inner.node(parent));
@@ -344,11 +364,12 @@ impl Mounted {
         });
     }
 
-    fn link(&self, ino: u64, parent: u64, new: &OsStr, reply: Reply) {
+    fn link(&self, header: Header, ino: u64, new: &OsStr, reply: Reply) {
         let new = or_reply!(reply, name(new));
         let node = or_reply!(reply, self.inner.node(ino));
-        let parent = or_reply!(reply, self.inner.node(parent));
-        self.task(|inner| async move {
+        let parent = or_reply!(reply, self.inner.node(header.node));
+        self.task(move |inner| async move {
+            or_reply!(reply, inner.needs_link(header, node).await);
             let linked = inner.nodes.link(node, parent, &new).await;
             inner.answer_entry(reply, linked);
         });
@@ -411,13 +432,29 @@ impl Mounted {
     }
 
     fn write(&self, to: Writing, data: &[u8], reply: Reply) {
-        let Writing { node, handle, offset, kills } = to;
+        let Writing { node, handle, offset, kills, appends } = to;
         let file = or_reply!(reply, self.inner.file(handle));
         let written = Answer::count(data.len() as u32);
-        if kills && self.inner.set_ids.may_have(node) {
+        let kills = kills && self.inner.set_ids.may_have(node);
+        if appends && !kills {
+            match file.try_append(data) {
+                Ok(Some(at)) => return self.inner.appended(node, (offset, at), data.len(), reply),
+                Ok(None) => {}
+                Err(error) => return reply.error(errno(&error)),
+            }
+        }
+        if appends || kills {
             let data = data.to_vec();
             return self.task(move |inner| async move {
-                or_reply!(reply, inner.take_set_ids(node).await);
+                if kills {
+                    or_reply!(reply, inner.take_set_ids(node).await);
+                }
+                if appends {
+                    return match file.append(&data).await {
+                        Ok(at) => inner.appended(node, (offset, at), data.len(), reply),
+                        Err(error) => reply.error(errno(&error)),
+                    };
+                }
                 match file.write(offset, &data).await {
                     Ok(()) => reply.bytes(written.as_bytes()),
                     Err(error) => reply.error(errno(&error)),
@@ -442,6 +479,8 @@ impl Mounted {
 
     fn flush(&self, ino: u64, handle: u64, owner: u64, reply: Reply) {
         let file = or_reply!(reply, self.inner.file(handle));
+        // `unlock_all` below releases what this owner has, through whichever open file.
+        self.inner.lock_owners.flush(ino, owner);
         self.task(|inner| async move {
             if file.access() == Access::Read {
                 return answer(reply, inner.nodes.unlock_all(file.node(), owner).await);
@@ -470,6 +509,10 @@ impl Mounted {
             loop {
                 match inner.nodes.lock(node, lock).await {
                     Ok(None) => {
+                        if lock.kind != LockKind::Unlock {
+                            inner.lock_owners.insert(ino, wish.handle, lock.owner);
+                            inner.revalidate(ino, node).await;
+                        }
                         // It came too late: whoever waited for it was interrupted, and believes that he has none.
                         if !reply.naming(&[]) && lock.kind != LockKind::Unlock {
                             let back = Lock { kind: LockKind::Unlock, ..lock };
@@ -607,6 +650,28 @@ impl Mounted {
             answer(reply, inner.nodes.remove_xattr(node, attribute).await);
         });
     }
+}
+
+/// Whether an operation opens or changes something with the rights of its caller.
+const fn acts_for_caller(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::SetAttr(_)
+            | Operation::ReadLink
+            | Operation::Symlink { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Open { .. }
+            | Operation::OpenDirectory
+            | Operation::Create { .. }
+            | Operation::SetXattr { .. }
+            | Operation::GetXattr { .. }
+            | Operation::RemoveXattr { .. }
+    )
 }
 
 /// A lock in the server's words, whose end is the byte after the last one.

@@ -96,7 +96,7 @@ impl Pages {
     }
 
     /// The same, or when that takes too long.
-    async fn clean_soon(&self, ino: u64) {
+    pub(crate) async fn clean_soon(&self, ino: u64) {
         let _ = timeout(WAIT, self.clean(ino)).await;
     }
 }

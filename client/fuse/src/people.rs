@@ -3,7 +3,9 @@
 //! Does: the session's own user is whoever mounted; other names are looked up in this machine's `/etc/passwd` and
 //! `/etc/group`; numbers without a name are `uid-N` and `gid-N` at the server, which reserves such names. Does not: ask
 //! directory services of this machine; who needs them sees `uid-N`.
-//! Contract: a number that was stored comes back as that number.
+//! Contract: a number that was stored comes back as that number. On a mount for many users a name without a number here, and a
+//! file without a group, is shown under a number that no user or group of this machine has: the kernel lets nobody own it.
+//! Truth: docs/adr/0059-unknown-accounts-and-new-devices.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,8 +14,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{Acl, GroupName, UserName};
 
-/// The number shown for a name that has none here.
-pub const NOBODY: u32 = 65_534;
+/// The number shown for a user or group that has none here, unless another one is configured. It lies in the range that systemd
+/// keeps free; 65534 is `nobody`, a user that runs programs, and 4294967294 was `nfsnobody`.
+pub const UNKNOWN_ID: u32 = 0xFFFE_FFFE;
+/// No user or group can have this number: chown(2) and the kernel take it for "none".
+const INVALID_ID: u32 = u32::MAX;
 /// The files are read again after so long.
 const READ_AGAIN: Duration = Duration::from_secs(10);
 /// Bytes of such a file at most; a larger one is not used.
@@ -30,6 +35,30 @@ pub struct Mounter {
     pub gid: u32,
     /// Do others here use the mount too, under names of their own?
     pub others: bool,
+    /// Number shown for users that have none here; [`UNKNOWN_ID`] unless configured.
+    pub unknown_uid: u32,
+    /// Number shown for groups that have none here, and, where others use the mount, for files without a group.
+    pub unknown_gid: u32,
+}
+
+/// Why a number cannot stand for unknown users or groups.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownIdError {
+    /// It is root's, or no number at all.
+    #[error("{0} cannot be shown for unknown users or groups")]
+    Reserved(u32),
+    /// A user or group of this machine has it, by itself or by a range for containers.
+    #[error(
+        "{number} belongs to {name} in {file}; that user or group would own the files of unknown accounts"
+    )]
+    Used {
+        /// The number.
+        number: u32,
+        /// Whose it is.
+        name: String,
+        /// Where that stands.
+        file: &'static str,
+    },
 }
 
 /// Names and numbers of one kind.
@@ -57,10 +86,26 @@ impl Table {
     }
 
     fn read(path: &Path) -> Self {
-        let small = std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= FILE_MAX);
-        let text = if small { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
-        Self::parse(&String::from_utf8_lossy(&text))
+        Self::parse(&String::from_utf8_lossy(&read_small(path)))
     }
+}
+
+/// The bytes of a file, if it is there and not too large.
+fn read_small(path: &Path) -> Vec<u8> {
+    let small = std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= FILE_MAX);
+    if small { std::fs::read(path).unwrap_or_default() } else { Vec::new() }
+}
+
+/// The user whose range of numbers for containers has this one, from lines `name:first:count`.
+fn range_owner(text: &str, number: u32) -> Option<String> {
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let first: u64 = fields.next()?.parse().ok()?;
+        let count: u64 = fields.next()?.trim().parse().ok()?;
+        let range = first..first.saturating_add(count);
+        range.contains(&u64::from(number)).then(|| name.to_owned())
+    })
 }
 
 struct Tables {
@@ -99,6 +144,44 @@ impl People {
         }
     }
 
+    /// Checks that no user or group of this machine has the numbers for unknown ones.
+    ///
+    /// # Errors
+    /// [`UnknownIdError`].
+    pub fn check_unknown_ids(&self) -> Result<(), UnknownIdError> {
+        let read = |file: &'static str| String::from_utf8_lossy(&read_small(Path::new(file))).into_owned();
+        let Mounter { unknown_uid, unknown_gid, .. } = self.mounter;
+        let tables = self.tables.lock();
+        for (number, names, of_names, file) in [
+            (unknown_uid, &tables.users, "/etc/passwd", "/etc/subuid"),
+            (unknown_gid, &tables.groups, "/etc/group", "/etc/subgid"),
+        ] {
+            if number == 0 || number == INVALID_ID {
+                return Err(UnknownIdError::Reserved(number));
+            }
+            let used = |name: &str, file| UnknownIdError::Used { number, name: name.to_owned(), file };
+            if let Some(name) = names.by_number.get(&number) {
+                return Err(used(name, of_names));
+            }
+            if let Some(name) = range_owner(&read(file), number) {
+                return Err(used(&name, file));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this is the number for unknown users.
+    #[must_use]
+    pub const fn is_unknown_uid(&self, uid: u32) -> bool {
+        uid == self.mounter.unknown_uid
+    }
+
+    /// Whether this is the number for unknown groups.
+    #[must_use]
+    pub const fn is_unknown_gid(&self, gid: u32) -> bool {
+        gid == self.mounter.unknown_gid
+    }
+
     fn with<T>(&self, what: impl FnOnce(&Tables) -> T) -> T {
         let mut tables = self.tables.lock();
         if tables.read.elapsed() > READ_AGAIN {
@@ -116,7 +199,7 @@ impl People {
     /// The number of a user.
     #[must_use]
     pub fn uid(&self, name: &UserName) -> u32 {
-        self.known_uid(name).unwrap_or(NOBODY)
+        self.known_uid(name).unwrap_or(self.mounter.unknown_uid)
     }
 
     /// The number of a user, if he has one here.
@@ -128,10 +211,15 @@ impl People {
         name.number().or_else(|| self.with(|tables| tables.users.by_name.get(name.as_str()).copied()))
     }
 
-    /// The number of a group. No group at all is the mounter's, as files of one's own have it.
+    /// The number of a group. No group at all is the mounter's on a mount for one user, and unknown on one for many.
     #[must_use]
     pub fn gid(&self, name: Option<&GroupName>) -> u32 {
-        name.map_or(Some(self.mounter.gid), |name| self.known_gid(name)).unwrap_or(NOBODY)
+        let known = match name {
+            Some(name) => self.known_gid(name),
+            None if self.mounter.others => None,
+            None => Some(self.mounter.gid),
+        };
+        known.unwrap_or(self.mounter.unknown_gid)
     }
 
     /// The number of a group, if it has one here.
@@ -157,7 +245,8 @@ impl People {
     /// The name under which the server knows the group of this number; none is no group.
     #[must_use]
     pub fn group(&self, gid: u32) -> Option<GroupName> {
-        if gid == self.mounter.gid { None } else { Some(self.named_group(gid)) }
+        let none = gid == self.mounter.gid && !self.mounter.others;
+        if none { None } else { Some(self.named_group(gid)) }
     }
 
     /// The same where no group is none that can be meant.
@@ -214,7 +303,14 @@ mod tests {
     use super::*;
 
     fn people() -> People {
-        let mounter = Mounter { user: UserName::new("alice").unwrap(), uid: 1000, gid: 1000, others: true };
+        let mounter = Mounter {
+            user: UserName::new("alice").unwrap(),
+            uid: 1000,
+            gid: 1000,
+            others: true,
+            unknown_uid: UNKNOWN_ID,
+            unknown_gid: UNKNOWN_ID,
+        };
         let people = People::new(mounter);
         *people.tables.lock() = Tables {
             users: Table::parse("root:x:0:0::/:/bin/sh\nalice:x:7:7::/:\nbob:x:1001:1001::/:\nbroken\n"),
@@ -241,12 +337,35 @@ mod tests {
         let people = people();
         assert_eq!(people.user(1000).as_str(), "alice");
         assert_eq!(people.user(7).as_str(), "uid-7", "another alice is not the session's");
-        assert_eq!(people.uid(&UserName::new("carol").unwrap()), NOBODY);
-        assert_eq!(people.maker(1000, 1000), (None, None));
+        assert_eq!(people.uid(&UserName::new("carol").unwrap()), UNKNOWN_ID);
+        assert_eq!(people.maker(1000, 1000), (None, Some(GroupName::of_number(1000))));
         assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "bob");
         assert!(people.by_number(Some(1001), Some(10)));
         assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "uid-1001", "the server knows no bob");
         assert!(!people.by_number(Some(1001), Some(10)));
+    }
+
+    #[test]
+    fn no_group_is_unknown_on_a_mount_for_many() {
+        let mut people = people();
+        assert_eq!(people.gid(None), UNKNOWN_ID);
+        people.mounter.others = false;
+        assert_eq!(people.gid(None), 1000, "one user: nobody else is let in");
+        assert_eq!(people.group(1000), None);
+    }
+
+    #[test]
+    fn unknown_number_of_a_local_user_is_refused() {
+        let mut people = people();
+        assert_eq!(people.check_unknown_ids(), Ok(()));
+        for (uid, gid) in [(1001, UNKNOWN_ID), (UNKNOWN_ID, 10), (0, UNKNOWN_ID), (UNKNOWN_ID, INVALID_ID)] {
+            (people.mounter.unknown_uid, people.mounter.unknown_gid) = (uid, gid);
+            assert!(people.check_unknown_ids().is_err(), "{uid} {gid}");
+        }
+        let ranges = "bob:100000:65536\nbroken\ncarol:4294900000:65536\n";
+        assert_eq!(range_owner(ranges, 165_535).as_deref(), Some("bob"));
+        assert_eq!(range_owner(ranges, 165_536), None);
+        assert_eq!(range_owner(ranges, UNKNOWN_ID).as_deref(), Some("carol"));
     }
 
     #[test]

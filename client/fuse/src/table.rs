@@ -26,6 +26,15 @@ struct Known {
     lookups: u64,
     /// Version of the content that the kernel's pages are of.
     pages: Option<u64>,
+    /// The attributes that the kernel was sent last.
+    sent: Option<SentAttributes>,
+}
+
+/// What tells attributes of one moment from those of another one: version, size, time of change.
+type SentAttributes = (u64, u64, i64);
+
+fn sent_attributes(stat: &Stat) -> SentAttributes {
+    (stat.version, stat.size, stat.ctime_ns)
 }
 
 impl Nodes {
@@ -55,7 +64,12 @@ impl Nodes {
     pub(crate) fn count(&self, stat: &Stat) -> u64 {
         let ino = self.ino(stat.node());
         let mut known = self.known.lock();
-        let entry = known.entry(ino).or_insert_with(|| Known { node: stat.node(), lookups: 0, pages: None });
+        let entry = known.entry(ino).or_insert_with(|| Known {
+            node: stat.node(),
+            lookups: 0,
+            pages: None,
+            sent: None,
+        });
         entry.lookups += 1;
         ino
     }
@@ -70,6 +84,20 @@ impl Nodes {
             known.remove(&ino);
         }
         gone
+    }
+
+    /// Records the attributes that the kernel is sent.
+    pub(crate) fn note_sent(&self, ino: u64, stat: &Stat) {
+        if let Some(known) = self.known.lock().get_mut(&ino) {
+            known.sent = Some(sent_attributes(stat));
+        }
+    }
+
+    /// Whether the kernel may have other attributes than these, for as long as it was let keep them.
+    pub(crate) fn has_other_attributes(&self, ino: u64, stat: &Stat) -> bool {
+        let known = self.known.lock();
+        let sent = known.get(&ino).and_then(|known| known.sent);
+        sent.is_some_and(|sent| sent != sent_attributes(stat))
     }
 
     /// Are the kernel's pages of this version? They are from here on; none is a version that nobody knows.

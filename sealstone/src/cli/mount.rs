@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use sealstone_fuse::UNKNOWN_ID;
 
 use crate::output::parse_size;
 
@@ -53,6 +54,12 @@ pub(crate) struct Mount {
     /// Memory for data on its way, both ways.
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: u64,
+    /// With --allow-other: the user number shown for accounts that this machine has no user for. No local user may have it.
+    #[arg(long, default_value_t = UNKNOWN_ID, value_name = "UID")]
+    pub(crate) unknown_uid: u32,
+    /// With --allow-other: the group number shown for files without a group, and for groups that this machine does not have.
+    #[arg(long, default_value_t = UNKNOWN_ID, value_name = "GID")]
+    pub(crate) unknown_gid: u32,
     /// The key of the session's service account: with it the mount logs in by itself when the session is over, which
     /// happens some hours after every login.
     #[arg(long, value_name = "FILE")]
@@ -163,7 +170,7 @@ pub(crate) fn helper_arguments(
             }
             (
                 "session" | "key-file" | "attr-timeout" | "timeout" | "memory" | "log-file" | "chap-file"
-                | "device-tls",
+                | "device-tls" | "unknown-uid" | "unknown-gid",
                 Some(value),
             ) => words.extend([format!("--{flag}").into(), value.into()]),
             // What mount itself acts on, or what is so anyway.

@@ -137,6 +137,8 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         others: arguments.allow_other,
+        unknown_uid: arguments.unknown_uid,
+        unknown_gid: arguments.unknown_gid,
     };
     let place = &arguments.mountpoint;
     let options = MountOptions {
@@ -146,8 +148,16 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
         no_exec: arguments.no_exec,
         allow_other: arguments.allow_other,
     };
+    let people = People::new(mounter);
+    if arguments.allow_other {
+        people.check_unknown_ids().map_err(|error| {
+            Failure::usage(error)
+                .at("mount")
+                .hint("choose a number with --unknown-uid and --unknown-gid that no user has")
+        })?;
+    }
     // Mounting talks to the kernel and waits: not on a thread that answers it.
-    let (served, people) = (nodes.clone(), People::new(mounter));
+    let served = nodes.clone();
     let mounted =
         tokio::task::spawn_blocking(move || sealstone_fuse::mount(served, root.node(), people, &options))
             .await
@@ -228,6 +238,8 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
     command.args(["--attr-timeout", &arguments.attr_timeout.to_string()]);
     command.args(["--timeout", &arguments.timeout.to_string()]);
     command.args(["--memory", &arguments.memory.to_string()]);
+    command.args(["--unknown-uid", &arguments.unknown_uid.to_string()]);
+    command.args(["--unknown-gid", &arguments.unknown_gid.to_string()]);
     let (log, mut said) = log(arguments.log_file.as_deref())?;
     if arguments.log_file.is_none() && std::env::var_os("SEALSTONE_LOG").is_none() {
         command.env("SEALSTONE_LOG", "off");

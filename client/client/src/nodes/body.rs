@@ -259,7 +259,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// May these bytes be taken over right now? Then the memory for them is in the pot.
-    fn makes_room(&self, state: &mut State<M, D>, offset: u64, length: usize) -> Result<bool, ClientError> {
+    pub(super) fn makes_room(
+        &self,
+        state: &mut State<M, D>,
+        offset: u64,
+        length: usize,
+    ) -> Result<bool, ClientError> {
         if offset.saturating_add(length as u64) > FILE_SIZE_MAX {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
@@ -310,7 +315,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    fn take_over(self: &Arc<Self>, state: &mut State<M, D>, offset: u64, data: &[u8]) {
+    pub(super) fn take_over(self: &Arc<Self>, state: &mut State<M, D>, offset: u64, data: &[u8]) {
         state.dirty.write(offset, data);
         self.took(state, offset..offset + data.len() as u64);
         let ready = match state.dirty.len() > PIECES_MAX {
@@ -397,7 +402,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Tells the server of what is on its devices. What is proven too is held here no longer.
-    async fn tell_stored(self: &Arc<Self>) -> Result<(), ClientError> {
+    pub(super) async fn tell_stored(self: &Arc<Self>) -> Result<(), ClientError> {
         let stored = self.state().stored();
         match stored {
             Some(upto) => self.unless_fenced(self.tell(upto).await),

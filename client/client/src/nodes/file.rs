@@ -104,6 +104,23 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.try_write(offset, data)
     }
 
+    /// Appends bytes at the end of the file, wherever other clients moved it; returns where they begin. Up to
+    /// [`crate::Tuning::command_bytes`] at once lie in one piece.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub async fn append(&self, data: &[u8]) -> Result<u64, ClientError> {
+        self.body.append(data).await
+    }
+
+    /// Appends bytes if the end is known by a lease and there is memory; none, and nothing was taken, if not.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub fn try_append(&self, data: &[u8]) -> Result<Option<u64>, ClientError> {
+        self.body.try_append(data)
+    }
+
     /// The same for bytes that are a part of `memory` and as many as one command has, from a multiple of that on: the memory is
     /// kept instead of being copied, and another one of its length comes back, with anything in it.
     ///

@@ -9,7 +9,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{ErrorCode, Failure};
+use sealstone_mds_protocol::{ErrorCode, Failure, LeaseKind};
 use sealstone_osd::map;
 
 use super::body::Body;
@@ -107,6 +107,8 @@ impl<M: Metadata, D: Devices> Maps<'_, M, D> {
 impl<M: Metadata, D: Devices> Body<M, D> {
     /// The first byte from `offset` on that is what is looked for; none beyond the end, and where no data follows.
     pub(super) async fn seek(self: &Arc<Self>, offset: u64, what: Seek) -> Result<Option<u64>, ClientError> {
+        // Others may have written data or moved the end.
+        self.lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
             let openings = self.state().openings;
             match self.seek_as_it_is(offset, what).await {

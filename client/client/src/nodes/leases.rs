@@ -667,7 +667,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.moved.notify_waiters();
     }
 
-    fn goes_without(&self) -> bool {
+    pub(super) fn goes_without(&self) -> bool {
         self.state().without_until.is_some_and(|until| Instant::now() < until)
     }
 

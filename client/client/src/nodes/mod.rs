@@ -7,6 +7,7 @@
 //! Truth: docs/adr/0036-files-in-place.md; docs/standards/mds.md §5.8.
 
 mod ahead;
+mod append;
 mod body;
 mod change;
 mod closing;
@@ -244,6 +245,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub fn attributes_for(&self, inode: InodeId) -> Duration {
         let leased = self.shared.body(inode).and_then(|body| body.attributes_for());
         leased.unwrap_or(self.shared.options.attributes_for)
+    }
+
+    /// Whether a lease keeps what is known of an open file valid; without one it is as old as the last request.
+    #[must_use]
+    pub fn is_leased(&self, node: Node) -> bool {
+        self.shared.body(node.inode).is_some_and(|body| !body.is_unleased())
     }
 
     /// Whoever keeps more of a file than this, and is to forget it before a lease is given back.
@@ -709,6 +716,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if let (Some(body), true) = (&body, lock.kind != LockKind::Unlock) {
             body.needs_locks()?;
         }
+        if let Some(body) = &body {
+            body.store_before_unlock().await;
+        }
         let mut held = false;
         loop {
             let outcome = {
@@ -731,6 +741,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
                 (Err(error), Some(body)) if shared::is_fenced(&error) => {
                     body.discard();
                     return Err(error);
+                }
+                (Ok(None), Some(body)) if lock.kind != LockKind::Unlock => {
+                    body.refresh_after_lock().await;
+                    return Ok(None);
                 }
                 (outcome, _) => return outcome,
             }

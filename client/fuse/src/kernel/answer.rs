@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Bytes before the fields of an answer.
 pub(crate) const HEADER_BYTES: usize = 16;
+/// An open answer: reads and writes of this open file bypass the page cache, each write as one request.
+pub(crate) const DIRECT_IO: u32 = 1 << 0;
 /// An open answer: the kernel may keep the pages that it has.
 pub(crate) const KEEP_CACHE: u32 = 1 << 1;
 /// The same of a directory: the kernel may keep what it is told of its entries.
@@ -132,14 +134,14 @@ impl Answer {
     pub(crate) fn init(
         minor: u32,
         readahead_max: u32,
-        flags: u32,
+        (flags, flags_high): (u32, u32),
         background_max: u16,
         write_max: u32,
     ) -> Self {
         let pages = (write_max / 4096).clamp(1, 256) as u16;
         let head = Self::default().u32(7).u32(minor).u32(readahead_max).u32(flags);
         let head = head.u16(background_max).u16(background_max / 4 * 3).u32(write_max).u32(1);
-        let head = head.u16(pages).u16(0).u32(0);
+        let head = head.u16(pages).u16(0).u32(flags_high);
         (0..7).fold(head, |answer, _| answer.u32(0))
     }
 }
@@ -206,7 +208,7 @@ mod tests {
             144
         );
         assert_eq!(Answer::file_system((1, 1), (1, 1), 4096).0.len(), 80);
-        assert_eq!(Answer::init(36, 1, 1, 1, 1 << 20).0.len(), 64);
+        assert_eq!(Answer::init(36, 1, (1, 1), 1, 1 << 20).0.len(), 64);
         assert_eq!(Answer::lock(0, 0, 0, 0).0.len(), 24);
         assert_eq!(Answer::count(1).0.len(), 8);
         assert_eq!(Answer::offset(1).0.len(), 8);

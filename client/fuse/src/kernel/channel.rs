@@ -53,7 +53,8 @@ const FEATURES: u32 = ASYNC_READ
     | MAX_PAGES
     | CACHE_LINKS
     | TELL_UMASK
-    | WRITES_TAKE_SET_IDS;
+    | WRITES_TAKE_SET_IDS
+    | MORE_FLAGS;
 const ASYNC_READ: u32 = 1 << 0;
 const RANGE_LOCKS: u32 = 1 << 1;
 const WHOLE_LOCKS: u32 = 1 << 10;
@@ -71,6 +72,11 @@ const TELL_UMASK: u32 = 1 << 6;
 /// What a file runs as is taken away here when somebody writes to it who may not keep it; the kernel says so, and does not ask whether
 /// there is anything of the kind before each write.
 const WRITES_TAKE_SET_IDS: u32 = 1 << 28;
+/// There are flags from bit 32 on.
+const MORE_FLAGS: u32 = 1 << 30;
+/// Of those from bit 32 on: files that bypass the page cache can be mapped shared (Linux 6.6).
+const FEATURES_HIGH: u32 = DIRECT_MAPPINGS;
+const DIRECT_MAPPINGS: u32 = 1 << 4;
 /// The kernel checks access control lists, together with owners and permission bits.
 const LISTS: u32 = 1 << 20;
 
@@ -97,6 +103,8 @@ pub(crate) struct Writing {
     pub(crate) offset: u64,
     /// It takes away what the file runs as.
     pub(crate) kills: bool,
+    /// The bytes go to the end of the file, and the kernel's offset is ignored.
+    pub(crate) appends: bool,
 }
 
 /// The device.
@@ -127,7 +135,7 @@ impl Channel {
         let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
         let length = channel.read(&mut buffer)?.ok_or(Errno::NOTCONN)?;
         let (header, operation) = parse(&buffer[..length]).map_err(|_| Errno::PROTO)?;
-        let Operation::Init { major, minor, readahead_max, flags } = operation else {
+        let Operation::Init { major, minor, readahead_max, flags, flags_high } = operation else {
             return Err(Errno::PROTO.into());
         };
         if major != MAJOR || minor < MINOR_MIN {
@@ -148,6 +156,7 @@ impl Channel {
         }
         let readahead = readahead_max.min(REQUEST_MAX);
         let features = flags & if checks { FEATURES | LISTS } else { FEATURES };
+        let features = (features, if features & MORE_FLAGS == 0 { 0 } else { flags_high & FEATURES_HIGH });
         let answer = Answer::init(MINOR.min(minor), readahead, features, BACKGROUND_MAX, REQUEST_MAX);
         channel.write(header.unique, 0, &[answer.as_bytes()])?;
         Ok(Arc::new(channel))
@@ -227,8 +236,10 @@ impl Channel {
         let mut start = request_start(&memory);
         while let Some(length) = self.read(&mut memory[start..])? {
             match parse(&memory[start..start + length]) {
-                Ok((header, Operation::Write { handle, offset, data, kills })) if data.len() == WRITE_MAX => {
-                    let to = Writing { node: header.node, handle, offset, kills };
+                Ok((header, Operation::Write { handle, offset, data, kills, appends }))
+                    if data.len() == WRITE_MAX =>
+                {
+                    let to = Writing { node: header.node, handle, offset, kills, appends };
                     let part = start + WRITE_HEAD..start + length;
                     let reply = self.expect(header, false);
                     memory = handler.write_whole(to, memory, part, reply);

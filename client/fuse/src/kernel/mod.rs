@@ -5,8 +5,8 @@ mod channel;
 mod place;
 mod wire;
 
-pub(crate) use answer::{Answer, Attributes, CACHE_DIRECTORY, Entries, KEEP_CACHE};
+pub(crate) use answer::{Answer, Attributes, CACHE_DIRECTORY, DIRECT_IO, Entries, KEEP_CACHE};
 pub(crate) use channel::{Channel, Handler, Reply, Writing};
 pub use place::{MountError, check_place, helper};
 pub(crate) use place::{mount, read_ahead};
-pub(crate) use wire::{Changes, Header, LockWish, Operation, Unreadable, When, forgets, parse};
+pub(crate) use wire::{Changes, Header, LockWish, O_APPEND, Operation, Unreadable, When, forgets, parse};

@@ -30,6 +30,10 @@ pub(crate) enum When {
 /// Flags by which a request takes away what a file runs as.
 const OPEN_KILLS: u32 = 1;
 const WRITE_KILLS: u32 = 1 << 2;
+/// A write of pages that a program changed through a mapping, or that the kernel wrote back late.
+const WRITE_CACHE: u32 = 1 << 0;
+/// `O_APPEND` among the flags of an open file.
+pub(crate) const O_APPEND: u32 = rustix::fs::OFlags::APPEND.bits();
 
 /// What SETATTR changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub(crate) struct Changes {
 /// A byte-range or whole-file lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockWish {
+    /// The open file through which it is requested.
+    pub(crate) handle: u64,
     pub(crate) owner: u64,
     pub(crate) start: u64,
     /// The last byte, not the one after it.
@@ -122,6 +128,8 @@ pub(crate) enum Operation<'a> {
         data: &'a [u8],
         /// It takes away what the file runs as.
         kills: bool,
+        /// The file is open with `O_APPEND`: the bytes go to its end, whatever `offset` says.
+        appends: bool,
     },
     StatFs,
     Release {
@@ -156,6 +164,8 @@ pub(crate) enum Operation<'a> {
         minor: u32,
         readahead_max: u32,
         flags: u32,
+        /// Flags from bit 32 on; 0 of a kernel that has none.
+        flags_high: u32,
     },
     OpenDirectory,
     ReadDirectory {
@@ -303,9 +313,13 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         }
         16 => {
             let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
-            let kills = fields.u32()? & WRITE_KILLS != 0;
-            fields.skip(16)?;
-            Operation::Write { handle, offset, data: fields.bytes(size as usize)?, kills }
+            let write_flags = fields.u32()?;
+            fields.skip(8)?;
+            let open_flags = fields.u32()?;
+            fields.skip(4)?;
+            let kills = write_flags & WRITE_KILLS != 0;
+            let appends = open_flags & O_APPEND != 0 && write_flags & WRITE_CACHE == 0;
+            Operation::Write { handle, offset, data: fields.bytes(size as usize)?, kills, appends }
         }
         17 => Operation::StatFs,
         18 => {
@@ -336,6 +350,7 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
             minor: fields.u32()?,
             readahead_max: fields.u32()?,
             flags: fields.u32()?,
+            flags_high: fields.u32().unwrap_or(0),
         },
         27 => Operation::OpenDirectory,
         28 | 44 => {
@@ -404,10 +419,10 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
 }
 
 fn wish(fields: &mut Fields<'_>) -> Option<LockWish> {
-    fields.skip(8)?;
+    let handle = fields.u64()?;
     let (owner, start, end) = (fields.u64()?, fields.u64()?, fields.u64()?);
     let (kind, pid, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
-    Some(LockWish { owner, start, end, kind, pid, whole: flags & 1 != 0 })
+    Some(LockWish { handle, owner, start, end, kind, pid, whole: flags & 1 != 0 })
 }
 
 /// The pairs of a BATCH_FORGET: node and count.
@@ -452,7 +467,7 @@ mod tests {
         body.extend([0; 16]);
         body.extend(b"bytes");
         let bytes = request(16, &body);
-        let write = Operation::Write { handle: 3, offset: 4096, data: b"bytes", kills: true };
+        let write = Operation::Write { handle: 3, offset: 4096, data: b"bytes", kills: true, appends: false };
         assert_eq!(parse(&bytes).unwrap().1, write);
         // One byte less than it says.
         body.pop();
@@ -463,6 +478,31 @@ mod tests {
             parse(&bytes).unwrap().1,
             Operation::Symlink { name: OsStr::new("link"), target: b"to/here" }
         );
+    }
+
+    #[test]
+    fn append_flag_is_read_except_for_written_back_pages() {
+        for (write_flags, open_flags, expected) in
+            [(0, O_APPEND | 1, true), (WRITE_CACHE, O_APPEND | 1, false), (0, 1, false)]
+        {
+            let mut body = [3u64.to_ne_bytes(), 4096u64.to_ne_bytes()].concat();
+            body.extend([1u32.to_ne_bytes(), write_flags.to_ne_bytes()].concat());
+            body.extend(9u64.to_ne_bytes());
+            body.extend([open_flags.to_ne_bytes(), [0; 4]].concat());
+            body.push(b'x');
+            let bytes = request(16, &body);
+            let Operation::Write { appends, .. } = parse(&bytes).unwrap().1 else { panic!("a write") };
+            assert_eq!(appends, expected, "{write_flags:x} {open_flags:o}");
+        }
+    }
+
+    #[test]
+    fn lock_request_names_its_open_file() {
+        let mut body: Vec<u8> = [11u64, 12, 5, 9].iter().flat_map(|number| number.to_ne_bytes()).collect();
+        body.extend([1u32, 77, 0, 0].iter().flat_map(|number| number.to_ne_bytes()));
+        let bytes = request(32, &body);
+        let wish = LockWish { handle: 11, owner: 12, start: 5, end: 9, kind: 1, pid: 77, whole: false };
+        assert_eq!(parse(&bytes).unwrap().1, Operation::SetLock { wish, wait: false });
     }
 
     proptest! {
