@@ -19,7 +19,7 @@ use crate::attributes::{attributes, kind_number};
 use crate::directory::{DOTS, Directory, Shown};
 use crate::errno::errno;
 use crate::kernel::{Answer, Attributes, DIRECT_IO, Entries, Header, KEEP_CACHE, O_APPEND, Reply};
-use crate::link_rights::{Caller, may_link};
+use crate::link_rights::{LinkCaller, may_link};
 use crate::lock_owners::LockOwners;
 use crate::pages::Pages;
 use crate::people::People;
@@ -320,7 +320,7 @@ impl Inner {
         }
         let list = XattrName::new(ACL_ACCESS).map_err(|_| Errno::INVAL)?;
         let acl = self.list(node, list).await?;
-        let caller = Caller::new(header.uid, header.gid, header.pid);
+        let caller = LinkCaller::new(header.uid, header.gid, header.pid);
         match may_link(&stat, acl.as_ref(), &caller, &self.people) {
             true => Ok(()),
             false => Err(Errno::PERM),

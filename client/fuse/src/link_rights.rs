@@ -18,12 +18,12 @@ const READ_WRITE: u8 = 6;
 
 /// A local user that calls, with all its groups.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct LinkCaller {
     uid: u32,
     gids: BTreeSet<u32>,
 }
 
-impl Caller {
+impl LinkCaller {
     /// The user of a request, with the supplementary groups of its thread as far as they can be read.
     pub(crate) fn new(uid: u32, gid: u32, pid: u32) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -38,13 +38,13 @@ impl Caller {
 }
 
 /// Whether a caller that does not own a file may link it.
-pub(crate) fn may_link(stat: &Stat, acl: Option<&Acl>, caller: &Caller, people: &People) -> bool {
+pub(crate) fn may_link(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, people: &People) -> bool {
     let runs_as_other = stat.mode & SET_USER_ID != 0 || stat.mode & RUNS_AS_GROUP == RUNS_AS_GROUP;
     stat.kind == FileKind::File && !runs_as_other && may_change(stat, acl, caller, people)
 }
 
 /// Whether mode and list give a caller that is not the owner the rights to read and write.
-fn may_change(stat: &Stat, acl: Option<&Acl>, caller: &Caller, people: &People) -> bool {
+fn may_change(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, people: &People) -> bool {
     let class = |shift: u16| (stat.mode >> shift & 7) as u8;
     let has = |rights: u8| rights & READ_WRITE == READ_WRITE;
     let of_group = stat.group.as_ref().is_some_and(|group| caller.is_in(people.gid(Some(group)), people));
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn caller_without_read_and_write_may_not_link() {
         let people = people();
-        let caller = Caller { uid: 72_001, gids: BTreeSet::from([72_100, UNKNOWN_ID]) };
+        let caller = LinkCaller { uid: 72_001, gids: BTreeSet::from([72_100, UNKNOWN_ID]) };
         for (mode, group, expected) in [
             (0o666, "gid-1", true),
             (0o664, "gid-1", false),
@@ -116,7 +116,7 @@ mod tests {
             (0o606, "gid-72100", false),
             (0o4666, "gid-1", false),
             (0o2676, "gid-1", false),
-            // A group without a number here is shown under the unknown one, in which nobody is.
+            // A group without a number here is shown under the unknown one, which has no members.
             (0o660, "no-such-group-here", false),
         ] {
             assert_eq!(may_link(&file(mode, group), None, &caller, &people), expected, "{mode:o} {group}");

@@ -2,7 +2,7 @@
 //!
 //! Does: record through which open files each lock owner took locks, and return the owners whose locks end with an open file.
 //! Does not: send requests. The kernel sends FLUSH with the owner of POSIX locks at each close of a descriptor. For open file
-//! description (OFD) locks it sends nothing: only RELEASE, without an owner, tells that they are over.
+//! description (OFD) locks it sends nothing: their end shows in RELEASE alone, which names no owner.
 //! Contract: every owner that took a lock through an open file is returned once, by its flush or by the release of that file.
 //! Truth: fcntl(2) of Linux (open file description locks); fs/fuse/file.c of Linux.
 
@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use parking_lot::Mutex;
 
 /// One entry: kernel's number of the node, number of the open file, lock owner.
-type Entry = (u64, u64, u64);
+type OwnerEntry = (u64, u64, u64);
 
 /// Lock owners of all open files of a mount. Its size is bounded by the locks that the metadata server grants.
 #[derive(Debug, Default)]
-pub(crate) struct LockOwners(Mutex<BTreeSet<Entry>>);
+pub(crate) struct LockOwners(Mutex<BTreeSet<OwnerEntry>>);
 
 impl LockOwners {
     /// Records that an owner took a lock through an open file.
@@ -29,7 +29,7 @@ impl LockOwners {
         if entries.is_empty() {
             return;
         }
-        let gone: Vec<Entry> = of_node(&entries, ino).filter(|entry| entry.2 == owner).collect();
+        let gone: Vec<OwnerEntry> = of_node(&entries, ino).filter(|entry| entry.2 == owner).collect();
         for entry in &gone {
             entries.remove(entry);
         }
@@ -41,7 +41,7 @@ impl LockOwners {
         if entries.is_empty() {
             return Vec::new();
         }
-        let through: Vec<Entry> = of_node(&entries, ino).filter(|entry| entry.1 == handle).collect();
+        let through: Vec<OwnerEntry> = of_node(&entries, ino).filter(|entry| entry.1 == handle).collect();
         for entry in &through {
             entries.remove(entry);
         }
@@ -51,7 +51,7 @@ impl LockOwners {
     }
 }
 
-fn of_node(entries: &BTreeSet<Entry>, ino: u64) -> impl Iterator<Item = Entry> + '_ {
+fn of_node(entries: &BTreeSet<OwnerEntry>, ino: u64) -> impl Iterator<Item = OwnerEntry> + '_ {
     entries.range((ino, 0, 0)..=(ino, u64::MAX, u64::MAX)).copied()
 }
 

@@ -89,7 +89,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.state().pot.merge(permit);
     }
 
-    /// Whether reads and writes go on without a lease, since none is given.
+    /// Whether reads and writes proceed without a lease, since none is given.
     pub(super) fn is_unleased(&self) -> bool {
         let seen_under = self.state().seen_under;
         let standing = self.shared.standing(self.node.inode, LeaseKind::Read, seen_under);
