@@ -164,7 +164,8 @@ mod tests {
         let (limit, written) = (LineLimit::default(), Written::default());
         let out = written.clone();
         let lines = tracing_subscriber::fmt::layer()
-            .with_writer(move || LineWriter { out: out.clone(), json: false });
+            .with_writer(move || LineWriter { out: out.clone(), json: false })
+            .with_ansi(false);
         let subscriber = tracing_subscriber::registry().with(limit.clone()).with(lines);
         tracing::subscriber::with_default(subscriber, || {
             for n in 0..10_000 {

@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     fn line(user: &str, n: u64) -> Vec<u8> {
-        format!("{{\"time_ms\":{n:08},\"user\":\"{user}\",\"action\":\"Remove\",\"verdict\":\"Denied\"}}\n")
+        format!("{{\"time_ms\":{n},\"user\":\"{user}\",\"action\":\"Remove\",\"verdict\":\"Denied\"}}\n")
             .into_bytes()
     }
 

@@ -18,10 +18,10 @@ use crate::keys;
 use crate::records::Inode;
 use crate::store::{MetaError, Pair, Transaction};
 
-/// Files and directories removed by one request at most.
-pub(crate) const REMOVE_BATCH: u64 = 256;
+/// Files and directories removed by one request at most: few enough for others to write in between.
+pub(crate) const REMOVE_BATCH: u64 = 64;
 /// Entries of a directory that are read at once.
-const REMOVE_PAGE: usize = 128;
+const REMOVE_PAGE: usize = 64;
 /// Directories whose last removed name is remembered for the next request.
 const CURSORS_MAX: usize = 256;
 
