@@ -321,18 +321,19 @@ fn login_flood_does_not_keep_user_out() {
     let start = LoginStart { suite: SUITE_STANDARD, user, capabilities: 0, ke1: [0xFF; KE1_BYTES] };
     let frame = encode_message(MessageType::LoginStart, 0, &start).expect("a frame");
     let mut limited = 0;
-    for n in 0..160u32 {
-        let source = format!("127.{}.{}.9", 1 + n % 8, n / 80);
+    for n in 0..100u32 {
+        let source = format!("127.{}.0.9", 1 + n % 4);
         let mut peer = tls::over(connect_from(&source, &address).expect("the port is open"));
         if peer.write_all(&frame).and_then(|()| peer.flush()).is_err() {
             continue;
         }
-        let mut answer = Vec::new();
-        let _ = peer.read_to_end(&mut answer);
+        let mut answer = vec![0; 4096];
+        let got = peer.read(&mut answer).unwrap_or(0);
+        answer.truncate(got);
         let error = answer.get(HEADER_LENGTH..).map(decode_message::<LoginError>);
         limited += u32::from(matches!(error, Some(Ok(error)) if error.code == LoginErrorCode::Busy));
     }
-    assert!(limited >= 40, "{limited} attempts were limited");
+    assert!(limited >= 20, "{limited} attempts were limited");
     let (cluster, session) = (served.system.cluster(), served.system.path("alice.toml"));
     let login = ["login", "alice", "--cluster", text(&cluster), "--password-file", text(&password)];
     let mut command = served.system.command(&login);

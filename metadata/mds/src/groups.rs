@@ -16,8 +16,10 @@ use crate::store::{MetaError, Snapshot, Transaction};
 pub(crate) const GROUPS_MAX: u64 = 65_536;
 /// Groups of one account at most: they are looked through with every check of a file.
 pub(crate) const GROUPS_PER_USER_MAX: usize = 64;
-/// Members of one group at most: they go in one transaction with it.
+/// Members of one group at most; requests that meet may add a few more.
 pub(crate) const MEMBERS_MAX: usize = 4_096;
+/// Memberships removed in one transaction.
+const UNLINK_BATCH: usize = 64;
 
 fn need<S: Snapshot + ?Sized>(view: &S, group: &GroupName) -> Result<GroupRecord> {
     load(view, &keys::group(group))?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, group.as_str()))
@@ -43,14 +45,32 @@ pub(crate) fn create(tx: &mut dyn Transaction, group: &GroupName, now_ms: u64) -
     Ok(count(tx, counter::GROUPS, 1)?)
 }
 
-/// Removes a group and its memberships.
-pub(crate) fn remove(tx: &mut dyn Transaction, group: &GroupName) -> Result<()> {
+/// Removes up to [`UNLINK_BATCH`] memberships of a group, and the group with the last ones; whether it is gone.
+pub(crate) fn remove_some(tx: &mut dyn Transaction, group: &GroupName) -> Result<bool> {
     need(tx, group)?;
-    for user in members(tx, group, None, MEMBERS_MAX)? {
-        unlink(tx, group, &user)?;
+    let page = members(tx, group, None, UNLINK_BATCH + 1)?;
+    for user in page.iter().take(UNLINK_BATCH) {
+        unlink(tx, group, user)?;
+    }
+    if page.len() > UNLINK_BATCH {
+        return Ok(false);
     }
     tx.delete(&keys::group(group))?;
-    Ok(count(tx, counter::GROUPS, -1)?)
+    count(tx, counter::GROUPS, -1)?;
+    Ok(true)
+}
+
+/// Refuses another member for a group that has as many as it may. O(members): call it outside of transactions.
+pub(crate) fn check_members<S: Snapshot + ?Sized>(
+    view: &S,
+    group: &GroupName,
+    user: &UserName,
+) -> Result<()> {
+    let is_member = view.get(&keys::group_of(user, group))?.is_some();
+    if !is_member && members(view, group, None, MEMBERS_MAX)?.len() >= MEMBERS_MAX {
+        return Err(MdsError::refused(ErrorCode::Limit, "members of one group"));
+    }
+    Ok(())
 }
 
 /// Makes an account a member; content if it is one.
@@ -68,9 +88,6 @@ pub(crate) fn add_member(tx: &mut dyn Transaction, group: &GroupName, user: &Use
     }
     if of(tx, user)?.len() >= GROUPS_PER_USER_MAX {
         return Err(MdsError::refused(ErrorCode::Limit, "groups of one account"));
-    }
-    if members(tx, group, None, MEMBERS_MAX)?.len() >= MEMBERS_MAX {
-        return Err(MdsError::refused(ErrorCode::Limit, "members of one group"));
     }
     save(tx, &keys::group_of(user, group), &())?;
     Ok(save(tx, &keys::member_of(group, user), &())?)

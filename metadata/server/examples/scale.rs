@@ -200,7 +200,7 @@ fn main() {
             pin: None,
             capacity: 0,
             speed: 0,
-            master_key: Secret::new(vec![3; 64]).expect("a key"),
+            master_key: Secret::new(vec![3; 32]).expect("a key"),
         };
         bench.ask(Request::DeviceAdd { device });
         1

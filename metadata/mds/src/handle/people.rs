@@ -115,8 +115,16 @@ impl Mds {
                 Ok(ended)
             }
             Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
-            Request::GroupRemove { name } => self.regroup(|tx| groups::remove(tx, &name)),
+            Request::GroupRemove { name } => {
+                // In steps, so that others write in between; repeated after a crash, it continues.
+                while !self.update(|tx| groups::remove_some(tx, &name))? {
+                    self.regrouped();
+                }
+                self.regrouped();
+                Ok(Response::Done {})
+            }
             Request::GroupAddMember { group, user } => {
+                groups::check_members(&*self.store.snapshot()?, &group, &user)?;
                 self.regroup(|tx| groups::add_member(tx, &group, &user))
             }
             Request::GroupRemoveMember { group, user } => {
