@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::daemon::access::{self, FILE_BYTES_MAX};
 use crate::failure::{Failure, Outcome};
 use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// Most entries of a file.
 const TARGETS_MAX: usize = 1024;
@@ -61,8 +62,7 @@ fn find(entries: Vec<Entry>, target: &str) -> Option<Proof> {
 
 fn read(path: &Path) -> Outcome<Vec<Entry>> {
     let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
-    parse(&text)
-        .map_err(|failure| failure.at(path.display()).hint("docs/reference/files.md shows a CHAP file"))
+    parse(&text).map_err(|failure| failure.at(path.shown()).hint("docs/reference/files.md shows a CHAP file"))
 }
 
 fn parse(text: &str) -> Outcome<Vec<Entry>> {

@@ -1,5 +1,6 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
+pub(crate) mod alternatives;
 pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;
@@ -8,19 +9,23 @@ pub(crate) mod keys;
 pub(crate) mod mount;
 pub(crate) mod rebalance;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use sealstone_channel::Pin;
-use serde::Deserialize;
 
 mod names;
 mod people;
 pub(crate) mod quota;
 pub(crate) mod store;
+mod stored;
+mod transfer;
 
 pub(crate) use names::{Ln, Mkdir, Mv};
 pub(crate) use people::{Code, Enrol, Group, Login, Password, Server, User};
+pub(crate) use stored::StoredPath;
+pub(crate) use transfer::{Cat, Get, MethodName, Put};
 
 use crate::config::{MdsOptions, OsdOptions};
 use crate::daemon::mds::JOIN_S_MAX;
@@ -51,6 +56,21 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// Parses a command line and its environment; a flag wins over a variable that it excludes.
+    pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = words.into_iter().collect();
+        let mut command = Self::command();
+        let mut matches = command.try_get_matches_from_mut(&words)?;
+        let (path, overridden) = alternatives::overridden(&command, &matches)?;
+        if !overridden.is_empty() {
+            command = alternatives::without_variables(Self::command(), &path, &overridden);
+            matches = command.try_get_matches_from_mut(&words)?;
+        }
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    }
+}
+
 /// Options that every command takes.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Global {
@@ -60,6 +80,10 @@ pub(crate) struct Global {
     /// No progress bars, no remarks.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
+    /// Stored paths and link targets are escaped as they are displayed: `\xNN` is a byte, `\\` a backslash. Without this
+    /// every byte stands for itself.
+    #[arg(long, global = true)]
+    pub(crate) escaped: bool,
     /// The session file [default: $XDG_STATE_HOME/sealstone/session.toml].
     #[arg(long, global = true, env = "SEALSTONE_SESSION", value_name = "FILE")]
     pub(crate) session: Option<PathBuf>,
@@ -215,6 +239,7 @@ Example:
 Examples:
   sealstone up                               data in ./sealstone-data, three devices of 10 GiB (sparse)
   sealstone up --data /srv/sealstone --osds 5 --capacity 100G
+  sealstone up --listen localhost:4270 --osd-port 5000
   sealstone up --json | head -1              one line when ready, for scripts")]
 pub(crate) struct Up {
     /// Folder of the system; made on first use.
@@ -224,8 +249,11 @@ pub(crate) struct Up {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) osds: Option<u16>,
     /// Address of the metadata server; devices listen on the ports above it. Port 0 takes free ports.
-    #[arg(long, default_value = "127.0.0.1:3270", value_name = "IP:PORT")]
+    #[arg(long, default_value = "127.0.0.1:3270", value_name = "HOST:PORT")]
     pub(crate) listen: String,
+    /// Port of the first device on first use, the others follow; 0 takes free ports [default: the one above --listen].
+    #[arg(long, value_name = "PORT")]
+    pub(crate) osd_port: Option<u16>,
     /// Capacity of each device on first use; the files are sparse.
     #[arg(long, default_value = "10G", value_parser = parse_size, value_name = "SIZE")]
     pub(crate) capacity: u64,
@@ -584,80 +612,6 @@ which a device takes on loopback, or with --tls optional.")]
     },
 }
 
-/// How data travels to and from the devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum MethodName {
-    /// No protection; devices refuse it unless started with --insecure-nosec.
-    Nosec,
-    /// The capability is proven once per connection.
-    Capkey,
-    /// Command and response are authenticated.
-    Cmdrsp,
-    /// Data too.
-    Alldata,
-}
-
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Transfer {
-    /// Security method on the wire.
-    #[arg(long, env = "SEALSTONE_METHOD", default_value = "alldata")]
-    pub(crate) method: MethodName,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Examples:
-  sealstone put report.pdf /docs/report.pdf
-  sealstone put -r src /src
-  tar c photos | sealstone put - /backup/photos.tar")]
-pub(crate) struct Put {
-    /// Files or folders of this machine; `-` is standard input. The last argument is the place to store them.
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "PATH"])]
-    pub(crate) paths: Vec<String>,
-    /// Folders with all below them.
-    #[arg(long, short)]
-    pub(crate) recursive: bool,
-    /// Do not replace what exists.
-    #[arg(long)]
-    pub(crate) no_replace: bool,
-    #[command(flatten)]
-    pub(crate) transfer: Transfer,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Examples:
-  sealstone get /docs/report.pdf
-  sealstone get -r /src copy-of-src
-  sealstone get /backup/photos.tar - | tar x")]
-pub(crate) struct Get {
-    /// Stored files, then (optionally) the place on this machine; `-` is standard output.
-    #[arg(required = true, num_args = 1.., value_names = ["PATH", "DESTINATION"])]
-    pub(crate) paths: Vec<String>,
-    /// Directories with all below them.
-    #[arg(long, short)]
-    pub(crate) recursive: bool,
-    /// Do not replace what exists.
-    #[arg(long)]
-    pub(crate) no_replace: bool,
-    #[command(flatten)]
-    pub(crate) transfer: Transfer,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Examples:
-  sealstone cat /docs/notes.txt
-  sealstone cat /logs/monday /logs/tuesday | grep error")]
-pub(crate) struct Cat {
-    /// Stored files.
-    #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
-    #[command(flatten)]
-    pub(crate) transfer: Transfer,
-}
-
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -667,7 +621,7 @@ Examples:
 pub(crate) struct Ls {
     /// Directory or file.
     #[arg(default_value = "/")]
-    pub(crate) path: String,
+    pub(crate) path: OsString,
     /// Mode, owner, size and time.
     #[arg(long, short)]
     pub(crate) long: bool,
@@ -680,7 +634,7 @@ pub(crate) struct Ls {
 pub(crate) struct Paths {
     /// Stored files or directories.
     #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -691,7 +645,7 @@ Examples:
 pub(crate) struct Rm {
     /// Stored files or directories.
     #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
     /// Directories with all below them.
     #[arg(long, short)]
     pub(crate) recursive: bool,
@@ -706,7 +660,7 @@ pub(crate) struct Chmod {
     pub(crate) mode: String,
     /// Stored files or directories.
     #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -719,7 +673,7 @@ pub(crate) struct Chown {
     pub(crate) owner: String,
     /// Stored files or directories.
     #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -733,7 +687,7 @@ pub(crate) struct Chgrp {
     pub(crate) group: String,
     /// Stored files or directories.
     #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -769,7 +723,6 @@ pub(crate) struct Demo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// clap's own check of names, conflicts and defaults.
     #[test]

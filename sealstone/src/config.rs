@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::cli::MethodName;
 use crate::failure::{Failure, Outcome};
+use crate::text::ShownPath as _;
 
 /// A configuration file is small; more than this is a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -391,10 +392,10 @@ pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>)
             .at(match error.span() {
                 Some(span) => format!(
                     "{}:{}",
-                    path.display(),
+                    path.shown(),
                     1 + text[..span.start.min(text.len())].matches('\n').count()
                 ),
-                None => path.display().to_string(),
+                None => path.shown().to_string(),
             })
             .hint("`sealstone config example` prints every key")
     })
@@ -402,7 +403,7 @@ pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>)
 
 /// A small text file, or why it cannot be had.
 pub(crate) fn read_bounded(path: &Path) -> Outcome<String> {
-    let at = |failure: Failure| failure.at(path.display());
+    let at = |failure: Failure| failure.at(path.shown());
     let length = fs::metadata(path).map_err(|error| at(error.into()))?.len();
     if length > FILE_BYTES_MAX {
         return Err(at(Failure::usage(format!("{length} bytes; at most {FILE_BYTES_MAX}"))));

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use sealstone_mds_protocol::printable;
+
 /// What a script can tell apart by the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -14,6 +16,8 @@ pub(crate) enum Kind {
     Denied,
     /// The thing named does not exist: exit code 4.
     NotFound,
+    /// A signal of this number ended the command in order: exit code 128 and the number.
+    Signal(u8),
 }
 
 impl Kind {
@@ -24,6 +28,7 @@ impl Kind {
             Self::Usage => "usage",
             Self::Denied => "denied",
             Self::NotFound => "not_found",
+            Self::Signal(_) => "signal",
         }
     }
 
@@ -41,12 +46,13 @@ impl From<Kind> for ExitCode {
             Kind::Usage => 2,
             Kind::Denied => 3,
             Kind::NotFound => 4,
+            Kind::Signal(number) => 128u8.saturating_add(number),
         })
     }
 }
 
 /// A failure as the user sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Chooses the exit code.
     pub(crate) kind: Kind,
@@ -54,6 +60,8 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do about it, if we know.
     pub(crate) next_step: Option<String>,
+    /// Whether everything else of the same command would fail too.
+    pub(crate) fatal: bool,
 }
 
 /// The outcome of every command.
@@ -61,7 +69,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
-        Self { kind, message: message.to_string(), next_step: None }
+        Self { kind, message: message.to_string(), next_step: None, fatal: false }
     }
 
     pub(crate) fn operation(message: impl fmt::Display) -> Self {
@@ -70,6 +78,12 @@ impl Failure {
 
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self::new(Kind::Usage, message)
+    }
+
+    /// Says that everything else of the same command would fail too.
+    #[must_use]
+    pub(crate) fn fatal(self) -> Self {
+        Self { fatal: true, ..self }
     }
 
     /// Adds what to do next.
@@ -89,10 +103,11 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line, whatever a cause brings along.
+        // One line that shows itself, whatever a server or a cause sent.
         let message = self.message.replace(['\n', '\r'], " ");
+        let message = printable(&message);
         match &self.next_step {
-            Some(next_step) => write!(f, "{message} ({next_step})"),
+            Some(next_step) => write!(f, "{message} ({})", printable(next_step)),
             None => f.write_str(&message),
         }
     }

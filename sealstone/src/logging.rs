@@ -8,6 +8,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::log_limit::{LineLimit, LineWriter};
+use crate::text::LogWriter;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,14 +44,15 @@ pub(crate) fn start(format: LogFormat, default_filter: &str) {
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(move || LineWriter { out: LossyStderr, json })
-        .with_target(true);
+    let colours = !json && io::stderr().is_terminal();
+    // What is not printable is escaped first, so that the bound holds for what is written.
+    let writer = move || LogWriter { out: LineWriter { out: LossyStderr, json }, json, colours };
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(true);
     let limited = tracing_subscriber::registry().with(filter).with(LineLimit::default());
     // A second start (several daemons in one process) keeps the first one's settings.
     let _ = if json {
         limited.with(lines.json().flatten_event(true)).try_init()
     } else {
-        limited.with(lines.with_ansi(io::stderr().is_terminal())).try_init()
+        limited.with(lines.with_ansi(colours)).try_init()
     };
 }

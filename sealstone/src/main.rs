@@ -14,10 +14,12 @@ mod logging;
 mod metrics;
 mod output;
 mod secret_file;
+mod text;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::command::{block_on, cap, files, groups, revoke, session, transfer, users};
@@ -26,8 +28,8 @@ use crate::output::Output;
 
 fn main() -> ExitCode {
     let parsed = match cli::mount::helper_arguments(std::env::args_os()) {
-        Ok(None) => Cli::try_parse(),
-        Ok(Some(words)) => Cli::try_parse_from(words),
+        Ok(None) => Cli::parse_words(std::env::args_os()),
+        Ok(Some(words)) => Cli::parse_words(words),
         Err(said) => {
             let failure = Failure::usage(said).hint("sealstone mount --help");
             Output::new(false, false).failure(&failure);
@@ -44,6 +46,11 @@ fn main() -> ExitCode {
             Output::new(true, true).failure(&failure);
             return failure.kind.into();
         }
+        // What it repeats of the command line must not change the terminal.
+        Err(error) if error.use_stderr() => {
+            Output::new(false, false).usage(&error.render().to_string());
+            return failure::Kind::Usage.into();
+        }
         Err(error) => error.exit(),
     };
     let output = Output::new(cli.global.json, cli.global.quiet);
@@ -59,7 +66,13 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => arguments.foreground,
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };
-    logging::start(cli.global.log_format, if daemon { "info" } else { "off" });
+    let filter = match &cli.command {
+        // A person watches it: what needs no attention is left out.
+        Command::Up(_) if std::io::stderr().is_terminal() => "warn",
+        _ if daemon => "info",
+        _ => "off",
+    };
+    logging::start(cli.global.log_format, filter);
     match run(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -9,6 +9,8 @@ use sealstone_client::FileKind;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
+use crate::text::printable_json;
+use sealstone_mds_protocol::{printable, printable_lines};
 
 /// Where a command's result goes.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +30,7 @@ impl Output {
 
     /// The result: one JSON line, or the text.
     pub(crate) fn result(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
-        let line = if self.json { to_json(value)? } else { text() };
+        let line = if self.json { to_json(value)? } else { printable_lines(&text()).into_owned() };
         print_line(&line)
     }
 
@@ -47,7 +49,19 @@ impl Output {
     /// A remark for people, on standard error.
     pub(crate) fn remark(self, text: impl AsRef<str>) {
         if !self.json && !self.quiet {
-            print_error(text.as_ref());
+            print_error(&printable_lines(text.as_ref()));
+        }
+    }
+
+    /// Says on standard error what is wrong with a command line: several lines.
+    pub(crate) fn usage(self, text: &str) {
+        print_error(printable_lines(text).trim_end());
+    }
+
+    /// Reports on standard error what a command of many parts could not do. Under `--json` its result has that.
+    pub(crate) fn complain(self, text: &str) {
+        if !self.json {
+            print_error(&format!("sealstone: {}", printable(text)));
         }
     }
 
@@ -57,7 +71,7 @@ impl Output {
             let value = serde_json::json!({
                 "error": { "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step }
             });
-            print_error(&value.to_string());
+            print_error(&printable_json(value.to_string()));
         } else {
             print_error(&format!("sealstone: {failure}"));
         }
@@ -73,14 +87,14 @@ impl Output {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         let template = if total_bytes.is_some() {
-            "{msg:24!} [{bar:30}] {bytes:>10}/{total_bytes:10} {binary_bytes_per_sec:>12} {eta:>4}"
+            "{msg:16!} [{wide_bar}] {bytes:>10}/{total_bytes:10} {binary_bytes_per_sec:>12} {eta:>4}"
         } else {
             "{msg:24!} {spinner} {bytes:>10} {binary_bytes_per_sec:>12}"
         };
         bar.set_style(
             ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "),
         );
-        bar.set_message(what.to_owned());
+        bar.set_message(printable(what).into_owned());
         bar
     }
 }
@@ -92,17 +106,17 @@ impl Output {
         if self.json || self.quiet || !io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        let template = "{msg:24!} [{bar:30}] {pos:>10}/{len:10} {per_sec:>12} {eta:>4}";
+        let template = "{msg:16!} [{wide_bar}] {pos:>10}/{len:10} {per_sec:>12} {eta:>4}";
         bar.set_style(
             ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "),
         );
-        bar.set_message(what.to_owned());
+        bar.set_message(printable(what).into_owned());
         bar
     }
 }
 
 fn to_json(value: &impl Serialize) -> Outcome<String> {
-    serde_json::to_string(value).map_err(Failure::operation)
+    serde_json::to_string(value).map(printable_json).map_err(Failure::operation)
 }
 
 /// Prints a line on standard error. Nothing depends on it: a full or closed one must not change how a command ends.
@@ -146,36 +160,63 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// Sizes as people write them: `10G`, `256MiB`, `4096`; binary units.
+/// Digits after the point of a size at most.
+const FRACTION_DIGITS_MAX: usize = 9;
+
+/// Parses a size in bytes: a number, with a fraction perhaps, and a unit. `K`, `M`, `G`, `T`, `P` and `KiB` to `PiB` are
+/// powers of 1024, `KB` to `PB` powers of 1000. A fraction of a byte is rounded down.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 =
-        text[..digits].parse().map_err(|_| format!("'{text}' is not a size such as 10G or 512MiB"))?;
-    let factor_log2 = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        "p" | "pib" => 50,
-        unit => return Err(format!("'{unit}' is not a unit; use K, M, G, T or P (powers of 1024)")),
+    let malformed = || format!("'{text}' is not a size such as 10G, 1.5TiB or 500MB");
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..number_end], text[number_end..].trim());
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let pointed = number.contains('.');
+    let lawful = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !lawful(whole) || (pointed && !lawful(fraction)) || fraction.len() > FRACTION_DIGITS_MAX {
+        return Err(malformed());
+    }
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "p" | "pib" => 1 << 50,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "pb" => 1_000_000_000_000_000,
+        _ => {
+            return Err(format!(
+                "'{unit}' is not a unit; K, M, G, T, P and KiB to PiB are powers of 1024, KB to PB of 1000"
+            ));
+        }
     };
-    number.checked_mul(1 << factor_log2).ok_or_else(|| format!("'{text}' is more than 64 bits of bytes"))
+    if pointed && factor == 1 {
+        return Err(malformed());
+    }
+    let too_large = || format!("'{text}' is more than 64 bits of bytes");
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let scale = 10u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
+    let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| malformed())? };
+    let bytes = u128::from(whole) * u128::from(factor) + fraction * u128::from(factor) / scale;
+    u64::try_from(bytes).map_err(|_| too_large())
 }
 
-/// A moment as people read it, UTC: `2026-11-20 21:50`.
-pub(crate) fn utc(ms: u64) -> String {
-    let minutes = ms / 60_000;
-    let (days, minute) = (minutes / 1440, minutes % 1440);
+/// A moment as people read it, UTC: `2026-11-20 21:50`; milliseconds since 1970, which may be before it.
+pub(crate) fn utc(ms: impl TryInto<i64>) -> String {
+    let minutes = ms.try_into().unwrap_or(i64::MAX).div_euclid(60_000);
+    let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
     // Civil date from days since 1970-01-01, counted from 0000-03-01 so that the leap day ends a year.
     let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_index = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_index + 2) / 5 + 1;
     let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minute / 60, minute % 60)
 }
 
@@ -251,17 +292,19 @@ mod tests {
     #[test]
     fn moments_read_as_dates() {
         assert_eq!(utc(0), "1970-01-01 00:00");
-        assert_eq!(utc(951_782_400_000), "2000-02-29 00:00");
-        assert_eq!(utc(1_792_533_000_000), "2026-10-20 21:50");
-        assert_eq!(utc(4_107_542_340_000), "2100-02-28 23:59");
-        assert_eq!(utc(4_107_542_400_000), "2100-03-01 00:00");
+        assert_eq!(utc(-1), "1969-12-31 23:59");
+        assert_eq!(utc(-951_782_400_000i64), "1939-11-04 00:00");
+        assert_eq!(utc(951_782_400_000u64), "2000-02-29 00:00");
+        assert_eq!(utc(1_792_533_000_000u64), "2026-10-20 21:50");
+        assert_eq!(utc(4_107_542_340_000u64), "2100-02-28 23:59");
+        assert_eq!(utc(4_107_542_400_000u64), "2100-03-01 00:00");
     }
 
     /// What is shown can be typed, and what is no moment is refused.
     #[test]
     fn moments_that_are_shown_can_be_typed() {
         for ms in [0, 951_782_400_000, 1_792_533_000_000, 4_107_542_340_000, 4_107_542_400_000] {
-            assert_eq!(parse_moment(&utc(ms)), Ok(ms));
+            assert_eq!(parse_moment(&utc(ms)), Ok(ms), "{ms}");
         }
         assert_eq!(parse_moment("2026-10-20T21:50:07Z"), Ok(1_792_533_007_000));
         for bad in
@@ -282,15 +325,30 @@ mod tests {
         assert_eq!(mode_string(FileKind::File, 0o7644), "-rwSr-Sr-T");
     }
 
-    /// What people write is what they mean, and overflow is said.
     #[test]
-    fn sizes_parse_in_binary_units() {
+    fn sizes_have_binary_and_decimal_units() {
         assert_eq!(parse_size("10G"), Ok(10 << 30));
         assert_eq!(parse_size("256MiB"), Ok(256 << 20));
         assert_eq!(parse_size("4096"), Ok(4096));
-        assert!(parse_size("99999999999P").is_err());
-        assert!(parse_size("12 parsecs").is_err());
-        assert!(parse_size("").is_err());
+        assert_eq!(parse_size("10GB"), Ok(10_000_000_000));
+        assert_eq!(parse_size("1.5T"), Ok(3 << 39));
+        assert_eq!(parse_size("0.5 kb"), Ok(500));
+        assert_eq!(parse_size("16777216T"), Err("'16777216T' is more than 64 bits of bytes".into()));
+        for bad in [
+            "99999999999P",
+            "12 parsecs",
+            "",
+            "G",
+            "1.",
+            ".5G",
+            "1.5",
+            "1.2.3G",
+            "-1",
+            "1e3",
+            "1.0000000001G",
+        ] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
     }
 
     /// Rounding never shows 1024 of a unit as zero of the next.

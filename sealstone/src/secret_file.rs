@@ -9,18 +9,19 @@ use sealstone_private::PrivateError;
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Kind, Outcome};
+use crate::text::ShownPath as _;
 
 /// Secrets are short; more than this is not one.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Writes a new file or replaces an old one; after return it is durable under its name.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
-    let at = |error: io::Error| Failure::from(error).at(path.display());
+    let at = |error: io::Error| Failure::from(error).at(path.shown());
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let name = path.file_name().ok_or_else(|| Failure::usage("is not a file name").at(path.display()))?;
+    let name = path.file_name().ok_or_else(|| Failure::usage("is not a file name").at(path.shown()))?;
     let temporary = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = OpenOptions::new()
         .write(true)
@@ -53,7 +54,7 @@ pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
 pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let (mut file, length) = open(path, BYTES_MAX)?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length as usize + 1));
-    file.read_to_end(&mut bytes).map_err(|error| Failure::from(error).at(path.display()))?;
+    file.read_to_end(&mut bytes).map_err(|error| Failure::from(error).at(path.shown()))?;
     Ok(bytes)
 }
 
@@ -61,24 +62,24 @@ pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
 pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
     let (mut file, length) = open(path, bytes_max)?;
     let mut text = Zeroizing::new(String::with_capacity(length as usize + 1));
-    file.read_to_string(&mut text).map_err(|error| Failure::from(error).at(path.display()))?;
+    file.read_to_string(&mut text).map_err(|error| Failure::from(error).at(path.shown()))?;
     Ok(text)
 }
 
 /// Reads a small file that is no secret.
 pub(crate) fn read_public(path: &Path) -> Outcome<Vec<u8>> {
-    let at = |error: io::Error| Failure::from(error).at(path.display());
+    let at = |error: io::Error| Failure::from(error).at(path.shown());
     let mut bytes = Vec::new();
     File::open(path).map_err(at)?.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(at)?;
     if bytes.len() as u64 > BYTES_MAX {
-        return Err(Failure::usage(format!("more than {BYTES_MAX} bytes")).at(path.display()));
+        return Err(Failure::usage(format!("more than {BYTES_MAX} bytes")).at(path.shown()));
     }
     Ok(bytes)
 }
 
 /// Opens a secret of at most so many bytes; its length.
 fn open(path: &Path, bytes_max: u64) -> Outcome<(File, u64)> {
-    let at = |failure: Failure| failure.at(path.display());
+    let at = |failure: Failure| failure.at(path.shown());
     let file = sealstone_private::open(path).map_err(|error| not_private(&error, path))?;
     let metadata = file.metadata().map_err(|error| at(error.into()))?;
     if metadata.len() > bytes_max {
@@ -97,7 +98,7 @@ fn not_private(error: &PrivateError, path: &Path) -> Failure {
         }
         denied => Failure::new(Kind::Denied, denied.to_string()),
     };
-    let failure = failure.at(path.display());
+    let failure = failure.at(path.shown());
     match error.next_step(path) {
         Some(next) => failure.hint(next),
         None => failure,

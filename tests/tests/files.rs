@@ -1,5 +1,10 @@
 //! Files go in and come out through MDS and devices as separate processes.
 
+#[path = "files/names.rs"]
+mod names;
+#[path = "files/transfers.rs"]
+mod transfers;
+
 use std::fs;
 use std::path::Path;
 

@@ -21,11 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::buffers::Buffers;
 use crate::get::{self, GetOptions};
-use crate::links::bytes_of;
 use crate::mds::{Mds, MdsDial, MdsOptions, PaperOptions, PlainDial, TlsDial};
 use crate::open::{Core, OpenObjects};
 use crate::pool::DevicePool;
-use crate::put::{self, PutOptions};
+use crate::put::{self, PutOptions, StoredFile};
 use crate::session_file::SavedSession;
 use crate::tls::Fingerprint;
 use crate::{ClientError, Devices, MemoryBudget, Metadata, ServiceKey, Tuning};
@@ -341,7 +340,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn stat(&self, path: &str) -> Result<Stat, ClientError> {
+    pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<Stat, ClientError> {
         let answer = self.core.metadata.call(Request::Stat { path: file_path(path)? }).await?;
         expect!(answer, Response::Stat { stat } => stat)
     }
@@ -350,7 +349,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn placement(&self, path: &str) -> Result<(Option<Layout>, Option<Placed>), ClientError> {
+    pub async fn placement(
+        &self,
+        path: impl AsRef<[u8]>,
+    ) -> Result<(Option<Layout>, Option<Placed>), ClientError> {
         let answer = self.core.metadata.call(Request::Placement { path: file_path(path)? }).await?;
         expect!(answer, Response::Placement { layout, placed } => (layout, placed))
     }
@@ -359,7 +361,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn lstat(&self, path: &str) -> Result<Stat, ClientError> {
+    pub async fn lstat(&self, path: impl AsRef<[u8]>) -> Result<Stat, ClientError> {
         let answer = self.core.metadata.call(Request::Lstat { path: file_path(path)? }).await?;
         expect!(answer, Response::Stat { stat } => stat)
     }
@@ -368,7 +370,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Message` for a path that is none.
-    pub fn list(&self, path: &str) -> Result<Listing<M, D>, ClientError> {
+    pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Listing<M, D>, ClientError> {
         let path = file_path(path)?;
         Ok(Listing { core: self.core.clone(), path, page: VecDeque::new(), after: None, more: true })
     }
@@ -377,7 +379,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
-    pub async fn mkdir(&self, path: &str, parents: bool, mode: u16) -> Result<Stat, ClientError> {
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>, parents: bool, mode: u16) -> Result<Stat, ClientError> {
         let request = Request::MakeDir { path: file_path(path)?, parents, mode };
         expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
     }
@@ -386,7 +388,12 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Exists`, `Cycle` among others.
-    pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), ClientError> {
+    pub async fn rename(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        replace: bool,
+    ) -> Result<(), ClientError> {
         let request = Request::Rename { from: file_path(from)?, to: file_path(to)?, replace };
         expect!(self.core.metadata.call(request).await?, Response::Done {} | Response::Stat { .. } => ())
     }
@@ -395,7 +402,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `Denied` among others.
-    pub async fn remove(&self, path: &str, recursive: bool) -> Result<u64, ClientError> {
+    pub async fn remove(&self, path: impl AsRef<[u8]>, recursive: bool) -> Result<u64, ClientError> {
         let path = file_path(path)?;
         let mut removed = 0u64;
         for _ in 0..REMOVE_STEPS_MAX {
@@ -414,7 +421,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn set_mode(&self, path: &str, mode: u16) -> Result<Stat, ClientError> {
+    pub async fn set_mode(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<Stat, ClientError> {
         let request = Request::SetMode { path: file_path(path)?, mode };
         expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
     }
@@ -426,33 +433,40 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// `OutcomeUnknown` of the commit.
     pub async fn put(
         &self,
-        path: &str,
+        path: impl AsRef<[u8]>,
         source: impl AsyncRead + Unpin + Send,
         options: PutOptions,
     ) -> Result<Stat, ClientError> {
         put::put(&self.core, &file_path(path)?, source, options).await
     }
 
-    /// Stores a local file, its size and time of change included.
+    /// Stores a local file with its size, time of change and holes.
     ///
     /// # Errors
-    /// As [`Client::put`]; `SourceLength` if it changes while it is read.
+    /// As [`Client::put`]; `SourceChanged` if it changes while it is read.
     pub async fn put_file(
         &self,
-        path: &str,
+        path: impl AsRef<[u8]>,
         local: &Path,
-        mut options: PutOptions,
+        options: PutOptions,
     ) -> Result<Stat, ClientError> {
-        let source = tokio::fs::File::open(local).await.map_err(ClientError::Source)?;
-        let metadata = source.metadata().await.map_err(ClientError::Source)?;
-        if metadata.is_file() {
-            options.size = options.size.or(Some(metadata.len()));
-            let changed =
-                metadata.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
-            let changed = changed.and_then(|since| i64::try_from(since.as_nanos()).ok());
-            options.mtime_ns = options.mtime_ns.or(changed);
-        }
-        self.put(path, source, options).await
+        let source = tokio::fs::File::open(local).await.map_err(ClientError::Source)?.into_std().await;
+        Ok(put::put_file(&self.core, &file_path(path)?, source, options, false).await?.stat)
+    }
+
+    /// Stores an open local file from its beginning, with its size, time of change and holes. `is_final`: it is stored also
+    /// if it changes while it is read, as a prefix if it grows.
+    ///
+    /// # Errors
+    /// As [`Client::put_file`].
+    pub async fn put_open_file(
+        &self,
+        path: impl AsRef<[u8]>,
+        file: std::fs::File,
+        options: PutOptions,
+        is_final: bool,
+    ) -> Result<StoredFile, ClientError> {
+        put::put_file(&self.core, &file_path(path)?, file, options, is_final).await
     }
 
     /// Reads a file into `sink`.
@@ -461,18 +475,31 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// Any [`ClientError`]; the sink then holds a part of the file at most, and with `ChecksumMismatch` wrong bytes.
     pub async fn get(
         &self,
-        path: &str,
+        path: impl AsRef<[u8]>,
         sink: impl AsyncWrite + Unpin + Send,
         options: GetOptions,
     ) -> Result<Stat, ClientError> {
         get::get(&self.core, &file_path(path)?, sink, options).await
     }
 
+    /// Reads a file into an empty regular file of this machine, from its current place on. Holes stay holes.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_file(
+        &self,
+        path: impl AsRef<[u8]>,
+        file: &mut tokio::fs::File,
+        options: GetOptions,
+    ) -> Result<Stat, ClientError> {
+        get::get_file(&self.core, &file_path(path)?, file, options).await
+    }
+
     /// Opens a file to read parts of it.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
-    pub async fn open(&self, path: &str, method: Method) -> Result<OpenFile<M, D>, ClientError> {
+    pub async fn open(&self, path: impl AsRef<[u8]>, method: Method) -> Result<OpenFile<M, D>, ClientError> {
         let (stat, objects) = get::open(&self.core, &file_path(path)?, Access::Read, method).await?;
         Ok(OpenFile { stat, objects })
     }
@@ -580,9 +607,9 @@ impl<M: Metadata, D: Devices> OpenFile<M, D> {
     }
 }
 
-/// A path as the caller wrote it, in the form that names are shown in.
-pub(crate) fn file_path(text: &str) -> Result<FilePath, ClientError> {
-    FilePath::new(bytes_of(text)).map_err(ClientError::Name)
+/// Checks a path. Its bytes are the stored ones: nothing in them is an escape.
+pub(crate) fn file_path(path: impl AsRef<[u8]>) -> Result<FilePath, ClientError> {
+    FilePath::new(path).map_err(ClientError::Name)
 }
 
 /// An account's name as the caller wrote it.

@@ -235,7 +235,9 @@ impl<D: Devices> Delegated<D> {
             let place = self.objects.layout.objects()[index];
             self.objects.execute(index, |object| Operation::Flush { object }).await?;
             if self.objects.life(index).await? != *before {
-                return Err(ClientError::RestartedMeanwhile(place.device));
+                return Err(ClientError::RestartedMeanwhile(
+                    self.objects.core.device_label(place.device).await,
+                ));
             }
         }
         Ok(())
@@ -282,7 +284,11 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Denied`, `Invalid` or `Limit` among others.
-    pub async fn delegate(&self, path: &str, wanted: Delegation) -> Result<CapabilityFile, ClientError> {
+    pub async fn delegate(
+        &self,
+        path: impl AsRef<[u8]>,
+        wanted: Delegation,
+    ) -> Result<CapabilityFile, ClientError> {
         let path = file_path(path)?;
         let Delegation { read, write, start, end, until_ms, method } = wanted;
         let request = Request::Delegate { path: path.clone(), read, write, start, end, until_ms, method };
@@ -319,7 +325,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn revoke_object(&self, path: &str) -> Result<Revocation, ClientError> {
+    pub async fn revoke_object(&self, path: impl AsRef<[u8]>) -> Result<Revocation, ClientError> {
         self.revoke(RevokeWhat::Object(file_path(path)?)).await
     }
 

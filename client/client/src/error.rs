@@ -14,10 +14,12 @@ pub enum ClientError {
     #[error("{0}")]
     Refused(#[source] Failure),
     /// A device failed or refused.
-    #[error("device {}: {error}", .device.0)]
+    #[error("device {name}: {error}")]
     Device {
         /// Which.
         device: DeviceId,
+        /// Its name.
+        name: String,
         /// How.
         #[source]
         error: OsdError,
@@ -36,11 +38,11 @@ pub enum ClientError {
         error: OsdError,
     },
     /// A device restarted in the middle of a put, and again each time that it was sent anew what it may have lost.
-    #[error("device {} restarts again and again; nothing was stored", .0.0)]
-    Restarted(DeviceId),
+    #[error("device {0} restarts repeatedly; nothing was stored")]
+    Restarted(String),
     /// A device restarted while bytes were written in place, and may have lost some: write the range again.
-    #[error("device {} restarted while it was written to: write the range again", .0.0)]
-    RestartedMeanwhile(DeviceId),
+    #[error("device {0} restarted while it was written to: write the range again")]
+    RestartedMeanwhile(String),
     /// Bytes that were written before could not be stored; why, the next sync or close of their file tells.
     #[error(
         "bytes that were written before could not be stored: the next sync or close of their file says why"
@@ -59,7 +61,7 @@ pub enum ClientError {
     #[error("capability file")]
     CapabilityFileIo(#[source] io::Error),
     /// The metadata server names a device that it does not list.
-    #[error("device {} is unknown", .0.0)]
+    #[error("the metadata server does not list device number {}", .0.0)]
     UnknownDevice(DeviceId),
     /// The connection to the metadata server broke and could not be made again. The outcome of a request that
     /// changes something is unknown.
@@ -130,6 +132,9 @@ pub enum ClientError {
         /// What came.
         actual: u64,
     },
+    /// The source is another one than it was when it was opened.
+    #[error("the file changed while it was read")]
+    SourceChanged,
     /// An object holds fewer bytes than the file's size demands.
     #[error("data of the file is missing at byte {offset}")]
     DataMissing {

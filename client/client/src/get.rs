@@ -8,19 +8,25 @@
 
 use core::ops::Range;
 use std::collections::VecDeque;
+use std::io::SeekFrom;
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{Access, FilePath, Handle, Method, OpenedFile, Request, Response, Stat};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use sealstone_mds_protocol::{
+    Access, Checksum, FILE_SIZE_MAX, FilePath, Handle, Layout, Method, OpenedFile, Request, Response, Stat,
+};
+use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::budget::Lease;
 use crate::checksum::Running;
+use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
 use crate::open::{Core, Missing, OpenObjects, is_stale};
-use crate::put::joined;
+use crate::put::{HOLE_MIN, joined};
 use crate::{ClientError, Devices, Metadata};
 
+/// Bytes of a file whose holes are looked for at once, so that the first bytes of a large one are not waited for.
+const MAP_WINDOW_BYTES: u64 = 1 << 30;
 /// Groups of commands that are read ahead at most, however much memory is free.
 const READ_AHEAD_GROUPS: usize = 4;
 
@@ -84,28 +90,146 @@ pub(crate) async fn get<M: Metadata, D: Devices>(
     let (stat, objects) = open(core, path, Access::Read, options.method).await?;
     let whole = 0..stat.size;
     let range = options.range.clone().map_or(whole.clone(), |range| range.start..range.end.min(stat.size));
-    let expected = stat.checksum.filter(|_| options.verify && range == whole);
-    let mut running = expected.and_then(|checksum| Running::begin(checksum.kind));
-    let total = range.end.saturating_sub(range.start);
-    let mut done = 0u64;
+    let mut passing = Passing::new(&stat, &range, &mut options);
+    pour(&objects, range, sink, |piece| passing.piece(piece)).await?;
+    passing.finish()?;
+    Ok(stat)
+}
 
-    let each = |piece: &[u8]| {
-        if let Some(running) = &mut running {
+/// Reads a whole file into a regular file of this machine and leaves its holes out.
+pub(crate) async fn get_file<M: Metadata, D: Devices>(
+    core: &Arc<Core<M, D>>,
+    path: &FilePath,
+    file: &mut tokio::fs::File,
+    mut options: GetOptions,
+) -> Result<Stat, ClientError> {
+    let (stat, objects) = open(core, path, Access::Read, options.method).await?;
+    let mut passing = Passing::new(&stat, &(0..stat.size), &mut options);
+    let mapped = |objects| FileMap::new(Mapped { objects, size: stat.size });
+    let (mut objects, mut at) = (objects, 0);
+    let mut map = mapped(objects.clone());
+    while at < stat.size {
+        let window = at..stat.size.min(at.saturating_add(MAP_WINDOW_BYTES));
+        // A file that is too small for a hole is not asked about.
+        let found = match stat.size < HOLE_MIN {
+            true => Ok(Some(window.clone())),
+            false => map.next_extent(window.clone(), HOLE_MIN).await,
+        };
+        let latest = objects.latest();
+        let data = match found {
+            // The same content is in other objects now.
+            Err(error) if is_stale(&error) && !Arc::ptr_eq(&latest, &objects) => {
+                objects = latest;
+                map = mapped(objects.clone());
+                continue;
+            }
+            found => found?.unwrap_or(window.end..window.end),
+        };
+        if data.start > at {
+            let hole = data.start - at;
+            passing.hole(hole);
+            let ahead = i64::try_from(hole).map_err(|_| ClientError::TooLarge { max: FILE_SIZE_MAX })?;
+            file.seek(SeekFrom::Current(ahead)).await.map_err(ClientError::Sink)?;
+        }
+        at = data.end;
+        if !data.is_empty() {
+            pour(&objects, data, &mut *file, |piece| passing.piece(piece)).await?;
+        }
+    }
+    passing.finish()?;
+    file.set_len(stat.size).await.map_err(ClientError::Sink)?;
+    Ok(stat)
+}
+
+/// What is known of the bytes that have passed.
+struct Passing<'a> {
+    expected: Option<Checksum>,
+    running: Option<Running>,
+    progress: Option<&'a mut Box<dyn FnMut(u64, u64) + Send>>,
+    done: u64,
+    total: u64,
+}
+
+impl<'a> Passing<'a> {
+    fn new(stat: &Stat, range: &Range<u64>, options: &'a mut GetOptions) -> Self {
+        let expected = stat.checksum.filter(|_| options.verify && *range == (0..stat.size));
+        let running = expected.and_then(|checksum| Running::begin(checksum.kind));
+        let total = range.end.saturating_sub(range.start);
+        Self { expected, running, progress: options.progress.as_mut(), done: 0, total }
+    }
+
+    fn piece(&mut self, piece: &[u8]) {
+        if let Some(running) = &mut self.running {
             running.update(piece);
         }
-        done += piece.len() as u64;
-        if let Some(progress) = &mut options.progress {
-            progress(done, total);
+        self.passed(piece.len() as u64);
+    }
+
+    fn hole(&mut self, length: u64) {
+        if let Some(running) = &mut self.running {
+            running.zeros(length);
         }
-    };
-    pour(&objects, range, sink, each).await?;
-    if done != total {
-        return Err(ClientError::DataMissing { offset: done });
+        self.passed(length);
     }
-    if running.is_some_and(|running| Some(running.finish()) != expected) {
-        return Err(ClientError::ChecksumMismatch);
+
+    fn passed(&mut self, bytes: u64) {
+        self.done += bytes;
+        if let Some(progress) = &mut self.progress {
+            progress(self.done, self.total);
+        }
     }
-    Ok(stat)
+
+    fn finish(self) -> Result<(), ClientError> {
+        if self.done != self.total {
+            return Err(ClientError::DataMissing { offset: self.done });
+        }
+        if self.running.is_some_and(|running| Some(running.finish()) != self.expected) {
+            return Err(ClientError::ChecksumMismatch);
+        }
+        Ok(())
+    }
+}
+
+/// The objects of an open file, whose maps can be requested.
+struct Mapped<M, D> {
+    objects: Arc<OpenObjects<M, D>>,
+    size: u64,
+}
+
+impl<M: Metadata, D: Devices> MapSource for Mapped<M, D> {
+    fn layout(&self) -> &Layout {
+        &self.objects.layout
+    }
+
+    async fn map(&self, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
+        let objects = &self.objects;
+        if objects.missing == Missing::All {
+            return ObjectMap::parse(from, &[]);
+        }
+        let ask = |object| Operation::ReadMap { object, from, stretches_max: STRETCHES, compare: false };
+        let stretches = match objects.execute(index, ask).await {
+            Ok(completion) => completion.map,
+            Err(ClientError::Device { error: OsdError::NotFound, .. })
+                if objects.missing == Missing::Zeros =>
+            {
+                objects.check_current().await?;
+                Vec::new()
+            }
+            // A map begins inside its object: this one ends before.
+            Err(ClientError::Device { error: OsdError::InvalidField { .. }, .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let map = ObjectMap::parse(from, &stretches)?;
+        if map.is_ended()
+            && objects.missing == Missing::Lost
+            && from < objects.layout.object_length(index, self.size)
+        {
+            objects.check_current().await?;
+            let offset = objects.layout.file_offset(index, from).unwrap_or(from);
+            return Err(ClientError::DataMissing { offset });
+        }
+        Ok(map)
+    }
 }
 
 /// Writes the bytes of a range to `sink`, and shows `each` piece of them; gives their number, less only if data ends.
@@ -191,7 +315,7 @@ struct Part {
 /// A range of the file, all there.
 struct Group {
     range: Range<u64>,
-    layout: sealstone_mds_protocol::Layout,
+    layout: Layout,
     parts: Vec<Part>,
     _lease: Lease,
 }

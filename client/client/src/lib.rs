@@ -6,6 +6,7 @@
 //! [`Environment`] for wall-clock and chance, so that a simulation runs all of it in one thread on paused time.
 //! Truth: docs/design/architecture.md §4; docs/standards/mds.md.
 
+mod attributes;
 mod budget;
 mod buffers;
 mod capability_file;
@@ -15,6 +16,7 @@ mod delegated;
 mod error;
 mod get;
 mod links;
+mod map;
 mod mds;
 pub mod nodes;
 mod open;
@@ -40,7 +42,7 @@ pub use mds::{
 pub use open::RENEW_BEFORE_MS;
 pub use people::EnrolmentCode;
 pub use pool::{DevicePool, DialFactory};
-pub use put::PutOptions;
+pub use put::{PutOptions, StoredFile};
 pub use quotas::{quota_of_tree, quota_of_user};
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,

@@ -1,14 +1,9 @@
 //! Links, hard and symbolic, by path.
 
-use sealstone_mds_protocol::{Name, Node, NodeKind, Request, Response, Stat, Target, shown, unshown};
+use sealstone_mds_protocol::{Name, Node, NodeKind, Request, Response, Stat, Target};
 
 use crate::client::file_path;
 use crate::{Client, ClientError, Devices, Metadata};
-
-/// The bytes that a text stands for, as names are shown: `\xNN` and `\\` are escapes, anything else is itself.
-pub(crate) fn bytes_of(text: &str) -> Vec<u8> {
-    unshown(text).unwrap_or_else(|| text.as_bytes().to_vec())
-}
 
 fn stat_of(answer: Response) -> Result<Stat, ClientError> {
     match answer {
@@ -19,7 +14,7 @@ fn stat_of(answer: Response) -> Result<Stat, ClientError> {
 
 impl<M: Metadata, D: Devices> Client<M, D> {
     /// The directory of a path by number, and the last name.
-    async fn place(&self, path: &str) -> Result<(Node, Name), ClientError> {
+    async fn place(&self, path: impl AsRef<[u8]>) -> Result<(Node, Name), ClientError> {
         let path = file_path(path)?;
         let malformed = sealstone_mds_protocol::WireError::Malformed("path");
         let (above, name) = path.split_last().ok_or(ClientError::Name(malformed))?;
@@ -31,8 +26,12 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` (the directory), `Denied` among others; `Name`.
-    pub async fn symlink(&self, target: &str, path: &str) -> Result<Stat, ClientError> {
-        let target = Target::new(bytes_of(target)).map_err(ClientError::Name)?;
+    pub async fn symlink(
+        &self,
+        target: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Stat, ClientError> {
+        let target = Target::new(target.as_ref()).map_err(ClientError::Name)?;
         let (parent, name) = self.place(path).await?;
         let what = NodeKind::Symlink(target);
         let (mode, umask, owner, group, holder) = (0o777, 0, None, None, None);
@@ -44,45 +43,36 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound`, `NotPermitted` (a directory) among others; `Name`.
-    pub async fn link(&self, existing: &str, path: &str) -> Result<Stat, ClientError> {
+    pub async fn link(
+        &self,
+        existing: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Stat, ClientError> {
         let node = self.lstat(existing).await?.node();
         let (parent, name) = self.place(path).await?;
         stat_of(self.core.metadata.call(Request::LinkNode { node, parent, name }).await?)
     }
 
-    /// Where a symbolic link leads, as names are shown.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// `Refused` with `Invalid` for what is no link, `NotFound` among others.
-    pub async fn read_link(&self, path: &str) -> Result<String, ClientError> {
+    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Target, ClientError> {
         let node = self.lstat(path).await?.node();
         match self.core.metadata.call(Request::ReadLink { node }).await? {
-            Response::Target { target } => Ok(shown(target.as_bytes()).into_owned()),
+            Response::Target { target } => Ok(target),
             _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
-    /// Where the symbolic link that was listed leads, as names are shown.
+    /// Returns the target of a symbolic link that was listed.
     ///
     /// # Errors
     /// `Refused` with `Invalid` for what is no link, `Stale` if it is gone.
-    pub async fn target_of(&self, stat: &Stat) -> Result<String, ClientError> {
+    pub async fn target_of(&self, stat: &Stat) -> Result<Target, ClientError> {
         match self.core.metadata.call(Request::ReadLink { node: stat.node() }).await? {
-            Response::Target { target } => Ok(shown(target.as_bytes()).into_owned()),
+            Response::Target { target } => Ok(target),
             _ => Err(ClientError::OTHER_ANSWER),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_target_is_shown_as_names_are() {
-        for text in ["/a/b", "../x", "a//b/", ".", "/", r"a\xff/b\\c"] {
-            let target = Target::new(bytes_of(text)).unwrap();
-            assert_eq!(shown(target.as_bytes()), text);
         }
     }
 }

@@ -81,6 +81,14 @@ impl<M: Metadata, D: Devices> Core<M, D> {
         self.environment.now_ms().saturating_add_signed(self.clock_offset_ms.load(Ordering::Relaxed))
     }
 
+    /// Returns the name of a device for a message; its number if the list of devices is not available.
+    pub(crate) async fn device_label(&self, id: DeviceId) -> String {
+        match self.device(id).await {
+            Ok(device) => device.name.shown().into_owned(),
+            Err(_) => format!("number {}", id.0),
+        }
+    }
+
     /// A device by number; an unknown one makes us ask for the list again.
     pub(crate) async fn device(&self, id: DeviceId) -> Result<Arc<Device>, ClientError> {
         let mut known = self.known.lock().await;
@@ -373,7 +381,10 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
                 object,
                 error,
             }),
-            Err(error) => Err(ClientError::Device { device: device.id, error }),
+            Err(error) => {
+                let name = device.name.shown().into_owned();
+                Err(ClientError::Device { device: device.id, name, error })
+            }
         }
     }
 

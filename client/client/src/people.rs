@@ -332,7 +332,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn set_owner(
         &self,
-        path: &str,
+        path: impl AsRef<[u8]>,
         owner: Option<&str>,
         group: Option<Option<&str>>,
     ) -> Result<Stat, ClientError> {
@@ -349,7 +349,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn holders(&self, path: &str) -> Result<(Vec<Holder>, bool), ClientError> {
+    pub async fn holders(&self, path: impl AsRef<[u8]>) -> Result<(Vec<Holder>, bool), ClientError> {
         match self.core.metadata.call(Request::GrantHolders { path: file_path(path)? }).await? {
             Response::Holders { holders, complete } => Ok((holders, complete)),
             _ => Err(ClientError::OTHER_ANSWER),
@@ -362,7 +362,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn issued(
         &self,
-        path: &str,
+        path: impl AsRef<[u8]>,
         user: Option<&str>,
         since_ms: u64,
         until_ms: u64,

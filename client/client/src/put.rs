@@ -7,25 +7,31 @@
 
 mod lane;
 mod pump;
+mod source;
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use bytes::BufMut;
 use sealstone_mds_protocol::{
     Checksum, ChecksumKind, FilePath, Handle, IntentId, Method, Request, Response, Stat,
 };
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 
 use crate::budget::Lease;
 use crate::open::{Core, OpenObjects, is_gone};
 use crate::tuning::SMALL_FILE_MAX;
 use crate::{ClientError, Devices, Metadata};
 use pump::Pump;
+pub(crate) use source::HOLE_MIN;
+use source::{LocalFile, Source, Stream};
 
 /// How to store a file.
 pub struct PutOptions {
     /// Its size if known: a source of another length is an error.
     pub size: Option<u64>,
+    /// Its size as far as it is known, for the choice of its layout.
+    pub size_hint: Option<u64>,
     /// Permission bits.
     pub mode: u16,
     /// May it take the place of an older file?
@@ -44,6 +50,7 @@ impl Default for PutOptions {
     fn default() -> Self {
         Self {
             size: None,
+            size_hint: None,
             mode: 0o644,
             replace: true,
             method: Method::AllData,
@@ -66,12 +73,73 @@ impl core::fmt::Debug for PutOptions {
 pub(crate) async fn put<M: Metadata, D: Devices>(
     core: &Arc<Core<M, D>>,
     path: &FilePath,
-    mut source: impl AsyncRead + Unpin + Send,
-    mut options: PutOptions,
+    source: impl AsyncRead + Unpin + Send,
+    options: PutOptions,
 ) -> Result<Stat, ClientError> {
-    let (head, lease) = read_head(core, &mut source).await?;
-    let ended = head.len() < SMALL_FILE_MAX;
-    let known = if ended { Some(head.len() as u64) } else { options.size };
+    store(core, path, &mut Stream(source), options, async |_| Ok(())).await
+}
+
+/// What became of a local file that was stored.
+#[derive(Clone, Debug)]
+pub struct StoredFile {
+    /// What is stored.
+    pub stat: Stat,
+    /// The source changed while it was read: what is stored may be parts of several states of it.
+    pub source_changed: bool,
+}
+
+/// Stores an open file of this machine, with its time of change and its holes. `is_final`: it is stored also if it
+/// changes meanwhile.
+pub(crate) async fn put_file<M: Metadata, D: Devices>(
+    core: &Arc<Core<M, D>>,
+    path: &FilePath,
+    file: std::fs::File,
+    mut options: PutOptions,
+    is_final: bool,
+) -> Result<StoredFile, ClientError> {
+    let metadata = file.metadata().map_err(ClientError::Source)?;
+    if !metadata.is_file() {
+        let stat = put(core, path, tokio::fs::File::from_std(file), options).await?;
+        return Ok(StoredFile { stat, source_changed: false });
+    }
+    if !is_final {
+        options.size = options.size.or(Some(metadata.len()));
+    }
+    options.size_hint = options.size_hint.or(Some(metadata.len()));
+    options.mtime_ns = options.mtime_ns.or(Some(mtime_ns(&metadata)));
+    let mut source = LocalFile::new(file, &metadata);
+    let mut source_changed = false;
+    let check = async |source: &mut LocalFile| {
+        source_changed = source.has_changed().await.map_err(ClientError::Source)?;
+        if source_changed && !is_final { Err(ClientError::SourceChanged) } else { Ok(()) }
+    };
+    match store(core, path, &mut source, options, check).await {
+        Ok(stat) => Ok(StoredFile { stat, source_changed }),
+        Err(ClientError::SourceLength { .. }) => Err(ClientError::SourceChanged),
+        Err(error) => Err(error),
+    }
+}
+
+/// The time of the last change of a file of this machine, nanoseconds since 1970; times out of range are brought into it.
+fn mtime_ns(metadata: &std::fs::Metadata) -> i64 {
+    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
+}
+
+/// Stores what a source gives; `check` decides just before the commit.
+async fn store<M: Metadata, D: Devices, S: Source>(
+    core: &Arc<Core<M, D>>,
+    path: &FilePath,
+    source: &mut S,
+    mut options: PutOptions,
+    check: impl AsyncFnOnce(&mut S) -> Result<(), ClientError>,
+) -> Result<Stat, ClientError> {
+    // The head of a file with holes may be one: it is read with all else.
+    let (head, lease) = match source.is_sparse() {
+        true => (Vec::new(), core.budget.take(0).await),
+        false => read_head(core, source).await?,
+    };
+    let ended = head.len() < SMALL_FILE_MAX && !source.is_sparse();
+    let known = if ended { Some(head.len() as u64) } else { options.size.or(options.size_hint) };
     let request = Request::Create {
         path: path.clone(),
         size_hint: known,
@@ -91,9 +159,11 @@ pub(crate) async fn put<M: Metadata, D: Devices>(
         let mut pump = Pump::new(Arc::new(objects), &mut options);
         pump.head(head, lease).await?;
         if !ended {
-            pump.rest(&mut source).await?;
+            pump.rest(source).await?;
         }
-        pump.finish(announced).await
+        let finished = pump.finish(announced).await?;
+        check(source).await?;
+        Ok(finished)
     }
     .await;
     match stored {
@@ -108,7 +178,7 @@ pub(crate) async fn put<M: Metadata, D: Devices>(
 /// Reads until [`SMALL_FILE_MAX`] bytes or the end.
 async fn read_head<M: Metadata, D: Devices>(
     core: &Core<M, D>,
-    source: &mut (impl AsyncRead + Unpin + Send),
+    source: &mut impl Source,
 ) -> Result<(Vec<u8>, Lease), ClientError> {
     let lease = core.budget.take(SMALL_FILE_MAX).await;
     let mut head = core.buffers.take(SMALL_FILE_MAX);

@@ -19,7 +19,7 @@ pub fn quota_of_user(name: &str) -> Result<QuotaOf, ClientError> {
 ///
 /// # Errors
 /// `Name`.
-pub fn quota_of_tree(path: &str) -> Result<QuotaOf, ClientError> {
+pub fn quota_of_tree(path: impl AsRef<[u8]>) -> Result<QuotaOf, ClientError> {
     Ok(QuotaOf::Tree(file_path(path)?))
 }
 

@@ -127,6 +127,69 @@ async fn a_device_that_falls_silent_is_asked_again() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn source_that_grows_is_reported_and_stored_as_prefix() {
+    let world = World::new(2).await;
+    let client = world.client(small_commands()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let old = content(3 << 20);
+    for is_final in [false, true] {
+        std::fs::write(&path, &old).unwrap();
+        let growing = path.clone();
+        let append = move |_: u64| {
+            let mut file = std::fs::OpenOptions::new().append(true).open(&growing).unwrap();
+            std::io::Write::write_all(&mut file, b"one more line").unwrap();
+        };
+        let options = PutOptions { progress: Some(Box::new(append)), ..PutOptions::default() };
+        let file = std::fs::File::open(&path).unwrap();
+        let stored = client.put_open_file("/log", file, options, is_final).await;
+        if is_final {
+            let stored = stored.unwrap();
+            assert!(stored.source_changed && stored.stat.size == old.len() as u64, "{stored:?}");
+            assert!(get(&client, "/log").await.unwrap() == old);
+        } else {
+            assert!(matches!(stored, Err(ClientError::SourceChanged)), "{stored:?}");
+            assert!(client.stat("/log").await.unwrap_err().is_not_found());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holes_are_neither_sent_nor_fetched() {
+    let world = World::new(3).await;
+    let client = world.client(small_commands()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let size: u64 = 1 << 28;
+    let file = std::fs::File::create(folder.path().join("source")).unwrap();
+    file.set_len(size).unwrap();
+    let written = [(0, content(70_000)), (100 << 20, content(200_000)), (size - 100_000, content(100_000))];
+    for (offset, bytes) in &written {
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, *offset).unwrap();
+    }
+    let source = folder.path().join("source");
+    let stat = client.put_file("/sparse", &source, PutOptions::default()).await.unwrap();
+    assert_eq!(stat.size, size);
+    let open = client.open("/sparse", Method::AllData).await.unwrap();
+    for (offset, bytes) in &written {
+        assert!(open.read(*offset..*offset + bytes.len() as u64).await.unwrap() == *bytes, "{offset}");
+    }
+    assert_eq!(open.read(50 << 20..(50 << 20) + 10).await.unwrap(), [0; 10]);
+    let target = std::fs::File::create_new(folder.path().join("target")).unwrap();
+    let mut target = tokio::fs::File::from_std(target);
+    client.get_file("/sparse", &mut target, GetOptions::default()).await.unwrap();
+    let target = target.into_std().await;
+    let metadata = target.metadata().unwrap();
+    let allocated = std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
+    assert!(metadata.len() == size && allocated < 4 << 20, "{allocated}");
+    let target = std::fs::File::open(folder.path().join("target")).unwrap();
+    for (offset, bytes) in &written {
+        let mut found = vec![0; bytes.len()];
+        std::os::unix::fs::FileExt::read_exact_at(&target, &mut found, *offset).unwrap();
+        assert!(found == *bytes, "{offset}");
+    }
+}
+
 /// Devices that are in another life each time somebody asks.
 struct Restarting(DevicePool, AtomicU16);
 

@@ -79,8 +79,11 @@ mod tests {
             let error = ClientError::Refused(Failure::new(code, "x"));
             assert_eq!(errno(&error), expected, "{error}");
         }
-        let full =
-            ClientError::Device { device: sealstone_mds_protocol::DeviceId(1), error: OsdError::NoSpace };
+        let full = ClientError::Device {
+            device: sealstone_mds_protocol::DeviceId(1),
+            name: "osd1".into(),
+            error: OsdError::NoSpace,
+        };
         assert_eq!(errno(&full), Errno::NOSPC);
     }
 }

@@ -20,6 +20,7 @@ mod people;
 mod set_ids;
 mod table;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub struct MountOptions {
     /// Where; a directory.
     pub mountpoint: PathBuf,
     /// What the table of mounts shows as its source.
-    pub source: String,
+    pub source: OsString,
     /// Nothing can be changed through it.
     pub read_only: bool,
     /// No program on it can be run.

@@ -301,7 +301,7 @@ impl Mds {
     /// # Errors
     /// `Store`; `Refused` if the check was stopped.
     pub fn compare_objects(&self, job: &CheckJob, window: &Window) -> Result<Compared> {
-        objects::compare(&*self.store.snapshot()?, job, window)
+        objects::compare(&*self.store.snapshot()?, job, window, |device| self.device_name(device))
     }
 
     /// Is that object one of this file still?

@@ -5,10 +5,13 @@
 //! folder without that file has the embedded store.
 //! Truth: docs/standards/mds.md §8.7, §8.9.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealstone_mds::store::MetaStore;
+use sealstone_mds_protocol::shown;
 use sealstone_meta::EmbeddedMeta;
 #[cfg(feature = "ldap")]
 use sealstone_meta::{LdapMeta, LdapSettings};
@@ -46,7 +49,7 @@ pub enum PasswordFrom {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// `file:PATH`, `postgres://USER@HOST[:PORT]/DATABASE` or `ldaps://NAME@HOST[:PORT]/BASE`.
-    pub url: String,
+    pub url: OsString,
     /// PEM file of the authority that signed the server's certificate; with it there is TLS.
     pub ca_file: Option<PathBuf>,
     /// The password.
@@ -86,51 +89,81 @@ impl Location {
     /// The embedded store in this file.
     #[must_use]
     pub fn file(path: &Path) -> Self {
-        Self { url: format!("file:{}", path.display()), ..Self::default() }
+        Self { url: file_url(path), ..Self::default() }
     }
 
     /// Can several servers use it at a time?
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.url.starts_with("postgres")
+        self.url.as_bytes().starts_with(b"postgres")
+    }
+
+    /// The path of an embedded store.
+    fn file_path(&self) -> Option<&Path> {
+        let path = self.url.as_bytes().strip_prefix(b"file:")?;
+        Some(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// The URL as text: one of a file need not be any.
+    #[cfg(any(feature = "postgres", feature = "ldap"))]
+    fn url_text(&self) -> &str {
+        self.url.to_str().unwrap_or_default()
+    }
+
+    /// The URL for messages.
+    pub(crate) fn shown(&self) -> String {
+        shown(self.url.as_bytes()).into_owned()
     }
 
     /// As it is kept in a folder; paths are made absolute.
-    fn text(&self) -> String {
+    fn text(&self) -> Vec<u8> {
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let url = match self.url.strip_prefix("file:") {
-            Some(path) => format!("file:{}", whole(Path::new(path)).display()),
-            None => self.url.clone(),
+        let url = self.file_path().map_or_else(|| self.url.clone(), |path| file_url(&whole(path)));
+        let mut text = Vec::new();
+        let mut line = |key: &str, value: &[u8]| {
+            text.extend_from_slice(key.as_bytes());
+            if !value.is_empty() {
+                text.push(b' ');
+                text.extend_from_slice(value);
+            }
+            text.push(b'\n');
         };
-        let mut text = format!("url {url}\n");
+        line("url", url.as_bytes());
         if let Some(path) = &self.ca_file {
-            text += &format!("ca-file {}\n", whole(path).display());
+            line("ca-file", whole(path).as_os_str().as_bytes());
         }
         match &self.password {
             PasswordFrom::Environment => {}
-            PasswordFrom::File(path) => text += &format!("password-file {}\n", whole(path).display()),
-            PasswordFrom::Credential(name) => text += &format!("password-credential {name}\n"),
+            PasswordFrom::File(path) => line("password-file", whole(path).as_os_str().as_bytes()),
+            PasswordFrom::Credential(name) => line("password-credential", name.as_bytes()),
         }
         if self.insecure {
-            text += "insecure\n";
+            line("insecure", b"");
         }
         text
     }
 
-    fn parse(text: &str) -> Result<Self, usize> {
+    /// Reads that; the number of a line that is not understood, from 1.
+    fn parse(text: &[u8]) -> Result<Self, usize> {
         let mut this = Self::default();
-        for (number, line) in text.lines().enumerate() {
-            let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+        for (number, line) in lines.iter().enumerate() {
+            let at = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+            let (key, value) = (&line[..at], OsStr::from_bytes(line.get(at + 1..).unwrap_or_default()));
             match (key, value.is_empty()) {
-                ("url", false) if this.url.is_empty() => this.url = value.to_owned(),
-                ("ca-file", false) => this.ca_file = Some(value.into()),
-                ("password-file", false) => this.password = PasswordFrom::File(value.into()),
-                ("password-credential", false) => this.password = PasswordFrom::Credential(value.to_owned()),
-                ("insecure", true) => this.insecure = true,
+                (b"url", false) if this.url.is_empty() => this.url = value.to_owned(),
+                (b"ca-file", false) => this.ca_file = Some(value.into()),
+                (b"password-file", false) => this.password = PasswordFrom::File(value.into()),
+                (b"password-credential", false) => {
+                    let name = value.to_str().ok_or(number + 1)?;
+                    this.password = PasswordFrom::Credential(name.to_owned());
+                }
+                (b"insecure", true) => this.insecure = true,
                 _ => return Err(number + 1),
             }
         }
-        if this.url.is_empty() { Err(text.lines().count() + 1) } else { Ok(this) }
+        if this.url.is_empty() { Err(lines.len() + 1) } else { Ok(this) }
     }
 
     /// What the folder says; none if the store is in it.
@@ -145,13 +178,12 @@ impl Location {
             Ok(_) => {}
         }
         let text = files::read(&path)?;
-        let parsed = core::str::from_utf8(&text).map_err(|_| 1).and_then(Self::parse);
-        parsed.map(Some).map_err(|line| LocationError::Line { path, line }.into())
+        Self::parse(&text).map(Some).map_err(|line| LocationError::Line { path, line }.into())
     }
 
     /// Writes it into the folder: from now on it is where the metadata is.
     pub(crate) fn keep(&self, folder: &Path) -> Result<(), SetupError> {
-        Ok(files::write(&folder.join(LOCATION_FILE), self.text().as_bytes(), 0o600)?)
+        Ok(files::write(&folder.join(LOCATION_FILE), &self.text(), 0o600)?)
     }
 
     #[cfg(any(feature = "postgres", feature = "ldap"))]
@@ -169,26 +201,26 @@ impl Location {
 
     /// Opens the store for a server that makes many changes: one in a file gets a journal beside it until it is closed.
     pub(crate) fn serve(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
-        match self.url.strip_prefix("file:") {
-            Some(path) => Ok(Arc::new(EmbeddedMeta::serve(Path::new(path))?)),
+        match self.file_path() {
+            Some(path) => Ok(Arc::new(EmbeddedMeta::serve(path)?)),
             None => self.open(),
         }
     }
 
     /// Opens the store, or makes an empty one.
     pub(crate) fn open(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
-        if let Some(path) = self.url.strip_prefix("file:") {
-            return Ok(Arc::new(EmbeddedMeta::open(Path::new(path))?));
+        if let Some(path) = self.file_path() {
+            return Ok(Arc::new(EmbeddedMeta::open(path)?));
         }
         #[cfg(feature = "postgres")]
-        if PostgresSettings::is_one(&self.url) {
+        if PostgresSettings::is_one(self.url_text()) {
             return self.open_postgres();
         }
         #[cfg(feature = "ldap")]
-        if LdapSettings::is_one(&self.url) {
+        if LdapSettings::is_one(self.url_text()) {
             return self.open_ldap();
         }
-        Err(LocationError::Url(self.url.clone()).into())
+        Err(LocationError::Url(self.shown()).into())
     }
 
     #[cfg(feature = "postgres")]
@@ -198,7 +230,7 @@ impl Location {
                 .map(|password| Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(password)))
         };
         let store = PostgresMeta::open(&PostgresSettings {
-            url: self.url.clone(),
+            url: self.url_text().to_owned(),
             password: self.password()?.or_else(variable),
             ca_file: self.ca_file.clone(),
             insecure: self.insecure,
@@ -214,7 +246,7 @@ impl Location {
     #[cfg(feature = "ldap")]
     fn open_ldap(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
         let store = LdapMeta::open(&LdapSettings {
-            url: self.url.clone(),
+            url: self.url_text().to_owned(),
             password: self.password()?,
             ca_file: self.ca_file.clone(),
             insecure: self.insecure,
@@ -227,6 +259,12 @@ impl Location {
         tracing::info!(store = store.name(), bytes = store.memory_bytes(), "the metadata is in memory");
         Ok(Arc::new(store))
     }
+}
+
+fn file_url(path: &Path) -> OsString {
+    let mut url = OsString::from("file:");
+    url.push(path);
+    url
 }
 
 /// Where the metadata of a folder is that is set up.
@@ -263,13 +301,20 @@ mod tests {
                 password: PasswordFrom::Credential("name".into()),
                 ..Location::file(Path::new("/m/s.redb"))
             },
+            Location {
+                ca_file: Some(Path::new(OsStr::from_bytes(b"/\xfe")).into()),
+                ..Location::file(Path::new(OsStr::from_bytes(b"/m/\xff")))
+            },
         ] {
             location.keep(folder.path()).unwrap();
             assert_eq!(Location::of_folder(folder.path()).unwrap(), Some(location));
         }
         Location::file(Path::new("here.redb")).keep(folder.path()).unwrap();
         let kept = Location::of_folder(folder.path()).unwrap().unwrap();
-        assert!(kept.url.starts_with("file:/"), "a later start may be in another folder: {}", kept.url);
+        assert!(
+            kept.file_path().is_some_and(Path::is_absolute),
+            "a later start may be in another folder: {kept:?}"
+        );
     }
 
     #[test]

@@ -376,13 +376,13 @@ pub(crate) fn begin_elsewhere(location: &Location) -> Result<Arc<dyn MetaStore>,
     let store = location.open()?;
     match Mds::is_set_up(&*store) {
         Ok(false) => {}
-        Ok(true) => return Err(SetupError::StoreNotEmpty(location.url.clone())),
+        Ok(true) => return Err(SetupError::StoreNotEmpty(location.shown())),
         Err(error) => return Err(SetupError::Contents(error)),
     }
     clear_mark(&*store).map_err(AdoptError::from)?;
     let rest = store.snapshot().and_then(|view| view.scan(&[], &[0xFF], 1)).map_err(AdoptError::from)?;
     if !rest.is_empty() {
-        return Err(SetupError::StoreNotEmpty(location.url.clone()));
+        return Err(SetupError::StoreNotEmpty(location.shown()));
     }
     Ok(store)
 }

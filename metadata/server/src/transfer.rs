@@ -301,9 +301,9 @@ pub fn import(
     };
     let store = there.open()?;
     if Mds::is_set_up(&*store).map_err(SetupError::Contents)? {
-        return Err(SetupError::StoreNotEmpty(there.url).into());
+        return Err(SetupError::StoreNotEmpty(there.shown()).into());
     }
-    clear_unfinished(&*store, &there.url)?;
+    clear_unfinished(&*store, &there.shown())?;
     let mut version = None;
     let mut batch: Vec<(Vec<u8>, Vec<u8>)> = vec![(IMPORTING_KEY.to_vec(), Vec::new())];
     let (mut size, mut done) = (0, (0, 0));

@@ -23,6 +23,7 @@ mod message;
 mod name;
 mod nodes;
 mod placed;
+mod printable;
 mod quota;
 mod records;
 mod secret;
@@ -55,6 +56,7 @@ pub use nodes::{
     XattrValue,
 };
 pub use placed::{Chosen, Condition, Drain, Placed, Rebalance, WidthBound};
+pub use printable::{is_printable, printable, printable_lines};
 pub use quota::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,

@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::printable::{is_printable, push_escaped};
 use crate::wire::{Reader, Wire, WireError, Writer};
 
 /// Bytes of one name in a directory at most.
@@ -16,40 +17,31 @@ pub const USER_MAX: usize = 64;
 /// Bytes of a group name at most.
 pub const GROUP_MAX: usize = 64;
 
-/// Bytes as people read them: text as it is, a backslash doubled, everything that is no printable text as `\xNN`.
-/// [`unshown`] is the way back.
+/// Bytes as text for display: printable text is itself, a backslash is doubled, every other byte is `\xNN`.
+/// [`unshown`] is the inverse.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> Cow<'_, str> {
     match core::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(|c| c.is_control() || c == '\\') => Cow::Borrowed(text),
+        Ok(text) if text.chars().all(|c| c != '\\' && is_printable(c)) => Cow::Borrowed(text),
         _ => {
             let mut out = String::with_capacity(bytes.len() + 8);
             for chunk in bytes.utf8_chunks() {
                 for c in chunk.valid().chars() {
                     match c {
                         '\\' => out.push_str("\\\\"),
-                        c if c.is_control() => {
-                            let mut buffer = [0; 4];
-                            c.encode_utf8(&mut buffer).bytes().for_each(|byte| escape(&mut out, byte));
-                        }
-                        c => out.push(c),
+                        c if is_printable(c) => out.push(c),
+                        c => push_escaped(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
                     }
                 }
-                chunk.invalid().iter().for_each(|byte| escape(&mut out, *byte));
+                push_escaped(&mut out, chunk.invalid());
             }
             Cow::Owned(out)
         }
     }
 }
 
-fn escape(out: &mut String, byte: u8) {
-    let digit = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0');
-    out.push_str("\\x");
-    out.push(digit(byte >> 4));
-    out.push(digit(byte & 15));
-}
-
-/// The bytes that a name or path is shown as this text for; `None` if a backslash begins neither `\\` nor `\xNN`.
+/// Returns the bytes that [`shown`] displays as this text; `None` if a backslash begins neither `\\` nor `\xNN`. For
+/// text in which a user typed escapes on purpose: a name is never unescaped otherwise.
 #[must_use]
 pub fn unshown(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
@@ -97,7 +89,7 @@ impl Name {
         &self.0
     }
 
-    /// The name for people and for JSON: what is no printable text is escaped, reversibly.
+    /// Returns the name for display: what is not printable text is escaped, reversibly.
     #[must_use]
     pub fn shown(&self) -> Cow<'_, str> {
         shown(&self.0)
@@ -156,7 +148,7 @@ impl FilePath {
         &self.0
     }
 
-    /// The path for people and for JSON: what is no printable text is escaped, reversibly.
+    /// Returns the path for display: what is not printable text is escaped, reversibly.
     #[must_use]
     pub fn shown(&self) -> Cow<'_, str> {
         shown(&self.0)
@@ -331,6 +323,11 @@ macro_rules! bytes_like {
                 write!(f, "{:?}", self.shown())
             }
         }
+        impl AsRef<[u8]> for $type {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
         impl Wire for $type {
             fn put(&self, out: &mut Writer) {
                 out.lv16(&self.0);
@@ -373,6 +370,7 @@ mod tests {
     fn plain_text_is_shown_as_it_is() {
         assert_eq!(Name::new("Grüße, 世界").unwrap().shown(), "Grüße, 世界");
         assert_eq!(Name::new(b"a\xffb\\c\n".to_vec()).unwrap().shown(), r"a\xffb\\c\x0a");
+        assert_eq!(Name::new("a\u{202e}b\u{200b}").unwrap().shown(), r"a\xe2\x80\xaeb\xe2\x80\x8b");
         assert_eq!((unshown(r"\"), unshown(r"\x4"), unshown(r"\q")), (None, None, None));
     }
 
@@ -424,7 +422,7 @@ mod tests {
             prop_assert_eq!(Name::new(bytes.clone()).is_ok(), plain);
             if let Ok(name) = Name::new(bytes.clone()) {
                 let text = name.shown();
-                prop_assert!(!text.chars().any(char::is_control));
+                prop_assert!(text.chars().all(is_printable));
                 prop_assert_eq!(unshown(&text), Some(bytes));
             }
         }

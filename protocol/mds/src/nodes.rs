@@ -103,6 +103,12 @@ macro_rules! byte_string {
             }
         }
 
+        impl AsRef<[u8]> for $name {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
         impl Wire for $name {
             fn put(&self, out: &mut Writer) {
                 out.lv16(&self.0);

@@ -1,5 +1,6 @@
 //! Arguments about credentials beyond an open file: capability files, revocation, the record of what was given.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,7 +42,7 @@ The first byte that is written out is the first one of the range.")]
         file: PathBuf,
         /// Where the bytes go; `-` is standard output.
         #[arg(default_value = "-")]
-        place: String,
+        place: OsString,
         /// Bytes A..B of the stored file [default: all that it allows].
         #[arg(long, value_name = "A..B", value_parser = parse_range)]
         range: Option<ByteRange>,
@@ -56,7 +57,7 @@ Nothing is written outside the range. When it returns, the bytes are durable.")]
         /// The capability file.
         file: PathBuf,
         /// Where the bytes come from; `-` is standard input.
-        source: String,
+        source: OsString,
         /// First byte of the stored file to be written [default: the first one that it allows].
         #[arg(long, value_name = "OFFSET", value_parser = parse_size)]
         at: Option<u64>,
@@ -68,7 +69,7 @@ Nothing is written outside the range. When it returns, the bytes are durable.")]
 #[command(group = ArgGroup::new("rights").required(true).multiple(true).args(["read", "write"]))]
 pub(crate) struct Issue {
     /// The stored file.
-    pub(crate) path: String,
+    pub(crate) path: OsString,
     /// Allow reading.
     #[arg(long)]
     pub(crate) read: bool,
@@ -171,7 +172,7 @@ waits or not."
 pub(crate) struct Revoke {
     /// Credentials for this file.
     #[arg(long, value_name = "PATH")]
-    pub(crate) object: Option<String>,
+    pub(crate) object: Option<OsString>,
     /// Credentials for this partition (0x… or decimal), of all devices or of --device.
     #[arg(long, value_name = "ID", value_parser = parse_partition)]
     pub(crate) partition: Option<u64>,
@@ -223,7 +224,7 @@ with --device-log the command shows what was done and refused under each.")]
 pub(crate) struct Audit {
     /// The stored file.
     #[arg(long, value_name = "PATH")]
-    pub(crate) object: String,
+    pub(crate) object: OsString,
     /// Not before: 2h (ago), or a moment such as 2026-11-22T18:00Z.
     #[arg(long, value_name = "TIME", value_parser = parse_past)]
     pub(crate) since: Option<u64>,

@@ -1,10 +1,12 @@
 //! `mount` and `umount`, and the words of an `/etc/fstab` line.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sealstone_fuse::UNKNOWN_ID;
+use sealstone_mds_protocol::shown;
 
 use crate::output::parse_size;
 
@@ -25,7 +27,7 @@ pub(crate) struct Mount {
     pub(crate) mountpoint: PathBuf,
     /// The stored directory to be seen there.
     #[arg(long, default_value = "/", value_name = "PATH")]
-    pub(crate) path: String,
+    pub(crate) path: OsString,
     /// Nothing can be changed through the mount.
     #[arg(long)]
     pub(crate) read_only: bool,
@@ -66,7 +68,7 @@ pub(crate) struct Mount {
     pub(crate) key_file: Option<PathBuf>,
     /// What the table of mounts shows, if it is to be another word than ours.
     #[arg(long, hide = true)]
-    pub(crate) source: Option<String>,
+    pub(crate) source: Option<OsString>,
     /// Nothing is mounted: what is there becomes read-only or not, executable or not, as it is said.
     #[arg(long, hide = true)]
     pub(crate) remount: bool,
@@ -124,23 +126,23 @@ pub(crate) fn helper_arguments(
     mut given: impl Iterator<Item = OsString>,
 ) -> Result<Option<Vec<OsString>>, String> {
     let Some(program) = given.next() else { return Ok(None) };
-    let name = PathBuf::from(&program).file_name().map(|name| name.to_string_lossy().into_owned());
-    if !name.is_some_and(|name| HELPERS.contains(&&*name)) {
+    let name = Path::new(&program).file_name().unwrap_or_default();
+    if !HELPERS.iter().any(|helper| name == *helper) {
         return Ok(None);
     }
     let (mut places, mut options) = (Vec::new(), Vec::new());
     while let Some(word) = given.next() {
-        match word.to_str() {
-            Some("-o") => {
+        match word.as_bytes() {
+            b"-o" => {
                 let list = given.next().ok_or("-o wants a list of options")?;
-                let list = list.to_str().ok_or("options are text")?.to_owned();
-                options.extend(list.split(',').filter(|option| !option.is_empty()).map(str::to_owned));
+                let each = list.as_bytes().split(|byte| *byte == b',').filter(|option| !option.is_empty());
+                options.extend(each.map(<[u8]>::to_vec));
             }
             // No mtab, verbose, sloppy: nothing to do.
-            Some("-n" | "-v" | "-s") => {}
-            Some("-t") => drop(given.next()),
-            Some(flag) if flag.starts_with('-') => {
-                return Err(format!("mount.sealstone does not know {flag}"));
+            b"-n" | b"-v" | b"-s" => {}
+            b"-t" => drop(given.next()),
+            flag if flag.starts_with(b"-") => {
+                return Err(format!("mount.sealstone does not know {}", shown(flag)));
             }
             _ => places.push(word),
         }
@@ -149,10 +151,14 @@ pub(crate) fn helper_arguments(
         return Err("say mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]; SOURCE is a stored directory".into());
     };
     let mut words: Vec<OsString> = vec![program, "mount".into()];
-    for option in options {
-        let (key, value) =
-            option.split_once('=').map_or((option.as_str(), None), |(key, value)| (key, Some(value)));
-        let flag = key.replace('_', "-");
+    for option in &options {
+        let unknown = || format!("mount.sealstone does not know the option {}", shown(option));
+        // The value is a path perhaps: any bytes.
+        let (key, value) = match option.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&option[..at], option.get(at + 1..).map(OsStr::from_bytes)),
+            None => (&option[..], None),
+        };
+        let flag = std::str::from_utf8(key).map_err(|_| unknown())?.replace('_', "-");
         match (flag.as_str(), value) {
             ("ro", None) => {
                 words.retain(|word| word != "--read-only");
@@ -165,7 +171,7 @@ pub(crate) fn helper_arguments(
             }
             ("exec", None) => words.retain(|word| word != "--no-exec"),
             ("remount", None) => words.push("--remount".into()),
-            ("allow-other" | "read-only" | "no-exec" | "no-leases" | "dirsync", None) => {
+            ("allow-other" | "read-only" | "no-exec" | "no-leases" | "dirsync" | "escaped", None) => {
                 words.push(format!("--{flag}").into())
             }
             (
@@ -181,14 +187,13 @@ pub(crate) fn helper_arguments(
                 None,
             ) => {}
             (flag, _) if flag.starts_with("x-") || flag.starts_with("comment") => {}
-            _ => return Err(format!("mount.sealstone does not know the option {option}")),
+            _ => return Err(unknown()),
         }
     }
-    let source = source.to_str().ok_or("the stored directory is no text")?;
-    let path = source.strip_prefix(SOURCE_PREFIX).unwrap_or(source);
-    words.extend(["--path".into(), path.into()]);
+    let path = source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes()).unwrap_or(source.as_bytes());
+    words.extend(["--path".into(), OsStr::from_bytes(path).into()]);
     // As it was said: by that `mount -a` finds what is mounted already.
-    words.extend(["--source".into(), source.into(), mountpoint.clone()]);
+    words.extend(["--source".into(), source.clone(), mountpoint.clone()]);
     Ok(Some(words))
 }
 
@@ -221,6 +226,17 @@ mod tests {
         let line = "/sbin/mount.fuse.sealstone sealstone:/projects /mnt -o remount,ro";
         let expected = "/sbin/mount.fuse.sealstone mount --remount --read-only --path /projects --source sealstone:/projects /mnt";
         assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
+    }
+
+    #[test]
+    fn places_that_are_not_text_are_kept() {
+        let given: [&[u8]; 5] =
+            [b"mount.sealstone", b"sealstone:/\xff", b"/mnt/\xfe", b"-o", b"session=/etc/\xfd"];
+        let words = helper_arguments(given.iter().map(|word| OsStr::from_bytes(word).into()));
+        let words = words.expect("understood").expect("called as the helper");
+        for word in [&b"/\xff"[..], b"/mnt/\xfe", b"/etc/\xfd"] {
+            assert!(words.iter().any(|one| one.as_bytes() == word), "{words:?}");
+        }
     }
 
     #[test]

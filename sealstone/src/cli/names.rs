@@ -1,5 +1,7 @@
 //! Options of the commands that make and move names.
 
+use std::ffi::OsString;
+
 use clap::Args;
 
 #[derive(Args, Clone, Debug)]
@@ -9,7 +11,7 @@ Example:
 pub(crate) struct Mkdir {
     /// Directories.
     #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
     /// Make missing ones above too; be content if it exists.
     #[arg(long, short)]
     pub(crate) parents: bool,
@@ -22,9 +24,9 @@ Examples:
   sealstone mv --no-replace /draft.txt /docs")]
 pub(crate) struct Mv {
     /// What to move.
-    pub(crate) from: String,
+    pub(crate) from: OsString,
     /// Its new path; an existing directory takes it under its old name.
-    pub(crate) to: String,
+    pub(crate) to: OsString,
     /// Do not replace what exists.
     #[arg(long)]
     pub(crate) no_replace: bool,
@@ -36,10 +38,10 @@ Examples:
   sealstone ln /docs/final.txt /shared/final.txt
   sealstone ln -s ../docs/final.txt /shared/latest")]
 pub(crate) struct Ln {
-    /// What is there already; with -s any text, which need not lead anywhere.
-    pub(crate) target: String,
-    /// The new name; an existing directory takes it under the old one.
-    pub(crate) path: String,
+    /// An existing file; with -s any target, which need not exist.
+    pub(crate) target: OsString,
+    /// The new name; in an existing directory the last name of the target.
+    pub(crate) path: OsString,
     /// A symbolic link.
     #[arg(long, short)]
     pub(crate) symbolic: bool,

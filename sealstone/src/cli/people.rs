@@ -30,7 +30,7 @@ them.")]
         #[arg(long, conflicts_with = "role")]
         admin: bool,
         /// Make a code that is good once, with which the user chooses the password: `sealstone enrol`.
-        #[arg(long, conflicts_with_all = ["service", "password_file"])]
+        #[arg(long, conflicts_with = "service")]
         enrol: bool,
         #[command(flatten)]
         code: Code,
@@ -38,7 +38,7 @@ them.")]
         #[arg(long, requires = "enrol")]
         directory: bool,
         /// An account for a program: it logs in with a key file, never with a password.
-        #[arg(long, requires = "key_file", conflicts_with = "password_file")]
+        #[arg(long, requires = "key_file")]
         service: bool,
         /// Where the key of a service is written (mode 0600).
         #[arg(long, value_name = "FILE", requires = "service")]
@@ -271,7 +271,7 @@ pub(crate) struct Server {
     #[arg(long, env = "SEALSTONE_CLUSTER", value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
     /// Address of the metadata server.
-    #[arg(long, value_name = "HOST:PORT", requires = "pin", conflicts_with = "cluster")]
+    #[arg(long, value_name = "HOST:PORT", requires = "pin")]
     pub(crate) mds: Option<String>,
     /// SHA-256 of the server's certificate.
     #[arg(long, value_name = "sha256:HEX", requires = "mds")]
@@ -307,7 +307,7 @@ pub(crate) struct Login {
     #[arg(required_unless_present = "key_file")]
     pub(crate) name: Option<String>,
     /// Key file of a service (mode 0600), which also says its name.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "password_file"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub(crate) key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: Server,

@@ -1,5 +1,7 @@
 //! Options of `sealstone quota`.
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand};
 
 use crate::output::parse_size;
@@ -37,7 +39,7 @@ Examples:
         user: Option<String>,
         /// The tree that this path lies in.
         #[arg(long, value_name = "PATH")]
-        tree: Option<String>,
+        tree: Option<OsString>,
     },
     /// What every user and every tree uses and may use; your own, if you are no administrator.
     #[command(after_help = "\
@@ -78,7 +80,7 @@ pub(crate) struct Of {
     pub(crate) user: Option<String>,
     /// Of this directory and everything below it.
     #[arg(long, value_name = "PATH")]
-    pub(crate) tree: Option<String>,
+    pub(crate) tree: Option<OsString>,
 }
 
 /// A limit, or none.

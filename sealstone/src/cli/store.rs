@@ -1,5 +1,6 @@
 //! Arguments about where the metadata is.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,7 +13,7 @@ pub(crate) struct Meta {
     /// `postgres://USER@HOST[:PORT]/DATABASE`, which several servers can use, `ldaps://NAME@HOST[:PORT]/BASE` (names as LDAP has
     /// them), or file:PATH [default: a file in the folder].
     #[arg(long, env = "SEALSTONE_MDS_META", value_name = "URL")]
-    pub(crate) meta: Option<String>,
+    pub(crate) meta: Option<OsString>,
     /// PEM file of the authority that must have signed the certificate of the database or LDAP server (TLS 1.3).
     #[arg(long, env = "SEALSTONE_MDS_META_CA_FILE", value_name = "FILE")]
     pub(crate) meta_ca_file: Option<PathBuf>,
@@ -20,12 +21,7 @@ pub(crate) struct Meta {
     #[arg(long, env = "SEALSTONE_MDS_META_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) meta_password_file: Option<PathBuf>,
     /// Name of the systemd credential (LoadCredential=) with that password.
-    #[arg(
-        long,
-        env = "SEALSTONE_MDS_META_CREDENTIAL",
-        value_name = "NAME",
-        conflicts_with = "meta_password_file"
-    )]
+    #[arg(long, env = "SEALSTONE_MDS_META_CREDENTIAL", value_name = "NAME")]
     pub(crate) meta_credential: Option<String>,
     /// Let a database or LDAP server beyond this machine be used in plain text. Whoever is on the way reads and changes what is not sealed.
     #[arg(long, env = "SEALSTONE_MDS_INSECURE_META")]

@@ -15,6 +15,7 @@ use crate::cli::grants::Audit;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
+use crate::text::{ShownPath as _, set_bytes};
 
 /// A line of a device's log is shorter.
 const LINE_MAX: u64 = 64 * 1024;
@@ -78,7 +79,7 @@ fn read_all(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> 
 
 /// Reads a file of a device's log line by line.
 fn read(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outcome<()> {
-    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let at = |error: std::io::Error| Failure::from(error).at(path.shown());
     let mut input = BufReader::new(File::open(path).map_err(at)?);
     let mut line = Vec::new();
     loop {
@@ -106,8 +107,9 @@ fn read(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outc
 
 /// `sealstone audit`.
 pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> Outcome {
-    let (client, _) = client(global)?;
     let Audit { object, since, until, user, device_log } = arguments;
+    let object = &global.stored(object)?;
+    let (client, _) = client(global)?;
     let (since_ms, until_ms) = (since.unwrap_or(0), until.unwrap_or(u64::MAX));
     let (entries, known_since_ms) = client
         .issued(object, user.as_deref(), since_ms, until_ms)
@@ -131,7 +133,8 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> O
     let known = (known_since_ms != u64::MAX).then_some(known_since_ms);
     let has_logs = !device_log.is_empty();
     let value: Vec<_> = entries.iter().map(|entry| told(entry, &uses, has_logs)).collect();
-    let value = json!({ "object": object, "known_since_ms": known, "lost": lost, "entries": value });
+    let mut value = json!({ "known_since_ms": known, "lost": lost, "entries": value });
+    set_bytes(&mut value, "object", object);
     match known {
         Some(known) if known > since_ms => {
             output.remark(format!("the record begins at {} UTC; what was before is not known", utc(known)));

@@ -12,6 +12,7 @@ use crate::daemon::control::{self, Request, Served};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
+use crate::text::ShownPath as _;
 
 /// Runs one of the verbs.
 pub(crate) fn command(output: Output, command: Block) -> Outcome {
@@ -118,7 +119,7 @@ fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
     let closed = |error: FormatError| match error {
         // A device that serves would have answered.
         FormatError::InUse => Failure::operation(chain(&error))
-            .at(data.display())
+            .at(data.shown())
             .hint("the device is just starting or ending; try again"),
         error => store_failure(error, data),
     };

@@ -1,5 +1,6 @@
 //! Capability files: made by whoever is logged in, used by programs that never do.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Instant;
 
@@ -12,9 +13,10 @@ use tokio::io::AsyncWriteExt;
 use crate::cli::Global;
 use crate::cli::grants::{ByteRange, Cap, Issue, Until};
 use crate::command::session::{client, reach};
-use crate::command::transfer::{standard_input, standard_output};
+use crate::command::transfer::{standard_input, standard_output, write_whole};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, utc};
+use crate::text::{ShownPath as _, set_bytes};
 
 /// `sealstone cap …`.
 pub(crate) async fn run(global: &Global, output: Output, command: &Cap) -> Outcome {
@@ -28,8 +30,9 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Cap) -> Outco
 
 async fn issue(global: &Global, output: Output, arguments: &Issue) -> Outcome {
     let Issue { path, read, write, range, until, output: to, force, method } = arguments;
+    let path = &global.stored(path)?;
     if to.exists() && !force {
-        return Err(Failure::usage("exists already").at(to.display()).hint("name a new file, or --force"));
+        return Err(Failure::usage("exists already").at(to.shown()).hint("name a new file, or --force"));
     }
     let (client, _) = client(global)?;
     if let Until::In(_) = until {
@@ -43,11 +46,11 @@ async fn issue(global: &Global, output: Output, arguments: &Issue) -> Outcome {
     let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
     let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method: (*method).into() };
     let file = client.delegate(path, wanted).await.map_err(|error| Failure::from(error).at(path))?;
-    file.save(to).map_err(|error| Failure::from(error).at(to.display()))?;
+    file.save(to).map_err(|error| Failure::from(error).at(to.shown()))?;
     let delegated = &file.delegated;
     output.remark(format!(
         "{} may {} bytes {}..{} of {path} until {} UTC",
-        to.display(),
+        to.shown(),
         rights(&file).join(" and "),
         delegated.start,
         delegated.end,
@@ -63,7 +66,7 @@ fn rights(file: &CapabilityFile) -> Vec<&'static str> {
 }
 
 fn load(path: &Path) -> Outcome<CapabilityFile> {
-    CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.display()))
+    CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.shown()))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -121,12 +124,14 @@ fn value(file: &CapabilityFile) -> serde_json::Value {
             value
         })
         .collect();
-    json!({
-        "path": path.shown(), "read": delegated.read, "write": delegated.write,
+    let mut value = json!({
+        "read": delegated.read, "write": delegated.write,
         "start": delegated.start, "end": delegated.end, "size": delegated.stat.size,
         "expires_ms": delegated.expires_ms, "principal": hex(&delegated.principal),
         "devices": devices, "capabilities": capabilities,
-    })
+    });
+    set_bytes(&mut value, "path", path);
+    value
 }
 
 fn show(output: Output, path: &Path) -> Outcome {
@@ -150,10 +155,12 @@ fn show(output: Output, path: &Path) -> Outcome {
                 || "sealed: only the device reads what it allows".to_owned(),
                 |names| names.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" "),
             );
-            lines.push(format!(
-                "object     {} on device {}: {names}",
-                grant.object.object, grant.object.device.0
-            ));
+            let known = devices.iter().find(|device| device.id == grant.object.device);
+            let device = known.map_or_else(
+                || format!("number {}", grant.object.device.0),
+                |device| device.name.to_string(),
+            );
+            lines.push(format!("object     {} on device {device}: {names}", grant.object.object));
         }
         lines.join("\n")
     })
@@ -165,20 +172,25 @@ fn report(output: Output, verb: &str, bytes: u64, started: Instant) -> Outcome {
     output.done(&json!({ "bytes": bytes, "seconds": seconds }))
 }
 
-async fn get(global: &Global, output: Output, path: &Path, place: &str, range: Option<ByteRange>) -> Outcome {
+async fn get(
+    global: &Global,
+    output: Output,
+    path: &Path,
+    place: &OsStr,
+    range: Option<ByteRange>,
+) -> Outcome {
     let file = load(path)?;
     let delegated =
-        Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.display()))?;
+        Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.shown()))?;
     let range = range.map(|range| range.start..range.end.unwrap_or(delegated.range().end));
     let total = range.as_ref().map_or_else(
         || delegated.range().end - delegated.range().start,
         |range| range.end.saturating_sub(range.start),
     );
-    let (bar, started) = (output.progress(Some(total), place), Instant::now());
+    let (bar, started) = (output.progress(Some(total), &place.shown()), Instant::now());
     let shown = bar.clone();
     let mut progress = move |done: u64, _: Option<u64>| shown.set_position(done);
-    let at = |error: std::io::Error| Failure::from(error).at(place);
-    let refused = |error: sealstone_client::ClientError| Failure::from(error).at(path.display());
+    let refused = |error: sealstone_client::ClientError| Failure::from(error).at(path.shown());
     let bytes = if place == "-" {
         let mut sink = standard_output()?;
         match delegated.read(range, &mut sink, &mut progress).await {
@@ -195,16 +207,8 @@ async fn get(global: &Global, output: Output, path: &Path, place: &str, range: O
         }
     } else {
         // Its name is for whole bytes that were checked, as with `get`.
-        let folder = Path::new(place).parent().filter(|folder| !folder.as_os_str().is_empty());
-        let temporary = tempfile::Builder::new()
-            .prefix(".sealstone-")
-            .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .map_err(at)?;
-        let mut sink = tokio::fs::File::from_std(temporary.reopen().map_err(at)?);
-        let bytes = delegated.read(range, &mut sink, &mut progress).await.map_err(refused)?;
-        sink.flush().await.map_err(at)?;
-        temporary.persist(place).map_err(|error| at(error.error))?;
-        bytes
+        write_whole(place, async |sink| delegated.read(range, sink, &mut progress).await.map_err(refused))
+            .await?
     };
     bar.finish_and_clear();
     delegated.close().await;
@@ -212,20 +216,21 @@ async fn get(global: &Global, output: Output, path: &Path, place: &str, range: O
     if place == "-" { Ok(()) } else { report(output, "fetched", bytes, started) }
 }
 
-async fn put(global: &Global, output: Output, path: &Path, source: &str, at: Option<u64>) -> Outcome {
+async fn put(global: &Global, output: Output, path: &Path, source: &OsStr, at: Option<u64>) -> Outcome {
     let file = load(path)?;
     let delegated =
-        Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.display()))?;
+        Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.shown()))?;
     let offset = at.unwrap_or(delegated.range().start);
-    let (bar, started) = (output.progress(None, source), Instant::now());
+    let (bar, started) = (output.progress(None, &source.shown()), Instant::now());
     let shown = bar.clone();
     let mut progress = move |done: u64, _: Option<u64>| shown.set_position(done);
     let bytes = if source == "-" {
         delegated.write(offset, standard_input()?, &mut progress).await
     } else {
-        let file = tokio::fs::File::open(source).await.map_err(|error| Failure::from(error).at(source))?;
+        let file =
+            tokio::fs::File::open(source).await.map_err(|error| Failure::from(error).at(source.shown()))?;
         // Told before anything is written, where it can be.
-        let length = file.metadata().await.map_err(|error| Failure::from(error).at(source))?.len();
+        let length = file.metadata().await.map_err(|error| Failure::from(error).at(source.shown()))?.len();
         let end = delegated.range().end;
         if offset.saturating_add(length) > end {
             let what = format!(
@@ -233,12 +238,12 @@ async fn put(global: &Global, output: Output, path: &Path, source: &str, at: Opt
                 end.saturating_sub(offset)
             );
             return Err(Failure::operation(what)
-                .at(source)
+                .at(source.shown())
                 .hint("`sealstone cap show FILE` tells the range"));
         }
         delegated.write(offset, file, &mut progress).await
     };
-    let bytes = bytes.map_err(|error| Failure::from(error).at(path.display()))?;
+    let bytes = bytes.map_err(|error| Failure::from(error).at(path.shown()))?;
     bar.finish_and_clear();
     delegated.close().await;
     report(output, "wrote", bytes, started)

@@ -14,6 +14,7 @@ use crate::daemon::now_ms;
 use crate::daemon::osd::store_failure;
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
+use crate::text::ShownPath as _;
 
 /// Damaged objects that are told of one by one to people.
 const LINES_MAX: usize = 1000;
@@ -49,7 +50,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     if repair && store.is_poisoned() {
         let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
         return Err(Failure::operation(format!("nothing can be noted: {}", faults.join("; ")))
-            .at(data.display())
+            .at(data.shown())
             .hint("without --repair the check tells what can be read"));
     }
     let bar = output.progress(Some(store.space().used), &folder.identity.name);
@@ -59,7 +60,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
         bar.set_position(so_far.bytes);
     });
     bar.finish_and_clear();
-    let seen = seen.map_err(|error: StoreError| Failure::operation(chain(&error)).at(data.display()))?;
+    let seen = seen.map_err(|error: StoreError| Failure::operation(chain(&error)).at(data.shown()))?;
     let told: Vec<Told> = seen.findings.iter().map(tell).collect();
     let faults: Vec<String> = seen.faults.iter().map(ToString::to_string).collect();
     let damaged = seen.findings.len() as u64;

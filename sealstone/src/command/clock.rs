@@ -6,6 +6,7 @@ use crate::cli::clock::Clock;
 use crate::daemon::machine_clock;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::Output;
+use crate::text::ShownPath as _;
 
 /// Shows or resets the clock of the daemon in a folder. `marker` is a file that its folder has.
 pub(crate) fn run(output: Output, command: Clock, marker: &str) -> Outcome {
@@ -33,7 +34,7 @@ fn check_folder(data: &Path, marker: &str) -> Outcome {
     if data.join(marker).exists() {
         return Ok(());
     }
-    Err(Failure::new(Kind::NotFound, format!("no {marker} in this folder")).at(data.display()))
+    Err(Failure::new(Kind::NotFound, format!("no {marker} in this folder")).at(data.shown()))
 }
 
 fn lines(value: &serde_json::Value) -> String {

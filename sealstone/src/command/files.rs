@@ -1,37 +1,44 @@
 //! Names: listing, moving, removing, and how much room there is.
 
-use sealstone_client::{Client, DirEntry, FileKind, Stat};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+
+use sealstone_client::{Client, DirEntry, FileKind, FilePath, Stat};
+use sealstone_mds_protocol::{Target, shown};
 use serde_json::{Value, json};
 
-use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm};
+use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm, StoredPath};
 use crate::command::session::client;
-use crate::command::walk::{join, last_name};
+use crate::command::tree::{TreePath, join};
 use crate::command::{drain, placement};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, mode_string, utc};
+use crate::text::set_bytes;
 
-/// What is known of a file, for scripts.
-pub(crate) fn stat_json(path: &str, stat: &Stat) -> Value {
+/// Returns what is known of a file, for scripts.
+pub(crate) fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {
     let checksum = stat.checksum.as_ref().map(|checksum| {
         let kind = format!("{:?}", checksum.kind).to_lowercase();
         let length = if kind == "crc32c" { 4 } else { 32 };
         let hex: String = checksum.value[..length].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{kind}:{hex}")
     });
-    json!({
-        "path": path, "kind": kind(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
+    let mut value = json!({
+        "kind": kind(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
         "owner": stat.owner.as_str(), "group": group(stat), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
         "links": stat.links, "rdev": stat.rdev, "mtime_ms": Stat::ms(stat.mtime_ns), "ctime_ms": Stat::ms(stat.ctime_ns),
         "created_ms": Stat::ms(stat.birth_ns), "atime_ns": stat.atime_ns, "mtime_ns": stat.mtime_ns,
         "ctime_ns": stat.ctime_ns, "checksum": checksum,
-    })
+    });
+    set_bytes(&mut value, "path", path);
+    value
 }
 
 fn group(stat: &Stat) -> Option<&str> {
     stat.group.as_ref().map(sealstone_client::GroupName::as_str)
 }
 
-fn kind(kind: FileKind) -> &'static str {
+pub(crate) fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
@@ -43,58 +50,96 @@ fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-fn long_line(name: &str, stat: &Stat, target: Option<&str>) -> String {
-    let size = match stat.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => device_number(stat.rdev),
-        _ => stat.size.to_string(),
-    };
-    let after = match (stat.kind, target) {
-        (FileKind::Directory, _) => "/".to_owned(),
-        (_, Some(target)) => format!(" -> {target}"),
-        _ => String::new(),
-    };
-    format!(
-        "{} {:>3} {:12} {:12} {size:>12} {} {name}{after}",
-        mode_string(stat.kind, stat.mode),
-        stat.links,
-        stat.owner.as_str(),
-        group(stat).unwrap_or("-"),
-        utc(Stat::ms(stat.mtime_ns)),
-    )
-}
-
-/// An entry of a list, by its path below what was listed.
+/// An entry of a list, by its path below the listed directory.
 pub(crate) struct Listed {
-    pub(crate) path: String,
+    pub(crate) path: TreePath,
     pub(crate) inode: u64,
     pub(crate) kind: FileKind,
     /// None in a directory that may be listed and not passed.
     pub(crate) stat: Option<Stat>,
 }
 
+/// The columns of one line of `ls -l`.
+struct LongLine {
+    /// Mode, links, owner, group, size, time.
+    columns: [String; 6],
+    name: String,
+}
+
+/// Columns of a long list that are aligned to the right: links and size.
+const RIGHT_ALIGNED: [bool; 6] = [false, true, false, false, true, false];
+
 impl Listed {
-    fn json(&self, target: Option<&str>) -> Value {
+    fn json(&self, target: Option<&Target>) -> Value {
         let mut value = match &self.stat {
             Some(stat) => stat_json(&self.path, stat),
-            None => json!({ "path": self.path, "kind": kind(self.kind), "inode": self.inode }),
+            None => {
+                let mut value = json!({ "kind": kind(self.kind), "inode": self.inode });
+                set_bytes(&mut value, "path", &self.path);
+                value
+            }
         };
-        value["target"] = json!(target);
+        set_target(&mut value, target);
         value
     }
 
-    fn line(&self, long: bool, target: Option<&str>) -> String {
+    fn name(&self) -> String {
         let slash = if self.kind == FileKind::Directory { "/" } else { "" };
-        match &self.stat {
-            Some(stat) if long => long_line(&self.path, stat, target),
-            None if long => {
-                let letter = mode_string(self.kind, 0).chars().next().unwrap_or('?');
-                format!(
-                    "{letter}????????? {:>3} {:12} {:12} {:>12} {:16} {}{slash}",
-                    "?", "?", "?", "?", "?", self.path
-                )
-            }
-            _ => format!("{}{slash}", self.path),
+        format!("{}{slash}", self.path)
+    }
+
+    fn long(&self, target: Option<&Target>) -> LongLine {
+        let Some(stat) = &self.stat else {
+            let letter = mode_string(self.kind, 0).chars().next().unwrap_or('?');
+            let unknown = || "?".to_owned();
+            let mode = format!("{letter}?????????");
+            return LongLine {
+                columns: [mode, unknown(), unknown(), unknown(), unknown(), unknown()],
+                name: self.name(),
+            };
+        };
+        let size = match stat.kind {
+            FileKind::CharDevice | FileKind::BlockDevice => device_number(stat.rdev),
+            _ => stat.size.to_string(),
+        };
+        let name = match target {
+            Some(target) => format!("{} -> {}", self.name(), shown(target.as_bytes())),
+            None => self.name(),
+        };
+        let columns = [
+            mode_string(stat.kind, stat.mode),
+            stat.links.to_string(),
+            stat.owner.to_string(),
+            group(stat).unwrap_or("-").to_owned(),
+            size,
+            utc_ns(stat.mtime_ns),
+        ];
+        LongLine { columns, name }
+    }
+}
+
+/// Aligns the columns of a long list; each is as wide as its longest field.
+fn align(lines: &[LongLine]) -> String {
+    let mut widths = [0; 6];
+    for line in lines {
+        for (width, field) in widths.iter_mut().zip(&line.columns) {
+            *width = field.len().max(*width);
         }
+    }
+    let text = |line: &LongLine| {
+        let mut text = String::new();
+        for ((field, width), right) in line.columns.iter().zip(widths).zip(RIGHT_ALIGNED) {
+            text += &if right { format!("{field:>width$} ") } else { format!("{field:width$} ") };
+        }
+        text + &line.name
+    };
+    lines.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+fn set_target(value: &mut Value, target: Option<&Target>) {
+    match target {
+        Some(target) => set_bytes(value, "target", target),
+        None => value["target"] = Value::Null,
     }
 }
 
@@ -103,24 +148,24 @@ fn device_number(rdev: u32) -> String {
     format!("{}, {}", (rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xF_FF00))
 }
 
-/// Where it leads, of a symbolic link that can be read.
-async fn target(client: &Client, stat: &Stat) -> Option<String> {
+/// Returns the target of a symbolic link that can be read.
+async fn target(client: &Client, stat: &Stat) -> Option<Target> {
     if stat.kind == FileKind::Symlink { client.target_of(stat).await.ok() } else { None }
 }
 
 /// `sealstone ls`.
 pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outcome {
+    let top = global.stored(&arguments.path)?;
     let (client, _) = client(global)?;
-    let top = arguments.path.as_str();
-    // A link is shown as such in a long list; else what it leads to is meant, if it leads anywhere.
-    let mut stat = client.lstat(top).await.map_err(|error| Failure::from(error).at(top))?;
-    if stat.kind == FileKind::Symlink && !arguments.long {
-        stat = client.stat(top).await.unwrap_or(stat);
+    // A long list shows a link itself, any other list the directory that the link leads to.
+    let mut stat = client.lstat(&top).await.map_err(|error| Failure::from(error).at(&top))?;
+    if stat.kind == FileKind::Symlink && (!arguments.long || top.trailing_slash) {
+        stat = client.stat(&top).await.unwrap_or(stat);
     }
     let found = if stat.kind == FileKind::Directory {
-        list(&client, top, arguments.recursive).await?
+        list(&client, &top, arguments.recursive).await?
     } else {
-        let path = last_name(top).unwrap_or(top).to_owned();
+        let path = top.split_last().map(|(_, name)| TreePath::top().join(&name)).unwrap_or_default();
         vec![Listed { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }]
     };
     let mut targets = Vec::with_capacity(found.len());
@@ -130,50 +175,79 @@ pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outco
             _ => None,
         });
     }
-    let told = || found.iter().zip(targets.iter().map(Option::as_deref));
-    let value: Vec<Value> = told().map(|(listed, target)| listed.json(target)).collect();
+    let entries = || found.iter().zip(targets.iter().map(Option::as_ref));
+    let value: Vec<Value> = entries().map(|(listed, target)| listed.json(target)).collect();
     if !output.is_json() && found.is_empty() {
         return Ok(());
     }
-    output.result(&value, || {
-        let lines: Vec<String> = told().map(|(listed, target)| listed.line(arguments.long, target)).collect();
-        lines.join("\n")
+    output.result(&value, || match arguments.long {
+        true => align(&entries().map(|(listed, target)| listed.long(target)).collect::<Vec<_>>()),
+        false => found.iter().map(Listed::name).collect::<Vec<_>>().join("\n"),
     })
 }
 
-/// Entries of a directory by their paths below it; with all below them if `recursive`.
-pub(crate) async fn list(client: &Client, top: &str, recursive: bool) -> Outcome<Vec<Listed>> {
-    let mut found = Vec::new();
-    let mut waiting = vec![String::new()];
-    while let Some(below) = waiting.pop() {
-        let directory = join(top, &below);
-        let mut entries = client.list(&directory).map_err(|error| Failure::from(error).at(&directory))?;
-        let mut deeper = Vec::new();
-        while let Some(DirEntry { name, inode, kind, stat }) =
-            entries.next().await.map_err(|error| Failure::from(error).at(&directory))?
-        {
-            let path = if below.is_empty() { name.shown().into_owned() } else { format!("{below}/{name}") };
-            if recursive && kind == FileKind::Directory {
-                deeper.push(path.clone());
-            }
-            found.push(Listed { path, inode: inode.0, kind, stat });
-        }
-        deeper.reverse();
-        waiting.append(&mut deeper);
+/// Returns the entries of a directory by their paths below it; with `recursive` all below it.
+pub(crate) async fn list(client: &Client, top: &FilePath, recursive: bool) -> Outcome<Vec<Listed>> {
+    let (found, failed) = list_what_can_be(client, top, recursive).await;
+    match failed.into_iter().next() {
+        Some((_, failure)) => Err(failure),
+        None => Ok(found),
     }
-    Ok(found)
+}
+
+/// [`list`], which continues after a directory that cannot be listed: those are returned with the reason.
+pub(crate) async fn list_what_can_be(
+    client: &Client,
+    top: &FilePath,
+    recursive: bool,
+) -> (Vec<Listed>, Vec<(TreePath, Failure)>) {
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    let mut waiting = vec![TreePath::top()];
+    while let Some(below) = waiting.pop() {
+        let mut deeper = Vec::new();
+        let listed = list_directory(client, top, &below, &mut found, &mut deeper).await;
+        if let Err(failure) = listed {
+            failed.push((below, failure));
+        }
+        if recursive {
+            deeper.reverse();
+            waiting.append(&mut deeper);
+        }
+    }
+    (found, failed)
+}
+
+async fn list_directory(
+    client: &Client,
+    top: &FilePath,
+    below: &TreePath,
+    found: &mut Vec<Listed>,
+    deeper: &mut Vec<TreePath>,
+) -> Outcome {
+    let directory = join(top, below)?;
+    let at = |error| Failure::from(error).at(&directory);
+    let mut entries = client.list(&directory).map_err(at)?;
+    while let Some(DirEntry { name, inode, kind, stat }) = entries.next().await.map_err(at)? {
+        let path = below.join(&name);
+        if kind == FileKind::Directory {
+            deeper.push(path.clone());
+        }
+        found.push(Listed { path, inode: inode.0, kind, stat });
+    }
+    Ok(())
 }
 
 /// `sealstone stat`.
 pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> Outcome {
+    let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut values = Vec::new();
     let mut blocks = Vec::new();
-    for path in &arguments.paths {
+    for path in &paths {
         let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
         let target = target(&client, &stat).await;
         let mut value = stat_json(path, &stat);
-        value["target"] = json!(target);
+        set_target(&mut value, target.as_ref());
         let mut lines = vec![
             format!("    path  {path}"),
             format!("    kind  {}", kind(stat.kind)),
@@ -182,12 +256,12 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
             format!("   owner  {}", stat.owner.as_str()),
             format!("   group  {}", group(&stat).unwrap_or("-")),
             format!("   links  {}", stat.links),
-            format!("modified  {}", utc(Stat::ms(stat.mtime_ns))),
-            format!(" changed  {}", utc(Stat::ms(stat.ctime_ns))),
-            format!(" created  {}", utc(Stat::ms(stat.birth_ns))),
+            format!("modified  {}", utc_ns(stat.mtime_ns)),
+            format!(" changed  {}", utc_ns(stat.ctime_ns)),
+            format!(" created  {}", utc_ns(stat.birth_ns)),
         ];
-        if let Some(target) = target {
-            lines.push(format!("leads to  {target}"));
+        if let Some(target) = &target {
+            lines.push(format!("leads to  {}", shown(target.as_bytes())));
         }
         if matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice) {
             lines.push(format!("  device  {}", device_number(stat.rdev)));
@@ -201,6 +275,10 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
             }
         }
         values.push(value);
+        // A pipe gets whole lines.
+        if std::io::stdout().is_terminal() {
+            lines.iter_mut().for_each(|line| *line = wrap(line, STAT_INDENT));
+        }
         blocks.push(lines.join("\n"));
     }
     match values.as_slice() {
@@ -209,11 +287,17 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
     }
 }
 
+/// Paths that a user typed.
+pub(crate) fn stored(global: &Global, arguments: &[OsString]) -> Outcome<Vec<StoredPath>> {
+    arguments.iter().map(|argument| global.stored(argument)).collect()
+}
+
 /// `sealstone mkdir`.
 pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) -> Outcome {
+    let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut values = Vec::new();
-    for path in &arguments.paths {
+    for path in &paths {
         let made = client
             .mkdir(path, arguments.parents, 0o755)
             .await
@@ -223,39 +307,47 @@ pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) ->
     output.done(&values)
 }
 
-/// `sealstone mv`: an existing directory takes what is moved under its old name, as people expect.
+/// `sealstone mv`: an existing directory receives the source under its old name.
 pub(crate) async fn mv(global: &Global, output: Output, arguments: &Mv) -> Outcome {
+    let (from, to) = (global.stored(&arguments.from)?, global.stored(&arguments.to)?);
     let (client, _) = client(global)?;
-    let to = into_directory(&client, &arguments.to, &arguments.from).await?;
+    let to = into_directory(&client, &to, from.as_bytes()).await?;
     client
-        .rename(&arguments.from, &to, !arguments.no_replace)
+        .rename(&from, &to, !arguments.no_replace)
         .await
-        .map_err(|error| Failure::from(error).at(format!("{} to {to}", arguments.from)))?;
-    output.done(&json!({ "from": arguments.from, "to": to }))
+        .map_err(|error| Failure::from(error).at(format!("{from} to {to}")))?;
+    let mut value = json!({});
+    set_bytes(&mut value, "from", &from);
+    set_bytes(&mut value, "to", &to);
+    output.done(&value)
 }
 
 /// `path` itself, or `path/NAME` if `path` is a directory; NAME is the last one of `source`.
-pub(crate) async fn into_directory(client: &Client, path: &str, source: &str) -> Outcome<String> {
+async fn into_directory(client: &Client, path: &StoredPath, source: &[u8]) -> Outcome<FilePath> {
     match client.stat(path).await {
-        Ok(stat) if stat.kind == FileKind::Directory => match last_name(source) {
-            Some(name) => Ok(join(path, name)),
-            None => Err(Failure::usage("has no name of its own").at(source)),
-        },
-        Ok(_) if path.ends_with('/') => Err(Failure::operation("not a directory").at(path)),
-        Ok(_) => Ok(path.to_owned()),
-        Err(error) if error.is_not_found() && !path.ends_with('/') => Ok(path.to_owned()),
+        Ok(stat) if stat.kind == FileKind::Directory => {
+            let last = source.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
+            let name = last.and_then(|name| sealstone_client::Name::new(name).ok());
+            let name = name.ok_or_else(|| Failure::usage("has no name of its own").at(shown(source)))?;
+            path.join(&name).map_err(|error| Failure::usage(error).at(path))
+        }
+        Ok(_) if path.trailing_slash => Err(Failure::operation("not a directory").at(path)),
+        Ok(_) => Ok((**path).clone()),
+        Err(error) if error.is_not_found() && !path.trailing_slash => Ok((**path).clone()),
         Err(error) => Err(Failure::from(error).at(path)),
     }
 }
 
 /// `sealstone ln`.
 pub(crate) async fn ln(global: &Global, output: Output, arguments: &Ln) -> Outcome {
+    let path = global.stored(&arguments.path)?;
+    let target = global.bytes(&arguments.target)?;
+    let existing = if arguments.symbolic { None } else { Some(global.stored(&arguments.target)?) };
     let (client, _) = client(global)?;
-    let path = into_directory(&client, &arguments.path, &arguments.target).await?;
-    let made = if arguments.symbolic {
-        client.symlink(&arguments.target, &path).await
-    } else {
-        client.link(&arguments.target, &path).await
+    let path = into_directory(&client, &path, &target).await?;
+    let made = match &existing {
+        None => client.symlink(&target, &path).await,
+        Some(existing) => client.link(existing, &path).await,
     };
     let stat = made.map_err(|error| Failure::from(error).at(&path))?;
     output.done(&stat_json(&path, &stat))
@@ -263,9 +355,10 @@ pub(crate) async fn ln(global: &Global, output: Output, arguments: &Ln) -> Outco
 
 /// `sealstone rm`.
 pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outcome {
+    let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut removed = 0;
-    for path in &arguments.paths {
+    for path in &paths {
         if !arguments.recursive {
             let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
             if stat.kind == FileKind::Directory {
@@ -284,9 +377,10 @@ pub(crate) async fn chmod(global: &Global, output: Output, arguments: &Chmod) ->
         .ok()
         .filter(|mode| *mode <= 0o7777)
         .ok_or_else(|| Failure::usage("is not an octal mode such as 640").at(&arguments.mode))?;
+    let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut values = Vec::new();
-    for path in &arguments.paths {
+    for path in &paths {
         let stat = client.set_mode(path, mode).await.map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &stat));
     }
@@ -311,14 +405,15 @@ pub(crate) async fn chgrp(global: &Global, output: Output, arguments: &Chgrp) ->
 async fn set_owner(
     global: &Global,
     output: Output,
-    paths: &[String],
+    paths: &[OsString],
     owner: Option<&str>,
     group: Option<&str>,
 ) -> Outcome {
     let group = group.map(|group| Some(group).filter(|group| *group != "none"));
+    let paths = stored(global, paths)?;
     let (client, _) = client(global)?;
     let mut values = Vec::new();
-    for path in paths {
+    for path in &paths {
         let stat =
             client.set_owner(path, owner, group).await.map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &stat));
@@ -340,19 +435,15 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
         })).collect::<Vec<_>>(),
     });
     output.result(&value, || {
-        let row = |name: &str, total: u64, used: u64, state: &str| {
-            let percent = if total == 0 { 0.0 } else { used as f64 * 100.0 / total as f64 };
-            format!(
-                "{name:24} {:>12} {:>12} {:>12} {percent:>5.1}% {state}",
-                human_bytes(total),
-                human_bytes(used),
-                human_bytes(total.saturating_sub(used)),
-            )
+        let percent = |total: u64, used: u64| {
+            if total == 0 { 0.0 } else { used as f64 * 100.0 / total as f64 }
         };
-        let mut lines = vec![format!(
-            "{:24} {:>12} {:>12} {:>12} {:>6} {}",
-            "DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE"
-        )];
+        let row = |name: &str, total: u64, used: u64, state: String| {
+            let available = human_bytes(total.saturating_sub(used));
+            let share = format!("{:.1}%", percent(total, used));
+            [name.to_owned(), human_bytes(total), human_bytes(used), available, share, state]
+        };
+        let mut rows = vec![["DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE"].map(ToOwned::to_owned)];
         for device in &devices {
             let mut state = format!("{:?}", device.state).to_lowercase();
             match &device.drain {
@@ -360,9 +451,78 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
                 Some(drain) => state += &format!(", {} objects left", drain.left_objects),
                 None => {}
             }
-            lines.push(row(&device.name.shown(), device.total, device.used, &state));
+            rows.push(row(&device.name.shown(), device.total, device.used, state));
         }
-        lines.push(row("all", free.total, free.used, &format!("{} of {} active", free.active, free.devices)));
-        lines.join("\n")
+        rows.push(row("all", free.total, free.used, format!("{} of {} active", free.active, free.devices)));
+        columns(&rows, [false, true, true, true, true, false])
     })
+}
+
+/// Columns of `sealstone stat` before the values.
+const STAT_INDENT: usize = 10;
+/// Columns of a terminal that lines of text are made for.
+const LINE_COLUMNS: usize = 80;
+
+/// Aligns rows of text; each column but the last is as wide as its longest field.
+fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let text = |row: &[String; N]| {
+        let mut text = String::new();
+        for (at, field) in row.iter().enumerate() {
+            let width = widths[at];
+            text += &if right[at] { format!("{field:>width$}  ") } else { format!("{field:width$}  ") };
+        }
+        text.trim_end().to_owned()
+    };
+    rows.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// Breaks a line at blanks so that it fits a terminal; further lines are indented. A word that is too long stays whole.
+fn wrap(line: &str, indent: usize) -> String {
+    let mut out = String::new();
+    let mut rest = line;
+    let mut room = LINE_COLUMNS;
+    loop {
+        let fits = rest.char_indices().nth(room).map_or(rest.len(), |(at, _)| at);
+        if fits == rest.len() {
+            return out + rest;
+        }
+        let start = if out.is_empty() { indent.min(rest.len()) } else { 0 };
+        let found = rest.get(..=fits).unwrap_or(rest).rfind(' ').filter(|at| *at > start);
+        let found = found.or_else(|| rest.get(fits..)?.find(' ').map(|at| at + fits));
+        let Some(at) = found else { return out + rest };
+        out += &rest[..at];
+        out += "\n";
+        out += &" ".repeat(indent);
+        rest = rest[at..].trim_start();
+        room = LINE_COLUMNS.saturating_sub(indent).max(1);
+    }
+}
+
+/// A moment in nanoseconds since 1970 as people read it, UTC; those before 1970 too.
+fn utc_ns(ns: i64) -> String {
+    utc(ns.div_euclid(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_break_at_blanks() {
+        let line = format!("    path  {} b", "a ".repeat(60));
+        let text = wrap(&line, 10);
+        assert!(text.lines().all(|line| line.chars().count() <= LINE_COLUMNS), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("          ")), "{text}");
+        assert_eq!(wrap("short", 10), "short");
+        let word = format!("    path  {}", "x".repeat(100));
+        assert_eq!(wrap(&word, 10), word);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_fields() {
+        let rows = [["A", "B", "C"], ["long name", "1", "x"]].map(|row| row.map(ToOwned::to_owned));
+        assert_eq!(columns(&rows, [false, true, false]), "A          B  C\nlong name  1  x");
+    }
 }

@@ -19,6 +19,7 @@ pub(crate) mod revoke;
 pub(crate) mod scrub;
 pub(crate) mod session;
 pub(crate) mod transfer;
+pub(crate) mod tree;
 pub(crate) mod users;
 pub(crate) mod walk;
 
@@ -50,7 +51,14 @@ impl From<ClientError> for Failure {
             4 => Kind::NotFound,
             _ => Kind::Operation,
         };
-        let failure = Self::new(kind, chain(&error));
+        let mut failure = Self::new(kind, chain(&error));
+        failure.fatal = matches!(
+            error,
+            ClientError::SessionOver
+                | ClientError::Connection(_)
+                | ClientError::WrongCertificate(_)
+                | ClientError::NotInPaperProfile
+        );
         match error {
             ClientError::SessionOver => {
                 Self { message: "not logged in, or the session is over".into(), ..failure }

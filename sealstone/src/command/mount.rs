@@ -3,8 +3,10 @@
 //! A mount in the background is this program again, in a session of its own: the first one waits for its ready line, says
 //! what it says, and ends.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,6 +15,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::{Client, FileKind, SavedSession, Tuning};
 use sealstone_fuse::{Mount as Mounted, MountError, MountOptions, Mounter, People};
+use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
 use crate::cli::Global;
@@ -21,6 +24,7 @@ use crate::command::session;
 use crate::daemon::Shutdown;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::Output;
+use crate::text::{ShownPath as _, set_bytes, set_path, with_paths};
 
 /// Set for the process in the background, so that it leaves the terminal.
 const BACKGROUND: &str = "SEALSTONE_MOUNT_BACKGROUND";
@@ -56,17 +60,17 @@ pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outco
 fn ready_place(output: Output, place: &Path) -> Outcome {
     match sealstone_fuse::check_place(place) {
         Err(MountError::Dead) => {
-            output.remark(format!("{}: taking away a mount whose process is gone", place.display()));
+            output.remark(format!("{}: taking away a mount whose process is gone", place.shown()));
             take_away(place, true)?;
             sealstone_fuse::check_place(place).map_err(|error| failure(error, place))?;
         }
         outcome => outcome.map_err(|error| failure(error, place))?,
     }
-    let whole = std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.display()))?;
+    let whole = std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.shown()))?;
     if is_mount(&whole)? {
         // On top of it another one would hide it, and has to be taken away as often as it was made.
         return Err(Failure::operation("is a mount of sealstone already")
-            .at(place.display())
+            .at(place.shown())
             .hint("sealstone umount MOUNTPOINT first"));
     }
     Ok(())
@@ -75,20 +79,20 @@ fn ready_place(output: Output, place: &Path) -> Outcome {
 /// What the kernel allows on a mount that is there becomes what the arguments say.
 fn remount(output: Output, arguments: &Mount) -> Outcome {
     let place = &arguments.mountpoint;
-    let at = |error: std::io::Error| Failure::from(error).at(place.display());
+    let at = |error: std::io::Error| Failure::from(error).at(place.shown());
     if !is_mount(&std::fs::canonicalize(place).map_err(at)?)? {
-        return Err(Failure::operation("is no mount of sealstone").at(place.display()));
+        return Err(Failure::operation("is no mount of sealstone").at(place.shown()));
     }
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags.set(MountFlags::RDONLY, arguments.read_only);
     flags.set(MountFlags::NOEXEC, arguments.no_exec);
     rustix::mount::mount_remount(place, flags, "").map_err(|error| at(error.into()))?;
-    output.done(&json!({ "mountpoint": place, "read_only": arguments.read_only }))
+    output.done(&with_paths(json!({ "read_only": arguments.read_only }), [("mountpoint", place)]))
 }
 
 fn failure(error: MountError, place: &Path) -> Failure {
     let chained = crate::failure::chain(&error);
-    let failure = Failure::operation(chained).at(place.display());
+    let failure = Failure::operation(chained).at(place.shown());
     match error {
         MountError::NotADirectory => Failure { kind: Kind::Usage, ..failure }.hint("mkdir it first"),
         MountError::NoDevice(_) => {
@@ -107,7 +111,7 @@ fn failure(error: MountError, place: &Path) -> Failure {
 async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, SavedSession)> {
     let file = session::path(global)?;
     let saved = SavedSession::load(&file)
-        .map_err(|error| Failure::from(error).at(file.display()))?
+        .map_err(|error| Failure::from(error).at(file.shown()))?
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let tuning =
         Tuning { memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX), ..Tuning::default() };
@@ -127,10 +131,10 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
     let (nodes, client, saved) = nodes(global, arguments).await?;
     let who = client.whoami().await?;
-    let root =
-        nodes.resolve(&arguments.path).await.map_err(|error| Failure::from(error).at(&arguments.path))?;
+    let path = global.stored(&arguments.path)?;
+    let root = nodes.resolve(&path).await.map_err(|error| Failure::from(error).at(&path))?;
     if root.kind != FileKind::Directory {
-        return Err(Failure::operation("is not a directory").at(&arguments.path));
+        return Err(Failure::operation("is not a directory").at(&path));
     }
     let mounter = Mounter {
         user: who.user.clone(),
@@ -143,7 +147,7 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     let place = &arguments.mountpoint;
     let options = MountOptions {
         mountpoint: place.clone(),
-        source: arguments.source.clone().unwrap_or_else(|| format!("{SOURCE_PREFIX}{}", arguments.path)),
+        source: arguments.source.clone().unwrap_or_else(|| source_of(path.as_bytes())),
         read_only: arguments.read_only,
         no_exec: arguments.no_exec,
         allow_other: arguments.allow_other,
@@ -163,12 +167,13 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
             .await
             .map_err(|error| Failure::operation(error).at("mount"))?
             .map_err(|error| failure(error, place))?;
-    let value = json!({
-        "mountpoint": place, "path": arguments.path, "mds": saved.server, "user": who.user.as_str(),
-        "pid": std::process::id(), "read_only": arguments.read_only,
+    let mut value = json!({
+        "mds": saved.server, "user": who.user.as_str(), "pid": std::process::id(), "read_only": arguments.read_only,
     });
+    set_path(&mut value, "mountpoint", place);
+    set_bytes(&mut value, "path", &path);
     output.ready(&value, || {
-        format!("{} is {} at {}, as {}", place.display(), arguments.path, saved.server, who.user.as_str())
+        format!("{} is {path} at {}, as {}", place.shown(), saved.server, who.user.as_str())
     });
     let ended = until_unmounted(mounted, place, &shutdown).await;
     // However it ended: what programs have written is stored.
@@ -176,6 +181,13 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     client.devices().close().await;
     stored.map_err(|error| Failure::from(error).at("not everything that was written could be stored"))?;
     ended
+}
+
+/// What the table of mounts shows for a stored directory.
+fn source_of(path: &[u8]) -> OsString {
+    let mut source = OsString::from(SOURCE_PREFIX);
+    source.push(OsStr::from_bytes(path));
+    source
 }
 
 /// Waits until it is unmounted, by others or because we are asked to end.
@@ -201,7 +213,7 @@ async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) ->
 fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     let program = std::env::current_exe().map_err(|error| Failure::from(error).at("this program"))?;
     let place = std::fs::canonicalize(&arguments.mountpoint)
-        .map_err(|error| Failure::from(error).at(arguments.mountpoint.display()))?;
+        .map_err(|error| Failure::from(error).at(arguments.mountpoint.shown()))?;
     let session = std::path::absolute(session::path(global)?).map_err(Failure::from)?;
     let mut command = Command::new(program);
     command.arg("--json").arg("--session").arg(session);
@@ -217,7 +229,10 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
     if global.conceal_method {
         command.arg("--conceal-method");
     }
-    command.arg("mount").arg(&place).args(["--foreground", "--path", &arguments.path]);
+    if global.escaped {
+        command.arg("--escaped");
+    }
+    command.arg("mount").arg(&place).args(["--foreground", "--path"]).arg(&arguments.path);
     for (given, flag) in [
         (arguments.read_only, "--read-only"),
         (arguments.no_exec, "--no-exec"),
@@ -233,7 +248,7 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
         command.arg("--key-file").arg(std::path::absolute(file).map_err(Failure::from)?);
     }
     if let Some(source) = &arguments.source {
-        command.args(["--source", source]);
+        command.arg("--source").arg(source);
     }
     command.args(["--attr-timeout", &arguments.attr_timeout.to_string()]);
     command.args(["--timeout", &arguments.timeout.to_string()]);
@@ -253,7 +268,12 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
     if let Ok(ready) = serde_json::from_str::<Value>(&line) {
         return output.result(&ready, || {
             let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
-            format!("{} is {} at {}, as {}", place.display(), text("path"), text("mds"), text("user"))
+            // Exact text, or escaped already if it is not UTF-8.
+            let path = match ready.get("path_base64") {
+                Some(_) => text("path"),
+                None => shown(text("path").as_bytes()).into_owned(),
+            };
+            format!("{} is {path} at {}, as {}", place.shown(), text("mds"), text("user"))
         });
     }
     let status = child.wait()?;
@@ -269,7 +289,7 @@ fn log(file: Option<&Path>) -> Outcome<(File, File)> {
         let file = File::from(memory);
         return Ok((file.try_clone()?, file));
     };
-    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let at = |error: std::io::Error| Failure::from(error).at(path.shown());
     let file = OpenOptions::new().create(true).append(true).open(path).map_err(at)?;
     let mut reader = File::open(path).map_err(at)?;
     reader.seek(std::io::SeekFrom::End(0)).map_err(at)?;
@@ -306,11 +326,11 @@ pub(crate) fn umount(output: Output, arguments: &Umount) -> Outcome {
     let dead = matches!(sealstone_fuse::check_place(place), Err(MountError::Dead));
     let whole = match dead {
         true => place.clone(),
-        false => std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.display()))?,
+        false => std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.shown()))?,
     };
     if !dead {
         if !is_mount(&whole)? {
-            return Err(Failure::operation("is no mount of sealstone").at(place.display()));
+            return Err(Failure::operation("is no mount of sealstone").at(place.shown()));
         }
         // Everything that was closed becomes durable first, and what cannot be is said.
         let synced = File::open(&whole).and_then(|directory| directory.sync_all());
@@ -318,29 +338,34 @@ pub(crate) fn umount(output: Output, arguments: &Umount) -> Outcome {
             && !arguments.lazy
         {
             return Err(Failure::from(error)
-                .at(format!("{}: not everything that was written could be stored", place.display()))
+                .at(format!("{}: not everything that was written could be stored", place.shown()))
                 .hint("look at servers and devices and try again; --lazy gives it up"));
         }
     }
     take_away(&whole, arguments.lazy || dead)?;
-    output.done(&json!({ "mountpoint": place }))
+    output.done(&with_paths(json!({}), [("mountpoint", place)]))
 }
 
-/// Is a mount of ours there?
+/// Whether a mount of this program is there.
 fn is_mount(place: &Path) -> Outcome<bool> {
-    let table =
-        std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| Failure::from(error).at("mounts"))?;
-    Ok(table.lines().any(|line| {
-        let mut fields = line.split(' ');
-        let here = fields.nth(4).map(unescape).is_some_and(|path| Path::new(&path) == place);
-        let mut kind = fields.skip_while(|field| *field != "-").skip(1);
-        here && kind.next().is_some_and(|kind| kind == "fuse.sealstone")
-    }))
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|error| Failure::from(error).at("mounts"))?;
+    Ok(is_listed(&table, place))
 }
 
-/// The kernel writes blanks and the like as `\040`.
-fn unescape(field: &str) -> PathBuf {
-    let (mut bytes, mut rest) = (Vec::new(), field.as_bytes());
+/// Whether a table of mounts lists a mount of this program at a place. Its lines are bytes: a mount point need not be
+/// UTF-8.
+fn is_listed(table: &[u8], place: &Path) -> bool {
+    table.split(|byte| *byte == b'\n').any(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let here = fields.nth(4).map(unescape).is_some_and(|path| path == place);
+        let mut kind = fields.skip_while(|field| *field != b"-").skip(1);
+        here && kind.next().is_some_and(|kind| kind == b"fuse.sealstone")
+    })
+}
+
+/// Decodes a field of the table of mounts: the kernel writes blanks, line feeds and backslashes in octal, as `\040`.
+fn unescape(field: &[u8]) -> PathBuf {
+    let (mut bytes, mut rest) = (Vec::new(), field);
     while let [first, after @ ..] = rest {
         match after {
             [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
@@ -353,7 +378,7 @@ fn unescape(field: &str) -> PathBuf {
             }
         }
     }
-    PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes))
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 fn take_away(place: &Path, lazy: bool) -> Outcome {
@@ -363,7 +388,7 @@ fn take_away(place: &Path, lazy: bool) -> Outcome {
         Err(rustix::io::Errno::PERM) => return by_helper(place, lazy),
         Err(error) => error,
     };
-    let failure = Failure::operation(std::io::Error::from(error)).at(place.display());
+    let failure = Failure::operation(std::io::Error::from(error)).at(place.shown());
     Err(match error {
         rustix::io::Errno::BUSY => failure.hint(
             "a program is in it; `fuser -vm MOUNTPOINT` shows which; --lazy takes it away nevertheless",
@@ -386,7 +411,7 @@ fn by_helper(place: &Path, lazy: bool) -> Outcome {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ended.stderr);
-    Err(Failure::operation(said.lines().next().unwrap_or("fusermount3 failed")).at(place.display()))
+    Err(Failure::operation(said.lines().next().unwrap_or("fusermount3 failed")).at(place.shown()))
 }
 
 #[cfg(test)]
@@ -395,7 +420,20 @@ mod tests {
 
     #[test]
     fn blanks_in_the_table_of_mounts_are_read() {
-        assert_eq!(unescape(r"/mnt/two\040words\134x"), PathBuf::from(r"/mnt/two words\x"));
-        assert_eq!(unescape(r"/plain\9"), PathBuf::from(r"/plain\9"));
+        assert_eq!(unescape(br"/mnt/two\040words\134x"), PathBuf::from(r"/mnt/two words\x"));
+        assert_eq!(unescape(br"/plain\9"), PathBuf::from(r"/plain\9"));
+    }
+
+    #[test]
+    fn mount_points_that_are_not_text_are_found() {
+        let line = |place: &[u8], kind: &str| {
+            [b"36 35 0:31 / ", place, b" rw,nosuid shared:1 - ", kind.as_bytes(), b" src rw\n"].concat()
+        };
+        let table =
+            [line(b"/mnt/\xff", "ext4"), line(b"/mnt/b\xfe\\011c", "fuse.sealstone"), line(b"/a", "tmpfs")]
+                .concat();
+        assert!(is_listed(&table, Path::new(OsStr::from_bytes(b"/mnt/b\xfe\tc"))));
+        assert!(!is_listed(&table, Path::new(OsStr::from_bytes(b"/mnt/\xff"))));
+        assert!(!is_listed(&table, Path::new("/a")));
     }
 }

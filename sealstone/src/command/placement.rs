@@ -1,6 +1,6 @@
 //! Why the bytes of a file lie where they lie, for people and for scripts.
 
-use sealstone_client::{Client, Device, Layout, Placed, WidthBound};
+use sealstone_client::{Client, Device, FilePath, Layout, Placed, WidthBound};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Outcome};
@@ -14,7 +14,7 @@ pub(crate) struct Placement {
 }
 
 /// Asks for it.
-pub(crate) async fn of(client: &Client, path: &str) -> Outcome<Placement> {
+pub(crate) async fn of(client: &Client, path: &FilePath) -> Outcome<Placement> {
     let (layout, placed) = client.placement(path).await.map_err(|error| Failure::from(error).at(path))?;
     Ok(Placement { layout, placed, devices: client.device_list().await? })
 }

@@ -11,13 +11,14 @@ use crate::command::look_through;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes};
+use crate::text::set_bytes;
 
 /// Runs one of the verbs.
 pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> Outcome {
     let (client, saved) = client(global)?;
     match command {
         Command::Set { of, size, files } => {
-            let of = meant(of)?;
+            let of = meant(global, of)?;
             let change =
                 QuotaChange { bytes_max: size.map(|limit| limit.0), nodes_max: files.map(|limit| limit.0) };
             let quota = client.set_quota(of, change).await?;
@@ -28,7 +29,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
             show(output, &quota)
         }
         Command::Clear { of } => {
-            let of = meant(of)?;
+            let of = meant(global, of)?;
             let quota = client.clear_quota(of.clone()).await?;
             let still_a_tree = matches!(quota.place, QuotaPlace::Tree(_)) && quota.nodes > 0;
             output.remark(match still_a_tree {
@@ -41,7 +42,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
         }
         Command::Show { user, tree } => {
             let of = match (user, tree) {
-                (_, Some(path)) => quota_of_tree(path)?,
+                (_, Some(path)) => quota_of_tree(global.stored(path)?)?,
                 (Some(name), None) => quota_of_user(name)?,
                 (None, None) => QuotaOf::User(saved.ticket.user.clone()),
             };
@@ -88,10 +89,10 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
     }
 }
 
-fn meant(of: &Of) -> Outcome<QuotaOf> {
+fn meant(global: &Global, of: &Of) -> Outcome<QuotaOf> {
     match (&of.user, &of.tree) {
         (Some(name), _) => Ok(quota_of_user(name)?),
-        (None, Some(path)) => Ok(quota_of_tree(path)?),
+        (None, Some(path)) => Ok(quota_of_tree(global.stored(path)?)?),
         (None, None) => Err(Failure::usage("whose?").hint("--user NAME or --tree PATH")),
     }
 }
@@ -108,7 +109,10 @@ fn told(quota: &Quota) -> Value {
     match &quota.place {
         QuotaPlace::User(name) => value["user"] = json!(name.as_str()),
         QuotaPlace::Tree(id) => {
-            value["tree"] = json!(quota.path.as_ref().map(ToString::to_string));
+            value["tree"] = Value::Null;
+            if let Some(path) = &quota.path {
+                set_bytes(&mut value, "tree", path);
+            }
             value["inode"] = json!(id.0);
         }
     }

@@ -1,8 +1,9 @@
 //! `sealstone revoke`, and following a revocation until the last device refuses.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sealstone_client::{Client, Metadata, Revocation};
+use sealstone_client::{Client, DeviceId, Metadata, Revocation};
 use sealstone_mds_protocol::{KeyLevel, Request, Response};
 use serde_json::json;
 
@@ -12,6 +13,7 @@ use crate::command::keys;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
+use crate::text::set_bytes;
 
 /// Between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -53,8 +55,12 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> 
     let wait = arguments.wait;
     match (&arguments.object, &arguments.user, arguments.partition) {
         (Some(path), _, _) => {
-            let revoking = client.revoke_object(path).await.map_err(|error| Failure::from(error).at(path))?;
-            follow(&client, output, revoking, wait.into(), started, json!({ "object": path })).await
+            let path = global.stored(path)?;
+            let revoking =
+                client.revoke_object(&path).await.map_err(|error| Failure::from(error).at(&path))?;
+            let mut value = json!({});
+            set_bytes(&mut value, "object", &path);
+            follow(&client, output, revoking, wait.into(), started, value).await
         }
         (None, Some(name), _) => {
             let revoking = client.revoke_user(name).await.map_err(|error| Failure::from(error).at(name))?;
@@ -68,30 +74,46 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> 
     }
 }
 
-fn waiting(revocation: &Revocation) -> serde_json::Value {
+/// Names of devices by their numbers.
+struct DeviceNames(BTreeMap<DeviceId, String>);
+
+impl DeviceNames {
+    /// Asks for the devices; without an answer each is called by its number.
+    async fn load(client: &Client) -> Self {
+        let devices = client.device_list().await.unwrap_or_default();
+        Self(devices.iter().map(|device| (device.id, device.name.to_string())).collect())
+    }
+
+    fn of(&self, id: DeviceId) -> String {
+        self.0.get(&id).cloned().unwrap_or_else(|| format!("number {}", id.0))
+    }
+}
+
+fn waiting(revocation: &Revocation, devices: &DeviceNames) -> serde_json::Value {
     let device = |one: &sealstone_client::WaitingDevice| {
         let problem = Some(one.problem.as_str()).filter(|problem| !problem.is_empty());
-        json!({ "device": one.device.0, "objects": one.objects, "problem": problem })
+        let name = devices.of(one.device);
+        json!({ "device": one.device.0, "name": name, "objects": one.objects, "problem": problem })
     };
     revocation.waiting.iter().map(device).collect()
 }
 
-fn told(revocation: &Revocation) -> serde_json::Value {
+fn told(revocation: &Revocation, devices: &DeviceNames) -> serde_json::Value {
     json!({
         "id": revocation.id, "what": revocation.what.to_string(), "began_ms": revocation.began_ms,
         "objects": revocation.total, "open": revocation.open, "collecting": revocation.collecting,
         "complete": revocation.complete, "done_ms": revocation.done_ms,
         "keys": revocation.keys, "keys_open": revocation.keys_open,
         "last_refusal_ms": revocation.done_ms.map(|done| done.saturating_sub(revocation.began_ms)),
-        "waiting": waiting(revocation),
+        "waiting": waiting(revocation, devices),
     })
 }
 
-fn names(revocation: &Revocation) -> String {
+fn names(revocation: &Revocation, devices: &DeviceNames) -> String {
     let one = |waiting: &sealstone_client::WaitingDevice| {
         let problem = waiting.problem.as_str();
         let problem = if problem.is_empty() { String::new() } else { format!(" ({problem})") };
-        format!("device {}{problem}", waiting.device.0)
+        format!("device {}{problem}", devices.of(waiting.device))
     };
     revocation.waiting.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -113,6 +135,7 @@ pub(crate) async fn follow(
         bar.set_position(revocation.total.saturating_sub(revocation.open));
     }
     bar.finish_and_clear();
+    let devices = DeviceNames::load(client).await;
     let elapsed = started.elapsed();
     if !revocation.complete {
         let what = format!("revocation {} is not complete: not all credentials are listed", revocation.id);
@@ -136,24 +159,24 @@ pub(crate) async fn follow(
             done_ms.saturating_sub(revocation.began_ms),
             elapsed.as_secs_f64() * 1000.0,
         )),
-        None if until.must => return Err(Failure::operation(pending(&revocation)).hint(goes_on)),
+        None if until.must => return Err(Failure::operation(pending(&revocation, &devices)).hint(goes_on)),
         None if until.wait.is_zero() => output.remark(format!("revocation {} is under way", revocation.id)),
-        None => output.remark(format!("pending: {} ({goes_on})", pending(&revocation))),
+        None => output.remark(format!("pending: {} ({goes_on})", pending(&revocation, &devices))),
     }
-    value["revocation"] = told(&revocation);
-    value["pending"] = waiting(&revocation);
+    value["revocation"] = told(&revocation, &devices);
+    value["pending"] = waiting(&revocation, &devices);
     value["elapsed_ms"] = json!(elapsed.as_secs_f64() * 1000.0);
     output.done(&value)
 }
 
 /// What is not done yet, in words.
-fn pending(revocation: &Revocation) -> String {
+fn pending(revocation: &Revocation, devices: &DeviceNames) -> String {
     let objects = revocation.open;
     if revocation.keys_open > 0 {
         let keys = revocation.keys_open;
         return format!("working keys of {keys} partitions are not replaced yet, {objects} objects are open");
     }
-    match names(revocation) {
+    match names(revocation, devices) {
         // Not all objects were found yet, or their devices were told just now.
         devices if devices.is_empty() => format!("credentials for {objects} objects are accepted still"),
         devices => format!("credentials for {objects} objects are accepted still; waiting for {devices}"),
@@ -165,7 +188,7 @@ async fn revoke_partition(
     client: &Client,
     output: Output,
     partition: u64,
-    device: Option<sealstone_client::DeviceId>,
+    device: Option<DeviceId>,
     wait: Wait,
 ) -> Outcome {
     let started = Instant::now();
@@ -198,7 +221,8 @@ async fn progress(client: &Client, request: Request) -> Outcome<(u64, u32)> {
 
 async fn list(client: &Client, output: Output) -> Outcome {
     let all = client.revocations().await?;
-    let value: Vec<_> = all.iter().map(told).collect();
+    let devices = DeviceNames::load(client).await;
+    let value: Vec<_> = all.iter().map(|one| told(one, &devices)).collect();
     output.result(&value, || {
         let mut lines = vec![format!(
             "{:>6} {:30} {:16} {:>9} {:>9} {}",
@@ -208,7 +232,7 @@ async fn list(client: &Client, output: Output) -> Outcome {
             let state = match one.done_ms {
                 Some(done) => format!("done in {} ms", done.saturating_sub(one.began_ms)),
                 None if one.waiting.is_empty() => "under way".to_owned(),
-                None => format!("waiting for {}", names(one)),
+                None => format!("waiting for {}", names(one, &devices)),
             };
             let what = one.what.to_string();
             format!(

@@ -10,6 +10,7 @@ use crate::daemon::control::{self, Request};
 use crate::daemon::scrub::{Asked, Told, Unread};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::{Output, utc};
+use crate::text::ShownPath as _;
 
 /// How often a scrub is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -46,7 +47,7 @@ pub(crate) fn command(output: Output, arguments: &Scrub) -> Outcome {
 
 /// The folders of the devices that are meant.
 fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
-    let at = |error: std::io::Error| Failure::from(error).at(data.display());
+    let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     if data.join(DEVICE_FILE).exists() && device.is_none() {
         return Ok(vec![data.to_owned()]);
     }
@@ -62,10 +63,10 @@ fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
     match (found.is_empty(), device) {
         (false, _) => Ok(found),
         (true, Some(device)) => {
-            Err(Failure::new(Kind::NotFound, format!("no device is called '{device}'")).at(data.display()))
+            Err(Failure::new(Kind::NotFound, format!("no device is called '{device}'")).at(data.shown()))
         }
         (true, None) => Err(Failure::new(Kind::NotFound, "holds no device")
-            .at(data.display())
+            .at(data.shown())
             .hint("say the folder of a device, or the one of `sealstone up`")),
     }
 }
@@ -73,8 +74,8 @@ fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
 fn ask(folder: &Path, asked: Asked) -> Outcome<Told> {
     let value = control::ask(folder, &Request::Scrub(asked))?.ok_or_else(|| {
         Failure::operation("no device runs here")
-            .at(folder.display())
-            .hint(format!("start it, or read it at rest: sealstone osd check --data {}", folder.display()))
+            .at(folder.shown())
+            .hint(format!("start it, or read it at rest: sealstone osd check --data {}", folder.shown()))
     })?;
     serde_json::from_value(value).map_err(Failure::operation)
 }

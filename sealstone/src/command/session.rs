@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
 use sealstone_client::{Client, PaperOptions, Proofs, Reach, Revoking, Role, SavedSession};
+use sealstone_mds_protocol::printable;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -16,6 +17,7 @@ use crate::config::read_bounded;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::{Output, utc};
 use crate::secret_file;
+use crate::text::{ShownPath as _, with_paths};
 
 /// Where a metadata server is and how to know it: what `up` and `mds serve` write for clients.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -30,7 +32,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn read(path: &Path) -> Outcome<Self> {
         toml::from_str(&read_bounded(path)?).map_err(|error| {
-            Failure::usage(error.message()).at(path.display()).hint("`up` and `mds serve` write this file")
+            Failure::usage(error.message()).at(path.shown()).hint("`up` and `mds serve` write this file")
         })
     }
 
@@ -66,7 +68,7 @@ fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathB
 pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
     let path = path(global)?;
     let saved = SavedSession::load(&path)
-        .map_err(|error| Failure::from(error).at(path.display()))?
+        .map_err(|error| Failure::from(error).at(path.shown()))?
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
     Ok((Client::resume_proving(&saved, reach(global)?)?, saved))
 }
@@ -93,6 +95,7 @@ pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Ze
             );
         }
         None => {
+            let prompt = printable(prompt);
             let password = Zeroizing::new(rpassword::prompt_password(format!("{prompt}: "))?);
             if new && *Zeroizing::new(rpassword::prompt_password("Again: ")?) != *password {
                 return Err(Failure::usage("the two passwords differ"));
@@ -139,7 +142,7 @@ pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) ->
         None if !std::io::stdin().is_terminal() => {
             return Err(Failure::usage("no terminal to ask for the code").hint("use --code-file FILE"));
         }
-        None => Zeroizing::new(rpassword::prompt_password(format!("Code of {name}: "))?),
+        None => Zeroizing::new(rpassword::prompt_password(format!("Code of {}: ", printable(name)))?),
     };
     let password = password(&arguments.password, &format!("New password for {name}"), true)?;
     let code = code.trim().as_bytes();
@@ -177,15 +180,16 @@ async fn keep(
     file: &Path,
 ) -> Outcome {
     if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.display()))?;
+        std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.shown()))?;
     }
-    client.save(server, pin, file).map_err(|error| Failure::from(error).at(file.display()))?;
+    client.save(server, pin, file).map_err(|error| Failure::from(error).at(file.shown()))?;
     let who = client.whoami().await?;
     let value = serde_json::json!({
         "user": who.user.as_str(), "role": who.role.as_str(), "admin": who.role == Role::Admin,
         "mds": server, "expires_ms": who.expires_ms,
-        "session": file, "profile": if pin.is_some() { "modern" } else { "paper" },
+        "profile": if pin.is_some() { "modern" } else { "paper" },
     });
+    let value = with_paths(value, [("session", file)]);
     let insecurely = if pin.is_some() { "" } else { ", INSECURELY (the paper's profile)" };
     output.remark(format!("logged in as {} at {server}{insecurely}", who.user.as_str()));
     output.done(&value)
@@ -223,7 +227,7 @@ pub(crate) async fn logout(global: &Global, output: Output, revoke: bool) -> Out
     }
     let told = if revoke { client.logout_revoking().await } else { client.logout().await.map(|()| None) };
     // The file goes even if the server cannot be told: whoever logs out wants it gone.
-    SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.display()))?;
+    SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.shown()))?;
     let user = saved.ticket.user.as_str();
     let revoking = match told {
         Ok(revoking) => revoking,

@@ -11,6 +11,7 @@ use crate::command::session::{client, password};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 use crate::secret_file;
+use crate::text::{ShownPath as _, set_path, with_paths};
 
 /// `sealstone user …`.
 pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outcome {
@@ -28,9 +29,9 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 free(file)?;
                 let key = client.add_service(name, role).await.map_err(at)?;
                 secret_file::write(file, key.to_text().as_bytes())?;
-                output.remark(format!("added {name}; its key is in {}", file.display()));
-                return output
-                    .done(&serde_json::json!({ "user": name, "role": role.as_str(), "key_file": file }));
+                output.remark(format!("added {name}; its key is in {}", file.shown()));
+                let value = serde_json::json!({ "user": name, "role": role.as_str() });
+                return output.done(&with_paths(value, [("key_file", file)]));
             }
             let password = password(source, &format!("Password for {name}"), true)?;
             client.add_user(name, password.as_bytes(), role).await.map_err(at)?;
@@ -67,9 +68,10 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             secret_file::write(key_file, key.to_text().as_bytes())?;
             output.remark(format!(
                 "the new key of {name} is in {}; the old one is good until `sealstone user retire-key`",
-                key_file.display()
+                key_file.shown()
             ));
-            output.done(&serde_json::json!({ "user": name, "key_file": key_file, "old_suite": suite }))
+            let value = serde_json::json!({ "user": name, "old_suite": suite });
+            output.done(&with_paths(value, [("key_file", key_file)]))
         }
         User::RetireKey { name, key_file, suite } => {
             let suite = match (suite, key_file) {
@@ -77,7 +79,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 (None, Some(file)) => {
                     let key = read_key(file)?;
                     if key.user.as_str() != name {
-                        return Err(Failure::usage(format!("is a key of {}", key.user)).at(file.display()));
+                        return Err(Failure::usage(format!("is a key of {}", key.user)).at(file.shown()));
                     }
                     key.suite
                 }
@@ -212,8 +214,8 @@ async fn invite(
     match &code.code_file {
         Some(file) => {
             secret_file::write(file, format!("{text}\n").as_bytes())?;
-            value["code_file"] = serde_json::json!(file);
-            output.remark(format!("the code of {name} is in {}, good once, until {until}", file.display()));
+            set_path(&mut value, "code_file", file);
+            output.remark(format!("the code of {name} is in {}, good once, until {until}", file.shown()));
             output.done(&value)
         }
         None => {
@@ -227,14 +229,14 @@ async fn invite(
 /// A key or code is never written over a file that may be the last copy of another one.
 fn free(file: &Path) -> Outcome {
     if file.exists() {
-        return Err(Failure::usage("exists already").at(file.display()).hint("name a new file"));
+        return Err(Failure::usage("exists already").at(file.shown()).hint("name a new file"));
     }
     Ok(())
 }
 
 /// The service's key in a private file.
 pub(crate) fn read_key(file: &Path) -> Outcome<ServiceKey> {
-    ServiceKey::from_text(&secret_file::read(file)?).map_err(|error| Failure::from(error).at(file.display()))
+    ServiceKey::from_text(&secret_file::read(file)?).map_err(|error| Failure::from(error).at(file.shown()))
 }
 
 async fn only_suite(client: &Client, name: &str) -> Outcome<u16> {

@@ -1,22 +1,30 @@
-//! Trees of this machine, as `put -r` sees them.
+//! Trees of this machine, as `put -r` reads them.
 
-use std::fs;
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Failure, Outcome};
+use sealstone_client::Name;
 
-/// Entries of one tree at the most, so that a mistake (a loop of mounts, say) ends.
+use crate::command::tree::TreePath;
+use crate::failure::{Failure, Outcome};
+use crate::text::ShownPath as _;
+
+/// Entries of one tree at most, so that a mistake (a loop of mounts, say) ends.
 pub(crate) const ENTRIES_MAX: usize = 10_000_000;
 
 /// One entry of a tree, below its top.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// Where it is on this machine.
     pub(crate) path: PathBuf,
-    /// Its path below the top, with `/` between names; empty for the top itself.
-    pub(crate) below: String,
+    /// Its path below the top.
+    pub(crate) below: TreePath,
     /// What it is.
     pub(crate) kind: Kind,
+    /// What was known of it when it was found.
+    pub(crate) metadata: Metadata,
 }
 
 /// What an entry is.
@@ -26,97 +34,123 @@ pub(crate) enum Kind {
     File {
         bytes: u64,
     },
-    /// A link, socket, pipe or device: there is no place for it in the namespace yet.
-    Special,
+    Symlink,
+    /// A pipe, socket or device, by its name.
+    Special(&'static str),
 }
 
-/// Everything at and below `top`, directories before what is in them, names in order.
-pub(crate) fn walk(top: &Path) -> Outcome<Vec<Entry>> {
-    let mut found = Vec::new();
-    let mut waiting = vec![(top.to_owned(), String::new())];
-    while let Some((path, below)) = waiting.pop() {
-        if found.len() >= ENTRIES_MAX {
-            return Err(Failure::operation(format!("more than {ENTRIES_MAX} entries")).at(top.display()));
+impl Kind {
+    /// What an entry with this metadata is.
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        let kind = metadata.file_type();
+        match () {
+            () if kind.is_dir() => Self::Directory,
+            () if kind.is_file() => Self::File { bytes: metadata.len() },
+            () if kind.is_symlink() => Self::Symlink,
+            () if kind.is_fifo() => Self::Special("named pipe"),
+            () if kind.is_socket() => Self::Special("socket"),
+            () if kind.is_char_device() => Self::Special("character device"),
+            () if kind.is_block_device() => Self::Special("block device"),
+            () => Self::Special("file of an unknown kind"),
         }
-        let at = |error: std::io::Error| Failure::from(error).at(path.display());
-        // The top may be a link to a folder, as the user named it; below it links are not followed.
-        let metadata =
-            if below.is_empty() { fs::metadata(&path) } else { fs::symlink_metadata(&path) }.map_err(at)?;
-        let kind = if metadata.is_dir() {
-            Kind::Directory
-        } else if metadata.is_file() {
-            Kind::File { bytes: metadata.len() }
-        } else {
-            Kind::Special
-        };
-        if kind == Kind::Directory {
-            let mut children = Vec::new();
-            for child in fs::read_dir(&path).map_err(at)? {
-                let child = child.map_err(at)?;
-                let name = child.file_name().into_string().map_err(|name| {
-                    Failure::operation("names are UTF-8 here").at(path.join(name).display())
-                })?;
-                let below = if below.is_empty() { name } else { format!("{below}/{name}") };
-                children.push((child.path(), below));
-            }
-            // The stack hands out the last one first.
-            children.sort_by(|a, b| b.1.cmp(&a.1));
+    }
+}
+
+/// A tree as it was found.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    /// Directories before what is in them, names in byte order.
+    pub(crate) entries: Vec<Entry>,
+    /// What could not be read, with the reason.
+    pub(crate) failed: Vec<Failure>,
+}
+
+/// Reads a tree from `top` down; `wanted` chooses entries, and what is below them. Symbolic links below the top are not
+/// followed, and the top only with `follow_top`. Continues after what cannot be read.
+///
+/// # Errors
+/// The top itself cannot be read; there are more than [`ENTRIES_MAX`] entries.
+pub(crate) fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> bool) -> Outcome<Tree> {
+    let at = |path: &Path, error: std::io::Error| Failure::from(error).at(path.shown());
+    let metadata = if follow_top { fs::metadata(top) } else { fs::symlink_metadata(top) };
+    let metadata = metadata.map_err(|error| at(top, error))?;
+    let mut tree = Tree::default();
+    let mut waiting =
+        vec![Entry { path: top.to_owned(), below: TreePath::top(), kind: Kind::of(&metadata), metadata }];
+    while let Some(entry) = waiting.pop() {
+        if tree.entries.len() >= ENTRIES_MAX {
+            return Err(Failure::operation(format!("more than {ENTRIES_MAX} entries")).at(top.shown()));
+        }
+        if entry.kind == Kind::Directory {
+            let (mut children, mut failed) = children(&entry, &wanted);
+            // The stack returns the last one first.
+            children.sort_by(|a, b| b.below.cmp(&a.below));
             waiting.append(&mut children);
+            tree.failed.append(&mut failed);
         }
-        found.push(Entry { path, below, kind });
+        tree.entries.push(entry);
     }
-    Ok(found)
+    Ok(tree)
 }
 
-/// `directory` and `name` as one stored path.
-pub(crate) fn join(directory: &str, name: &str) -> String {
-    match (directory, name) {
-        (directory, "") => directory.to_owned(),
-        ("/", name) => format!("/{name}"),
-        (directory, name) => format!("{}/{name}", directory.trim_end_matches('/')),
+/// The entries of a directory.
+fn children(directory: &Entry, wanted: &impl Fn(&TreePath) -> bool) -> (Vec<Entry>, Vec<Failure>) {
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    let mut read = || -> Outcome {
+        let at = |error: std::io::Error| Failure::from(error).at(directory.path.shown());
+        for child in fs::read_dir(&directory.path).map_err(at)? {
+            let child = child.map_err(at)?;
+            let path = child.path();
+            let name = match Name::new(child.file_name().as_bytes()) {
+                Ok(name) => name,
+                Err(error) => {
+                    failed.push(Failure::operation(error).at(path.shown()));
+                    continue;
+                }
+            };
+            let below = directory.below.join(&name);
+            if !wanted(&below) {
+                continue;
+            }
+            match fs::symlink_metadata(&path) {
+                Ok(metadata) => found.push(Entry { path, below, kind: Kind::of(&metadata), metadata }),
+                Err(error) => failed.push(Failure::from(error).at(path.shown())),
+            }
+        }
+        Ok(())
+    };
+    if let Err(failure) = read() {
+        failed.push(failure);
     }
-}
-
-/// The last name of a stored path; `None` for the root.
-pub(crate) fn last_name(path: &str) -> Option<&str> {
-    path.trim_end_matches('/').rsplit('/').next().filter(|name| !name.is_empty())
+    (found, failed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
-    /// A directory comes before what is in it, links are told apart, nothing is missed.
     #[test]
-    fn a_tree_is_walked_in_order() {
+    fn tree_is_walked_in_order() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        fs::create_dir_all(folder.path().join("b/c")).expect("made");
-        fs::write(folder.path().join("b/c/file"), b"12345").expect("written");
-        fs::write(folder.path().join("a"), b"").expect("written");
-        std::os::unix::fs::symlink("a", folder.path().join("link")).expect("linked");
-        let entries = walk(folder.path()).expect("walked");
-        let seen: Vec<(&str, Kind)> =
-            entries.iter().map(|entry| (entry.below.as_str(), entry.kind)).collect();
-        assert_eq!(
-            seen,
-            [
-                ("", Kind::Directory),
-                ("a", Kind::File { bytes: 0 }),
-                ("b", Kind::Directory),
-                ("b/c", Kind::Directory),
-                ("b/c/file", Kind::File { bytes: 5 }),
-                ("link", Kind::Special),
-            ]
-        );
-    }
-
-    /// Joining knows the root and trailing slashes.
-    #[test]
-    fn stored_paths_join() {
-        assert_eq!(join("/", "a"), "/a");
-        assert_eq!(join("/a/", "b"), "/a/b");
-        assert_eq!(join("/a", ""), "/a");
-        assert_eq!(last_name("/a/b/"), Some("b"));
-        assert_eq!(last_name("/"), None);
+        let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+        fs::create_dir_all(at(b"b/c")).expect("made");
+        fs::write(at(b"b/c/\xff\\x2d"), b"12345").expect("written");
+        fs::write(at(b"a"), b"").expect("written");
+        fs::create_dir(at(b"left-out")).expect("made");
+        std::os::unix::fs::symlink("a", at(b"link")).expect("linked");
+        let tree = walk(folder.path(), true, |below| below.as_ref() != b"left-out").expect("walked");
+        let seen: Vec<(&[u8], Kind)> =
+            tree.entries.iter().map(|entry| (entry.below.as_ref(), entry.kind)).collect();
+        let expected: [(&[u8], Kind); 6] = [
+            (b"", Kind::Directory),
+            (b"a", Kind::File { bytes: 0 }),
+            (b"b", Kind::Directory),
+            (b"b/c", Kind::Directory),
+            (b"b/c/\xff\\x2d", Kind::File { bytes: 5 }),
+            (b"link", Kind::Symlink),
+        ];
+        assert_eq!(seen, expected);
+        assert!(tree.failed.is_empty());
     }
 }

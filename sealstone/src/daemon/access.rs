@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
 use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// Most entries of a file.
 const INITIATORS_MAX: usize = 1024;
@@ -53,7 +54,7 @@ struct Initiator {
 pub(crate) fn read(path: &Path) -> Outcome<Access> {
     let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
     parse(&text)
-        .map_err(|failure| failure.at(path.display()).hint("docs/reference/files.md shows an access file"))
+        .map_err(|failure| failure.at(path.shown()).hint("docs/reference/files.md shows an access file"))
 }
 
 fn parse(text: &str) -> Outcome<Access> {

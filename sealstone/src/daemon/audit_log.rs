@@ -28,6 +28,7 @@ use super::now_ms;
 use super::osd::medium_hint;
 use super::strangers::{Kind, Others, Strangers, Told};
 use crate::failure::{Failure, Outcome};
+use crate::text::{ShownPath as _, printable_json};
 
 /// Records under way between commands and the writer; at most [`LINE_BYTES_MAX`] each.
 const QUEUE_RECORDS_MAX: usize = 4096;
@@ -191,9 +192,9 @@ fn written(told: Told) -> Vec<u8> {
 }
 
 fn line(of: &impl Serialize) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec(of).expect("strings and numbers serialise");
-    bytes.push(b'\n');
-    bytes
+    let mut text = printable_json(serde_json::to_string(of).expect("strings and numbers serialise"));
+    text.push('\n');
+    text.into_bytes()
 }
 
 /// What the log can say about itself.
@@ -239,7 +240,7 @@ impl AuditLog {
     /// Opens or creates the log (0600). All its files have `bytes_max` bytes together, and one segment more.
     pub(crate) fn open(path: &Path, bytes_max: u64) -> Outcome<Self> {
         let file = AuditFile::open(path, bytes_max).map_err(|error| {
-            medium_hint(Failure::operation(&error).at(path.display()), &error, path.parent().unwrap_or(path))
+            medium_hint(Failure::operation(&error).at(path.shown()), &error, path.parent().unwrap_or(path))
         })?;
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());

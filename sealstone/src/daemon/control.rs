@@ -23,6 +23,7 @@ use super::Shutdown;
 use super::blocks::{Blocks, Wanted};
 use super::scrub::{Asked, Scrubber};
 use crate::failure::{Failure, Kind, Outcome};
+use crate::text::ShownPath as _;
 
 /// The socket's name in the device's folder.
 const SOCKET: &str = "control.sock";
@@ -108,7 +109,7 @@ impl Drop for Control {
 
 /// Serves the socket of a folder whose store we have locked.
 pub(crate) fn serve(folder: &Path, served: Served, shutdown: &Shutdown) -> Outcome<Control> {
-    let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).display());
+    let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).shown());
     let (path, _folder) = address(folder).map_err(at)?;
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(error)),
@@ -184,7 +185,7 @@ async fn converse(mut stream: UnixStream, served: Arc<Served>) {
 
 /// Asks the device that runs on a folder; `None` if none does.
 pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json::Value>> {
-    let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).display());
+    let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).shown());
     let mut stream = match address(folder).and_then(|(path, _folder)| BlockingStream::connect(path)) {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
@@ -200,10 +201,10 @@ pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json
     match serde_json::from_str(&line) {
         Ok(Answer::Done(value)) => Ok(Some(value)),
         Ok(Answer::Failed { kind, message, next_step }) => {
-            Err(Failure { kind: Kind::from_name(&kind), message, next_step })
+            Err(Failure { next_step, ..Failure::new(Kind::from_name(&kind), message) })
         }
         Err(_) => Err(Failure::operation("the device ended in the middle of it")
-            .at(folder.display())
+            .at(folder.shown())
             .hint("start it again and ask again")),
     }
 }

@@ -9,6 +9,7 @@ use sealstone_channel::{ALPN_ISCSI, Identity, IdentityError, Server, TOKEN_LABEL
 
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// The certificate that the device shows, DER.
 pub(crate) const CERTIFICATE_FILE: &str = "certificate.der";
@@ -58,5 +59,5 @@ pub(crate) fn server(identity: &Identity, data: &Path) -> Outcome<Server> {
 }
 
 fn unusable(error: &IdentityError, data: &Path) -> Failure {
-    Failure::operation(chain(error)).at(data.join(CERTIFICATE_FILE).display())
+    Failure::operation(chain(error)).at(data.join(CERTIFICATE_FILE).shown())
 }

@@ -10,6 +10,7 @@ use crate::cli::keys::{Backup, BackupSeal, Keystore, NewSeal, Restore};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::secret_file;
+use crate::text::{ShownPath as _, with_paths};
 
 /// The first line of a private file.
 fn passphrase(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
@@ -80,14 +81,14 @@ pub(crate) fn reseal(output: Output, data: &Path, keystore: &Keystore, new: &New
     };
     sealstone_mds_server::rekey_keystore(data, &unlock, &protection, &Environment::system())
         .map_err(|error| in_use(setup_failure(error), data))?;
-    output.remark(format!("the keystore in {} is sealed under a {kind} now", data.display()));
-    output.done(&serde_json::json!({ "data": data, "sealed_under": kind }))
+    output.remark(format!("the keystore in {} is sealed under a {kind} now", data.shown()));
+    output.done(&with_paths(serde_json::json!({ "sealed_under": kind }), [("data", data)]))
 }
 
 /// Only one process has the store open.
 pub(crate) fn in_use(failure: Failure, data: &Path) -> Failure {
     if failure.message.contains("in use") {
-        failure.at(data.display()).hint("stop the metadata server first")
+        failure.at(data.shown()).hint("stop the metadata server first")
     } else {
         failure
     }
@@ -103,8 +104,9 @@ pub(crate) fn backup(output: Output, arguments: &Backup) -> Outcome {
     let unlock = unlock(keystore)?;
     let report = sealstone_mds_server::backup(data, &unlock, to, &protection, &Environment::system())
         .map_err(|error| in_use(backup_failure(error), data))?;
-    output.remark(format!("{}: {} records, {}", to.display(), report.records, human_bytes(report.bytes)));
-    output.done(&serde_json::json!({ "to": to, "records": report.records, "bytes": report.bytes }))
+    output.remark(format!("{}: {} records, {}", to.shown(), report.records, human_bytes(report.bytes)));
+    let value = serde_json::json!({ "records": report.records, "bytes": report.bytes });
+    output.done(&with_paths(value, [("to", to)]))
 }
 
 fn backup_unlock(seal: &BackupSeal) -> Outcome<Unlock> {
@@ -121,14 +123,16 @@ pub(crate) fn restore(output: Output, arguments: &Restore) -> Outcome {
     let unlock = backup_unlock(seal)?;
     let Some(data) = data else {
         let report = sealstone_mds_server::verify_backup(from, &unlock).map_err(backup_failure)?;
-        output.remark(format!("{} is whole: {} records", from.display(), report.records));
-        return output.done(&serde_json::json!({ "from": from, "records": report.records, "whole": true }));
+        output.remark(format!("{} is whole: {} records", from.shown(), report.records));
+        let value = serde_json::json!({ "records": report.records, "whole": true });
+        return output.done(&with_paths(value, [("from", from)]));
     };
     let protection = protection(keystore)?;
     let report = sealstone_mds_server::restore(from, &unlock, data, &protection, &Environment::system())
         .map_err(backup_failure)?;
-    output.remark(format!("{} records in {}; everybody has to log in again", report.records, data.display()));
-    output.done(&serde_json::json!({ "from": from, "data": data, "records": report.records }))
+    output.remark(format!("{} records in {}; everybody has to log in again", report.records, data.shown()));
+    let value = serde_json::json!({ "records": report.records });
+    output.done(&with_paths(value, [("from", from), ("data", data)]))
 }
 
 /// Is it the keystore?

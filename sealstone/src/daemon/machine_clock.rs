@@ -20,6 +20,7 @@ use super::Shutdown;
 use super::time::{CLOCK_FILE, FollowedClock};
 use crate::failure::{Failure, Outcome};
 use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// The state of the machine's clock, in a daemon's folder.
 pub(crate) const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
@@ -86,7 +87,7 @@ fn read(folder: &Path) -> Outcome<Option<MachineState>> {
         return Ok(None);
     }
     let wrong = |what: String| {
-        Failure::operation(what).at(path.display()).hint(
+        Failure::operation(what).at(path.shown()).hint(
             "remove the file if this machine's clock is right: the daemon then starts from the wall clock",
         )
     };
@@ -116,7 +117,7 @@ impl KeptClock {
             for name in [MACHINE_CLOCK_FILE, CLOCK_FILE] {
                 let path = folder.join(name);
                 if path.exists() {
-                    fs::remove_file(&path).map_err(|error| Failure::from(error).at(path.display()))?;
+                    fs::remove_file(&path).map_err(|error| Failure::from(error).at(path.shown()))?;
                 }
             }
             machine::reset();

@@ -41,6 +41,7 @@ use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::metrics::{Kind as Sample, Observed, Page};
 use crate::output::Output;
 use crate::secret_file;
+use crate::text::{ShownPath as _, with_paths};
 
 /// What `serve` writes for clients, in the server's folder.
 pub(crate) const CLUSTER_FILE: &str = "cluster.toml";
@@ -419,7 +420,7 @@ async fn follow(
     if behind_ms > sealstone_sntp::BEHIND_MAX_MS {
         let message =
             format!("the clock is {} s before the latest time that this server told", behind_ms / 1000);
-        return Err(Failure::operation(message).at(clock.file().display()).hint(reset_hint(data)));
+        return Err(Failure::operation(message).at(clock.file().shown()).hint(reset_hint(data)));
     }
     clock.begin();
     Ok((following, clock))
@@ -432,14 +433,14 @@ fn check_machine_clock(data: &Path) -> Outcome {
     }
     let behind_s = sealstone_initiator::machine::behind_ms() / 1000;
     let message = format!("the clock is {behind_s} s before a time that held on this server");
-    Err(Failure::operation(message).at(data.join(MACHINE_CLOCK_FILE).display()).hint(reset_hint(data)))
+    Err(Failure::operation(message).at(data.join(MACHINE_CLOCK_FILE).shown()).hint(reset_hint(data)))
 }
 
 fn reset_hint(data: &Path) -> String {
     format!(
         "set this machine's clock; or, if it was wrong before, `sealstone mds clock reset --data {}`: what was to expire \
          in between is valid until it does",
-        data.display()
+        data.shown()
     )
 }
 
@@ -448,12 +449,13 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
     match command {
         Mds::Init { data, keystore, meta } => {
             let secret = init(&data, &keystore, super::store::location(&meta)?.as_ref())?;
-            let value = serde_json::json!({ "data": data, "admin": ADMIN, "admin_secret": secret });
+            let value = serde_json::json!({ "admin": ADMIN });
+            let value = with_paths(value, [("data", &data), ("admin_secret", &secret)]);
             output.result(&value, || {
                 format!(
                     "metadata server in {}\nadministrator {ADMIN}, password in {}",
-                    data.display(),
-                    secret.display()
+                    data.shown(),
+                    secret.shown()
                 )
             })
         }
@@ -508,16 +510,18 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
     let daemon = MdsDaemon::start(data, options, shutdown.clone()).await?;
     let metrics = metrics.serve(daemon.observed(), &shutdown);
     let value = serde_json::json!({
-        "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin, "cluster": daemon.cluster,
-        "metrics": metrics.map(|address| address.to_string()), "admin_secret": data.join(ADMIN_SECRET_FILE),
-        "audit": data.join(AUDIT_FILE), "time": daemon.time.map(|address| address.to_string()),
+        "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin,
+        "metrics": metrics.map(|address| address.to_string()), "time": daemon.time.map(|address| address.to_string()),
         "insecure_paper_login": daemon.paper.map(|address| address.to_string()),
     });
+    let (secret, audit) = (data.join(ADMIN_SECRET_FILE), data.join(AUDIT_FILE));
+    let paths = [("cluster", daemon.cluster.as_path()), ("admin_secret", &secret), ("audit", &audit)];
+    let value = with_paths(value, paths);
     output.ready(&value, || {
         let paper = daemon.paper.map_or_else(String::new, |address| {
             format!("\nINSECURE: the paper's login at {address}, over plain TCP")
         });
-        format!("ready {} {}\nclients need {}{paper}", daemon.address, daemon.pin, daemon.cluster.display())
+        format!("ready {} {}\nclients need {}{paper}", daemon.address, daemon.pin, daemon.cluster.shown())
     });
     daemon.finish().await
 }
@@ -533,22 +537,23 @@ fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: 
         .recursive(true)
         .mode(0o700)
         .create(out)
-        .map_err(|error| Failure::from(error).at(out.display()))?;
+        .map_err(|error| Failure::from(error).at(out.shown()))?;
     if out.join(identity::KEY_FILE).exists() {
-        return Err(Failure::operation("already exists").at(out.join(identity::KEY_FILE).display()));
+        return Err(Failure::operation("already exists").at(out.join(identity::KEY_FILE).shown()));
     }
     identity::write(out, &made)?;
     let authority = made.chain.get(1).map(|der| Pin::authority(der).to_string());
     let value = serde_json::json!({
-        "name": file.name, "certificate_name": name, "out": out, "days": days, "authority": authority,
+        "name": file.name, "certificate_name": name, "days": days, "authority": authority,
         "pin": made.pin().map_err(Failure::operation)?.to_string(),
     });
+    let value = with_paths(value, [("out", out)]);
     output.result(&value, || {
         format!(
             "certificate of {} for {days} days in {}\ncarry its files into the device's folder, and add the device with \
              --pin {}",
             file.name,
-            out.display(),
+            out.shown(),
             authority.unwrap_or_default()
         )
     })
@@ -556,7 +561,7 @@ fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: 
 
 /// Reads a device's key file.
 fn key_file(path: &Path) -> Outcome<KeyFile> {
-    KeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.display()))
+    KeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.shown()))
 }
 
 /// Hands a device over to the metadata server. Waits until it is in use, unless an administrator must approve it first.

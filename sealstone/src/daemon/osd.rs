@@ -42,6 +42,7 @@ use crate::config::{self, OsdOptions, TlsName};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::metrics::{Kind as Sample, Observed, Page};
 use crate::output::{Output, human_bytes};
+use crate::text::{ShownPath as _, with_paths};
 
 /// What every target name begins with (RFC 7143 §4.2.7.1).
 pub(crate) const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
@@ -110,9 +111,9 @@ const BESIDE_MAX: usize = 1024;
 impl Promise {
     /// Of a device in this folder, which need not exist yet, and the devices in folders beside it.
     fn of(data: &Path, capacity: u64) -> Outcome<Self> {
-        let absolute = std::path::absolute(data).map_err(|error| Failure::from(error).at(data.display()))?;
+        let absolute = std::path::absolute(data).map_err(|error| Failure::from(error).at(data.shown()))?;
         let place = absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
-        let at = |error: std::io::Error| Failure::from(error).at(place.display());
+        let at = |error: std::io::Error| Failure::from(error).at(place.shown());
         let beneath = free_space_of(place).map_err(at)?;
         let mut promised = 0_u64;
         let beside = absolute.parent().and_then(|parent| std::fs::read_dir(parent).ok());
@@ -144,7 +145,7 @@ impl Promise {
         Some(format!(
             "warning: {}: the device may take {}{beside}, but the file system has {} free: writes will fail when it is \
              full; use a smaller --capacity, or free some space (df shows what there really is)",
-            data.display(),
+            data.shown(),
             human_bytes(self.wanted),
             human_bytes(self.free),
         ))
@@ -177,12 +178,14 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
         None => std::path::absolute(data)
             .ok()
             .and_then(|path| Some(path.file_name()?.to_str()?.to_ascii_lowercase()))
-            .ok_or_else(|| Failure::usage("the folder's name is no device name").hint("use --name"))?,
+            .ok_or_else(|| {
+                Failure::usage("the folder's name is no device name").at(data.shown()).hint("use --name")
+            })?,
     };
     check_data_folder(data)?;
     let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
     if key.exists() {
-        return Err(Failure::operation("already exists").at(key.display()));
+        return Err(Failure::operation("already exists").at(key.shown()));
     }
     // Before the device is made: afterwards there would be a device whose key nobody was given.
     key_out.map_or(Ok(()), can_be_made)?;
@@ -198,14 +201,14 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
                     human_bytes(promise.wanted),
                     human_bytes(promise.free)
                 ))
-                .at(data.display())
+                .at(data.shown())
                 .hint("use a smaller --capacity, or free some space"));
             }
             warning = promise.warning(data);
             (capacity, None)
         }
         Place::Raw { path, capacity, force } => {
-            let refused = |error| store_hint(error, data).at(path.display());
+            let refused = |error| store_hint(error, data).at(path.shown());
             let max = survey_device(&path, force).map_err(refused)?;
             (capacity.unwrap_or(max), Some((path, force)))
         }
@@ -242,10 +245,10 @@ fn can_be_made(path: &Path) -> Outcome {
         && !folder.as_os_str().is_empty()
         && !folder.is_dir()
     {
-        return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.display()));
+        return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.shown()));
     }
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    made.and_then(|_| std::fs::remove_file(path)).map_err(|error| Failure::from(error).at(path.display()))
+    made.and_then(|_| std::fs::remove_file(path)).map_err(|error| Failure::from(error).at(path.shown()))
 }
 
 /// Gives a device that rests a new initial key.
@@ -254,7 +257,7 @@ fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
     let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
     if key.exists() {
         return Err(Failure::operation("exists already")
-            .at(key.display())
+            .at(key.shown())
             .hint("move it away, or use --key-out"));
     }
     key_out.map_or(Ok(()), can_be_made)?;
@@ -275,7 +278,7 @@ fn boot_failure(error: BootError, data: &Path) -> Failure {
     match &error {
         BootError::Provision(P::NotInitialised(_)) => Failure { kind: Kind::NotFound, ..failure },
         BootError::Provision(P::KeyMode { path, .. }) => {
-            Failure { kind: Kind::Denied, ..failure }.hint(format!("chmod 600 {}", path.display()))
+            Failure { kind: Kind::Denied, ..failure }.hint(format!("chmod 600 {}", path.shown()))
         }
         BootError::Provision(P::Io { path, source }) => medium_hint(failure, source, path),
         BootError::Provision(P::Name(_)) => Failure { kind: Kind::Usage, ..failure }.hint("use --name"),
@@ -285,17 +288,17 @@ fn boot_failure(error: BootError, data: &Path) -> Failure {
 
 /// Why a device's store cannot be opened, and what to do about it.
 pub(crate) fn store_failure(error: FormatError, data: &Path) -> Failure {
-    store_hint(error, data).at(data.join("store").display())
+    store_hint(error, data).at(data.join("store").shown())
 }
 
 fn store_hint(error: FormatError, data: &Path) -> Failure {
     let place = data.join("store");
     let failure = Failure::operation(chain(&error));
-    let check = format!("sealstone osd check --data {}", data.display());
+    let check = format!("sealstone osd check --data {}", data.shown());
     match &error {
         FormatError::InUse => failure.hint(format!(
             "another process has the device open: stop it first, or ask it: sealstone scrub --data {}",
-            data.display()
+            data.shown()
         )),
         FormatError::Occupied { .. } | FormatError::AlreadyFormatted => failure.hint("--force overwrites it"),
         FormatError::NotFormatted => failure.hint(
@@ -321,7 +324,7 @@ pub(crate) fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path
     use std::io::ErrorKind as E;
     match error.kind() {
         E::PermissionDenied => Failure { kind: Kind::Denied, ..failure }
-            .hint(format!("{} must be the daemon's own and writable", place.display())),
+            .hint(format!("{} must be the daemon's own and writable", place.shown())),
         E::ReadOnlyFilesystem => {
             failure.hint("the file system is mounted for reading only: mount it for writing")
         }
@@ -809,19 +812,20 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
             }
             let capacity = made.capacity;
             let value = serde_json::json!({
-                "system_id": made.system_id, "name": made.name, "key": made.key, "data": data, "capacity": capacity,
-                "pin": made.pin.to_string(), "warning": made.warning,
+                "system_id": made.system_id, "name": made.name, "capacity": capacity, "pin": made.pin.to_string(),
+                "warning": made.warning,
             });
+            let value = with_paths(value, [("key", &made.key), ("data", &data)]);
             output.result(&value, || {
                 format!(
                     "device {} of {} in {}\nsystem id {}\npin {} (of its certificate: it must reach the metadata server \
                      unaltered)\ninitial key {} (guard it: it is the device's master key)",
                     made.name,
                     human_bytes(capacity),
-                    data.display(),
+                    data.shown(),
                     made.system_id,
                     made.pin,
-                    made.key.display(),
+                    made.key.shown(),
                 )
             })
         }
@@ -830,9 +834,10 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
             output.remark(format!(
                 "all keys of {} are void; take it over with `sealstone mds add-osd URL --key {}`",
                 made.identity.name,
-                key.display()
+                key.shown()
             ));
-            output.done(&serde_json::json!({ "data": data, "name": made.identity.name, "key": key }))
+            let value = serde_json::json!({ "name": made.identity.name });
+            output.done(&with_paths(value, [("data", &data), ("key", &key)]))
         }
         Osd::Clock(command) => crate::command::clock::run(output, command, "device.toml"),
         Osd::Approve { device, show, wait } => {
@@ -861,8 +866,9 @@ async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
         "ready": "osd", "name": daemon.name, "url": daemon.url, "address": daemon.address.to_string(),
         "tls": daemon.tls.name(), "pin": daemon.pin.map(|pin| pin.to_string()),
         "time": daemon.time.as_ref().map(|(time, _)| time.server()),
-        "metrics": metrics.map(|address| address.to_string()), "audit": data.join(AUDIT_FILE),
+        "metrics": metrics.map(|address| address.to_string()),
     });
+    let value = with_paths(value, [("audit", &data.join(AUDIT_FILE))]);
     output.ready(&value, || match daemon.pin {
         Some(pin) => format!("ready {}\npin {pin} (TLS {})", daemon.url, daemon.tls.name()),
         None => format!("ready {} (no TLS)", daemon.url),

@@ -10,6 +10,7 @@ use crate::cli::store::{Export, Import, Join, Meta};
 use crate::config::MdsOptions;
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
+use crate::text::{ShownPath as _, set_path, with_paths};
 
 /// What was named; none if it is where the folder says.
 pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
@@ -43,7 +44,7 @@ pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
         return Err(Failure::usage("meta_password_file and meta_credential: which?"));
     }
     location(&Meta {
-        meta: options.meta.clone(),
+        meta: options.meta.clone().map(Into::into),
         meta_ca_file: options.meta_ca_file.clone(),
         meta_password_file: options.meta_password_file.clone(),
         meta_credential: options.meta_credential.clone(),
@@ -55,8 +56,8 @@ pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
 pub(crate) fn join(output: Output, arguments: &Join) -> Outcome {
     let Join { data, from } = arguments;
     sealstone_mds_server::join(from, data).map_err(setup_failure)?;
-    output.remark(format!("{} is a server beside {}", data.display(), from.display()));
-    output.done(&serde_json::json!({ "data": data, "from": from }))
+    output.remark(format!("{} is a server beside {}", data.shown(), from.shown()));
+    output.done(&with_paths(serde_json::json!({}), [("data", data), ("from", from)]))
 }
 
 fn transfer_failure(error: TransferError, data: &Path) -> Failure {
@@ -86,9 +87,9 @@ pub(crate) fn export(output: Output, arguments: &Export) -> Outcome {
     let report = sealstone_mds_server::export(data, file, &mut |_, bytes| bar.set_position(bytes))
         .map_err(|error| transfer_failure(error, data))?;
     bar.finish_and_clear();
-    output.remark(format!("{}: {} records, {}", file.display(), report.records, human_bytes(report.bytes)));
+    output.remark(format!("{}: {} records, {}", file.shown(), report.records, human_bytes(report.bytes)));
     let mut value = told(&report);
-    value["to"] = serde_json::json!(file);
+    set_path(&mut value, "to", file);
     output.done(&value)
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn import(output: Output, arguments: &Import) -> Outcome {
     let Some(data) = data else {
         let report =
             sealstone_mds_server::verify_export(file).map_err(|error| transfer_failure(error, file))?;
-        output.remark(format!("{} is whole: {} records", file.display(), report.records));
+        output.remark(format!("{} is whole: {} records", file.shown(), report.records));
         let mut value = told(&report);
         value["whole"] = true.into();
         return output.done(&value);
@@ -116,8 +117,8 @@ pub(crate) fn import(output: Output, arguments: &Import) -> Outcome {
     )
     .map_err(|error| transfer_failure(error, data))?;
     bar.finish_and_clear();
-    output.remark(format!("{}: {} records imported and read again", data.display(), report.records));
+    output.remark(format!("{}: {} records imported and read again", data.shown(), report.records));
     let mut value = told(&report);
-    value["data"] = serde_json::json!(data);
+    set_path(&mut value, "data", data);
     output.done(&value)
 }

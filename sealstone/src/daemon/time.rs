@@ -27,6 +27,7 @@ use super::{Shutdown, now_ms, random};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Page;
 use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// What is kept of a clock, in the daemon's folder.
 pub(crate) const CLOCK_FILE: &str = "clock.toml";
@@ -55,11 +56,11 @@ struct KeptFile {
 fn read(path: &Path) -> Outcome<Kept> {
     let wrong = |what: String| {
         Failure::operation(what)
-            .at(path.display())
+            .at(path.shown())
             .hint("without this file the clock starts from this machine's; take it away if that is right")
     };
     let content = sealstone_slots::read(path, CLOCK_BYTES_MAX)
-        .map_err(|error| Failure::from(error).at(path.display()))?;
+        .map_err(|error| Failure::from(error).at(path.shown()))?;
     let Some(content) = content else { return Ok(Kept::default()) };
     let text = std::str::from_utf8(&content).map_err(|error| wrong(error.to_string()))?;
     let KeptFile { told_ms, ahead_ms } =
@@ -141,7 +142,7 @@ impl FollowedClock {
         let text = toml::to_string(&KeptFile { told_ms, ahead_ms }).expect("two numbers serialise");
         let text = format!("# The latest time that this daemon told: it never tells an earlier one.\n{text}");
         sealstone_slots::write(&self.file, text.as_bytes())
-            .map_err(|error| Failure::from(error).at(self.file.display()))
+            .map_err(|error| Failure::from(error).at(self.file.shown()))
     }
 }
 
@@ -483,7 +484,7 @@ impl Following {
 
 /// The one key in a private file.
 pub(crate) fn key_file(path: &Path) -> Outcome<TimeKey> {
-    let at = |failure: Failure| failure.at(path.display());
+    let at = |failure: Failure| failure.at(path.shown());
     let text = secret_file::read(path)?;
     let mut keys = Vec::new();
     for line in text.lines() {

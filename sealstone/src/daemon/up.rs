@@ -4,7 +4,6 @@
 //! nobody's data yet: it is made anew. A folder with neither is not ours and is left alone unless it is empty.
 
 use std::fs::{self, DirBuilder};
-use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use crate::failure::{Failure, Outcome};
 use crate::metrics::{Observed, Page};
 use crate::output::Output;
 use crate::secret_file;
+use crate::text::{ShownPath as _, with_paths};
 
 /// Layout of the folder that this version reads and writes.
 const VERSION: u32 = 1;
@@ -77,22 +77,32 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
         let mut pages = vec![running.mds.observed()];
         pages.extend(running.osds.iter().map(|osd| Arc::clone(&osd.observed)));
         let metrics = metrics.serve(Arc::new(All(pages)), &shutdown);
+        let audit = |folder: &str| running.data.join(folder).join(AUDIT_FILE);
+        let device = |osd: &OsdDaemon| {
+            let pin = osd.pin.map(|pin| pin.to_string());
+            let value = serde_json::json!({ "name": osd.name, "url": osd.url, "pin": pin });
+            with_paths(value, [("audit", &audit(&osd.name))])
+        };
         let value = serde_json::json!({
-            "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin,
-            "cluster": running.mds.cluster, "admin": ADMIN, "admin_secret": running.admin_secret,
-            "metrics": metrics.map(|address| address.to_string()), "audit": running.data.join(MDS_FOLDER).join(AUDIT_FILE),
-            "osds": running.osds.iter().map(|osd| serde_json::json!({
-                "name": osd.name, "url": osd.url, "pin": osd.pin.map(|pin| pin.to_string()), "audit": running.data.join(&osd.name).join(AUDIT_FILE),
-            })).collect::<Vec<_>>(),
+            "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin, "admin": ADMIN,
+            "metrics": metrics.map(|address| address.to_string()),
+            "osds": running.osds.iter().map(device).collect::<Vec<_>>(),
         });
+        let secret = running.admin_secret.as_path();
+        let paths = [
+            ("cluster", running.mds.cluster.as_path()),
+            ("admin_secret", secret),
+            ("audit", &audit(MDS_FOLDER)),
+        ];
+        let value = with_paths(value, paths);
         output.ready(&value, || {
             let mut lines = vec![format!("metadata server  {}", running.mds.address)];
             lines.extend(running.osds.iter().map(|osd| format!("device {:9} {}", osd.name, osd.url)));
-            lines.push(format!("admin's secret   {}", running.admin_secret.display()));
+            lines.push(format!("admin's secret   {}", running.admin_secret.shown()));
             lines.push(format!(
                 "log in with      sealstone login {ADMIN} --cluster {} --password-file {}",
-                running.mds.cluster.display(),
-                running.admin_secret.display(),
+                running.mds.cluster.shown(),
+                running.admin_secret.shown(),
             ));
             lines.push("ready; ^C ends it".into());
             lines.join("\n")
@@ -120,8 +130,13 @@ pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
         let system = read_system(&system_file)?;
+        if arguments.osd_port.is_some() {
+            return Err(Failure::usage("has devices whose addresses the metadata server has on record")
+                .at(data.shown())
+                .hint("--osd-port is for the first use"));
+        }
         if arguments.osds.is_some_and(|osds| usize::from(osds) != system.osds.len()) {
-            return Err(Failure::usage(format!("{} holds {} devices", data.display(), system.osds.len()))
+            return Err(Failure::usage(format!("{} holds {} devices", data.shown(), system.osds.len()))
                 .hint("leave --osds out, or use another --data"));
         }
         return serve(arguments, &system, shutdown).await;
@@ -133,13 +148,13 @@ fn read_system(path: &Path) -> Outcome<System> {
     let text = read_bounded(path)?;
     let table: toml::Table = text
         .parse()
-        .map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.display()))?;
+        .map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.shown()))?;
     let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
     if found != i64::from(VERSION) {
         return Err(Failure::operation(format!("folder of version {found}, this program reads {VERSION}"))
-            .at(path.display()));
+            .at(path.shown()));
     }
-    toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.display()))
+    toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.shown()))
 }
 
 async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<Running> {
@@ -148,7 +163,9 @@ async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<
     for device in &system.osds {
         let options = OsdOptions { listen: Some(device.listen.clone()), ..OsdOptions::default() };
         let daemon = OsdDaemon::start(&data.join(&device.name), &options, shutdown.clone()).await;
-        osds.push(daemon.map_err(|failure| failure.at(&device.name))?);
+        osds.push(
+            daemon.map_err(|failure| device_failure(failure, arguments, data.as_path()).at(&device.name))?,
+        );
     }
     let options = MdsOptions { listen: Some(arguments.listen.clone()), ..MdsOptions::default() };
     let mds = MdsDaemon::start(&data.join(MDS_FOLDER), &options, shutdown.clone()).await;
@@ -162,11 +179,11 @@ async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<
 /// First use: folders, keys, devices taken over, all through the same doors as on many machines.
 async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
     let data = arguments.data.as_path();
-    let at = |error: std::io::Error| Failure::from(error).at(data.display());
+    let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(at)?;
     let marker = data.join(MARKER_FILE);
     if marker.exists() {
-        output.remark(format!("{} was interrupted while it was being made; making it anew", data.display()));
+        output.remark(format!("{} was interrupted while it was being made; making it anew", data.shown()));
         for entry in fs::read_dir(data).map_err(at)? {
             let path = entry.map_err(at)?.path();
             if path != marker {
@@ -175,7 +192,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
         }
     } else if fs::read_dir(data).map_err(at)?.next().is_some() {
         return Err(Failure::operation("is not empty and holds no system")
-            .at(data.display())
+            .at(data.shown())
             .hint("use another --data"));
     }
     secret_file::write(&marker, b"")?;
@@ -195,7 +212,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
             output.remark(warning);
         }
         keys.push(made.key);
-        devices.push(Device { name, listen: device_address(&arguments.listen, index)? });
+        devices.push(Device { name, listen: device_address(&arguments.listen, arguments.osd_port, index)? });
     }
     let mut system = System { version: VERSION, osds: devices };
     let running = serve(arguments, &system, shutdown).await?;
@@ -222,21 +239,39 @@ pub(crate) async fn admin_client(running: &Running) -> Outcome<Client> {
     Ok(Client::connect(&running.mds.address.to_string(), pin, ADMIN, secret.trim_end().as_bytes()).await?)
 }
 
-/// Device `index` listens on the same host, `index + 1` ports above the metadata server; port 0 stays 0.
-fn device_address(listen: &str, index: u16) -> Outcome<String> {
+/// Says what can be done about a device that does not start because its port is taken.
+fn device_failure(failure: Failure, arguments: &Up, data: &Path) -> Failure {
+    if !failure.next_step.as_deref().is_some_and(|hint| hint.contains("choose another port")) {
+        return failure;
+    }
+    if data.join(SYSTEM_FILE).exists() {
+        return failure
+            .hint("another program listens there; end it: the metadata server has this address on record");
+    }
+    match arguments.osd_port {
+        Some(_) => {
+            failure.hint("another program listens there; choose another --osd-port, 0 takes free ones")
+        }
+        None => failure.hint("another program listens there; choose --osd-port, 0 takes free ones"),
+    }
+}
+
+/// Device `index` listens on the same host, `index` ports above `first`, which is otherwise the one above the metadata server's;
+/// port 0 stays 0.
+fn device_address(listen: &str, first: Option<u16>, index: u16) -> Outcome<String> {
     let (host, port) = listen
         .rsplit_once(':')
         .and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)))
+        .filter(|(host, _)| !host.is_empty())
         .ok_or_else(|| Failure::usage("is not HOST:PORT").at(listen))?;
-    let port = match port {
-        0 => 0,
-        port => port
-            .checked_add(index + 1)
-            .ok_or_else(|| Failure::usage("leaves no ports for devices").at(listen))?,
+    let none_left = || Failure::usage("leaves no ports for devices").at(listen);
+    let first = match (first, port) {
+        (Some(first), _) => first,
+        (None, 0) => 0,
+        (None, port) => port.checked_add(1).ok_or_else(none_left)?,
     };
-    let address = format!("{host}:{port}");
-    address.parse::<SocketAddr>().map_err(|_| Failure::usage("is not an IP address and port").at(listen))?;
-    Ok(address)
+    let port = if first == 0 { 0 } else { first.checked_add(index).ok_or_else(none_left)? };
+    Ok(format!("{host}:{port}"))
 }
 
 #[cfg(test)]
@@ -246,10 +281,17 @@ mod tests {
     /// Ports follow the metadata server's; a free one stays free to choose; nonsense is a usage error.
     #[test]
     fn devices_get_the_ports_above() {
-        assert_eq!(device_address("127.0.0.1:3270", 0).expect("valid"), "127.0.0.1:3271");
-        assert_eq!(device_address("127.0.0.1:0", 5).expect("valid"), "127.0.0.1:0");
-        assert_eq!(device_address("[::1]:3270", 1).expect("valid"), "[::1]:3272");
-        assert!(device_address("127.0.0.1:65535", 0).is_err());
-        assert!(device_address("localhost", 0).is_err());
+        let address = |listen, first, index| device_address(listen, first, index).ok();
+        assert_eq!(address("127.0.0.1:3270", None, 0).as_deref(), Some("127.0.0.1:3271"));
+        assert_eq!(address("127.0.0.1:0", None, 5).as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(address("[::1]:3270", None, 1).as_deref(), Some("[::1]:3272"));
+        assert_eq!(address("localhost:3270", None, 1).as_deref(), Some("localhost:3272"));
+        assert_eq!(address("localhost:3270", Some(5000), 1).as_deref(), Some("localhost:5001"));
+        assert_eq!(address("localhost:3270", Some(0), 1).as_deref(), Some("localhost:0"));
+        for (listen, first) in
+            [("127.0.0.1:65535", None), ("localhost", None), (":1", None), ("a:1", Some(65535))]
+        {
+            assert!(device_address(listen, first, 1).is_err(), "{listen}");
+        }
     }
 }

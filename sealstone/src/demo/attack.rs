@@ -22,6 +22,7 @@ use crate::daemon::AUDIT_FILE;
 use crate::daemon::now_ms;
 use crate::daemon::up::Running;
 use crate::failure::{Failure, Outcome};
+use crate::text::ShownPath as _;
 
 /// The name under which the attacker's session appears in the audit log.
 const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
@@ -275,7 +276,7 @@ impl Attacker {
                 return Ok(found.swap_remove(self.seen - 1));
             }
             if started.elapsed() > Duration::from_secs(AUDIT_S_MAX) {
-                return Err(Failure::operation("has no record of an attempt").at(self.audit.display()));
+                return Err(Failure::operation("has no record of an attempt").at(self.audit.shown()));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -284,7 +285,7 @@ impl Attacker {
 
 /// The attacker's records in a device's audit log.
 fn records(path: &Path) -> Outcome<Vec<serde_json::Value>> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::from(error).at(path.display()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::from(error).at(path.shown()))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     Ok(whole
         .lines()

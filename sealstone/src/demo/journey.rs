@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use sealstone_client::{Client, GetOptions, Method, PutOptions};
+use sealstone_client::{Client, FilePath, GetOptions, Method, PutOptions};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWrite;
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use crate::command::walk::{Entry, Kind, join};
+use crate::command::tree::join;
+use crate::command::walk::{Entry, Kind};
 use crate::daemon::random;
 use crate::daemon::up::{self, Running};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, utc};
+use crate::text::ShownPath as _;
 
 /// The user whose files these are.
 const USER: &str = "alice";
@@ -94,7 +96,7 @@ impl AsyncWrite for HashSink {
 
 fn hash_file(path: &Path) -> Outcome<[u8; 32]> {
     let mut hash = Sha256::new();
-    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let at = |error: std::io::Error| Failure::from(error).at(path.shown());
     let mut file = fs::File::open(path).map_err(at)?;
     let mut block = vec![0; 256 << 10];
     loop {
@@ -107,7 +109,7 @@ fn hash_file(path: &Path) -> Outcome<[u8; 32]> {
     Ok(hash.finalize().into())
 }
 
-async fn hash_stored(client: &Client, path: &str) -> Outcome<[u8; 32]> {
+async fn hash_stored(client: &Client, path: &FilePath) -> Outcome<[u8; 32]> {
     let mut sink = HashSink::default();
     let options = GetOptions { method: Method::AllData, ..GetOptions::default() };
     client.get(path, &mut sink, options).await.map_err(|error| Failure::from(error).at(path))?;
@@ -135,29 +137,29 @@ where
 
 /// A tree there and back.
 pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Output) -> Outcome<Leg> {
-    let top = "/home/tree";
-    let mut files: Vec<(PathBuf, String)> = Vec::new();
+    let top = FilePath::new("/home/tree").map_err(Failure::operation)?;
+    let mut files: Vec<(PathBuf, FilePath)> = Vec::new();
     let mut bytes = 0;
     let started = Instant::now();
     for entry in entries {
-        let stored = join(top, &entry.below);
+        let stored = join(&top, &entry.below)?;
         match entry.kind {
             Kind::Directory => drop(client.mkdir(&stored, true, 0o755).await?),
             Kind::File { bytes: size } => {
                 bytes += size;
                 files.push((entry.path, stored));
             }
-            Kind::Special => {}
+            Kind::Symlink | Kind::Special(_) => {}
         }
     }
     let bar = output.progress(Some(bytes), "storing the tree");
-    let put = |(local, stored): (PathBuf, String)| {
+    let put = |(local, stored): (PathBuf, FilePath)| {
         let (client, bar) = (Arc::clone(client), bar.clone());
         async move {
             let stat = client
                 .put_file(&stored, &local, PutOptions::default())
                 .await
-                .map_err(|error| Failure::from(error).at(local.display()))?;
+                .map_err(|error| Failure::from(error).at(local.shown()))?;
             bar.inc(stat.size);
             Ok(())
         }
@@ -170,14 +172,14 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Outp
     for (local, stored) in &files {
         expected.insert(stored.clone(), hash_file(local)?);
     }
-    let listed = crate::command::files::list(client, top, true).await?;
+    let listed = crate::command::files::list(client, &top, true).await?;
     let listed = listed.iter().filter(|listed| listed.kind == sealstone_client::FileKind::File).count();
     if listed != files.len() {
         return Err(Failure::operation(format!("{} files were stored and {listed} are listed", files.len())));
     }
     let count = files.len() as u64;
     let started = Instant::now();
-    let get = |(_, stored): (PathBuf, String)| {
+    let get = |(_, stored): (PathBuf, FilePath)| {
         let (client, expected) = (Arc::clone(client), expected[&stored]);
         async move {
             if hash_stored(&client, &stored).await? == expected {
@@ -208,7 +210,7 @@ pub(super) async fn large(client: &Arc<Client>, folder: &Path, bytes: u64, outpu
     bar.finish_and_clear();
     fs::remove_file(&source)?;
     let started = Instant::now();
-    if hash_stored(client, LARGE).await? != expected {
+    if hash_stored(client, &FilePath::new(LARGE).map_err(Failure::operation)?).await? != expected {
         return Err(Failure::operation("came back with another SHA-256").at(LARGE));
     }
     let get_seconds = started.elapsed().as_secs_f64();

@@ -5,16 +5,18 @@
 mod attack;
 mod journey;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
 use crate::cli::{Demo, Up};
+use crate::command::tree::TreePath;
 use crate::command::walk;
 use crate::daemon::up::{self, Running};
 use crate::daemon::{self, Shutdown};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes};
+use crate::text::ShownPath as _;
 
 /// Capacity of each of the demo's devices; the files are sparse.
 const CAPACITY: u64 = 4 << 30;
@@ -30,7 +32,7 @@ struct Report {
     tree: journey::Leg,
     large: journey::Leg,
     attacks: Vec<attack::Finding>,
-    kept: Option<PathBuf>,
+    kept: Option<String>,
 }
 
 /// `sealstone demo`.
@@ -41,13 +43,14 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
         let folder = tempfile::Builder::new()
             .prefix("sealstone-demo-")
             .tempdir_in(&within)
-            .map_err(|error| Failure::from(error).at(within.display()).hint("TMPDIR names another folder"))?;
+            .map_err(|error| Failure::from(error).at(within.shown()).hint("TMPDIR names another folder"))?;
         let (stop, shutdown) = Shutdown::manual();
         let started = std::time::Instant::now();
         let up = Up {
             data: folder.path().join("system"),
             osds: Some(OSDS),
             listen: "127.0.0.1:0".into(),
+            osd_port: None,
             capacity: CAPACITY,
             metrics: None,
         };
@@ -68,6 +71,7 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
         let survived = attacks.iter().filter(|finding| !finding.as_expected).count();
         let kept = if arguments.keep { Some(folder.keep()) } else { None };
         farewell(output, kept.as_deref());
+        let kept = kept.map(|path| path.shown().into_owned());
         output.done(&Report { start_seconds, tree, large, attacks, kept })?;
         if survived > 0 {
             return Err(Failure::operation(format!("{survived} attacks did not end as they must")));
@@ -95,10 +99,14 @@ async fn tell(
     );
     output.remark(format!("   never saw her password. Her session: {session}."));
 
-    let entries = walk::walk(&arguments.tree)?;
-    let wanted = |below: &str| !below.split('/').any(|name| LEFT_OUT.contains(&name));
-    let entries = entries.into_iter().filter(|entry| wanted(&entry.below)).collect();
-    let tree = journey::tree(&client, entries, output).await?;
+    let wanted = |below: &TreePath| {
+        !below.names().any(|name| LEFT_OUT.iter().any(|left| left.as_bytes() == name.as_bytes()))
+    };
+    let found = walk::walk(&arguments.tree, true, wanted)?;
+    if let Some(failure) = found.failed.into_iter().next() {
+        return Err(failure);
+    }
+    let tree = journey::tree(&client, found.entries, output).await?;
     output.remark(format!(
         "3. Stored {} files, {}, and read them back under ALLDATA: every SHA-256 agrees.",
         tree.files,
@@ -123,7 +131,7 @@ async fn tell(
 
 fn farewell(output: Output, kept: Option<&Path>) {
     if let Some(path) = kept {
-        output.remark(format!("The folder is kept: {}", path.display()));
+        output.remark(format!("The folder is kept: {}", path.shown()));
     }
     output.remark("Where to go next: docs/tutorial/first-steps.md, or `sealstone up --data ~/sealstone`.");
 }

@@ -162,6 +162,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 return Ok(());
             }
         }
-        Err(ClientError::Restarted(objects.open.device_of(index).await?))
+        let device = objects.open.device_of(index).await?;
+        Err(ClientError::Restarted(objects.open.core.device_label(device).await))
     }
 }

@@ -5,21 +5,17 @@
 //! count in blocks, and data is never told as a hole, nor is data that was lost.
 //! Truth: lseek(2) of Linux, SEEK_DATA and SEEK_HOLE; t10-osd §1.9, READ MAP.
 
-use core::ops::Range;
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{ErrorCode, Failure, LeaseKind};
-use sealstone_osd::map;
+use sealstone_mds_protocol::{ErrorCode, Failure, Layout, LeaseKind};
 
 use super::body::Body;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
 use super::state::{Held, Objects};
+use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
-
-/// Stretches of one object that are asked for at once.
-const STRETCHES: usize = 256;
 
 /// What is looked for in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,77 +26,19 @@ pub enum Seek {
     Hole,
 }
 
-/// What is known of one object: where its data is between two of its bytes.
-#[derive(Default)]
-struct Map {
-    known: Range<u64>,
-    /// Nothing comes after what is known.
-    ended: bool,
-    /// In order.
-    data: Vec<Range<u64>>,
-}
-
-impl Map {
-    /// The data at a byte that is known, or the next after it.
-    fn at_or_after(&self, at: u64) -> Option<Range<u64>> {
-        let next = self.data.partition_point(|data| data.end <= at);
-        self.data.get(next).cloned()
-    }
-}
-
-/// The maps of a file's objects, as far as they were asked for.
-struct Maps<'a, M, D> {
+/// An open file's objects, whose maps can be requested.
+struct BodyObjects<'a, M, D> {
     body: &'a Body<M, D>,
     objects: &'a Objects<M, D>,
-    each: Vec<Map>,
 }
 
-impl<M: Metadata, D: Devices> Maps<'_, M, D> {
-    /// The data of an object at a byte, or the next after it; a piece of it if it is long.
-    async fn data(&mut self, index: usize, at: u64) -> Result<Option<Range<u64>>, ClientError> {
-        let map = self.each.get_mut(index).ok_or(ClientError::OTHER_ANSWER)?;
-        let mut at = at;
-        loop {
-            if map.known.contains(&at) || (map.ended && at >= map.known.start) {
-                if let Some(data) = map.at_or_after(at) {
-                    return Ok(Some(data));
-                }
-                if map.ended {
-                    return Ok(None);
-                }
-                at = map.known.end;
-            }
-            *map = self.body.map(self.objects, index, at).await?;
-        }
+impl<M: Metadata, D: Devices> MapSource for BodyObjects<'_, M, D> {
+    fn layout(&self) -> &Layout {
+        &self.objects.open.layout
     }
 
-    /// The first byte of the file in a range that is data.
-    async fn first_data(&mut self, range: Range<u64>) -> Result<Option<u64>, ClientError> {
-        let mut first: Option<u64> = None;
-        let layout = &self.objects.open.layout;
-        for index in 0..layout.width() {
-            let Some(part) = layout.object_range(index, range.clone()) else { continue };
-            let Some(data) = self.data(index, part.start).await? else { continue };
-            let start = data.start.max(part.start);
-            let found = layout.file_offset(index, start).filter(|_| start < part.end);
-            first = first.into_iter().chain(found).min();
-        }
-        Ok(first)
-    }
-
-    /// The first byte of the file in a range that is no data; the end of the range if all of it is.
-    async fn first_hole(&mut self, range: Range<u64>) -> Result<u64, ClientError> {
-        for extent in self.objects.open.layout.extents(range.clone()) {
-            let (start, end) = (extent.object_offset, extent.object_offset + extent.length);
-            let mut at = start;
-            while at < end {
-                match self.data(extent.index, at).await? {
-                    Some(data) if data.start <= at => at = data.end,
-                    _ => return Ok(extent.file_offset + (at - start)),
-                }
-            }
-        }
-        Ok(range.end)
+    async fn map(&self, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
+        self.body.map(self.objects, index, from).await
     }
 }
 
@@ -133,11 +71,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if offset >= size {
             return Ok(None);
         }
-        let mut maps = objects.as_ref().map(|objects| Maps {
-            body: self,
-            objects,
-            each: objects.each.iter().map(|_| Map::default()).collect(),
-        });
+        let mut maps = objects.as_ref().map(|objects| FileMap::new(BodyObjects { body: self, objects }));
         if what == Seek::Data {
             let ours = here.iter().filter(|data| data.end > offset).map(|data| data.start.max(offset)).min();
             let theirs = match &mut maps {
@@ -168,15 +102,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// What an object has from a byte on. Nothing, if it ends before or nobody made it yet.
-    async fn map(&self, objects: &Objects<M, D>, index: usize, from: u64) -> Result<Map, ClientError> {
+    async fn map(&self, objects: &Objects<M, D>, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
         let ask = |from, stretches_max| {
             move |object| Operation::ReadMap { object, from, stretches_max, compare: false }
         };
         let stretches =
             match self.shared.patiently(|| objects.open.execute(index, ask(from, STRETCHES))).await {
                 Ok(completion) => completion.map,
-                Err(ClientError::Device { error: OsdError::NotFound, device }) => {
-                    self.check_unmade(objects, device).await?;
+                Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
+                    self.check_unmade(objects, error).await?;
                     Vec::new()
                 }
                 // A map begins inside its object: if there is one from its first byte on, it ends before this one.
@@ -186,21 +120,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 }
                 Err(error) => return Err(error),
             };
-        let mut known = Map { known: from..from, ..Map::default() };
-        for stretch in stretches.iter().filter(|stretch| stretch.length > 0) {
-            let range = stretch.offset..stretch.offset.saturating_add(u64::from(stretch.length));
-            if range.start < known.known.end {
-                return Err(ClientError::Protocol("a map that is out of order"));
-            }
-            known.known.end = range.end;
-            match known.data.last_mut() {
-                _ if stretch.kind == map::HOLE => {}
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => known.data.push(range),
-            }
-        }
-        known.ended = known.known.is_empty();
-        if known.ended {
+        let known = ObjectMap::parse(from, &stretches)?;
+        if known.is_ended() {
             let state = self.state();
             // As for a read: what is missing of a file that was not written in place is lost.
             if !state.sparse && from < objects.open.layout.object_length(index, state.size) {

@@ -132,7 +132,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
-    pub async fn resolve(&self, path: &str) -> Result<Stat, ClientError> {
+    pub async fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Stat, ClientError> {
         let path = crate::client::file_path(path)?;
         let mut stat = self.node(Node::ROOT).await?;
         for name in path.names() {

@@ -64,7 +64,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Ok(Proof::Durable) => return self.make_missing(&objects).await,
                 Ok(Proof::Overtaken) => self.send_again(false).await,
                 Ok(Proof::Restarted) => {
-                    restarted = Some(objects.open.device_of(0).await?);
+                    let device = objects.open.device_of(0).await?;
+                    restarted = Some(objects.open.core.device_label(device).await);
                     tracing::debug!(inode = self.node.inode.0, "a device restarted; sending again");
                     self.send_all_again().await
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{DeviceId, ErrorCode, Failure, LeaseKind};
+use sealstone_mds_protocol::{ErrorCode, Failure, LeaseKind};
 use tokio::task::JoinSet;
 
 use super::ahead::Block;
@@ -241,8 +241,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 }
                 data
             }
-            Err(ClientError::Device { error: OsdError::NotFound, device }) => {
-                self.check_unmade(objects, device).await?;
+            Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
+                self.check_unmade(objects, error).await?;
                 Vec::new()
             }
             Err(error) => return Err(error),
@@ -261,12 +261,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) async fn check_unmade(
         &self,
         objects: &Objects<M, D>,
-        device: DeviceId,
+        missing: ClientError,
     ) -> Result<(), ClientError> {
         // Data goes when its file is cut or removed; whoever reads on is told that.
         objects.open.check_current().await?;
         match self.state().made {
-            true => Err(ClientError::Device { error: OsdError::NotFound, device }),
+            true => Err(missing),
             false => Ok(()),
         }
     }

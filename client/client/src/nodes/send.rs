@@ -185,9 +185,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         // Not there, then made by somebody else, then there: a third time something is wrong.
         for _ in 0..3 {
             match self.write_once(objects, place, data.clone()).await {
-                Err(ClientError::Device { error: OsdError::NotFound, device }) => {
+                Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
                     self.made_anew(objects, place.0).await?;
-                    missing = Some(ClientError::Device { error: OsdError::NotFound, device });
+                    missing = Some(error);
                 }
                 outcome => return outcome,
             }
@@ -269,7 +269,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             // Objects go when their file is cut or removed.
             objects.open.check_current().await?;
             let device = objects.open.device_of(index).await?;
-            return Err(ClientError::Device { device, error: OsdError::NotFound });
+            let name = objects.open.core.device_label(device).await;
+            return Err(ClientError::Device { device, name, error: OsdError::NotFound });
         }
         if touched {
             // Before it can be made anew: a flush would find it there.

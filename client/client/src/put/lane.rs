@@ -147,7 +147,7 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
             );
             self.send_again().await?;
         }
-        Err(ClientError::Restarted(self.device()))
+        Err(ClientError::Restarted(self.objects.core.device_label(self.device()).await))
     }
 
     async fn flush(&self) -> Result<Proof, ClientError> {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use sealstone_mds_protocol::{Checksum, FILE_SIZE_MAX};
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
 
 use super::PutOptions;
 use super::lane::Lane;
+use super::source::Source;
 use crate::budget::Lease;
 use crate::checksum::Running;
 use crate::open::OpenObjects;
@@ -46,6 +46,10 @@ pub(super) struct Pump<'a, M, D> {
     starved: bool,
     position: u64,
     written: u64,
+    /// Bytes of holes, for which nothing is written.
+    skipped: u64,
+    /// Per object: where what was written ends.
+    ends: Vec<u64>,
     checksum: Option<Running>,
     progress: Option<&'a mut Box<dyn FnMut(u64) + Send>>,
 }
@@ -75,6 +79,8 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
             starved: false,
             position: 0,
             written: 0,
+            skipped: 0,
+            ends: vec![0; width],
             checksum: options.checksum.and_then(Running::begin),
             progress: options.progress.as_mut(),
         }
@@ -107,11 +113,15 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
     }
 
     /// Everything that the source still gives.
-    pub(super) async fn rest(
-        &mut self,
-        source: &mut (impl AsyncRead + Unpin + Send),
-    ) -> Result<(), ClientError> {
+    pub(super) async fn rest(&mut self, source: &mut impl Source) -> Result<(), ClientError> {
         loop {
+            if source.is_sparse() {
+                let hole = source.skip_hole().await.map_err(ClientError::Source)?;
+                if hole > 0 {
+                    self.skip(hole);
+                    continue;
+                }
+            }
             let Some(extent) = self.objects.layout.extents(self.position..FILE_SIZE_MAX).next() else {
                 return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
             };
@@ -207,9 +217,36 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         self.write(index, offset, data);
     }
 
+    /// Leaves a hole: nothing is written for it.
+    fn skip(&mut self, hole: u64) {
+        // What is behind the hole does not follow what was gathered before it.
+        (0..self.batches.len()).for_each(|index| self.dispatch(index));
+        if let Some(checksum) = &mut self.checksum {
+            checksum.zeros(hole);
+        }
+        self.position = self.position.saturating_add(hole);
+        self.skipped = self.skipped.saturating_add(hole);
+    }
+
+    /// Makes each object as long as the file needs it where its end is in a hole: what is missing at the end of an object
+    /// counts as lost.
+    fn write_tails(&mut self, size: u64) {
+        if self.skipped == 0 {
+            return;
+        }
+        for index in 0..self.lanes.len() {
+            let length = self.objects.layout.object_length(index, size);
+            if self.ends[index] < length {
+                self.skipped -= 1;
+                self.write(index, length - 1, Bytes::from_static(&[0]));
+            }
+        }
+    }
+
     fn write(&mut self, index: usize, offset: u64, data: Bytes) {
         let lane = self.lanes[index].clone();
         let length = data.len();
+        self.ends[index] = self.ends[index].max(offset + length as u64);
         let number = lane.hold(offset, data);
         self.work.spawn(async move {
             lane.send(number).await?;
@@ -243,7 +280,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
             Done::Written(length) => {
                 self.written += length as u64;
                 if let Some(progress) = &mut self.progress {
-                    progress(self.written);
+                    progress(self.written + self.skipped);
                 }
             }
             Done::Proven(index) => self.proving[index] = false,
@@ -271,8 +308,9 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
             return Err(ClientError::SourceLength { announced, actual: size });
         }
         (0..self.batches.len()).for_each(|index| self.dispatch(index));
+        self.write_tails(size);
         self.settle().await?;
-        if self.written != size {
+        if self.written + self.skipped != size {
             return Err(ClientError::DataMissing { offset: self.written });
         }
         for index in 0..self.lanes.len() {

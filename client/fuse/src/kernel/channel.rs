@@ -314,8 +314,9 @@ fn request_start(memory: &[u8]) -> usize {
 
 /// Was this thread sent SIGKILL?
 fn is_killed(pid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
-    status.lines().any(|line| {
+    // A program's name in it need not be UTF-8.
+    let Ok(status) = std::fs::read(format!("/proc/{pid}/status")) else { return false };
+    String::from_utf8_lossy(&status).lines().any(|line| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
         mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & KILLED != 0)
     })

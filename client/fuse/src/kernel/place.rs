@@ -2,10 +2,11 @@
 //!
 //! Truth: mount(2); fusermount3(1) and its protocol: it sends the open device over the socket named in `_FUSE_COMMFD`.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -127,23 +128,25 @@ fn by_helper(helper: &Path, options: &MountOptions) -> Result<OwnedFd, MountErro
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     // The helper inherits this end.
     fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| failed(error.into()))?;
-    let mut words = vec![
-        format!("fsname={}", options.source.replace('\\', "\\\\").replace(',', "\\,")),
-        format!("subtype={SUBTYPE}"),
-        "nosuid".into(),
-        "nodev".into(),
-    ];
-    if options.read_only {
-        words.push("ro".into());
+    let mut words = b"fsname=".to_vec();
+    for byte in options.source.as_bytes() {
+        if matches!(byte, b'\\' | b',') {
+            words.push(b'\\');
+        }
+        words.push(*byte);
     }
-    if options.no_exec {
-        words.push("noexec".into());
-    }
-    if options.allow_other {
-        words.extend(["default_permissions".into(), "allow_other".into()]);
+    words.extend_from_slice(format!(",subtype={SUBTYPE},nosuid,nodev").as_bytes());
+    for (given, word) in [
+        (options.read_only, ",ro"),
+        (options.no_exec, ",noexec"),
+        (options.allow_other, ",default_permissions,allow_other"),
+    ] {
+        if given {
+            words.extend_from_slice(word.as_bytes());
+        }
     }
     let mut command = Command::new(helper);
-    command.arg("-o").arg(words.join(",")).arg("--").arg(&options.mountpoint);
+    command.arg("-o").arg(OsStr::from_bytes(&words)).arg("--").arg(&options.mountpoint);
     command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
     let child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;

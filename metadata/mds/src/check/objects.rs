@@ -56,7 +56,12 @@ enum Owner {
     Other,
 }
 
-pub(super) fn compare<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, window: &Window) -> Result<Compared> {
+pub(super) fn compare<S: Snapshot + ?Sized>(
+    view: &S,
+    job: &CheckJob,
+    window: &Window,
+    device_name: impl Fn(DeviceId) -> String,
+) -> Result<Compared> {
     let mut owners = vec![Owner::Nobody; window.listed.len()];
     let mut compared = Compared::default();
     let mut of_file = |node: Option<InodeId>, layout: &Layout, made: bool| {
@@ -64,8 +69,8 @@ pub(super) fn compare<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, window: &W
             match window.listed.binary_search(&object).map(|at| &mut owners[at]) {
                 Ok(owner @ Owner::Nobody) => *owner = Owner::File,
                 Ok(_) => {
-                    let said =
-                        format!("{} on device {} has another file, too", object.object, object.device.0);
+                    let device = device_name(object.device);
+                    let said = format!("{} on device {device} has another file, too", object.object);
                     job.found(finding(FindingKind::Shared, node, &said));
                 }
                 Err(_) if made && window.has(object) && compared.missing.len() < SUSPECTS_MAX => {
@@ -97,10 +102,8 @@ pub(super) fn compare<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, window: &W
             let Some((_, object)) = keys::reap_parts(key) else { return Ok(()) };
             if let Ok(at) = window.listed.binary_search(&object) {
                 if owners[at] == Owner::File {
-                    let said = format!(
-                        "{} on device {} is a file's, and to be removed",
-                        object.object, object.device.0
-                    );
+                    let device = device_name(object.device);
+                    let said = format!("{} on device {device} is a file's, and to be removed", object.object);
                     job.found(finding(FindingKind::Shared, None, &said));
                 }
                 owners[at] = Owner::Other;

@@ -12,14 +12,14 @@ use super::endings::{Ending, lose_name, queue_objects};
 use super::sizes::mark_outgrown;
 use super::walk::{Last, place};
 use super::{Final, check_size, child, inherited_group, owner, touch};
-use crate::access::{MODE_MASK, Principal};
+use crate::access::{MODE_MASK, Principal, Right};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
 use crate::quota::QuotaCharge;
 use crate::records::{Inode, Intent, count, counter, decode, figure, load, next_number, save};
 use crate::share;
-use crate::store::{Pair, Snapshot, Transaction};
+use crate::store::{MetaError, Pair, Snapshot, Transaction};
 
 /// Open creates of all users at most.
 pub(crate) const CREATES_MAX: usize = 65_536;
@@ -187,20 +187,27 @@ pub(crate) fn commit(
     let directory: Inode = load(tx, &keys::inode(intent.parent))?
         .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "the directory was removed"))?;
     who.needs_entries(&directory, name)?;
-    let mut version = 1;
-    if let Some((old_id, old)) = child(tx, intent.parent, &intent.name)? {
-        check_replaceable(who, &directory, &old, intent.replace, name)?;
-        version = old.version + 1;
-        lose_name(tx, old_id, old, ending)?;
-    }
     delete_intent(tx, id, &intent, None)?;
     let group = inherited_group(&directory);
     let mut file = Inode::new(FileKind::File, intent.mode, intent.user.clone(), group, now_ms);
-    inherit(&directory, &mut file, 0);
+    file.version = 1;
+    match child(tx, intent.parent, &intent.name)? {
+        Some((old_id, old)) => {
+            check_replaceable(who, &directory, &old, intent.replace, name)?;
+            file.version = old.version + 1;
+            if old.kind == FileKind::File && who.needs(Right::Write, &old, name).is_ok() {
+                keep_attributes(tx, (old_id, &old), (intent.inode, &mut file))?;
+                owner::after_writing(who, &mut file);
+            } else {
+                inherit(&directory, &mut file, 0);
+            }
+            lose_name(tx, old_id, old, ending)?;
+        }
+        None => inherit(&directory, &mut file, 0),
+    }
     file.tree = directory.tree;
     file.size = done.size;
     quota::begin(tx, &file)?;
-    file.version = version;
     file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);
     // Objects of a stripe that would be empty need not be there.
     file.made = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
@@ -215,6 +222,26 @@ pub(crate) fn commit(
     touch(tx, intent.parent, 0, now_ms)?;
     count(tx, counter::FILES, 1)?;
     Ok(file.stat(intent.inode))
+}
+
+/// A file that takes the place of another one keeps its owner, group, access control list and extended attributes, and of
+/// its mode what the new one allows. The caller may write to the old file: all of that could be had by writing to it.
+fn keep_attributes(
+    tx: &mut dyn Transaction,
+    (old_id, old): (InodeId, &Inode),
+    (id, file): (InodeId, &mut Inode),
+) -> Result<()> {
+    file.owner.clone_from(&old.owner);
+    file.group.clone_from(&old.group);
+    file.mode &= old.mode;
+    file.acl = old.acl.clone().map(|acl| acl.with_mode(file.mode));
+    (file.xattrs, file.xattr_bytes) = (old.xattrs, old.xattr_bytes);
+    let all = keys::xattrs(old_id);
+    for (key, value) in tx.scan(&all, &keys::after_prefix(&all), usize::from(old.xattrs))? {
+        let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an impossible name"))?;
+        tx.put(&keys::xattr(id, &name), &value)?;
+    }
+    Ok(())
 }
 
 /// Gives a create up.

@@ -3,7 +3,7 @@
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
     Access, CreatedFile, DeviceId, DevicePin, DeviceState, ErrorCode, Handle, Method, Name, NewDevice,
-    ObjectRef, PinKind, ProblemKind, Request, Response, Secret, Text,
+    ObjectRef, PinKind, ProblemKind, Request, Response, Secret, Text, XattrMode, XattrName, XattrValue,
 };
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
@@ -40,6 +40,45 @@ fn a_replaced_file_is_whole_old_or_whole_new_and_its_objects_go() {
     assert_eq!(world.reap_all(), old.layout.objects());
     world.now += GIB;
     assert_eq!(world.reap_all(), []);
+}
+
+#[test]
+fn replaced_file_keeps_what_its_target_had() {
+    let mut world = World::with_devices(1);
+    world.mkdir(ADMIN, "/d", 0o777);
+    let set_mode = |world: &mut World, mode| {
+        let set = world.ask(ALICE, Request::SetMode { path: path("/d/f"), mode });
+        assert!(matches!(set, Response::Stat { .. }), "{set:?}");
+    };
+    let name = XattrName::new(*b"user.colour").unwrap();
+    let colour = |world: &mut World, who| {
+        let node = world.stat(who, "/d/f").unwrap().node();
+        match world.ask(who, Request::GetXattr { node, name: name.clone() }) {
+            Response::Xattr { value } => Some(value.as_bytes().to_vec()),
+            _ => None,
+        }
+    };
+    world.put(ALICE, "/d/f", 10);
+    let node = world.stat(ALICE, "/d/f").unwrap().node();
+    let value = XattrValue::new(*b"blue").unwrap();
+    let set = Request::SetXattr { node, name: name.clone(), value, mode: XattrMode::Set };
+    assert_eq!(world.ask(ALICE, set), Response::Done {});
+    // The creates here have mode 644: what both modes allow is left.
+    for (mode, left) in [(0o600, 0o600), (0o755, 0o644), (0o4755, 0o644)] {
+        set_mode(&mut world, mode);
+        world.put(ALICE, "/d/f", 20);
+        let stat = world.stat(ALICE, "/d/f").unwrap();
+        assert_eq!((stat.mode, stat.owner.as_str(), stat.size), (left, "alice", 20), "{mode:o}");
+        assert_eq!(colour(&mut world, ALICE).as_deref(), Some(&b"blue"[..]));
+    }
+    // A user who may write to the file writes to the owner's file, any other one replaces it by a file of his own.
+    set_mode(&mut world, 0o666);
+    world.put(BOB, "/d/f", 30);
+    assert_eq!(world.stat(BOB, "/d/f").unwrap().owner.as_str(), "alice");
+    set_mode(&mut world, 0o644);
+    world.put(BOB, "/d/f", 40);
+    assert_eq!(world.stat(BOB, "/d/f").unwrap().owner.as_str(), "bob");
+    assert_eq!(colour(&mut world, BOB), None);
 }
 
 #[test]

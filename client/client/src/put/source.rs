@@ -1,0 +1,139 @@
+//! Where the bytes of a put come from: a stream, or a file of this machine with its holes.
+//!
+//! Contract: a source returns its bytes in order; a hole is reported instead of its zeros where the reader stands at its
+//! beginning. A file ends where it ended when it was opened, so that one that grows meanwhile is stored as a prefix.
+
+use std::fs::Metadata;
+use std::io::{self, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+
+use bytes::BufMut;
+use rustix::fs::SeekFrom as Seek;
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt};
+
+/// Holes that are shorter are stored as zeros, bytes: a command costs more than so many zeros.
+pub(crate) const HOLE_MIN: u64 = 64 << 10;
+/// Bytes of a block as `st_blocks` counts them.
+const BLOCK_BYTES: u64 = 512;
+
+/// Bytes to be stored.
+pub(crate) trait Source: Send {
+    /// Whether it may have holes: then they are looked for before each read.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    /// The length of the hole at the current place; 0 if data is there. The place is behind the hole then.
+    fn skip_hole(&mut self) -> impl Future<Output = io::Result<u64>> + Send;
+
+    /// Reads some bytes; 0 at the end.
+    fn read_buf(&mut self, into: &mut (impl BufMut + Send))
+    -> impl Future<Output = io::Result<usize>> + Send;
+}
+
+/// A source without holes.
+pub(super) struct Stream<R>(pub(super) R);
+
+impl<R: AsyncRead + Unpin + Send> Source for Stream<R> {
+    async fn skip_hole(&mut self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    async fn read_buf(&mut self, into: &mut (impl BufMut + Send)) -> io::Result<usize> {
+        self.0.read_buf(into).await
+    }
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileState {
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl FileState {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            size: metadata.len(),
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            ctime: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// A regular file of this machine.
+pub(super) struct LocalFile {
+    file: tokio::fs::File,
+    opened: FileState,
+    is_sparse: bool,
+    at: u64,
+    /// Data reaches so far, or the file system does not say where holes are.
+    data_until: u64,
+}
+
+impl LocalFile {
+    pub(super) fn new(file: std::fs::File, metadata: &Metadata) -> Self {
+        let opened = FileState::of(metadata);
+        let is_sparse =
+            opened.size >= HOLE_MIN && metadata.blocks().saturating_mul(BLOCK_BYTES) < opened.size;
+        let data_until = if is_sparse { 0 } else { u64::MAX };
+        Self { file: tokio::fs::File::from_std(file), opened, is_sparse, at: 0, data_until }
+    }
+
+    /// Whether the file is another one than it was when it was opened.
+    pub(super) async fn has_changed(&self) -> io::Result<bool> {
+        Ok(FileState::of(&self.file.metadata().await?) != self.opened)
+    }
+
+    /// Finds the data at or after the current place: where it begins and ends; none if only a hole is left.
+    fn next_data(&self) -> Result<Option<(u64, u64)>, Errno> {
+        let size = self.opened.size;
+        match rustix::fs::seek(&self.file, Seek::Data(self.at)) {
+            Ok(start) if start >= size => Ok(None),
+            Ok(start) => Ok(Some((start, rustix::fs::seek(&self.file, Seek::Hole(start))?))),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Source for LocalFile {
+    fn is_sparse(&self) -> bool {
+        self.is_sparse
+    }
+
+    async fn skip_hole(&mut self) -> io::Result<u64> {
+        if self.at < self.data_until || self.at >= self.opened.size {
+            return Ok(0);
+        }
+        let size = self.opened.size;
+        let (start, end) = match self.next_data() {
+            Ok(Some((start, end))) => (start, end),
+            Ok(None) => (size, u64::MAX),
+            // Not every file system knows holes.
+            Err(_) => (self.at, u64::MAX),
+        };
+        let hole = start - self.at;
+        if hole >= HOLE_MIN {
+            self.at = start;
+        }
+        self.data_until = end.max(self.at + 1);
+        // The place of the descriptor moved with the search.
+        self.file.seek(SeekFrom::Start(self.at)).await?;
+        Ok(if hole >= HOLE_MIN { hole } else { 0 })
+    }
+
+    async fn read_buf(&mut self, into: &mut (impl BufMut + Send)) -> io::Result<usize> {
+        let until = self.data_until.min(self.opened.size);
+        let left = usize::try_from(until.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Ok(0);
+        }
+        let room = left.min(into.remaining_mut());
+        let count = self.file.read_buf(&mut into.limit(room)).await?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}

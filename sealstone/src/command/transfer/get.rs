@@ -1,0 +1,551 @@
+//! `get`: files and trees out of the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Stat};
+use tokio::io::AsyncWriteExt;
+
+use super::local::{self, DIRECTORY_MODE, FILE_MODE, FileAttributes, LocalTree, Place, Times};
+use super::report::{Done, Report};
+use super::{
+    Destination, Excluded, Job, Position, get_options, is_earlier_copy, local_entries, position, run_all,
+    to_stdout, umask, until_signal,
+};
+use crate::cli::{Get, Global, MethodName, StoredPath};
+use crate::command::files::{kind, list_what_can_be, stored};
+use crate::command::session::client;
+use crate::command::tree::{TreePath, join};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::text::ShownPath as _;
+
+/// What applies to all entries of a get.
+struct Rules {
+    recursive: bool,
+    archive: bool,
+    update: bool,
+    replace: bool,
+    xattrs: bool,
+    /// Permission bits that a new file outside a tree does not get.
+    umask: u16,
+    method: MethodName,
+}
+
+impl Rules {
+    fn of(arguments: &Get) -> Self {
+        let options = &arguments.tree;
+        let exact = options.recursive || options.archive || options.preserve;
+        Self {
+            recursive: options.recursive || options.archive,
+            archive: options.archive || options.preserve,
+            update: options.update,
+            replace: !options.no_replace,
+            xattrs: options.xattrs,
+            umask: if exact { 0 } else { umask() },
+            method: options.transfer.method,
+        }
+    }
+}
+
+/// Where an entry goes.
+#[derive(Clone, Debug)]
+enum Target {
+    /// A file that was named.
+    Named(PathBuf),
+    /// An entry of a tree.
+    Below(LocalTree, TreePath),
+}
+
+impl Target {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Named(path) => path.clone(),
+            Self::Below(tree, below) => tree.path(below),
+        }
+    }
+
+    fn place(&self) -> Outcome<Place> {
+        let place = match self {
+            Self::Named(path) => Place::of(path),
+            Self::Below(tree, below) => tree.place(below),
+        };
+        place.map_err(|error| Failure::from(error).at(self.path().shown()))
+    }
+}
+
+/// A file or symbolic link to be fetched.
+#[derive(Clone, Debug)]
+struct Entry {
+    stored: FilePath,
+    stat: Option<Stat>,
+    target: Target,
+}
+
+impl Job for Entry {
+    fn label(&self) -> String {
+        self.stored.to_string()
+    }
+}
+
+/// A further name of a file.
+struct Link {
+    first: Target,
+    entry: Entry,
+}
+
+impl Job for Link {
+    fn label(&self) -> String {
+        self.entry.label()
+    }
+}
+
+/// A directory that gets its mode and times when everything below it is there.
+struct Directory {
+    tree: LocalTree,
+    below: TreePath,
+    stored: FilePath,
+    stat: Stat,
+    is_new: bool,
+}
+
+/// What is to be done.
+#[derive(Default)]
+struct Plan {
+    directories: Vec<Directory>,
+    entries: Vec<Entry>,
+    links: Vec<Link>,
+    /// Where the first name of each file with several names goes.
+    linked: BTreeMap<u64, Target>,
+}
+
+/// `sealstone get`.
+pub(crate) async fn get(global: &Global, output: Output, arguments: &Get) -> Outcome {
+    let here = OsString::from(".");
+    let (sources, place) = match arguments.paths.as_slice() {
+        [only] => (std::slice::from_ref(only), &here),
+        [sources @ .., place] => (sources, place),
+        [] => return Err(Failure::usage("which file?")),
+    };
+    let sources = stored(global, sources)?;
+    let (client, _) = client(global)?;
+    if place == "-" {
+        for path in &sources {
+            to_stdout(&client, path, arguments.tree.transfer.method).await?;
+        }
+        return Ok(());
+    }
+    until_signal(get_all(Arc::new(client), output, &sources, place, arguments)).await
+}
+
+async fn get_all(
+    client: Arc<Client>,
+    output: Output,
+    sources: &[StoredPath],
+    place: &OsStr,
+    arguments: &Get,
+) -> Outcome {
+    let rules = Arc::new(Rules::of(arguments));
+    let excluded = Excluded::new(&arguments.tree.exclude);
+    let mut report = Report::new();
+    let dry_run = arguments.tree.dry_run;
+    let mut plan = Plan::default();
+    for (stored, stat, path) in operands(&client, sources, place, (&rules, arguments), &mut report).await? {
+        match stat.kind {
+            FileKind::Directory => {
+                plan_tree(&client, (&stored, &stat), &path, (&excluded, dry_run), &mut plan, &mut report)
+                    .await?;
+            }
+            FileKind::File | FileKind::Symlink => {
+                plan.entries.push(Entry { stored, stat: Some(stat), target: Target::Named(path) });
+            }
+            other => report.skip(stored.to_string(), format!("is a {}", kind(other))),
+        }
+    }
+    if dry_run {
+        return report_dry_run(output, &plan, report);
+    }
+    let Plan { directories, entries, links, .. } = plan;
+    let size = |entry: &Entry| entry.stat.as_ref().map_or(0, |stat| stat.size);
+    let total = entries.iter().map(size).sum();
+    let label = match &entries[..] {
+        [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
+        entries => format!("{} files", entries.len()),
+    };
+    let bar = output.progress(Some(total), &format!("get {label}"));
+    let mut completed = run_all(entries, &bar, &mut report, |entry| {
+        let (client, rules, bar) = (Arc::clone(&client), Arc::clone(&rules), bar.clone());
+        async move { fetch(&client, entry, &rules, &bar).await }
+    })
+    .await;
+    if completed {
+        completed = run_all(links, &bar, &mut report, |link| {
+            let replace = rules.replace;
+            async move {
+                let place = link.entry.target.place()?;
+                let made = link.first.place()?;
+                let linked =
+                    place.link(&made, replace).map_err(|error| Failure::from(error).at(place.shown()))?;
+                Ok(if linked { Done::Link } else { Done::Unchanged })
+            }
+        })
+        .await;
+    }
+    bar.finish_and_clear();
+    if completed {
+        for directory in directories.iter().rev() {
+            if let Err(failure) = finish_directory(&client, directory, &rules).await {
+                report.fail(failure);
+            }
+        }
+    }
+    report.finish(output, "fetched")
+}
+
+/// Finds out where each source goes. Two sources that would get one path are refused before anything is fetched.
+async fn operands(
+    client: &Client,
+    sources: &[StoredPath],
+    place: &OsStr,
+    (rules, arguments): (&Rules, &Get),
+    report: &mut Report,
+) -> Outcome<Vec<(FilePath, Stat, PathBuf)>> {
+    let path = Path::new(place);
+    let at = |error: io::Error| Failure::from(error).at(path.shown());
+    let found = match fs::metadata(path) {
+        Ok(metadata) => Some(metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(at(error)),
+    };
+    let (several, slash) = (sources.len() > 1, super::ends_in_slash(place));
+    let is_directory = found.as_ref().is_some_and(fs::Metadata::is_dir);
+    if found.is_some() && !is_directory && (slash || several) {
+        return Err(Failure::operation("is not a directory").at(path.shown()));
+    }
+    if found.is_none() && (several || (slash && !rules.recursive)) {
+        return Err(at(io::Error::from(io::ErrorKind::NotFound)).hint("mkdir it first"));
+    }
+    if several && arguments.tree.no_target_directory {
+        return Err(Failure::usage("--no-target-directory takes one source"));
+    }
+    let place_name = local::last_name(place);
+    let destination = Destination {
+        exists: found.is_some(),
+        is_directory,
+        trailing_slash: slash || several,
+        name: place_name.as_deref(),
+    };
+    let (mut operands, mut targets) = (Vec::new(), BTreeSet::new());
+    for source in sources {
+        let stat = match rules.recursive && !source.trailing_slash {
+            true => client.lstat(source).await,
+            false => client.stat(source).await,
+        };
+        let stat = match stat {
+            Ok(stat) => stat,
+            Err(error) => {
+                let failure = Failure::from(error).at(source);
+                if failure.fatal {
+                    return Err(failure);
+                }
+                report.fail(failure);
+                continue;
+            }
+        };
+        let is_tree = stat.kind == FileKind::Directory;
+        if is_tree && !rules.recursive {
+            report.fail(Failure::operation("is a directory").at(source).hint("use get -r"));
+            continue;
+        }
+        let name = source.split_last().map(|(_, name)| OsStr::from_bytes(name.as_bytes()).to_owned());
+        let is_copy = async || is_copy_of(client, source, path).await;
+        let here = (name.as_deref(), is_tree);
+        let target = match position(&destination, here, arguments.tree.no_target_directory, is_copy).await? {
+            Position::Itself => path.to_owned(),
+            Position::Inside => path.join(name.as_deref().unwrap_or_default()),
+        };
+        if !targets.insert(target.clone()) {
+            return Err(Failure::operation(format!(
+                "two sources would be written to {}; nothing was fetched",
+                target.shown()
+            ))
+            .at(source)
+            .hint("fetch them one by one, under different names"));
+        }
+        operands.push(((**source).clone(), stat, target));
+    }
+    if found.is_none() && slash && !operands.is_empty() && !arguments.tree.dry_run {
+        fs::create_dir(path).map_err(at)?;
+    }
+    Ok(operands)
+}
+
+/// Whether a directory of this machine has nothing but entries of a stored directory, and any.
+async fn is_copy_of(client: &Client, stored: &FilePath, path: &Path) -> Outcome<bool> {
+    let at = |error| Failure::from(error).at(stored);
+    let entries = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
+    let kinds: BTreeMap<Vec<u8>, bool> = entries
+        .into_iter()
+        .map(|entry| (entry.name.as_bytes().to_vec(), entry.kind == FileKind::Directory))
+        .collect();
+    let local = local_entries(path).map_err(|failure| failure.at(path.shown()))?;
+    Ok(is_earlier_copy(local.into_iter(), |name| kinds.get(name.as_bytes()).copied()))
+}
+
+/// Makes the directories of a tree and plans all else.
+async fn plan_tree(
+    client: &Client,
+    (top, stat): (&FilePath, &Stat),
+    path: &Path,
+    (excluded, dry_run): (&Excluded, bool),
+    plan: &mut Plan,
+    report: &mut Report,
+) -> Outcome {
+    let at = |error: io::Error| Failure::from(error).at(path.shown());
+    let (listed, failed) = list_what_can_be(client, top, true).await;
+    for (_, failure) in failed {
+        if failure.fatal {
+            return Err(failure);
+        }
+        report.fail(failure);
+    }
+    let mut is_new = false;
+    if !dry_run {
+        match fs::DirBuilder::new().create(path) {
+            Ok(()) => is_new = true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+            Err(error) => {
+                report.fail(at(error));
+                return Ok(());
+            }
+        }
+        if is_new {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(at)?;
+        }
+        report.directories += u64::from(is_new);
+    }
+    // A dry run looks at no directory that it would make.
+    let tree = LocalTree::open(if dry_run { Path::new(".") } else { path }).map_err(at)?;
+    // Directories that failed, which was reported, or are left out, and all below them.
+    let mut lost: BTreeSet<TreePath> = BTreeSet::new();
+    if !dry_run && !is_new {
+        tree.remove_stale(&TreePath::top()).map_err(at)?;
+    }
+    if !dry_run {
+        let (tree, below) = (tree.clone(), TreePath::top());
+        plan.directories.push(Directory { tree, below, stored: top.clone(), stat: stat.clone(), is_new });
+    }
+    for entry in listed {
+        let below = entry.path;
+        if excluded.has(&below) || below.split_last().is_some_and(|(above, _)| lost.contains(&above)) {
+            if entry.kind == FileKind::Directory {
+                lost.insert(below);
+            }
+            continue;
+        }
+        let stored = match join(top, &below) {
+            Ok(stored) => stored,
+            Err(failure) => {
+                report.fail(failure);
+                continue;
+            }
+        };
+        match entry.kind {
+            FileKind::Directory if dry_run => {}
+            FileKind::Directory => match tree.make_directory(&below) {
+                Ok(is_new) => {
+                    report.directories += u64::from(is_new);
+                    if !is_new {
+                        // What cannot be listed shows itself when it is written to.
+                        let _ = tree.remove_stale(&below);
+                    }
+                    if let Some(stat) = entry.stat {
+                        plan.directories.push(Directory { tree: tree.clone(), below, stored, stat, is_new });
+                    }
+                }
+                Err(error) => {
+                    report.fail(Failure::from(error).at(tree.path(&below).shown()));
+                    lost.insert(below);
+                }
+            },
+            FileKind::File | FileKind::Symlink => {
+                let target = Target::Below(tree.clone(), below);
+                let several =
+                    entry.stat.as_ref().filter(|stat| stat.links > 1 && entry.kind == FileKind::File);
+                let several = several.map(|stat| stat.inode.0);
+                let entry = Entry { stored, stat: entry.stat, target: target.clone() };
+                match several.and_then(|inode| plan.linked.get(&inode)) {
+                    Some(first) => plan.links.push(Link { first: first.clone(), entry }),
+                    None => {
+                        if let Some(inode) = several {
+                            plan.linked.insert(inode, target);
+                        }
+                        plan.entries.push(entry);
+                    }
+                }
+            }
+            other => report.skip(stored.to_string(), format!("is a {}", kind(other))),
+        }
+    }
+    Ok(())
+}
+
+const fn times(stat: &Stat) -> Times {
+    Times { atime_ns: stat.atime_ns, mtime_ns: stat.mtime_ns }
+}
+
+async fn finish_directory(client: &Client, directory: &Directory, rules: &Rules) -> Outcome {
+    let Directory { tree, below, stored, stat, is_new } = directory;
+    let mode = (*is_new || rules.archive).then_some(stat.mode & DIRECTORY_MODE);
+    let at = |error: io::Error| Failure::from(error).at(tree.path(below).shown());
+    if rules.xattrs {
+        let xattrs = stored_xattrs(client, stored, stat).await?;
+        tree.set_directory_xattrs(below, &xattrs).map_err(at)?;
+    }
+    match tree.finish_directory(below, mode, times(stat)) {
+        // The directory of somebody else into which something was fetched.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && mode.is_none() => Ok(()),
+        outcome => outcome.map_err(at),
+    }
+}
+
+/// The extended attributes of a node in the namespace `user`.
+async fn stored_xattrs(client: &Client, stored: &FilePath, stat: &Stat) -> Outcome<Vec<(CString, Vec<u8>)>> {
+    let at = |error: ClientError| Failure::from(error).at(stored);
+    let mut found = Vec::new();
+    for name in client.xattrs(stat.node()).await.map_err(at)? {
+        if name.as_bytes().starts_with(b"user.") {
+            let key = CString::new(name.as_bytes()).map_err(|error| Failure::operation(error).at(stored))?;
+            let value = client.xattr(stat.node(), name).await.map_err(at)?;
+            found.push((key, value.as_bytes().to_vec()));
+        }
+    }
+    Ok(found)
+}
+
+/// What ends all of a get: a full or read-only file system stays so.
+fn sink_failure(error: io::Error, shown: &str) -> Failure {
+    use rustix::io::Errno;
+    let ends = matches!(Errno::from_io_error(&error), Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
+    let failure = Failure::from(error).at(shown);
+    if ends { failure.fatal() } else { failure }
+}
+
+fn client_failure(error: ClientError, stored: &FilePath, shown: &str) -> Failure {
+    match error {
+        ClientError::Sink(error) => sink_failure(error, shown),
+        error => Failure::from(error).at(stored),
+    }
+}
+
+/// Fetches one file or symbolic link.
+async fn fetch(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) -> Outcome<Done> {
+    let Entry { stored, stat, target } = entry;
+    let at_stored = |error| Failure::from(error).at(&stored);
+    let stat = match stat {
+        Some(stat) => stat,
+        // It may be listed and not be reached: the server says so.
+        None => client.lstat(&stored).await.map_err(at_stored)?,
+    };
+    // A pipe or device of this machine that was named is written to as it is.
+    if let Target::Named(path) = &target
+        && fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+    {
+        return into_special(client, &stored, path, rules, bar).await;
+    }
+    let place = target.place()?;
+    let shown = place.shown();
+    let at = |error: io::Error| sink_failure(error, &shown);
+    if stat.kind == FileKind::Symlink {
+        let link = client.target_of(&stat).await.map_err(at_stored)?;
+        let made = place.symlink(link.as_bytes(), times(&stat), rules.replace).map_err(at)?;
+        return Ok(if made { Done::Link } else { Done::Unchanged });
+    }
+    if let Some(old) = place.existing().map_err(at)? {
+        let is_file = rustix::fs::FileType::from_raw_mode(old.st_mode).is_file();
+        let mtime_ns = old.st_mtime.saturating_mul(1_000_000_000).saturating_add(old.st_mtime_nsec as i64);
+        if rules.update && is_file && old.st_size as u64 == stat.size && mtime_ns == stat.mtime_ns {
+            bar.inc(stat.size);
+            return Ok(Done::Unchanged);
+        }
+        if !rules.replace {
+            return Err(at(io::Error::from(io::ErrorKind::AlreadyExists)));
+        }
+    }
+    if let Target::Named(_) = target {
+        // What cannot be listed shows itself when it is written to.
+        let _ = place.remove_stale();
+    }
+    let xattrs = if rules.xattrs { stored_xattrs(client, &stored, &stat).await? } else { Vec::new() };
+    let temporary = place.temporary().map_err(at)?;
+    let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
+    let got = client
+        .get_file(&stored, &mut file, get_options(rules.method, Some(bar)))
+        .await
+        .map_err(|error| client_failure(error, &stored, &shown))?;
+    file.flush().await.map_err(at)?;
+    drop(file);
+    // Through a stored link the file is another one than its name.
+    let mode = if place.existing().map_err(at)?.is_some() { got.mode } else { got.mode & !rules.umask };
+    let attributes = FileAttributes { mode, exact: rules.archive, times: times(&got), xattrs };
+    temporary.finish(&place, &attributes, rules.replace).map_err(at)?;
+    Ok(Done::File(got.size))
+}
+
+async fn into_special(
+    client: &Client,
+    stored: &FilePath,
+    path: &Path,
+    rules: &Rules,
+    bar: &ProgressBar,
+) -> Outcome<Done> {
+    let at = |error: io::Error| Failure::from(error).at(path.shown());
+    let mut file = tokio::fs::OpenOptions::new().write(true).open(path).await.map_err(at)?;
+    let got = client
+        .get(stored, &mut file, get_options(rules.method, Some(bar)))
+        .await
+        .map_err(|error| client_failure(error, stored, &path.shown()))?;
+    file.flush().await.map_err(at)?;
+    Ok(Done::File(got.size))
+}
+
+fn report_dry_run(output: Output, plan: &Plan, mut report: Report) -> Outcome {
+    let links = plan.links.iter().map(|link| &link.entry);
+    for entry in plan.entries.iter().chain(links) {
+        output.remark(format!("{} -> {}", entry.stored, entry.target.path().shown()));
+        let (size, kind) = entry.stat.as_ref().map_or((0, FileKind::File), |stat| (stat.size, stat.kind));
+        report.done(String::new, if kind == FileKind::Symlink { Done::Link } else { Done::File(size) });
+    }
+    report.finish(output, "fetched")
+}
+
+/// Writes a file of this machine that gets its name when `write` has written all of it; for its owner alone if it is new.
+pub(crate) async fn write_whole<T>(
+    path: &OsStr,
+    write: impl AsyncFnOnce(&mut tokio::fs::File) -> Outcome<T>,
+) -> Outcome<T> {
+    let mut written = None;
+    until_signal(async {
+        let at = |error: io::Error| Failure::from(error).at(path.shown());
+        let place = Place::of(Path::new(path)).map_err(at)?;
+        let temporary = place.temporary().map_err(at)?;
+        let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
+        written = Some(write(&mut file).await?);
+        file.flush().await.map_err(at)?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        let times = Times { atime_ns: now_ns, mtime_ns: now_ns };
+        let mode = if place.existing().map_err(at)?.is_some() { FILE_MODE } else { 0o600 };
+        let attributes = FileAttributes { mode, exact: false, times, xattrs: Vec::new() };
+        temporary.finish(&place, &attributes, true).map_err(at)
+    })
+    .await?;
+    written.ok_or_else(|| Failure::operation("nothing was written").at(path.shown()))
+}

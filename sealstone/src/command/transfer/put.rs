@@ -1,0 +1,674 @@
+//! `put`: files, trees and standard input into the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, PutOptions, Stat};
+use sealstone_mds_protocol::{NodeChange, SetTime, XattrName, XattrValue, shown};
+
+use super::local::{self, DIRECTORY_MODE, FILE_MODE, TEMPORARY_PREFIX, last_name};
+use super::report::{Done, Report};
+use super::{
+    Destination, Excluded, Job, Position, READS_MAX, is_earlier_copy, position, run_all, umask, until_signal,
+};
+use crate::cli::{Global, Put, StoredPath};
+use crate::command::session::client;
+use crate::command::tree::join;
+use crate::command::walk::{self, Kind};
+use crate::daemon::random;
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::text::ShownPath as _;
+
+/// What applies to all entries of a put.
+struct Rules {
+    recursive: bool,
+    /// Existing entries get the source's mode too.
+    archive: bool,
+    update: bool,
+    replace: bool,
+    xattrs: bool,
+    dry_run: bool,
+    /// Permission bits that a new file outside a tree does not get.
+    umask: u16,
+    method: sealstone_client::Method,
+}
+
+impl Rules {
+    fn of(arguments: &Put) -> Self {
+        let options = &arguments.tree;
+        let exact = options.recursive || options.archive || options.preserve;
+        Self {
+            recursive: options.recursive || options.archive,
+            archive: options.archive || options.preserve,
+            update: options.update,
+            replace: !options.no_replace,
+            xattrs: options.xattrs,
+            dry_run: options.dry_run,
+            umask: if exact { 0 } else { umask() },
+            method: options.transfer.method.into(),
+        }
+    }
+}
+
+/// A file, or a link, to be stored.
+#[derive(Clone, Debug)]
+struct Entry {
+    local: PathBuf,
+    stored: FilePath,
+    metadata: Metadata,
+    /// Whether the directory is known, so that `existing` is what has the name.
+    listed: bool,
+    existing: Option<Stat>,
+}
+
+impl Job for Entry {
+    fn label(&self) -> String {
+        self.local.shown().into_owned()
+    }
+}
+
+/// A directory that gets its mode and times when everything below it is stored.
+struct Directory {
+    local: PathBuf,
+    stored: FilePath,
+    stat: Stat,
+    metadata: Metadata,
+    is_new: bool,
+}
+
+/// What is to be done.
+#[derive(Default)]
+struct Plan {
+    directories: Vec<Directory>,
+    /// Files and symbolic links.
+    entries: Vec<Entry>,
+    /// Further names of files: the file by device and number of its inode, and the name.
+    links: Vec<((u64, u64), Entry)>,
+    /// Stored path of each file that has several names here.
+    linked: BTreeMap<(u64, u64), FilePath>,
+}
+
+/// `sealstone put`.
+pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Outcome {
+    let (place, sources) = arguments.paths.split_last().expect("the command line asks for two or more");
+    let place = global.stored(place)?;
+    let (client, _) = client(global)?;
+    let client = Arc::new(client);
+    if sources.iter().any(|source| source == "-") {
+        return match sources {
+            [_] => until_signal(put_stdin(&client, output, &place, arguments)).await,
+            _ => Err(Failure::usage("standard input is stored alone, under the path that is named")),
+        };
+    }
+    until_signal(put_all(client, output, &place, sources, arguments)).await
+}
+
+async fn put_stdin(client: &Client, output: Output, place: &StoredPath, arguments: &Put) -> Outcome {
+    let at = |error| Failure::from(error).at(place);
+    // There is no source whose mode could be had: a new file gets that of a file made by a shell, an old one keeps its own.
+    let mode = match client.stat(place).await {
+        Ok(stat) => stat.mode & FILE_MODE,
+        Err(error) if error.is_not_found() => 0o666 & !umask(),
+        Err(error) => return Err(at(error)),
+    };
+    let bar = output.progress(None, &place.to_string());
+    let rules = Rules::of(arguments);
+    let options = PutOptions { mode, ..put_options(&rules, Some(&bar)) };
+    let stat = client.put(place, super::standard_input()?, options).await.map_err(at)?;
+    bar.finish_and_clear();
+    let mut report = Report::new();
+    report.done(|| place.to_string(), Done::File(stat.size));
+    report.finish(output, "stored")
+}
+
+async fn put_all(
+    client: Arc<Client>,
+    output: Output,
+    place: &StoredPath,
+    sources: &[OsString],
+    arguments: &Put,
+) -> Outcome {
+    let rules = Arc::new(Rules::of(arguments));
+    let excluded = Excluded::new(&arguments.tree.exclude);
+    let mut report = Report::new();
+    let operands = operands(&client, place, sources, (&rules, arguments), &mut report).await?;
+    let mut plan = Plan::default();
+    for (local, target) in operands {
+        let tree = walk::walk(&local, !rules.recursive || super::ends_in_slash(local.as_os_str()), |below| {
+            !excluded.has(below)
+        });
+        match tree {
+            Ok(tree) => plan_tree(&client, tree, &target, &rules, &mut plan, &mut report).await?,
+            Err(failure) => report.fail(failure),
+        }
+    }
+    if rules.dry_run {
+        return report_dry_run(output, &plan, report);
+    }
+    let Plan { directories, entries, links, linked } = plan;
+    let total = entries.iter().map(|entry| bytes(&entry.metadata)).sum();
+    let label = match &entries[..] {
+        [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
+        entries => format!("{} files", entries.len()),
+    };
+    let bar = output.progress(Some(total), &format!("put {label}"));
+    let mut completed = run_all(entries, &bar, &mut report, |entry| {
+        let (client, rules, bar) = (Arc::clone(&client), Arc::clone(&rules), bar.clone());
+        async move { store(&client, entry, &rules, &bar).await }
+    })
+    .await;
+    if completed {
+        let linked = Arc::new(linked);
+        let links = links.into_iter().map(|(file, entry)| Link { file, entry }).collect();
+        completed = run_all(links, &bar, &mut report, |link| {
+            let (client, rules, linked) = (Arc::clone(&client), Arc::clone(&rules), Arc::clone(&linked));
+            async move { store_link(&client, &link, &linked, &rules).await }
+        })
+        .await;
+    }
+    bar.finish_and_clear();
+    if completed {
+        finish_directories(&client, &directories, &rules, &mut report).await;
+    }
+    report.finish(output, "stored")
+}
+
+fn bytes(metadata: &Metadata) -> u64 {
+    if metadata.is_file() { metadata.len() } else { 0 }
+}
+
+fn put_options(rules: &Rules, bar: Option<&ProgressBar>) -> PutOptions {
+    PutOptions {
+        replace: rules.replace,
+        method: rules.method,
+        progress: bar.map(|bar| {
+            let bar = bar.clone();
+            let mut before = 0;
+            Box::new(move |done: u64| {
+                bar.inc(done.saturating_sub(before));
+                before = done;
+            }) as Box<dyn FnMut(u64) + Send>
+        }),
+        ..PutOptions::default()
+    }
+}
+
+/// Finds out where each source goes. Two sources that would get one path are refused before anything is stored.
+async fn operands(
+    client: &Client,
+    place: &StoredPath,
+    sources: &[OsString],
+    (rules, arguments): (&Rules, &Put),
+    report: &mut Report,
+) -> Outcome<Vec<(PathBuf, FilePath)>> {
+    let found = match client.stat(place).await {
+        Ok(stat) => Some(stat),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(Failure::from(error).at(place)),
+    };
+    let is_directory = found.as_ref().is_some_and(|stat| stat.kind == FileKind::Directory);
+    if found.is_some() && !is_directory && (place.trailing_slash || sources.len() > 1) {
+        return Err(Failure::operation("is not a directory").at(place));
+    }
+    if found.is_none() && (sources.len() > 1 || (place.trailing_slash && !rules.recursive)) {
+        return Err(Failure::new(crate::failure::Kind::NotFound, "not found")
+            .at(place)
+            .hint("sealstone mkdir"));
+    }
+    if sources.len() > 1 && arguments.tree.no_target_directory {
+        return Err(Failure::usage("--no-target-directory takes one source"));
+    }
+    let place_name = place.split_last().map(|(_, name)| OsStr::from_bytes(name.as_bytes()).to_owned());
+    let destination = Destination {
+        exists: found.is_some(),
+        is_directory,
+        trailing_slash: place.trailing_slash || sources.len() > 1,
+        name: place_name.as_deref(),
+    };
+    let (mut operands, mut targets) = (Vec::new(), BTreeSet::new());
+    for source in sources {
+        let local = Path::new(source);
+        let follow = !rules.recursive || super::ends_in_slash(source);
+        let metadata = if follow { fs::metadata(local) } else { fs::symlink_metadata(local) };
+        let metadata = match metadata {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                report.fail(Failure::from(error).at(local.shown()));
+                continue;
+            }
+        };
+        if metadata.is_dir() && !rules.recursive {
+            report.fail(Failure::operation("is a directory").at(local.shown()).hint("use put -r"));
+            continue;
+        }
+        let name = last_name(source);
+        let is_copy = async || is_copy_of(client, place, local).await;
+        let here = (name.as_deref(), metadata.is_dir());
+        let target = match position(&destination, here, arguments.tree.no_target_directory, is_copy).await? {
+            Position::Itself => (**place).clone(),
+            Position::Inside => {
+                let name = name.as_deref().map(OsStrExt::as_bytes).unwrap_or_default();
+                let name = Name::new(name).map_err(|error| Failure::usage(error).at(local.shown()))?;
+                place.join(&name).map_err(|error| Failure::usage(error).at(place))?
+            }
+        };
+        if !targets.insert(target.clone()) {
+            return Err(Failure::operation(format!(
+                "two sources would be stored as {target}; nothing was stored"
+            ))
+            .at(local.shown())
+            .hint("store them one by one, under different names"));
+        }
+        operands.push((local.to_owned(), target));
+    }
+    if found.is_none() && place.trailing_slash && !operands.is_empty() && !rules.dry_run {
+        client.mkdir(place, false, 0o777 & !umask()).await.map_err(|error| Failure::from(error).at(place))?;
+    }
+    Ok(operands)
+}
+
+/// Whether a stored directory has nothing but entries of a directory of this machine, and any.
+async fn is_copy_of(client: &Client, stored: &FilePath, local: &Path) -> Outcome<bool> {
+    let at = |error| Failure::from(error).at(stored);
+    let entries = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
+    let entries = entries.iter().map(|entry| {
+        (OsStr::from_bytes(entry.name.as_bytes()).to_owned(), entry.kind == FileKind::Directory)
+    });
+    Ok(is_earlier_copy(entries, |name| {
+        fs::symlink_metadata(local.join(name)).ok().map(|metadata| metadata.is_dir())
+    }))
+}
+
+/// Makes the directories of a tree and plans all else.
+async fn plan_tree(
+    client: &Client,
+    tree: walk::Tree,
+    target: &FilePath,
+    rules: &Rules,
+    plan: &mut Plan,
+    report: &mut Report,
+) -> Outcome {
+    tree.failed.into_iter().for_each(|failure| report.fail(failure));
+    // What has which name in directories that were there before.
+    let mut known: BTreeMap<FilePath, BTreeMap<Name, Option<Stat>>> = BTreeMap::new();
+    let mut lost: BTreeSet<FilePath> = BTreeSet::new();
+    for entry in tree.entries {
+        let stored = match join(target, &entry.below) {
+            Ok(stored) => stored,
+            Err(failure) => {
+                report.fail(failure.at(entry.path.shown()));
+                continue;
+            }
+        };
+        let above = if entry.below.is_top() { None } else { stored.split_last() };
+        if let Some((above, _)) = &above
+            && lost.contains(above)
+        {
+            // Its directory failed, which was reported.
+            if entry.kind == Kind::Directory {
+                lost.insert(stored);
+            }
+            continue;
+        }
+        let names = above.as_ref().and_then(|(above, name)| Some((known.get(above)?, name)));
+        let (listed, existing) = match names {
+            Some((names, name)) => (true, names.get(name).cloned().flatten()),
+            None => (false, None),
+        };
+        match entry.kind {
+            Kind::Directory => {
+                match make_directory(client, &stored, entry.below.is_top(), rules).await {
+                    Ok(Made { stat, names }) => {
+                        report.directories += u64::from(stat.as_ref().is_some_and(|(_, is_new)| *is_new));
+                        known.insert(stored.clone(), names);
+                        if let Some((stat, is_new)) = stat {
+                            let (local, metadata) = (entry.path, entry.metadata);
+                            plan.directories.push(Directory { local, stored, stat, metadata, is_new });
+                        }
+                    }
+                    Err(failure) if failure.fatal => return Err(failure),
+                    Err(failure) => {
+                        report.fail(failure);
+                        lost.insert(stored);
+                    }
+                };
+            }
+            Kind::Special(kind) if rules.recursive => {
+                report.skip(entry.path.shown().into_owned(), format!("is a {kind}"));
+            }
+            // A pipe that was named itself is read, as `put -` does.
+            Kind::File { .. } | Kind::Symlink | Kind::Special(_) => {
+                let (local, metadata) = (entry.path, entry.metadata);
+                let file = (metadata.dev(), metadata.ino());
+                let several = entry.kind != Kind::Symlink && metadata.nlink() > 1 && rules.recursive;
+                let entry = Entry { local, stored, metadata, listed, existing };
+                if several && plan.linked.contains_key(&file) {
+                    plan.links.push((file, entry));
+                    continue;
+                }
+                if several {
+                    plan.linked.insert(file, entry.stored.clone());
+                }
+                plan.entries.push(entry);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A directory of the store.
+struct Made {
+    /// It, and whether it was made now. None if a dry run would make it.
+    stat: Option<(Stat, bool)>,
+    names: BTreeMap<Name, Option<Stat>>,
+}
+
+/// Makes a directory that only its owner may use until it gets its own mode, or finds out what is in it.
+async fn make_directory(client: &Client, stored: &FilePath, is_top: bool, rules: &Rules) -> Outcome<Made> {
+    let at = |error| Failure::from(error).at(stored);
+    let made = match rules.dry_run {
+        false => client.mkdir(stored, false, 0o700).await,
+        true => client.lstat(stored).await.and(Err(exists())),
+    };
+    match made {
+        Ok(stat) => return Ok(Made { stat: Some((stat, true)), names: BTreeMap::new() }),
+        Err(error) if rules.dry_run && error.is_not_found() => {
+            return Ok(Made { stat: None, names: BTreeMap::new() });
+        }
+        Err(ClientError::Refused(failure)) if failure.code == sealstone_mds_protocol::ErrorCode::Exists => {}
+        Err(error) => return Err(at(error)),
+    }
+    let mut stat = client.lstat(stored).await.map_err(at)?;
+    // The destination that was named may be a link to a directory; below it links are not followed.
+    if stat.kind == FileKind::Symlink && is_top {
+        stat = client.stat(stored).await.map_err(at)?;
+    }
+    if stat.kind != FileKind::Directory {
+        let kind = crate::command::files::kind(stat.kind);
+        return Err(Failure::operation(format!("is a {kind} in the store, and a directory here")).at(stored));
+    }
+    let listed = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
+    let names = listed.into_iter().map(|entry| (entry.name, entry.stat)).collect();
+    Ok(Made { stat: Some((stat, false)), names })
+}
+
+fn exists() -> ClientError {
+    sealstone_mds_protocol::Failure::new(sealstone_mds_protocol::ErrorCode::Exists, "").into()
+}
+
+fn mode(metadata: &Metadata) -> u16 {
+    (metadata.mode() & 0o7777) as u16
+}
+
+fn mtime_ns(metadata: &Metadata) -> i64 {
+    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
+}
+
+fn atime_ns(metadata: &Metadata) -> i64 {
+    metadata.atime().saturating_mul(1_000_000_000).saturating_add(metadata.atime_nsec())
+}
+
+fn times(metadata: &Metadata) -> NodeChange {
+    NodeChange {
+        atime: Some(SetTime::At(atime_ns(metadata))),
+        mtime: Some(SetTime::At(mtime_ns(metadata))),
+        ..NodeChange::default()
+    }
+}
+
+/// A name beside another one that nobody uses.
+fn temporary_beside(stored: &FilePath) -> Outcome<FilePath> {
+    let (above, _) = stored.split_last().ok_or_else(|| Failure::operation("has no name").at(stored))?;
+    let name = format!("{TEMPORARY_PREFIX}{:016x}", u64::from_be_bytes(random()));
+    let name = Name::new(name).map_err(|error| Failure::operation(error).at(stored))?;
+    above.join(&name).map_err(|error| Failure::operation(error).at(stored))
+}
+
+/// Stores one file or symbolic link.
+async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) -> Outcome<Done> {
+    if entry.metadata.is_symlink() {
+        return store_symlink(client, &entry, rules).await;
+    }
+    let at_stored = |error| Failure::from(error).at(&entry.stored);
+    let existing = match (&entry.existing, entry.listed) {
+        (existing, true) => existing.clone(),
+        (_, false) => {
+            let found = match rules.recursive {
+                true => client.lstat(&entry.stored).await,
+                false => client.stat(&entry.stored).await,
+            };
+            match found {
+                Ok(stat) => Some(stat),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(at_stored(error)),
+            }
+        }
+    };
+    if let Some(stat) = &existing
+        && rules.update
+        && stat.kind == FileKind::File
+        && entry.metadata.is_file()
+        && stat.size == entry.metadata.len()
+        && stat.mtime_ns == mtime_ns(&entry.metadata)
+    {
+        bar.inc(stat.size);
+        let wanted = mode(&entry.metadata) & FILE_MODE;
+        if rules.archive && stat.mode & FILE_MODE != wanted {
+            let change = NodeChange { mode: Some(wanted), ..NodeChange::default() };
+            client.set_attributes(stat.node(), change).await.map_err(at_stored)?;
+        }
+        return Ok(Done::Unchanged);
+    }
+    // In a tree a link that has the name is replaced and not written through.
+    let replaces_link = rules.recursive
+        && existing.as_ref().is_some_and(|stat| !matches!(stat.kind, FileKind::File | FileKind::Directory));
+    if replaces_link && !rules.replace {
+        return Err(at_stored(exists()));
+    }
+    let stored = if replaces_link { temporary_beside(&entry.stored)? } else { entry.stored.clone() };
+    let mask = if existing.is_some() { 0 } else { rules.umask };
+    let (done, stat) = send(client, &entry, &stored, mask, rules, bar).await?;
+    let finished = async {
+        let wanted = mode(&entry.metadata) & FILE_MODE;
+        let mut change =
+            if rules.recursive || rules.archive { times(&entry.metadata) } else { NodeChange::default() };
+        change.mode = (rules.archive && stat.mode & FILE_MODE != wanted).then_some(wanted);
+        if change != NodeChange::default() {
+            let set = client.set_attributes(stat.node(), change).await.map(drop).map_err(at_stored);
+            // The file of somebody else who lets us write to it: it keeps its owner, and only he sets times.
+            set.or_else(|failure| match failure.kind {
+                crate::failure::Kind::Denied if existing.is_some() && !rules.archive => Ok(()),
+                _ => Err(failure),
+            })?;
+        }
+        if rules.xattrs {
+            store_xattrs(client, (&entry.local, &entry.stored), &stat).await?;
+        }
+        if replaces_link {
+            client.rename(&stored, &entry.stored, true).await.map_err(at_stored)?;
+        }
+        Ok(done)
+    };
+    let finished: Outcome<Done> = finished.await;
+    if finished.is_err() && replaces_link {
+        let _ = client.remove(&stored, false).await;
+    }
+    finished
+}
+
+/// Sends the bytes of a file. One that changes while it is read is read again, and at last stored as it was read.
+async fn send(
+    client: &Client,
+    entry: &Entry,
+    stored: &FilePath,
+    mask: u16,
+    rules: &Rules,
+    bar: &ProgressBar,
+) -> Outcome<(Done, Stat)> {
+    let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
+    for read in 1.. {
+        let before = bar.position();
+        let mut options = fs::OpenOptions::new();
+        options.read(true);
+        if rules.recursive {
+            // Another file may have taken the name since; a pipe must not be waited for.
+            options.custom_flags((rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32);
+        }
+        let file = options.open(&entry.local).map_err(at_local)?;
+        let metadata = file.metadata().map_err(at_local)?;
+        if rules.recursive && !metadata.is_file() {
+            return Err(Failure::operation("is no regular file any more").at(entry.local.shown()));
+        }
+        let mode = mode(&metadata) & mode_of_walk(entry) & FILE_MODE & !mask;
+        let options = PutOptions { mode, ..put_options(rules, Some(bar)) };
+        match client.put_open_file(stored, file, options, read >= READS_MAX).await {
+            Ok(sent) if sent.source_changed => return Ok((Done::Changed(sent.stat.size), sent.stat)),
+            Ok(sent) => return Ok((Done::File(sent.stat.size), sent.stat)),
+            Err(ClientError::SourceChanged) if read < READS_MAX => bar.set_position(before),
+            Err(error @ (ClientError::Source(_) | ClientError::SourceChanged)) => {
+                return Err(Failure::from(error).at(entry.local.shown()));
+            }
+            Err(error) => return Err(Failure::from(error).at(stored)),
+        }
+    }
+    unreachable!("the last read returns")
+}
+
+/// Permission bits that the source had when it was found; a pipe's say nothing about what comes out of it.
+fn mode_of_walk(entry: &Entry) -> u16 {
+    if entry.metadata.is_file() { mode(&entry.metadata) } else { FILE_MODE }
+}
+
+async fn store_xattrs(client: &Client, (local, stored): (&Path, &FilePath), stat: &Stat) -> Outcome {
+    let at = |error: std::io::Error| Failure::from(error).at(local.shown());
+    let file = fs::File::open(local).map_err(at)?;
+    for (name, value) in local::user_xattrs(&file).map_err(at)? {
+        let at = |failure: Failure| failure.at(format!("{stored}: attribute {}", shown(&name)));
+        let key = XattrName::new(name.clone()).map_err(|error| at(Failure::operation(error)))?;
+        let value = XattrValue::new(value).map_err(|error| at(Failure::operation(error)))?;
+        client.set_xattr(stat.node(), key, value).await.map_err(|error| at(error.into()))?;
+    }
+    Ok(())
+}
+
+async fn store_symlink(client: &Client, entry: &Entry, rules: &Rules) -> Outcome<Done> {
+    let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
+    let at_stored = |error| Failure::from(error).at(&entry.stored);
+    let target = fs::read_link(&entry.local).map_err(at_local)?;
+    let target = target.as_os_str().as_bytes();
+    let refused = match client.symlink(target, &entry.stored).await {
+        Ok(stat) => {
+            client.set_attributes(stat.node(), times(&entry.metadata)).await.map_err(at_stored)?;
+            return Ok(Done::Link);
+        }
+        Err(error) => error,
+    };
+    let old = match &refused {
+        ClientError::Refused(failure) if failure.code == sealstone_mds_protocol::ErrorCode::Exists => {
+            client.lstat(&entry.stored).await.map_err(at_stored)?
+        }
+        _ => return Err(at_stored(refused)),
+    };
+    if old.kind == FileKind::Symlink && client.target_of(&old).await.map_err(at_stored)?.as_bytes() == target
+    {
+        if old.mtime_ns != mtime_ns(&entry.metadata) {
+            client.set_attributes(old.node(), times(&entry.metadata)).await.map_err(at_stored)?;
+        }
+        return Ok(Done::Unchanged);
+    }
+    if old.kind == FileKind::Directory || !rules.replace {
+        return Err(at_stored(refused));
+    }
+    let temporary = temporary_beside(&entry.stored)?;
+    let stat = client.symlink(target, &temporary).await.map_err(at_stored)?;
+    let replaced = async {
+        client.set_attributes(stat.node(), times(&entry.metadata)).await?;
+        client.rename(&temporary, &entry.stored, true).await
+    };
+    if let Err(error) = replaced.await {
+        let _ = client.remove(&temporary, false).await;
+        return Err(at_stored(error));
+    }
+    Ok(Done::Link)
+}
+
+/// A further name of a file.
+struct Link {
+    file: (u64, u64),
+    entry: Entry,
+}
+
+impl Job for Link {
+    fn label(&self) -> String {
+        self.entry.label()
+    }
+}
+
+async fn store_link(
+    client: &Client,
+    link: &Link,
+    linked: &BTreeMap<(u64, u64), FilePath>,
+    rules: &Rules,
+) -> Outcome<Done> {
+    let entry = &link.entry;
+    let at = |error| Failure::from(error).at(&entry.stored);
+    let first =
+        linked.get(&link.file).ok_or_else(|| Failure::operation("no first name").at(&entry.stored))?;
+    let refused = match client.link(first, &entry.stored).await {
+        Ok(_) => return Ok(Done::Link),
+        Err(error) => error,
+    };
+    match &refused {
+        ClientError::Refused(failure) if failure.code == sealstone_mds_protocol::ErrorCode::Exists => {}
+        _ => return Err(at(refused)),
+    }
+    let (old, new) = (client.lstat(&entry.stored).await.map_err(at)?, client.lstat(first).await.map_err(at)?);
+    if old.inode == new.inode {
+        return Ok(Done::Unchanged);
+    }
+    if old.kind == FileKind::Directory || !rules.replace {
+        return Err(at(refused));
+    }
+    let temporary = temporary_beside(&entry.stored)?;
+    client.link(first, &temporary).await.map_err(at)?;
+    if let Err(error) = client.rename(&temporary, &entry.stored, true).await {
+        let _ = client.remove(&temporary, false).await;
+        return Err(at(error));
+    }
+    Ok(Done::Link)
+}
+
+/// Gives directories their modes and times, the deepest first: what is made in one changes its time.
+async fn finish_directories(client: &Client, directories: &[Directory], rules: &Rules, report: &mut Report) {
+    for Directory { local, stored, stat, metadata, is_new } in directories.iter().rev() {
+        let mut change = times(metadata);
+        change.mode = (*is_new || rules.archive).then(|| mode(metadata) & DIRECTORY_MODE);
+        let set = client.set_attributes(stat.node(), change).await;
+        let mut outcome = set.map(drop).map_err(|error| Failure::from(error).at(stored));
+        if rules.xattrs && outcome.is_ok() {
+            outcome = store_xattrs(client, (local, stored), stat).await;
+        }
+        match outcome {
+            // The directory of somebody else into which something was put.
+            Err(failure) if failure.kind == crate::failure::Kind::Denied && !is_new && !rules.archive => {}
+            Err(failure) => report.fail(failure),
+            Ok(()) => {}
+        }
+    }
+}
+
+fn report_dry_run(output: Output, plan: &Plan, mut report: Report) -> Outcome {
+    for entry in plan.entries.iter().chain(plan.links.iter().map(|(_, entry)| entry)) {
+        output.remark(format!("{} -> {}", entry.local.shown(), entry.stored));
+        let done = if entry.metadata.is_symlink() { Done::Link } else { Done::File(bytes(&entry.metadata)) };
+        report.done(String::new, done);
+    }
+    report.finish(output, "stored")
+}

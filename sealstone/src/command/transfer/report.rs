@@ -1,0 +1,182 @@
+//! What became of a transfer of many entries: counts, what was left out, what failed.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Kind, Outcome};
+use crate::output::{Output, human_bytes};
+
+/// Entries of each list that are kept at most; more are counted.
+const LISTED_MAX: usize = 10_000;
+
+/// What became of one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// A file of so many bytes was transferred.
+    File(u64),
+    /// The same, and its source changed while it was read.
+    Changed(u64),
+    /// A symbolic link, or another name of a file.
+    Link,
+    /// It is there already.
+    Unchanged,
+}
+
+/// A transfer as it ended.
+pub(super) struct Report {
+    files: u64,
+    links: u64,
+    unchanged: u64,
+    bytes: u64,
+    pub(super) directories: u64,
+    skipped: Vec<(String, String)>,
+    changed: Vec<String>,
+    failed: Vec<Failure>,
+    skipped_count: u64,
+    changed_count: u64,
+    failed_count: u64,
+    left_count: u64,
+    started: Instant,
+}
+
+impl Report {
+    pub(super) fn new() -> Self {
+        Self {
+            files: 0,
+            links: 0,
+            unchanged: 0,
+            bytes: 0,
+            directories: 0,
+            skipped: Vec::new(),
+            changed: Vec::new(),
+            failed: Vec::new(),
+            skipped_count: 0,
+            changed_count: 0,
+            failed_count: 0,
+            left_count: 0,
+            started: Instant::now(),
+        }
+    }
+
+    /// Counts an entry.
+    pub(super) fn done(&mut self, path: impl FnOnce() -> String, done: Done) {
+        match done {
+            Done::File(bytes) => self.transferred(bytes),
+            Done::Changed(bytes) => {
+                self.transferred(bytes);
+                self.changed_count += 1;
+                push(&mut self.changed, path());
+            }
+            Done::Link => self.links += 1,
+            Done::Unchanged => self.unchanged += 1,
+        }
+    }
+
+    fn transferred(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
+
+    /// Counts an entry that cannot be transferred by its kind.
+    pub(super) fn skip(&mut self, path: String, reason: String) {
+        self.skipped_count += 1;
+        push(&mut self.skipped, (path, reason));
+    }
+
+    /// Counts a failure.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failed_count += 1;
+        push(&mut self.failed, failure);
+    }
+
+    /// Counts entries that were not tried, because a failure before would have met them too.
+    pub(super) fn leave_out(&mut self, count: u64) {
+        self.left_count += count;
+    }
+
+    /// Prints the result. Fails if anything was left out or may be a mixture of several states.
+    pub(super) fn finish(self, output: Output, verb: &str) -> Outcome {
+        let nothing_else =
+            self.files + self.links + self.unchanged + self.skipped_count + self.changed_count == 0;
+        if let ([only], 1, true) =
+            (&self.failed[..], self.failed_count + self.left_count, nothing_else && self.directories == 0)
+        {
+            return Err(only.clone());
+        }
+        let seconds = self.started.elapsed().as_secs_f64();
+        for (path, reason) in &self.skipped {
+            output.complain(&format!("{path}: skipped: {reason}"));
+        }
+        for path in &self.changed {
+            output.complain(&format!("{path}: changed while it was read"));
+        }
+        for failure in &self.failed {
+            output.complain(&failure.to_string());
+        }
+        output.remark(self.summary(verb, seconds));
+        output.done(&self.json(seconds))?;
+        let parts = [
+            (self.failed_count, "failed"),
+            (self.left_count, "not tried"),
+            (self.skipped_count, "skipped"),
+            (self.changed_count, "changed while they were read"),
+        ];
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        // One reason for all of them keeps its exit code.
+        let kind = match self.failed.first() {
+            Some(first) if nothing_else && self.failed.iter().all(|one| one.kind == first.kind) => first.kind,
+            _ => Kind::Operation,
+        };
+        Err(Failure::new(kind, format!("not everything was {verb}: {}", parts.join(", ")))
+            .hint("the lines above say what and why; everything else is done"))
+    }
+
+    fn summary(&self, verb: &str, seconds: f64) -> String {
+        let rate = if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 };
+        let mut text = format!(
+            "{verb} {} file{}, {} in {seconds:.2} s, {}/s",
+            self.files,
+            if self.files == 1 { "" } else { "s" },
+            human_bytes(self.bytes),
+            human_bytes(rate as u64),
+        );
+        let parts = [
+            (self.directories, "directory", "directories"),
+            (self.links, "link", "links"),
+            (self.unchanged, "unchanged", "unchanged"),
+            (self.skipped_count, "skipped", "skipped"),
+            (self.failed_count, "failed", "failed"),
+            (self.left_count, "not tried", "not tried"),
+        ];
+        for (count, one, several) in parts {
+            if count > 0 {
+                text += &format!(", {count} {}", if count == 1 { one } else { several });
+            }
+        }
+        text
+    }
+
+    fn json(&self, seconds: f64) -> Value {
+        let skipped = |(path, reason): &(String, String)| json!({ "path": path, "reason": reason });
+        let failed = |failure: &Failure| json!({ "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step });
+        json!({
+            "files": self.files, "directories": self.directories, "links": self.links, "unchanged": self.unchanged,
+            "bytes": self.bytes, "seconds": seconds,
+            "skipped_count": self.skipped_count, "changed_count": self.changed_count, "failed_count": self.failed_count,
+            "not_tried_count": self.left_count,
+            "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(), "changed": self.changed,
+            "failed": self.failed.iter().map(failed).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, one: T) {
+    if list.len() < LISTED_MAX {
+        list.push(one);
+    }
+}
