@@ -1,8 +1,9 @@
 //! Accounts as people and programs meet them: codes, roles, groups, key files.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use sealstone_tests::{Ended, System, run, text};
+use sealstone_tests::{Ended, System, run, run_with_input, text};
 
 /// What somebody else does: his own session file.
 fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
@@ -155,4 +156,30 @@ fn ones_own_password_is_changed_only_by_who_knows_the_old_one() {
     admin(&["carol"]).ok();
     admin(&["carol", "--old-password-file", &old]).fails(2);
     admin(&["--old-password-file", text(&system.path("mds").join("admin-secret"))]).ok();
+}
+
+#[test]
+fn flags_win_over_variables_that_they_exclude() {
+    let system = System::start(0);
+    let cluster = fs::read_to_string(system.cluster()).expect("readable");
+    let value = |key: &str| {
+        let line = cluster.lines().find(|line| line.starts_with(key)).expect("there");
+        line.split('"').nth(1).expect("quoted").to_owned()
+    };
+    let secret = system.path("mds").join("admin-secret");
+    let (mds, pin) = (value("mds"), value("pin"));
+    let login = ["login", "admin", "--mds", &mds, "--pin", &pin, "--password-file", text(&secret)];
+    let run = |arguments: &[&str]| {
+        let mut command = system.command(arguments);
+        command.env("SEALSTONE_CLUSTER", "/no/such/cluster.toml").env("SEALSTONE_PASSWORD_FILE", text(&secret));
+        run_with_input(command, b"")
+    };
+    run(&login).ok();
+    let key = system.path("backup.key");
+    run(&["user", "add", "backup", "--service", "--key-file", text(&key)]).ok();
+    run(&["login", "--key-file", text(&key), "--mds", &mds, "--pin", &pin]).ok();
+    let both = [&login[..], &["--cluster", text(&system.cluster())]].concat();
+    let refused = run(&both);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--cluster") && refused.stderr.contains("--mds"), "{}", refused.stderr);
 }

@@ -143,3 +143,34 @@ fn signals_end_daemons_in_order() {
     assert!(daemon.survives(std::time::Duration::from_millis(300)));
     assert_eq!(daemon.end(Signal::Terminate), 0);
 }
+
+/// A line of foreign text may be longer; what the program lays out fits a terminal of 80 columns.
+#[test]
+fn listings_fit_eighty_columns() {
+    let system = System::start(3);
+    let source = system.path("report-of-november.pdf");
+    fs::write(&source, vec![7; 3 << 20]).expect("written");
+    system.run(&["put", text(&source), "/"]).ok();
+    for arguments in [&["ls", "-l", "/"][..], &["df"]] {
+        let said = system.run(arguments).ok().text();
+        assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+    }
+    let said = on_a_terminal(&system, "stty cols 80; sealstone stat /report-of-november.pdf");
+    assert!(said.lines().all(|line| line.trim_end().chars().count() <= 80), "{said}");
+    assert!(said.contains("good when chosen"), "{said}");
+}
+
+#[test]
+fn up_logs_no_info_on_a_terminal() {
+    let system = System::start(0);
+    let ready = system.path("ready");
+    let line = format!(
+        "sealstone up --data {} --listen localhost:0 --osds 1 --osd-port 0 --capacity 0.5GB > {ready} & pid=$!; \
+         until grep -q ready {ready}; do sleep 0.05; done; kill $pid; wait $pid",
+        text(&system.path("up")),
+        ready = text(&ready),
+    );
+    let line = format!("unset SEALSTONE_LOG; {line}");
+    let said = on_a_terminal(&system, &line);
+    assert!(!said.contains("INFO"), "{said}");
+}
