@@ -171,7 +171,9 @@ fn flags_win_over_variables_that_they_exclude() {
     let login = ["login", "admin", "--mds", &mds, "--pin", &pin, "--password-file", text(&secret)];
     let run = |arguments: &[&str]| {
         let mut command = system.command(arguments);
-        command.env("SEALSTONE_CLUSTER", "/no/such/cluster.toml").env("SEALSTONE_PASSWORD_FILE", text(&secret));
+        command
+            .env("SEALSTONE_CLUSTER", "/no/such/cluster.toml")
+            .env("SEALSTONE_PASSWORD_FILE", text(&secret));
         run_with_input(command, b"")
     };
     run(&login).ok();

@@ -376,7 +376,9 @@ impl HoldingTable {
             let Some(of_user) = of.user.as_ref().and_then(|user| self.users.get_mut(user)) else { continue };
             for (object, _) in objects {
                 let at = key(object);
-                let Some(held) = of.objects.get_mut(&at).filter(|held| held.lasting_until_ms > 0) else { continue };
+                let Some(held) = of.objects.get_mut(&at).filter(|held| held.lasting_until_ms > 0) else {
+                    continue;
+                };
                 held.lasting_until_ms = 0;
                 of_user.lasting.remove(&(held.expires_ms, *session, at));
                 of_user.by_expiry.insert((held.expires_ms, *session, at));

@@ -179,7 +179,7 @@ fn main() {
     let limits = QuotaChange { bytes_max: Some(Some(1 << 30)), nodes_max: None };
     bench.fill("quotas", accounts, |n| Request::QuotaSet {
         of: QuotaOf::User(user(&format!("a{n}"))),
-        change: limits.clone(),
+        change: limits,
     });
     let group = || GroupName::new("group").expect("a name");
     bench.ask(Request::GroupCreate { name: group() });
