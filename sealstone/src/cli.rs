@@ -1,6 +1,7 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
 pub(crate) mod alternatives;
+mod block;
 pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;
@@ -22,6 +23,7 @@ pub(crate) mod store;
 mod stored;
 mod transfer;
 
+pub(crate) use block::Block;
 pub(crate) use names::{Ln, Mkdir, Mv};
 pub(crate) use people::{Code, Enrol, Group, Login, Password, Server, User};
 pub(crate) use stored::StoredPath;
@@ -387,94 +389,6 @@ pub(crate) struct Scrub {
     /// Begin it and do not wait for its end.
     #[arg(long, conflicts_with_all = ["show", "stop"])]
     pub(crate) no_wait: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Block {
-    /// Make a block unit; a device that runs offers it at once.
-    #[command(after_help = "\
-Examples:
-  sealstone block create vm1 --data /srv/osd1 --size 20G
-  sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
-A unit is a plain disk: whoever may log in to the target may read and write it. It is offered beyond loopback only
-if the device demands CHAP, has a list of initiators, or runs with --insecure-block.")]
-    Create {
-        /// Name of the unit: 1 to 64 of a-z, 0-9, '.', '-', '_'.
-        name: String,
-        /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
-        /// Size, a multiple of the block size.
-        #[arg(long, value_parser = parse_size, value_name = "SIZE")]
-        size: u64,
-        /// Bytes of a block: 512 or 4096.
-        #[arg(long, default_value = "512", value_parser = parse_size, value_name = "BYTES")]
-        block_size: u64,
-        /// Logical unit number, 1 to 255 [default: the lowest free one].
-        #[arg(long, value_name = "N")]
-        lun: Option<u16>,
-        /// Take all the space now instead of when it is written to.
-        #[arg(long)]
-        thick: bool,
-        /// A removable medium: initiators may eject and load it.
-        #[arg(long)]
-        removable: bool,
-        /// Make every write durable before it is acknowledged, and let no initiator turn the write cache on.
-        #[arg(long)]
-        write_through: bool,
-    },
-    /// Change a block unit.
-    #[command(after_help = "\
-Examples:
-  sealstone block set vm1 --data /srv/osd1 --write-through
-  sealstone block set vm1 --data /srv/osd1 --write-through=false
-Initiators receive MODE PARAMETERS CHANGED. One that was informed that the write cache is off keeps durable writes until
-it reads the caching mode page again.")]
-    Set {
-        /// Name of the unit.
-        name: String,
-        /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
-        /// Make every write durable before it is acknowledged; false lets initiators choose.
-        #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, required = true)]
-        write_through: Option<bool>,
-    },
-    /// Show one block unit.
-    #[command(after_help = "\
-Example:
-  sealstone block show vm1 --data /srv/osd1")]
-    Show {
-        /// Name of the unit.
-        name: String,
-        /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
-    },
-    /// List block units.
-    #[command(after_help = "\
-Example:
-  sealstone block list --data /srv/osd1")]
-    #[command(visible_alias = "ls")]
-    List {
-        /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
-    },
-    /// Remove a block unit with everything on it.
-    #[command(after_help = "\
-Example:
-  sealstone block rm vm1 --data /srv/osd1")]
-    Rm {
-        /// Name of the unit.
-        name: String,
-        /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
-        /// Even if initiators have it registered or reserved.
-        #[arg(long)]
-        force: bool,
-    },
 }
 
 #[derive(Debug, Subcommand)]

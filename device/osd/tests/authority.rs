@@ -640,66 +640,6 @@ fn permitted_read_past_the_end_leaves_no_record() {
     assert_eq!(bench.log.0.lock().len(), 1);
 }
 
-/// A capability with every permission, for bytes of the object alone.
-fn for_bytes(bench: &Bench, command: &Command, start: u64, length: u64) -> Capability {
-    let whole = bench.capability(command, SecurityMethod::AllData);
-    let descriptor = Descriptor::User {
-        scope: Scope::default(),
-        allowed: command.object(),
-        range: Range { start, length },
-    };
-    Capability { permissions: Permissions::ALL_OSD2, descriptor, ..whole }
-}
-
-#[test]
-fn restricted_capability_leaves_length_and_other_bytes_alone() {
-    let bench = bench();
-    let run = |command: Command, wish: Wish, data: &[u8], (start, length): (u64, u64)| {
-        let capability = for_bytes(&bench, &command, start, length);
-        bench.run_with(command, wish, data, &capability)
-    };
-    let length_set = |length: u64| Wish::set(&[(1, 0x82, &length.to_be_bytes())]);
-    let append = Command::Append(Append { object: user(OID), length: 4 });
-    let target = Target { object: user(OID) };
-    let map = ReadMap { object: user(OID), allocation: 64, start: 0, kind: 0 };
-    let before = bench.state_hash();
-    // The object has 4 bytes, the capability is for them.
-    let only = (0, 4);
-    for (command, wish, data) in [
-        (append, Wish::default(), &b"more"[..]),
-        (Command::SetAttributes(target), length_set(5), b""),
-        (write(), length_set(5), b"DATA"),
-        (Command::GetAttributes(target), Wish::get(&[(1, 0x82)]), b""),
-        (Command::GetAttributes(target), Wish::get(&[(1, u32::MAX)]), b""),
-        (read(), Wish::get(&[(1, 0x81)]), b""),
-        (Command::ReadMap(map), Wish::default(), b""),
-        (Command::Punch(extent(user(OID))), Wish::default(), b""),
-        (Command::Remove(target), Wish::default(), b""),
-        (Command::Clear(Extent { length: 5, ..extent(user(OID)) }), Wish::default(), b""),
-    ] {
-        let answer = run(command, wish, data, only);
-        refused(&answer, 0x2400);
-        assert_eq!(answer.sense.unwrap().field.unwrap().byte, 168, "{command:?}");
-        assert_eq!(bench.state_hash(), before, "{command:?}");
-    }
-    // Without the first byte the length cannot become 0, nor anything below the range.
-    for length in [0, 1] {
-        refused(&run(Command::SetAttributes(target), length_set(length), b"", (2, 10)), 0x2400);
-    }
-    run(write(), Wish::default(), b"DATA", only).good();
-    run(Command::SetAttributes(target), length_set(3), b"", only).good();
-    run(Command::SetAttributes(target), length_set(4), b"", only).good();
-    // APPEND lands at the end, which the range covers once.
-    run(append, Wish::default(), b"more", (4, 4)).good();
-    refused(&run(append, Wish::default(), b"more", (4, 4)), 0x2400);
-    // A write beyond the end stays within its range, and so does the new length.
-    let beyond = Command::Write(Extent { object: user(OID), start: 20, length: 4 });
-    run(beyond, Wish::default(), b"DATA", (20, 4)).good();
-    assert_eq!(bench.store.stat(user(OID)).unwrap().length, 24);
-    let gone = Command::Append(Append { object: user(0x7_7777), length: 4 });
-    refused(&run(gone, Wish::default(), b"more", (9, 1)), 0x2400);
-}
-
 #[test]
 fn the_device_says_who_it_is_and_where_it_stands() {
     let bench = bench();

@@ -4,9 +4,10 @@
 
 mod support;
 
+use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::listing::Listing;
-use sealstone_osd::{Command, Generation, ObjectId};
+use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::Status;
 use support::{Bench, PID, Wish, user, value, values};
 
@@ -285,7 +286,7 @@ fn scattered_pieces_land_where_the_list_says() {
     let segment = Segment { scatter_gather: Some(pieces), ..Segment::default() };
     let send = |command: Command, data: &[u8]| {
         let action = command.row().osd2.unwrap();
-        let capability = bench.capability(&command, sealstone_osd::SecurityMethod::AllData);
+        let capability = bench.capability(&command, SecurityMethod::AllData);
         let bytes = segment.encode(action).unwrap();
         let ready = bench.ready_scattered(command, &Wish::default(), data, &capability, bytes);
         let reply = bench.send(&ready);
@@ -299,16 +300,14 @@ fn scattered_pieces_land_where_the_list_says() {
 /// A capability for some bytes serves a list whose pieces all lie within them, and no other.
 #[test]
 fn every_piece_of_a_list_lies_within_the_range_of_the_capability() {
-    use sealstone_osd::capability::{Range, Scope};
     use sealstone_osd::continuation::{Piece, Segment};
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, &[b'.'; 64]);
     let send = |command: Command, data: &[u8], pieces: Option<&[(u64, u64)]>| {
-        let mut capability = bench.capability(&command, sealstone_osd::SecurityMethod::AllData);
+        let mut capability = bench.capability(&command, SecurityMethod::AllData);
         let range = Range { start: 16, length: 16 };
-        capability.descriptor =
-            sealstone_osd::Descriptor::User { scope: Scope::default(), allowed: user(OID), range };
+        capability.descriptor = Descriptor::User { scope: Scope::default(), allowed: user(OID), range };
         let list =
             |pieces: &[(u64, u64)]| pieces.iter().map(|&(offset, length)| Piece { offset, length }).collect();
         let segment = Segment { scatter_gather: pieces.map(list), ..Segment::default() };
@@ -434,4 +433,71 @@ fn every_command_has_a_documented_cost() {
     for row in sealstone_osd::table::SERVICE_ACTIONS {
         assert!(costs.contains(&format!("\n| `{}` | ", row.name)), "{} has no row in {page}", row.name);
     }
+}
+
+/// A capability with every permission, for bytes of the object alone.
+fn for_bytes(bench: &Bench, command: &Command, start: u64, length: u64) -> Capability {
+    let whole = bench.capability(command, SecurityMethod::AllData);
+    let descriptor = Descriptor::User {
+        scope: Scope::default(),
+        allowed: command.object(),
+        range: Range { start, length },
+    };
+    Capability { permissions: Permissions::ALL_OSD2, descriptor, ..whole }
+}
+
+fn denied(answer: &support::Answer) {
+    assert_eq!((answer.status, answer.sense()), (Status::CheckCondition, (5, 0x2400)));
+}
+
+#[test]
+fn restricted_capability_leaves_length_and_other_bytes_alone() {
+    let bench = Bench::with_partition();
+    create(&bench, OID);
+    write(&bench, OID, 0, b"data");
+    let run = |command: Command, wish: Wish, data: &[u8], (start, length): (u64, u64)| {
+        let capability = for_bytes(&bench, &command, start, length);
+        bench.run_with(command, wish, data, &capability)
+    };
+    let length_set = |length: u64| Wish::set(&[(1, 0x82, &length.to_be_bytes())]);
+    let append = Command::Append(Append { object: user(OID), length: 4 });
+    let four = Command::Write(extent(user(OID), 0, 4));
+    let target = Target { object: user(OID) };
+    let map = ReadMap { object: user(OID), allocation: 64, start: 0, kind: 0 };
+    let before = bench.state_hash();
+    // The object has 4 bytes, the capability is for them.
+    let only = (0, 4);
+    for (command, wish, data) in [
+        (append, Wish::default(), &b"more"[..]),
+        (Command::SetAttributes(target), length_set(5), b""),
+        (four, length_set(5), b"DATA"),
+        (Command::GetAttributes(target), Wish::get(&[(1, 0x82)]), b""),
+        (Command::GetAttributes(target), Wish::get(&[(1, u32::MAX)]), b""),
+        (Command::Read(extent(user(OID), 0, 4)), Wish::get(&[(1, 0x81)]), b""),
+        (Command::ReadMap(map), Wish::default(), b""),
+        (Command::Punch(extent(user(OID), 0, 4)), Wish::default(), b""),
+        (Command::Remove(target), Wish::default(), b""),
+        (Command::Clear(extent(user(OID), 0, 5)), Wish::default(), b""),
+    ] {
+        let answer = run(command, wish, data, only);
+        denied(&answer);
+        assert_eq!(answer.sense.unwrap().field.unwrap().byte, 168, "{command:?}");
+        assert_eq!(bench.state_hash(), before, "{command:?}");
+    }
+    // Without the first byte the length cannot become 0, nor anything below the range.
+    for length in [0, 1] {
+        denied(&run(Command::SetAttributes(target), length_set(length), b"", (2, 10)));
+    }
+    run(four, Wish::default(), b"DATA", only).good();
+    run(Command::SetAttributes(target), length_set(3), b"", only).good();
+    run(Command::SetAttributes(target), length_set(4), b"", only).good();
+    // APPEND lands at the end, which the range covers once.
+    run(append, Wish::default(), b"more", (4, 4)).good();
+    denied(&run(append, Wish::default(), b"more", (4, 4)));
+    // A write beyond the end stays within its range, and so does the new length.
+    let beyond = Command::Write(Extent { object: user(OID), start: 20, length: 4 });
+    run(beyond, Wish::default(), b"DATA", (20, 4)).good();
+    assert_eq!(bench.store.stat(user(OID)).unwrap().length, 24);
+    let gone = Command::Append(Append { object: user(0x7_7777), length: 4 });
+    denied(&run(gone, Wish::default(), b"more", (9, 1)));
 }
