@@ -371,7 +371,7 @@ fn an_initiator_that_takes_less_gets_less_and_hears_how_much_there_was() {
     create(&bench, OID);
     write(&bench, OID, 0, b"0123456789");
     let command = Command::Read(extent(user(OID), 0, 10));
-    let capability = bench.capability(&command, sealstone_osd::SecurityMethod::CmdRsp);
+    let capability = bench.capability(&command, SecurityMethod::CmdRsp);
     for max in [0, 4, 10, 100] {
         let ready = bench.ready(command, &Wish::default(), &[], &capability);
         let reply = bench.raw(support::NEXUS, &ready.cdb, &[], max);
@@ -379,7 +379,7 @@ fn an_initiator_that_takes_less_gets_less_and_hears_how_much_there_was() {
         assert_eq!((reply.status, reply.data_in_wanted), (Status::Good, 10));
     }
     let huge = Command::Read(extent(user(OID), 0, u64::MAX));
-    let capability = bench.capability(&huge, sealstone_osd::SecurityMethod::CmdRsp);
+    let capability = bench.capability(&huge, SecurityMethod::CmdRsp);
     let ready = bench.ready(huge, &Wish::default(), &[], &capability);
     let reply = bench.raw(support::NEXUS, &ready.cdb, &[], 16);
     assert_eq!(reply.data_in[..], *b"0123456789\0\0\0\0\0\0");
@@ -430,7 +430,7 @@ fn every_command_has_a_documented_cost() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/limits.md");
     let text = std::fs::read_to_string(page).unwrap();
     let (_, costs) = text.split_once("\n## Costs of device commands\n").expect("the section");
-    for row in sealstone_osd::table::SERVICE_ACTIONS {
+    for row in SERVICE_ACTIONS {
         assert!(costs.contains(&format!("\n| `{}` | ", row.name)), "{} has no row in {page}", row.name);
     }
 }
