@@ -1,6 +1,6 @@
 //! Logs: text for terminals, JSON lines for machines; never on standard output, which belongs to results.
 
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
@@ -26,12 +26,12 @@ struct LossyStderr;
 
 impl io::Write for LossyStderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().lock().write_all(bytes);
+        let _ = io::Write::write_all(&mut io::stderr().lock(), bytes);
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let _ = io::stderr().lock().flush();
+        let _ = io::Write::flush(&mut io::stderr().lock());
         Ok(())
     }
 }

@@ -26,6 +26,8 @@ use crate::text::ShownPath as _;
 pub(crate) const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
 /// Requests a reset, in a daemon's folder.
 pub(crate) const RESET_FILE: &str = "clock-reset";
+/// Longest content of the state, bytes.
+const BYTES_MAX: u64 = 4096;
 /// How often the clock is read, and a reset looked for.
 const READ_EVERY: Duration = Duration::from_millis(500);
 /// How often the state is written.
@@ -83,16 +85,16 @@ impl TrustName {
 /// Reads the state that a folder keeps; `None` if it keeps none.
 fn read(folder: &Path) -> Outcome<Option<MachineState>> {
     let path = folder.join(MACHINE_CLOCK_FILE);
-    if !path.exists() {
-        return Ok(None);
-    }
     let wrong = |what: String| {
         Failure::operation(what).at(path.shown()).hint(
             "remove the file if this machine's clock is right: the daemon then starts from the wall clock",
         )
     };
-    let text = secret_file::read(&path)?;
-    let file: StateFile = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
+    let content =
+        sealstone_slots::read(&path, BYTES_MAX).map_err(|error| Failure::from(error).at(path.display()))?;
+    let Some(content) = content else { return Ok(None) };
+    let text = std::str::from_utf8(&content).map_err(|error| wrong(error.to_string()))?;
+    let file: StateFile = toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
     let boot_id = u128::from_str_radix(&file.boot_id, 16).map_err(|error| wrong(error.to_string()))?;
     Ok(Some(MachineState {
         boot_id: boot_id.to_be_bytes(),
@@ -141,7 +143,7 @@ impl KeptClock {
             let mut complained = false;
             let mut saved: Option<Instant> = None;
             loop {
-                machine::now_ms();
+                let _ = machine::now_ms();
                 if self.take_reset() {
                     let by_ms = machine::reset();
                     if let Some(followed) = &followed {
@@ -167,7 +169,8 @@ impl KeptClock {
     async fn save(&self, complained: &mut bool) {
         let path = self.folder.join(MACHINE_CLOCK_FILE);
         let state = machine::state();
-        let written = tokio::task::spawn_blocking(move || secret_file::write(&path, text(&state).as_bytes()));
+        let written =
+            tokio::task::spawn_blocking(move || sealstone_slots::write(&path, text(&state).as_bytes()));
         match written.await {
             Ok(Err(error)) if !*complained => {
                 *complained = true;
@@ -245,9 +248,9 @@ mod tests {
         assert_eq!(read(folder.path()).expect("nothing kept"), None);
         let state = MachineState { trust: Trust::Ahead, ..machine::state() };
         let path = folder.path().join(MACHINE_CLOCK_FILE);
-        secret_file::write(&path, text(&state).as_bytes()).expect("written");
+        sealstone_slots::write(&path, text(&state).as_bytes()).expect("written");
         assert_eq!(read(folder.path()).expect("read"), Some(state));
-        secret_file::write(&path, b"boot_id = \"x\"").expect("written");
+        sealstone_slots::write(&path, b"boot_id = \"x\"").expect("written");
         let failure = read(folder.path()).expect_err("refused");
         assert!(failure.message.contains(MACHINE_CLOCK_FILE), "{failure}");
     }
