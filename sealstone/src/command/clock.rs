@@ -6,7 +6,7 @@ use crate::cli::clock::Clock;
 use crate::daemon::machine_clock;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::Output;
-use crate::text::ShownPath as _;
+use crate::text::{ShownPath as _, with_paths};
 
 /// Shows or resets the clock of the daemon in a folder. `marker` is a file that its folder has.
 pub(crate) fn run(output: Output, command: Clock, marker: &str) -> Outcome {
@@ -19,7 +19,8 @@ pub(crate) fn run(output: Output, command: Clock, marker: &str) -> Outcome {
         Clock::Reset { data } => {
             check_folder(&data, marker)?;
             let done = machine_clock::request_reset(&data)?;
-            output.result(&serde_json::json!({ "data": data, "reset": done }), || {
+            let value = with_paths(serde_json::json!({ "reset": done }), [("data", &data)]);
+            output.result(&value, || {
                 match done {
                     true => "the clock is reset to this machine's wall clock",
                     false => "no daemon runs in this folder: its next start resets the clock",

@@ -72,20 +72,27 @@ const ENDING_SIGNALS: [SignalKind; 4] =
 #[derive(Clone)]
 pub(crate) struct Shutdown(watch::Receiver<bool>);
 
-impl Shutdown {
-    /// Listens to [`ENDING_SIGNALS`], but for those that the process was started to ignore, as `nohup` does.
-    pub(crate) fn on_signals() -> Outcome<Self> {
-        let ignored = ignored_signals();
-        let (arrived, mut signals) = mpsc::unbounded_channel();
-        for kind in ENDING_SIGNALS {
-            if ignored >> (kind.as_raw_value() - 1) & 1 != 0 {
-                continue;
-            }
-            let (mut listener, arrived) = (signal(kind)?, arrived.clone());
-            tokio::spawn(async move {
-                while listener.recv().await.is_some() && arrived.send(kind.as_raw_value()).is_ok() {}
-            });
+/// Listens to [`ENDING_SIGNALS`], but for those that the process was started to ignore, as `nohup` does: their numbers as
+/// they arrive. The sender is to be kept, so that a process that ignores all of them goes on.
+pub(crate) fn ending_signals() -> Outcome<(mpsc::UnboundedSender<i32>, mpsc::UnboundedReceiver<i32>)> {
+    let ignored = ignored_signals();
+    let (arrived, signals) = mpsc::unbounded_channel();
+    for kind in ENDING_SIGNALS {
+        if ignored >> (kind.as_raw_value() - 1) & 1 != 0 {
+            continue;
         }
+        let (mut listener, arrived) = (signal(kind)?, arrived.clone());
+        tokio::spawn(async move {
+            while listener.recv().await.is_some() && arrived.send(kind.as_raw_value()).is_ok() {}
+        });
+    }
+    Ok((arrived, signals))
+}
+
+impl Shutdown {
+    /// Begins when one of the [`ending_signals`] arrives.
+    pub(crate) fn on_signals() -> Outcome<Self> {
+        let (arrived, mut signals) = ending_signals()?;
         let (sender, receiver) = watch::channel(false);
         tokio::spawn(async move {
             // Kept, so that a process that ignores every signal goes on.
@@ -171,7 +178,9 @@ impl MetricsPort {
 
 /// The signals that this process was started to ignore, one bit each; none where the kernel does not say.
 fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // The name of the program in it need not be UTF-8.
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

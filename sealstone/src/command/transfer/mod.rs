@@ -20,7 +20,6 @@ use indicatif::ProgressBar;
 use sealstone_client::{Client, ClientError, FilePath, GetOptions, Method};
 use sealstone_osd::SecurityMethod;
 use tokio::io::AsyncWriteExt;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::cli::{Cat, Global, MethodName};
@@ -122,17 +121,13 @@ where
 
 /// Runs a transfer until it ends or a signal ends this program; then its temporary files are removed.
 async fn until_signal(work: impl Future<Output = Outcome>) -> Outcome {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    let (_arrived, mut signals) = crate::daemon::ending_signals()?;
     let number = tokio::select! {
         outcome = work => return outcome,
-        _ = interrupt.recv() => SignalKind::interrupt(),
-        _ = terminate.recv() => SignalKind::terminate(),
-        _ = hangup.recv() => SignalKind::hangup(),
+        Some(number) = signals.recv() => number,
     };
     local::remove_temporaries();
-    let number = u8::try_from(number.as_raw_value()).unwrap_or(0);
+    let number = u8::try_from(number).unwrap_or(0);
     Err(Failure::new(Kind::Signal(number), format!("ended by signal {number}"))
         .hint("repeat the command with --update: what was finished is kept"))
 }
