@@ -430,6 +430,9 @@ mod tests {
     use super::*;
     use sealstone_osd::ObjectId;
 
+    /// Entries of a small table.
+    const MAX: usize = 4_096;
+
     fn user(name: &str) -> UserName {
         UserName::new(name).unwrap()
     }
@@ -444,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_grant_is_known_until_it_expires_whatever_its_session_does() {
-        let mut table = HoldingTable::new(HOLDINGS_MAX);
+        let mut table = HoldingTable::new(MAX);
         table.add(&[1; 16], &user("alice"), &[object(1), object(2)], held(false, 300), 10);
         table.add(&[2; 16], &user("alice"), &[object(1)], held(true, 200), 10);
         table.add(&[3; 16], &user("bob"), &[object(2)], held(false, 300), 10);
@@ -461,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_renewal_counts_once_and_never_shortens_or_weakens_what_is_known() {
-        let mut table = HoldingTable::new(HOLDINGS_MAX);
+        let mut table = HoldingTable::new(MAX);
         table.add(&[1; 16], &user("a"), &[object(1)], held(true, 300), 1);
         table.add(&[1; 16], &user("a"), &[object(1)], held(false, 200), 1);
         table.add(&[1; 16], &user("a"), &[object(1)], held(false, 400), 1);
@@ -473,7 +476,7 @@ mod tests {
 
     #[test]
     fn table_after_restart_without_log_is_incomplete() {
-        let mut table = HoldingTable::new(HOLDINGS_MAX);
+        let mut table = HoldingTable::new(MAX);
         table.begin(1_000);
         assert!(!table.of_user(&user("a"), 1_000 + GRANT_LIFETIME_MAX_MS).complete);
         assert!(table.of_user(&user("a"), 1_001 + GRANT_LIFETIME_MAX_MS).complete);
@@ -483,39 +486,39 @@ mod tests {
 
     #[test]
     fn full_table_drops_only_entries_of_largest_user() {
-        let (mut table, eve, bob) = (HoldingTable::new(HOLDINGS_MAX), user("eve"), user("bob"));
-        let few: Vec<ObjectRef> = (0..1_000).map(object).collect();
+        let (mut table, eve, bob) = (HoldingTable::new(MAX), user("eve"), user("bob"));
+        let few: Vec<ObjectRef> = (0..100).map(object).collect();
         // Bob's expire first: by age alone they would be dropped first.
         table.add(&[2; 16], &bob, &few, held(true, 400), 1);
-        let all: Vec<ObjectRef> = (0..HOLDINGS_MAX as u64 + 5_000).map(object).collect();
+        let all: Vec<ObjectRef> = (0..MAX as u64 + 1_000).map(object).collect();
         all.chunks(64).for_each(|some| table.add(&[1; 16], &eve, some, held(false, 500), 1));
-        assert!(table.count <= HOLDINGS_MAX);
+        assert!(table.count <= MAX);
         let his = table.of_user(&bob, 300);
         assert_eq!((his.holders.len(), his.complete), (few.len(), true));
         let hers = table.of_user(&eve, 300);
-        assert!(!hers.complete && hers.holders.len() > HOLDINGS_MAX / 2);
+        assert!(!hers.complete && hers.holders.len() > MAX / 2);
         let unlisted = table.unlisted_of(&eve, 300).unwrap();
         assert!(unlisted.includes(DeviceId(1), 0x1_0000) && !unlisted.includes(DeviceId(2), 0x1_0000));
         assert!(!table.of_objects(&[object(1)], 300).complete, "she may hold it too");
         assert!(table.of_user(&eve, 501).complete, "all dropped entries have expired");
         // Credentials to write that were dropped count as writers of every object.
-        assert!(!table.writers(300).others_write(&[object(7_000)], &[3; 16], 300));
+        assert!(!table.writers(300).others_write(&[object(4_000_000)], &[3; 16], 300));
         all.chunks(64).for_each(|some| table.add(&[4; 16], &eve, some, held(true, 600), 1));
         assert!(table.writers(300).others_write(&[object(999_999)], &[3; 16], 300));
     }
 
     #[test]
     fn capability_files_are_never_dropped_and_limited_per_user() {
-        let (mut table, eve, bob) = (HoldingTable::new(HOLDINGS_MAX), user("eve"), user("bob"));
+        let (mut table, eve, bob) = (HoldingTable::new(MAX), user("eve"), user("bob"));
         let lasting = Held { lasting_until_ms: 900, ..held(false, 900) };
         let mut given = 0;
         while table.check_delegation(&eve, 1, 1).is_ok() {
             table.add(&[1; 16], &eve, &[object(given)], lasting, 1);
             given += 1;
         }
-        assert_eq!(given as usize, HOLDINGS_MAX / DELEGATED_PART / 2, "half of them is free for others");
+        assert_eq!(given as usize, MAX / DELEGATED_PART / 2, "half of them is free for others");
         table.check_delegation(&bob, 1, 1).unwrap();
-        let all: Vec<ObjectRef> = (0..2 * HOLDINGS_MAX as u64).map(object).collect();
+        let all: Vec<ObjectRef> = (0..2 * MAX as u64).map(object).collect();
         all.chunks(64).for_each(|some| table.add(&[2; 16], &eve, some, held(false, 500), 1));
         assert!((0..given).all(|number| table.is_lasting(object(number), 600)));
         table.check_delegation(&eve, 1, 901).unwrap();

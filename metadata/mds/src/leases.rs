@@ -8,10 +8,11 @@
 //! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
 
+mod ends;
 mod gone;
 pub(crate) mod penalty;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::Waker;
 
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ use sealstone_mds_protocol::{
 
 use crate::error::{MdsError, Result};
 use crate::share;
+use ends::Ends;
 use penalty::Penalties;
 
 /// For so long after it sent what was answered a client believes in its leases, milliseconds.
@@ -46,8 +48,6 @@ const RETRY_MS: u32 = 10;
 const TURN_MS: u64 = 500;
 /// Whoever was told that there is no lease to write writes without one for less than this, milliseconds.
 pub(crate) const BARRED_MS: u64 = 3_000;
-/// Ends of leases by which somebody was ahead that are remembered; a request that lasts for longer than so many looks again.
-pub(crate) const ENDS_MAX: usize = 4_096;
 /// Connections on which one holder waits at most; the oldest is answered.
 const WAITERS_MAX: usize = 4;
 
@@ -185,37 +185,6 @@ struct Table {
     before_until_ms: Option<u64>,
     /// Those that came back from before.
     back: HashSet<Who>,
-}
-
-/// Ends of leases by which somebody was ahead: where, and when by their number.
-#[derive(Debug, Default)]
-struct Ends {
-    last: u64,
-    of: HashMap<InodeId, u64>,
-    order: VecDeque<(u64, InodeId)>,
-    /// The last one that is not remembered.
-    forgotten: u64,
-}
-
-impl Ends {
-    fn note(&mut self, id: InodeId) {
-        self.last += 1;
-        self.of.insert(id, self.last);
-        self.order.push_back((self.last, id));
-        if self.order.len() > ENDS_MAX
-            && let Some((number, id)) = self.order.pop_front()
-        {
-            self.forgotten = number;
-            if self.of.get(&id) == Some(&number) {
-                self.of.remove(&id);
-            }
-        }
-    }
-
-    /// May one on this directory have ended since?
-    fn since(&self, id: InodeId, moment: u64) -> bool {
-        self.forgotten > moment || self.of.get(&id).is_some_and(|end| *end > moment)
-    }
 }
 
 impl Table {

@@ -1,5 +1,6 @@
 //! Histories of clients that follow the protocol.
 
+use super::ends::ENDS_MAX;
 use super::*;
 use proptest::prelude::*;
 
