@@ -18,7 +18,7 @@ use sealstone_osd::ObjectId;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace::queue_objects;
-use crate::placement::Pool;
+use crate::placement::{NoSpace, Pool};
 use crate::records::{Inode, Intent, counter, decode, load, next_number, save};
 use crate::revoke::Retag;
 use crate::server::{Mds, OWN_CREDENTIAL_MS};
@@ -292,9 +292,12 @@ impl Mds {
             }
             let (to, chosen) = match wish {
                 // Two objects on one device are better than one on a device that goes.
-                Wish::Leave(device) => pool
-                    .successor(from.object.object, length, &taken(layout))
-                    .or_else(|_| pool.successor(from.object.object, length, &[device]))
+                Wish::Leave(device) => successor(&pool, from, length, (&taken(layout), device))
+                    // Only the device knows how much of a file with holes is stored: the copy itself tells if it fits.
+                    .or_else(|error| match file.sparse {
+                        true => successor(&pool, from, 0, (&taken(layout), device)),
+                        false => Err(error),
+                    })
                     .map_err(|_| MdsError::refused(ErrorCode::NoSpace, "no other device has room"))?,
                 Wish::Relieve(figures) => match relief(figures, layout, index, file.size) {
                     // Those figures may be older than the news that it is drained.
@@ -478,6 +481,17 @@ impl Mds {
             })
         })
     }
+}
+
+/// Chooses the device that takes over an object: one without another object of the file, if there is one.
+fn successor(
+    pool: &Pool,
+    from: ObjectRef,
+    length: u64,
+    (taken, leaves): (&[DeviceId], DeviceId),
+) -> std::result::Result<(DeviceId, Chosen), NoSpace> {
+    let number = from.object.object;
+    pool.successor(number, length, taken).or_else(|_| pool.successor(number, length, &[leaves]))
 }
 
 fn check_rate(rate: u64) -> Result<()> {
