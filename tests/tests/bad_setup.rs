@@ -418,7 +418,7 @@ fn a_store_of_a_newer_format_is_refused_and_left_as_it_is() {
     }
     fs::write(&path, &bytes).expect("written");
     let index = fs::read(data.join("store/index.redb")).expect("there");
-    serve_osd(&data).fails(1).says(&["format version 9", "up to 3", "newer program"]);
+    serve_osd(&data).fails(1).says(&["format version 9", "up to 4", "newer program"]);
     assert!(fs::read(&path).expect("there") == bytes, "the superblock is as it was");
     assert!(fs::read(data.join("store/index.redb")).expect("there") == index, "so is the index");
 }

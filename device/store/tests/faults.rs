@@ -252,8 +252,8 @@ fn what_is_not_a_sound_store_is_named() {
     assert!(matches!(missing, FormatError::Missing { name } if name == "index.redb"));
     let short = broken(|medium| medium.open("index.redb", false).unwrap().set_len(0).unwrap());
     assert!(matches!(short, FormatError::Truncated { .. }));
-    let version = broken(|medium| make_version(medium, 4, &[0, 4096]));
-    assert!(matches!(version, FormatError::Version { found: 4, supported: 3 }));
+    let version = broken(|medium| make_version(medium, 5, &[0, 4096]));
+    assert!(matches!(version, FormatError::Version { found: 5, supported: 4 }));
     let rotten = broken(|medium| [40, 4096 + 40].into_iter().for_each(|at| medium.rot("superblock", at, 1)));
     assert!(matches!(rotten, FormatError::Superblock(_)));
     let empty = broken(|medium| medium.open("superblock", false).unwrap().set_len(0).unwrap());
@@ -295,8 +295,11 @@ fn make_version(medium: &SimMedium, version: u8, copies: &[u64]) {
     let mut bytes = [0; 512];
     file.read_at(0, &mut bytes).unwrap();
     bytes[8] = version;
-    // The copy of the index's header lay in the header's own page, or was not there.
+    // The copy of the index's header lay in the header's own page, or was not there; there was no write log.
     bytes[60] = 0;
+    bytes[64..72].fill(0);
+    medium.delete("write-log").unwrap();
+    medium.sync_names().unwrap();
     let index = medium.open("index.redb", false).unwrap();
     index.set_len(index.length().unwrap() - 4096).unwrap();
     index.sync().unwrap();
@@ -344,7 +347,7 @@ fn bytes_of(medium: &SimMedium, name: &str) -> Vec<u8> {
 #[test]
 fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
     use sealstone_store::Medium;
-    for (old, seed) in [(1, 1), (2, 1), (2, 2)] {
+    for (old, seed) in [(1, 1), (2, 1), (2, 2), (3, 1)] {
         let (medium, store) = fresh(seed, CAPACITY);
         // As the old ones had it: no digests.
         for partition in [0, 1] {
@@ -356,7 +359,7 @@ fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
         store.flush().unwrap();
         let expected = contract::snapshot(&store).unwrap();
         drop(store);
-        make_version(&medium, old, &[0]);
+        make_version(&medium, old, if old < 3 { &[0] } else { &[0, 4096] });
         // Those versions had no copy of the index's header.
         medium.open("index.redb", false).unwrap().write_at(512, &[0; 512]).unwrap();
         medium.open("index.redb", false).unwrap().sync().unwrap();
@@ -375,7 +378,7 @@ fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
             for copy in [0, 4096] {
                 let mut version = [0; 4];
                 medium.open("superblock", false).unwrap().read_at(copy + 8, &mut version).unwrap();
-                assert_eq!(version, [3, 0, 0, 0], "{old}, point {point}");
+                assert_eq!(version, [4, 0, 0, 0], "{old}, point {point}");
             }
             if opened {
                 break;

@@ -57,6 +57,11 @@ impl Unbacked {
         self.count
     }
 
+    /// Whether a block is in.
+    pub(crate) fn contains(&self, place: u64) -> bool {
+        self.runs.range(..=place).next_back().is_some_and(|(start, count)| place - start < *count)
+    }
+
     /// Adds a run, of which no block is in.
     pub(crate) fn insert(&mut self, run: Run) {
         self.count += run.count;
@@ -176,6 +181,7 @@ mod tests {
             unbacked.insert(Run { place, count });
         }
         assert_eq!((unbacked.count(), unbacked.runs.len()), (25, 1));
+        assert!(unbacked.contains(0) && unbacked.contains(24) && !unbacked.contains(25));
         assert_eq!(unbacked.take(12, 100, 8), Some(Run { place: 0, count: 8 }), "to the end of the segment");
         assert_eq!(unbacked.take(8, 3, 8), Some(Run { place: 8, count: 3 }));
         assert_eq!(unbacked.take(11, 100, 100), Some(Run { place: 11, count: 14 }));

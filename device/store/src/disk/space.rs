@@ -435,8 +435,12 @@ impl FreeMap {
         place.checked_add(count).is_some_and(|end| end <= self.blocks)
     }
 
-    /// Is a block in use, or about to be?
-    pub(crate) fn is_used(&self, place: u64) -> bool {
+    /// Whether a block is in use, rather than free with or without space.
+    pub(crate) fn is_occupied(&self, place: u64) -> bool {
+        self.is_used(place) && !self.unbacked.contains(place)
+    }
+
+    fn is_used(&self, place: u64) -> bool {
         self.words[(place / WORD) as usize] & 1 << (place % WORD) != 0
     }
 

@@ -184,7 +184,7 @@ fn is_sound(store: &DiskStore, chunk: &Chunk, verified: &mut HashMap<u64, u32>, 
             if !space.has(extent.place, count) {
                 return false;
             }
-            (extent.place..extent.place + count).all(|place| space.is_used(place))
+            (extent.place..extent.place + count).all(|place| space.is_occupied(place))
         };
         let is_verified = || (extent.place..).zip(sums).all(|(place, sum)| verified.get(&place) == Some(sum));
         if known || is_verified() {
@@ -195,9 +195,9 @@ fn is_sound(store: &DiskStore, chunk: &Chunk, verified: &mut HashMap<u64, u32>, 
         if store.segments.read(extent.place, &mut [IoSliceMut::new(&mut buffer)]).is_err() {
             return false;
         }
-        let is_used = |place: u64| store.space.lock().is_used(place);
+        let is_occupied = |place: u64| store.space.lock().is_occupied(place);
         for ((bytes, place), &sum) in buffer.chunks_exact(BLOCK as usize).zip(extent.place..).zip(sums) {
-            if is_used(place) {
+            if is_occupied(place) {
                 continue;
             }
             if crate::crc::crc32c(bytes) != sum {
