@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -129,8 +129,6 @@ pub struct Rig {
     url: Option<String>,
     issuer: Arc<Issuer>,
     workers: Vec<Worker>,
-    acknowledged: Arc<Vec<AtomicU64>>,
-    durable: Arc<Vec<AtomicU64>>,
     random: StdRng,
     // Unmounted and detached before the folder goes.
     mounted: Option<Mounted>,
@@ -168,7 +166,6 @@ impl Rig {
         run(&[&["osd", "init", "--data", text(&data)], &made[..]].concat()).ok();
         let partitions = (0..workers as u64)
             .flat_map(|number| [PARTITION, worker::SNAPSHOT, worker::CLONE].map(|first| first + number));
-        let zeros = || Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect());
         Some(Self {
             ground,
             ballast: mounted.as_ref().map(|mounted| mounted.0.join("ballast")),
@@ -177,8 +174,6 @@ impl Rig {
             url: None,
             issuer: Arc::new(Issuer::of(&key, partitions)),
             workers: (0..workers).map(|n| Worker::new(n, PARTITION + n as u64, seed)).collect(),
-            acknowledged: zeros(),
-            durable: zeros(),
             random: StdRng::seed_from_u64(seed),
             mounted,
             looped,
@@ -275,7 +270,6 @@ impl Rig {
         if let Some(ballast) = &self.ballast {
             fs::write(ballast, vec![7; BALLAST_BYTES]).map_err(|error| error.to_string())?;
         }
-        let mut clean = false;
         for life in 0.. {
             let mut daemon = self.start(report)?;
             let clients = self.clients();
@@ -284,7 +278,7 @@ impl Rig {
             }
             self.workers.iter_mut().for_each(|worker| worker.switch(life));
             let killed = Arc::new(AtomicBool::new(false));
-            self.verify(runtime, &clients, &killed, tally, clean)?;
+            self.verify(runtime, &clients, &killed, tally)?;
             report.lives += 1;
             if Instant::now() >= until {
                 return self.farewell(daemon, report);
@@ -297,22 +291,19 @@ impl Rig {
             }
             let time = Duration::from_millis(self.random.gen_range(LIFE_MS.0..LIFE_MS.1));
             let wanted = tally.steps.load(Ordering::SeqCst) + self.random.gen_range(0..STEPS_MAX);
-            clean = self.random.gen_bool(0.1);
+            let clean = self.random.gen_bool(0.1);
             let signal = if clean { Signal::Terminate } else { Signal::Kill };
             let sick = self.ground == Ground::Tight;
             let outcome = runtime.block_on(async {
                 let mut tasks = tokio::task::JoinSet::new();
                 for (mut worker, client) in self.workers.drain(..).zip(clients) {
                     let (killed, tally) = (Arc::clone(&killed), Arc::clone(tally));
-                    let (issuer, acknowledged) = (Arc::clone(&self.issuer), Arc::clone(&self.acknowledged));
-                    let durable = Arc::clone(&self.durable);
+                    let issuer = Arc::clone(&self.issuer);
                     tasks.spawn(async move {
                         let life = Life {
                             killed: &killed,
                             sick,
                             issuer: &issuer,
-                            acknowledged: &acknowledged,
-                            durable: &durable,
                             tally: &tally,
                         };
                         let outcome = worker.live(&client, &life).await;
@@ -348,7 +339,6 @@ impl Rig {
             if clean && code != 0 && !sick {
                 return Err(format!("an orderly end has exit code {code}: {}", daemon.said()));
             }
-            clean &= code == 0;
             drop(daemon);
             if self.random.gen_bool(0.2) {
                 self.check(report)?;
@@ -366,7 +356,6 @@ impl Rig {
                 .await
                 .map_err(|error| format!("CREATE PARTITION: {error:?}"))?;
         }
-        // CREATE PARTITION is durable.
         Ok(())
     }
 
@@ -376,18 +365,15 @@ impl Rig {
         clients: &[OsdClient],
         killed: &AtomicBool,
         tally: &Tally,
-        clean: bool,
     ) -> Result<(), String> {
         let life = Life {
             killed,
             sick: false,
             issuer: &self.issuer,
-            acknowledged: &self.acknowledged,
-            durable: &self.durable,
             tally,
         };
         for (worker, client) in self.workers.iter_mut().zip(clients) {
-            runtime.block_on(worker.verify(client, &life, clean))?;
+            runtime.block_on(worker.verify(client, &life))?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! What the objects of one worker may be after a crash.
 //!
-//! Does: keep the state that is durable for certain, and every step after it; compare what came back with each moment
-//! since. Does not: talk to anybody.
-//! Contract: a worker sends a command when the one before was answered, so that its steps have an order. A device brings
-//! back the state at one moment for all objects of a worker: not before the last step known as durable, not after the
-//! last one sent; a command is in it as a whole or not at all.
+//! Does: keep the state after every acknowledged step, and the step that was not answered; compare a device after its restart
+//! with them. Does not: send anything.
+//! Contract: a worker sends a command when the one before was answered, so that its steps have an order. After the death of
+//! its process a device has every acknowledged step, flushed or not; the one that was not answered is there as a whole
+//! or not at all. A loss of power is the matter of the store's crash simulator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use sealstone_osd::ObjectId;
@@ -289,14 +289,12 @@ fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
     touched
 }
 
-/// The steps of a worker since what is durable for certain.
+/// What a worker's device acknowledged, and the step that it has not answered.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    base: State,
-    /// The number of the step after the base.
-    first: u64,
-    steps: Vec<Step>,
-    /// After all steps that were answered.
+    /// How many steps were acknowledged.
+    acknowledged: u64,
+    /// After all of them.
     now: State,
     /// Sent, and not answered.
     under_way: Option<Step>,
@@ -309,10 +307,10 @@ impl History {
         &self.now
     }
 
-    /// Steps that were answered, ever.
+    /// Steps that were acknowledged, ever.
     #[must_use]
-    pub fn acknowledged(&self) -> u64 {
-        self.first + self.steps.len() as u64
+    pub const fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
     /// A step is sent.
@@ -324,7 +322,7 @@ impl History {
     pub fn done(&mut self) {
         if let Some(step) = self.under_way.take() {
             drop(step.apply(&mut self.now));
-            self.steps.push(step);
+            self.acknowledged += 1;
         }
     }
 
@@ -333,67 +331,37 @@ impl History {
         self.under_way = None;
     }
 
-    /// So many steps, counted from the very first, are durable.
-    pub fn durable(&mut self, steps: u64) {
-        let count = usize::try_from(steps.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let count = count.min(self.steps.len());
-        self.steps.drain(..count).for_each(|step| drop(step.apply(&mut self.base)));
-        self.first += count as u64;
-    }
-
-    /// Is `found` the state of a moment since what is durable? Then it is where life goes on, and the answer is how many
-    /// of the steps after that are lost. Otherwise the answer is what is nearest to it, in words.
+    /// Checks what a device holds after a restart, and continues from there: every acknowledged step, and of the one that
+    /// was not answered nothing, all, or its first parts.
     ///
     /// # Errors
-    /// It is of no such moment.
-    pub fn settle(&mut self, found: State) -> Result<usize, String> {
-        let mut state = self.base.clone();
-        let differs = |state: &State, id: &ObjectId| state.get(id) != found.get(id);
-        let ids = |state: &State| state.keys().chain(found.keys()).copied().collect::<Vec<_>>();
-        let mut wrong: Vec<ObjectId> = ids(&state).into_iter().filter(|id| differs(&state, id)).collect();
-        wrong.sort_unstable();
-        wrong.dedup();
-        let all = self.steps.len() + usize::from(self.under_way.is_some());
-        let mut nearest = (wrong.len(), 0, wrong.clone());
-        let mut fits = wrong.is_empty().then_some(0);
-        for (index, step) in self.steps.iter().chain(&self.under_way).enumerate() {
-            for part in step.parts(&state) {
-                let mut touched = part.apply(&mut state);
-                touched.sort_unstable();
-                touched.dedup();
-                wrong.retain(|other| touched.binary_search(other).is_err());
-                wrong.extend(touched.into_iter().filter(|id| differs(&state, id)));
-                if wrong.is_empty() {
-                    fits = Some(index + 1);
-                }
-                if wrong.len() < nearest.0 {
-                    nearest = (wrong.len(), index + 1, wrong.clone());
-                }
+    /// The difference to the nearest such state, in words.
+    pub fn settle(&mut self, found: State) -> Result<(), String> {
+        let parts = self.under_way.as_ref().map_or_else(Vec::new, |step| step.parts(&self.now));
+        let count = |state: &State| {
+            let ids: BTreeSet<&ObjectId> = state.keys().chain(found.keys()).collect();
+            ids.into_iter().filter(|id| state.get(id) != found.get(id)).count()
+        };
+        let mut state = self.now.clone();
+        let mut nearest = (count(&state), 0, state.clone());
+        for (done, part) in parts.iter().enumerate() {
+            drop(part.apply(&mut state));
+            let wrong = count(&state);
+            if wrong < nearest.0 {
+                nearest = (wrong, done + 1, state.clone());
             }
         }
-        let Some(kept) = fits else {
-            return Err(self.explain(nearest.1, &nearest.2, &found));
-        };
-        let lost = self.steps.len().saturating_sub(kept);
-        *self = Self {
-            base: found.clone(),
-            now: found,
-            first: self.first + all as u64,
-            steps: Vec::new(),
-            under_way: None,
-        };
-        Ok(lost)
-    }
-
-    fn explain(&self, kept: usize, wrong: &[ObjectId], found: &State) -> String {
-        let mut state = self.base.clone();
-        self.steps.iter().chain(&self.under_way).take(kept).for_each(|step| drop(step.apply(&mut state)));
-        format!(
-            "no moment since what is durable is what came back; nearest is {kept} of {} steps{}, but {}",
-            self.steps.len(),
-            if self.under_way.is_some() { " and one under way" } else { "" },
-            told(&state, found, wrong.iter())
-        )
+        let (wrong, done, wanted) = nearest;
+        if wrong > 0 {
+            return Err(format!(
+                "after {} acknowledged steps, and {done} of {} parts of one that was not answered, {}",
+                self.acknowledged,
+                parts.len(),
+                differences(&wanted, &found)
+            ));
+        }
+        *self = Self { acknowledged: self.acknowledged, now: found, under_way: None };
+        Ok(())
     }
 }
 
@@ -487,38 +455,25 @@ mod tests {
     }
 
     #[test]
-    fn every_moment_since_the_durable_one_is_taken_and_no_other() {
+    fn only_the_last_acknowledged_state_is_accepted() {
         let mut history = History::default();
         let states = run(&mut history, &steps());
-        history.durable(3);
-        for (moment, state) in states.iter().enumerate() {
-            let mut one = history.clone();
-            let lost = one.settle(state.clone());
-            match moment {
-                0..3 => assert!(lost.is_err(), "{moment} was durable"),
-                // Two moments may look the same: the later one is taken.
-                _ => {
-                    let taken = states.len() - 1 - lost.expect("it was there");
-                    assert!(taken >= moment && states[taken] == *state, "{moment}");
-                }
-            }
-            if moment >= 3 {
-                assert_eq!(one.now(), state);
-            }
+        let last = states.last().expect("there is one");
+        for state in &states {
+            assert_eq!(history.clone().settle(state.clone()).is_ok(), state == last);
         }
+        assert_eq!(history.acknowledged(), steps().len() as u64);
     }
 
-    /// Two objects that are each right at some moment, and never together, are wrong.
     #[test]
-    fn a_mix_of_two_moments_is_refused() {
+    fn a_lost_step_is_named() {
         let mut history = History::default();
         run(&mut history, &[Step::Create(id(1), vec![1]), Step::Create(id(2), vec![2])]);
-        history.durable(2);
         let states = run(&mut history, &[Step::Append(id(1), vec![9]), Step::Append(id(2), vec![9])]);
-        let mut mix = states[0].clone();
-        mix.insert(id(2), states[2][&id(2)].clone());
+        let mut mix = states[2].clone();
+        mix.insert(id(1), states[0][&id(1)].clone());
         let said = history.settle(mix).unwrap_err();
-        assert!(said.contains(&id(1).to_string()) || said.contains(&id(2).to_string()), "{said}");
+        assert!(said.contains(&id(1).to_string()) && !said.contains(&id(2).to_string()), "{said}");
     }
 
     #[test]
@@ -528,8 +483,8 @@ mod tests {
         history.send(Step::Append(id(1), vec![2]));
         let mut after = states[1].clone();
         Step::Append(id(1), vec![2]).apply(&mut after);
-        assert_eq!(history.clone().settle(states[1].clone()), Ok(0));
-        assert_eq!(history.clone().settle(after.clone()), Ok(0));
+        assert_eq!(history.clone().settle(states[1].clone()), Ok(()));
+        assert_eq!(history.clone().settle(after.clone()), Ok(()));
         history.refused();
         assert!(history.settle(after).is_err());
     }
@@ -555,14 +510,13 @@ mod tests {
             Step::Duplicate { source: 0x10000, target: 0x20000, clone: true },
         ];
         let states = run(&mut history, &steps);
-        history.durable(3);
         history.send(Step::RemovePartition(0x20000));
         let mut half = states[3].clone();
         half.remove(&ObjectId::new(0x20000, id(1).object));
-        assert_eq!(history.clone().settle(half), Ok(0));
+        assert_eq!(history.clone().settle(half), Ok(()));
         let mut wrong = states[3].clone();
         wrong.remove(&ObjectId::new(0x20000, id(2).object));
         assert!(history.clone().settle(wrong).is_err());
-        assert_eq!(history.settle(states[2].clone()), Ok(0), "it is gone");
+        assert_eq!(history.settle(states[2].clone()), Ok(()), "the partition is removed");
     }
 }

@@ -41,7 +41,7 @@ pub(crate) const CLONE: u64 = 0x30000;
 pub struct Tally {
     /// Commands that changed something and were acknowledged.
     pub steps: AtomicU64,
-    /// Of these, such that were promised to be durable, and flushes.
+    /// Of these, such that were to be durable before the answer, and flushes.
     pub durable: AtomicU64,
     /// Of these, REWRITEs.
     pub rewrites: AtomicU64,
@@ -55,8 +55,6 @@ pub struct Tally {
     pub reads: AtomicU64,
     /// Objects read and compared after a restart.
     pub compared: AtomicU64,
-    /// Acknowledged steps that nobody had asked to be durable and that a kill took.
-    pub lost: AtomicU64,
 }
 
 /// What the workers of one life share.
@@ -67,10 +65,6 @@ pub struct Life<'a> {
     pub sick: bool,
     /// The keys.
     pub issuer: &'a Issuer,
-    /// Steps that each worker knows as done.
-    pub acknowledged: &'a [AtomicU64],
-    /// Steps of each worker that are durable.
-    pub durable: &'a [AtomicU64],
     /// The counters.
     pub tally: &'a Tally,
 }
@@ -137,26 +131,16 @@ impl Worker {
         self.bearers.clear();
     }
 
-    /// After a restart: reads all of its objects and finds the moment that they are of. `clean`: the device ended in
-    /// order, so that nothing may be lost.
+    /// After a restart: reads all of its objects and compares them with what was acknowledged.
     ///
     /// # Errors
-    /// There is none, or an object cannot be read.
-    pub async fn verify(&mut self, device: &OsdClient, life: &Life<'_>, clean: bool) -> Result<(), String> {
-        self.history.durable(life.durable[self.number].load(Ordering::SeqCst));
-        if clean && self.history.acknowledged() > 0 {
-            self.history.durable(self.history.acknowledged());
-        }
+    /// An acknowledged step is missing, or something else is there.
+    pub async fn verify(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<(), String> {
         let mut found = State::new();
         for partition in core::iter::once(self.partition).chain(self.duplicates()) {
             self.observe_partition(device, life, partition, &mut found).await?;
         }
-        let lost = self.history.settle(found).map_err(|error| format!("worker {}: {error}", self.number))?;
-        life.tally.lost.fetch_add(lost as u64, Ordering::Relaxed);
-        let known = self.history.acknowledged();
-        life.acknowledged[self.number].store(known, Ordering::SeqCst);
-        life.durable[self.number].store(known, Ordering::SeqCst);
-        Ok(())
+        self.history.settle(found).map_err(|error| format!("worker {}: {error}", self.number))
     }
 
     /// Works until the device is gone.
@@ -170,7 +154,6 @@ impl Worker {
                 8..12 => self.flush(device, life).await?,
                 _ => self.change(device, life).await?,
             };
-            self.history.durable(life.durable[self.number].load(Ordering::SeqCst));
             if matches!(fate, Fate::Unknown) || life.killed.load(Ordering::SeqCst) {
                 return Ok(());
             }
@@ -228,31 +211,25 @@ impl Worker {
 
     /// Has what was acknowledged made durable: of one object, the partition, or the device.
     async fn flush(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
-        let before: Vec<u64> = life.acknowledged.iter().map(|count| count.load(Ordering::SeqCst)).collect();
         let existing: Vec<ObjectId> = self.objects_in(self.partition);
         let object = (!existing.is_empty()).then(|| existing[self.random.gen_range(0..existing.len())]);
-        let (what, everybody, result) = match (self.random.gen_range(0..3), object) {
+        let (what, result) = match (self.random.gen_range(0..3), object) {
             (0, Some(id)) => {
                 let bearer = self.bearer(life.issuer, id);
-                ("FLUSH", false, device.flush(&bearer, id).await)
+                ("FLUSH", device.flush(&bearer, id).await)
             }
             (0 | 1, _) => {
                 let bearer = life.issuer.partition(self.partition, self.method);
-                ("FLUSH PARTITION", false, device.flush_partition(&bearer, self.partition).await)
+                ("FLUSH PARTITION", device.flush_partition(&bearer, self.partition).await)
             }
             _ => {
                 let bearer = life.issuer.partition(0, self.method);
-                ("FLUSH OSD", true, device.flush_osd(&bearer).await)
+                ("FLUSH OSD", device.flush_osd(&bearer).await)
             }
         };
         match result {
             Ok(()) => {
                 life.tally.durable.fetch_add(1, Ordering::Relaxed);
-                for (number, (&count, durable)) in before.iter().zip(life.durable).enumerate() {
-                    if everybody || number == self.number {
-                        durable.fetch_max(count, Ordering::SeqCst);
-                    }
-                }
                 Ok(Fate::Done)
             }
             Err(error) => self.fate(life, what, error),
@@ -293,15 +270,12 @@ impl Worker {
                     }
                 }
                 self.history.done();
-                let known = self.history.acknowledged();
-                life.acknowledged[self.number].store(known, Ordering::SeqCst);
                 life.tally.steps.fetch_add(1, Ordering::Relaxed);
                 if let Some(kind) = kind {
                     kind.fetch_add(1, Ordering::Relaxed);
                 }
                 if durable || always {
                     life.tally.durable.fetch_add(1, Ordering::Relaxed);
-                    life.durable[self.number].fetch_max(known, Ordering::SeqCst);
                 }
                 Ok(Fate::Done)
             }
@@ -341,7 +315,6 @@ impl Worker {
         })?;
         self.history.send(part);
         self.history.done();
-        life.acknowledged[self.number].store(self.history.acknowledged(), Ordering::SeqCst);
         Ok(Fate::Refused)
     }
 }
