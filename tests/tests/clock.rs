@@ -561,8 +561,9 @@ impl Shifted {
     /// Sets the wall clock so many seconds ahead.
     fn shift(&self, seconds: i64) {
         use std::os::unix::fs::FileExt as _;
-        let file = fs::OpenOptions::new().write(true).create(true).truncate(false);
-        let file = file.clone().open(self.path("shift")).expect("opened");
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let file = options.open(self.path("shift")).expect("opened");
         file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
     }
 

@@ -14,8 +14,8 @@ fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
 
 fn private(system: &System, name: &str, contents: &str) -> String {
     let path = system.path(name);
-    std::fs::write(&path, contents).expect("a file");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::write(&path, contents).expect("a file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
     text(&path).to_owned()
 }
 
@@ -27,7 +27,7 @@ fn a_user_enrols_with_a_code_and_shares_files_with_a_group() {
     let code = text(&code);
     system.run(&["user", "add", "carol", "--enrol", "--code-file", code]).ok();
     system.run(&["user", "add", "carol", "--enrol"]).fails(1);
-    assert_eq!(std::fs::metadata(code).expect("written").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(code).expect("written").permissions().mode() & 0o777, 0o600);
     let enrol = ["enrol", "--user", "carol", "--cluster", &cluster, "--code-file", code, "--password-file"];
     run(&[&enrol[..], &[&password]].concat()).ok();
     run(&[&enrol[..], &[&password]].concat()).fails(3);
@@ -90,7 +90,7 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     let (old, new) = (text(&old), text(&new));
     let add = ["user", "add", "backup", "--service", "--role", "read-only", "--key-file", old];
     system.run(&add).ok();
-    assert_eq!(std::fs::metadata(old).expect("written").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(old).expect("written").permissions().mode() & 0o777, 0o600);
     system.run(&add).fails(2);
     let login = |session: &str, key: &str| {
         other(&system, session, &["login", "--key-file", key, "--cluster", &cluster])
@@ -108,7 +108,7 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     other(&system, "a.toml", &["whoami"]).fails(3);
     other(&system, "b.toml", &["whoami"]).ok();
     // A key that others can read is none; a password never opens a service.
-    std::fs::set_permissions(new, std::fs::Permissions::from_mode(0o644)).expect("its mode");
+    fs::set_permissions(new, fs::Permissions::from_mode(0o644)).expect("its mode");
     login("d.toml", new).fails(3);
     let password = private(&system, "pw", "guess\n");
     other(&system, "d.toml", &["login", "backup", "--cluster", &cluster, "--password-file", &password])
@@ -116,12 +116,12 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     // The name of the keys is shown, the keys are not.
     let list = system.run(&["--json", "user", "list"]).ok().text();
     assert!(list.contains("\"0102\"") && list.contains("service"), "{list}");
-    let secret = std::fs::read_to_string(new).expect("the key");
+    let secret = fs::read_to_string(new).expect("the key");
     let secret =
         secret.lines().last().and_then(|line| line.split('"').nth(1)).expect("its secret").to_owned();
     assert!(!list.contains(&secret));
     for log in ["audit.jsonl", "meta.redb", "meta.redb.journal-0"] {
-        let bytes = std::fs::read(system.path("mds").join(log)).expect("a file of the server");
+        let bytes = fs::read(system.path("mds").join(log)).expect("a file of the server");
         assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{log}");
     }
 }
@@ -180,7 +180,8 @@ fn flags_win_over_variables_that_they_exclude() {
     let key = system.path("backup.key");
     run(&["user", "add", "backup", "--service", "--key-file", text(&key)]).ok();
     run(&["login", "--key-file", text(&key), "--mds", &mds, "--pin", &pin]).ok();
-    let both = [&login[..], &["--cluster", text(&system.cluster())]].concat();
+    let cluster = system.cluster();
+    let both = [&login[..], &["--cluster", text(&cluster)]].concat();
     let refused = run(&both);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("--cluster") && refused.stderr.contains("--mds"), "{}", refused.stderr);

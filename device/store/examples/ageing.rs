@@ -14,6 +14,9 @@ mod shares;
 #[path = "../src/disk/space.rs"]
 #[allow(dead_code, missing_docs, unreachable_pub)]
 mod space;
+#[path = "../src/disk/unbacked.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub)]
+mod unbacked;
 
 use std::time::{Duration, Instant};
 

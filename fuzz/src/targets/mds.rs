@@ -437,6 +437,8 @@ pub(crate) fn responses() -> Vec<Response> {
         began_ms: 2,
         total: 3,
         open: 1,
+        keys: 2,
+        keys_open: 1,
         collecting: false,
         complete: true,
         done_ms: None,

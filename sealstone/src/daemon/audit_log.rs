@@ -54,7 +54,7 @@ fn bounded(text: &str) -> Cow<'_, str> {
     if text.len() <= TEXT_BYTES_MAX {
         return Cow::Borrowed(text);
     }
-    let kept = text.floor_char_boundary(TEXT_BYTES_KEPT);
+    let kept = (0..=TEXT_BYTES_KEPT).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let digest: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     Cow::Owned(format!("{}... ({} bytes, sha256 {digest})", &text[..kept], text.len()))
 }

@@ -5,7 +5,7 @@
 mod attack;
 mod journey;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 

@@ -174,7 +174,8 @@ mod tests {
                 assert!(found == b"one" || found == b"two", "{at}");
             }
         }
-        let both = vec![&MAGIC[..], &[0; SLOT_UNIT * 2]].concat()[..2 * SLOT_UNIT].to_vec();
+        let mut both = [MAGIC, &[0; SLOT_UNIT * 2]].concat();
+        both.truncate(2 * SLOT_UNIT);
         assert_eq!(content(&both).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 

@@ -300,12 +300,7 @@ impl Rig {
                     let (killed, tally) = (Arc::clone(&killed), Arc::clone(tally));
                     let issuer = Arc::clone(&self.issuer);
                     tasks.spawn(async move {
-                        let life = Life {
-                            killed: &killed,
-                            sick,
-                            issuer: &issuer,
-                            tally: &tally,
-                        };
+                        let life = Life { killed: &killed, sick, issuer: &issuer, tally: &tally };
                         let outcome = worker.live(&client, &life).await;
                         (worker, outcome)
                     });
@@ -366,12 +361,7 @@ impl Rig {
         killed: &AtomicBool,
         tally: &Tally,
     ) -> Result<(), String> {
-        let life = Life {
-            killed,
-            sick: false,
-            issuer: &self.issuer,
-            tally,
-        };
+        let life = Life { killed, sick: false, issuer: &self.issuer, tally };
         for (worker, client) in self.workers.iter_mut().zip(clients) {
             runtime.block_on(worker.verify(client, &life))?;
         }

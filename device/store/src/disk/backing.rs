@@ -1,17 +1,16 @@
 //! Free blocks without space on the file system beneath, and how they get it.
 //!
-//! Does: remember those blocks as runs; give space to some of them before they are handed out (`fallocate`); give space
+//! Does: give space to some of them before they are handed out (`fallocate`); give space
 //! of free blocks back where the store promises more than its file system has. Does not: store anything; at open the file
 //! system says where segments have holes.
 //! Contract: a block that is handed out has space, as far as the file system can promise that, so that no write of data
 //! finds it full. What writes leave free on the file system is for the index, the daemon's own files and removals.
 //! Truth: docs/adr/0056-full-disks.md; docs/design/store.md, "A file system that is full".
 
-use std::collections::BTreeMap;
 use std::io;
 
 use super::DiskStore;
-use super::space::Run;
+use super::unbacked::{BACKED_RESERVE, TRIM_RUN_MIN};
 use crate::BLOCK;
 use crate::medium::FreeSpace;
 
@@ -20,16 +19,12 @@ const FILE_SYSTEM_RESERVE: (u64, u64) = (4 << 20, 256 << 20);
 const FILE_SYSTEM_RESERVE_PART: u64 = 64;
 /// Nor more than this part of a small one.
 const FILE_SYSTEM_RESERVE_PART_MAX: u64 = 16;
-/// Free blocks with space that only changes may take which need no more than before: overwrites, truncation.
-pub(crate) const BACKED_RESERVE: u64 = (2 << 20) / BLOCK;
 /// Blocks get space in steps of at most so many bytes, and of a 16th of what the file system has.
 const STEP_MAX: u64 = 16 << 20;
 const STEP_MIN: u64 = 1 << 20;
 const STEP_PART: u64 = 16;
 /// Free blocks with space that stay so when space is given back: a 64th of the file system, within these bounds in bytes.
 const KEPT_BACKED: (u64, u64) = (4 << 20, 16 << 20);
-/// The shortest run of free blocks whose space is given back: shorter ones cost more than they bring.
-pub(crate) const TRIM_RUN_MIN: u64 = (64 << 10) / BLOCK;
 /// Blocks whose space is given back in one `tick`, at most.
 const TRIM_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
 /// Runs whose space is given back in one `tick`, at most.
@@ -42,54 +37,6 @@ pub(crate) fn allowance(space: &FreeSpace) -> u64 {
     let (least, most) = FILE_SYSTEM_RESERVE;
     let reserve = (space.total / FILE_SYSTEM_RESERVE_PART).clamp(least, most);
     space.free.saturating_sub(reserve.min(space.total / FILE_SYSTEM_RESERVE_PART_MAX))
-}
-
-/// Free blocks without space.
-#[derive(Debug, Default)]
-pub(crate) struct Unbacked {
-    /// First block of a run to its length. Runs neither overlap nor touch.
-    runs: BTreeMap<u64, u64>,
-    count: u64,
-}
-
-impl Unbacked {
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Whether a block is in.
-    pub(crate) fn contains(&self, place: u64) -> bool {
-        self.runs.range(..=place).next_back().is_some_and(|(start, count)| place - start < *count)
-    }
-
-    /// Adds a run, of which no block is in.
-    pub(crate) fn insert(&mut self, run: Run) {
-        self.count += run.count;
-        let (mut place, mut count) = (run.place, run.count);
-        if let Some((&before, &length)) = self.runs.range(..place).next_back()
-            && before + length == place
-        {
-            self.runs.remove(&before);
-            (place, count) = (before, count + length);
-        }
-        if let Some(behind) = self.runs.remove(&(place + count)) {
-            count += behind;
-        }
-        self.runs.insert(place, count);
-    }
-
-    /// Takes out up to `most` blocks that lie together, near `place` if there are any; runs end where a segment does.
-    pub(crate) fn take(&mut self, place: u64, most: u64, segment_blocks: u64) -> Option<Run> {
-        let at_or_behind = self.runs.range(place..).next();
-        let (&start, &count) = at_or_behind.or_else(|| self.runs.iter().next())?;
-        let taken = count.min(most).min(segment_blocks - start % segment_blocks);
-        self.runs.remove(&start);
-        if taken < count {
-            self.runs.insert(start + taken, count - taken);
-        }
-        self.count -= taken;
-        Some(Run { place: start, count: taken })
-    }
 }
 
 impl DiskStore {
@@ -173,20 +120,6 @@ impl DiskStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_that_touch_are_joined() {
-        let mut unbacked = Unbacked::default();
-        for (place, count) in [(10, 5), (20, 5), (15, 5), (0, 10)] {
-            unbacked.insert(Run { place, count });
-        }
-        assert_eq!((unbacked.count(), unbacked.runs.len()), (25, 1));
-        assert!(unbacked.contains(0) && unbacked.contains(24) && !unbacked.contains(25));
-        assert_eq!(unbacked.take(12, 100, 8), Some(Run { place: 0, count: 8 }), "to the end of the segment");
-        assert_eq!(unbacked.take(8, 3, 8), Some(Run { place: 8, count: 3 }));
-        assert_eq!(unbacked.take(11, 100, 100), Some(Run { place: 11, count: 14 }));
-        assert_eq!((unbacked.count(), unbacked.take(0, 1, 8)), (0, None));
-    }
 
     #[test]
     fn file_system_keeps_its_reserve() {

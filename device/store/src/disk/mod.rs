@@ -39,6 +39,7 @@ mod superblock;
 mod survey;
 mod ties;
 mod tree;
+mod unbacked;
 mod write_log;
 
 use std::collections::BTreeMap;

@@ -7,9 +7,9 @@
 //! Costs: one bit a block (32 MiB of memory for each TiB), a 32nd more for summaries, and 4 bytes for each 65536 blocks.
 //! Taking and releasing go word by word; a search goes by the summaries, and gives up after a number of steps.
 
-use super::backing::{BACKED_RESERVE, TRIM_RUN_MIN, Unbacked};
 use super::pool::{Pool, is_inline};
 use super::shares::Shares;
+use super::unbacked::{BACKED_RESERVE, TRIM_RUN_MIN, Unbacked};
 
 /// Bits of one word of the map.
 const WORD: u64 = 64;

@@ -1,0 +1,81 @@
+//! The set of free blocks that have no space on the file system beneath, as runs.
+//!
+//! Does: keep runs merged, and hand out runs near a place. Does not: give space to blocks; `backing` does.
+
+use std::collections::BTreeMap;
+
+use super::space::Run;
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// Free blocks with space that only changes may take which need no more than before: overwrites, truncation.
+pub(crate) const BACKED_RESERVE: u64 = (2 << 20) / BLOCK;
+/// The shortest run of free blocks whose space is given back: shorter ones cost more than they bring.
+pub(crate) const TRIM_RUN_MIN: u64 = (64 << 10) / BLOCK;
+
+/// Free blocks without space.
+#[derive(Debug, Default)]
+pub(crate) struct Unbacked {
+    /// First block of a run to its length. Runs neither overlap nor touch.
+    runs: BTreeMap<u64, u64>,
+    count: u64,
+}
+
+impl Unbacked {
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether a block is in.
+    pub(crate) fn contains(&self, place: u64) -> bool {
+        self.runs.range(..=place).next_back().is_some_and(|(start, count)| place - start < *count)
+    }
+
+    /// Adds a run, of which no block is in.
+    pub(crate) fn insert(&mut self, run: Run) {
+        self.count += run.count;
+        let (mut place, mut count) = (run.place, run.count);
+        if let Some((&before, &length)) = self.runs.range(..place).next_back()
+            && before + length == place
+        {
+            self.runs.remove(&before);
+            (place, count) = (before, count + length);
+        }
+        if let Some(behind) = self.runs.remove(&(place + count)) {
+            count += behind;
+        }
+        self.runs.insert(place, count);
+    }
+
+    /// Takes out up to `most` blocks that lie together, near `place` if there are any; runs end where a segment does.
+    pub(crate) fn take(&mut self, place: u64, most: u64, segment_blocks: u64) -> Option<Run> {
+        let at_or_behind = self.runs.range(place..).next();
+        let (&start, &count) = at_or_behind.or_else(|| self.runs.iter().next())?;
+        let taken = count.min(most).min(segment_blocks - start % segment_blocks);
+        self.runs.remove(&start);
+        if taken < count {
+            self.runs.insert(start + taken, count - taken);
+        }
+        self.count -= taken;
+        Some(Run { place: start, count: taken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_touch_are_joined() {
+        let mut unbacked = Unbacked::default();
+        for (place, count) in [(10, 5), (20, 5), (15, 5), (0, 10)] {
+            unbacked.insert(Run { place, count });
+        }
+        assert_eq!((unbacked.count(), unbacked.runs.len()), (25, 1));
+        assert!(unbacked.contains(0) && unbacked.contains(24) && !unbacked.contains(25));
+        assert_eq!(unbacked.take(12, 100, 8), Some(Run { place: 0, count: 8 }), "to the end of the segment");
+        assert_eq!(unbacked.take(8, 3, 8), Some(Run { place: 8, count: 3 }));
+        assert_eq!(unbacked.take(11, 100, 100), Some(Run { place: 11, count: 14 }));
+        assert_eq!((unbacked.count(), unbacked.take(0, 1, 8)), (0, None));
+    }
+}
