@@ -1,10 +1,11 @@
-//! Chores of the workspace: `cargo run -p xtask -- tidy | purity | tests`.
+//! Chores of the workspace: `cargo run -p xtask -- tidy | language | purity | tests`.
 //!
 //! Rules live in tools, not in memory: a remark made twice in review becomes a check here.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod attacks;
+mod language;
 mod purity;
 mod tests;
 mod tidy;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo run -p xtask -- COMMAND
 
   tidy     rules that neither compiler nor linter knows (sizes, order of crates, reasons beside dependencies)
+  language count prose and names that break the house rules; with --lower, lower their ceilings
   purity   build the pure crates for a target without an operating system
   tests    every test of the workspace, several test programs beside each other";
 
@@ -21,6 +23,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(),
+        ["language"] => tidy::language(false),
+        ["language", "--lower"] => tidy::language(true),
         ["purity"] => purity::run(),
         ["tests"] => tests::run(),
         _ => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::attacks;
+use crate::{attacks, language};
 
 /// Crates that do no I/O and read no clock; each is `no_std`.
 pub(crate) const PURE_CRATES: &[&str] = &[
@@ -39,7 +39,23 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     check_reasons(&mut findings);
     check_names(&files, &mut findings);
     attacks::check(&mut findings);
+    match areas() {
+        Ok(areas) => language::check(&files, &areas, &mut findings),
+        Err(error) => findings.push(error),
+    }
     if findings.is_empty() { Ok(format!("tidy: {} files in order", files.len())) } else { Err(findings) }
+}
+
+/// Runs the language ratchet alone.
+pub(crate) fn language(lower: bool) -> Result<String, Vec<String>> {
+    let files = tracked_files().map_err(|error| vec![error])?;
+    let areas = areas().map_err(|error| vec![error])?;
+    language::run(&files, &areas, lower)
+}
+
+/// Returns the folders of all crates.
+fn areas() -> Result<Vec<String>, String> {
+    Ok(members()?.into_iter().map(|(folder, _)| folder).collect())
 }
 
 fn tracked_files() -> Result<Vec<PathBuf>, String> {
