@@ -73,15 +73,17 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
 
 /// Builds everything; gives the test programs, those first that take long, and the binary that they start.
 fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
-    let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
-    let tests = messages(Command::new(cargo).args(arguments))?;
-    let mut programs: Vec<Program> = tests.iter().filter_map(program).collect();
+    // One invocation: a second one without the tests would compile most dependencies again, with fewer features.
+    let arguments =
+        ["build", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
+    let built = messages(Command::new(cargo).args(arguments))?;
+    let mut programs: Vec<Program> = built.iter().filter_map(program).collect();
     // End-to-end tests wait, unit tests compute: those that wait are under way while the others have the cores.
     programs.sort_by_key(|program| !program.name.starts_with("sealstone-tests/"));
-    let arguments =
-        ["build", "--workspace", "--bin", "sealstone", "--message-format=json-render-diagnostics"];
-    let built = messages(Command::new(cargo).args(arguments))?;
-    let binary = built.iter().find(|message| message["target"]["name"] == "sealstone").and_then(executable);
+    let is_binary = |message: &&serde_json::Value| {
+        message["target"]["name"] == "sealstone" && message["profile"]["test"] == false
+    };
+    let binary = built.iter().filter(is_binary).find_map(executable);
     Ok((programs, binary.ok_or("cargo does not say where the binary is")?))
 }
 
