@@ -345,9 +345,13 @@ fn flood_of_one_user_leaves_revocation_of_each_complete() {
     for name in ["bob", "eve"] {
         add_user(&system, name);
     }
-    put(&system, "/shared", b"0123456789");
-    system.run(&["chmod", "644", "/shared"]).ok();
-    let (his, hers) = (delegate(&system, "bob", "/shared"), delegate(&system, "eve", "/shared"));
+    // Two objects: a revocation of one user's credentials changes the tags of that user's objects alone.
+    for path in ["/for-bob", "/for-eve"] {
+        put(&system, path, b"0123456789");
+        system.run(&["chmod", "644", path]).ok();
+    }
+    let of_bob = delegate(&system, "bob", "/for-bob");
+    let of_eve = delegate(&system, "eve", "/for-eve");
     system.run(&["mkdir", "/eve"]).ok();
     system.run(&["chown", "eve", "/eve"]).ok();
     let folder = system.path("many");
@@ -367,9 +371,9 @@ fn flood_of_one_user_leaves_revocation_of_each_complete() {
         "{told}"
     );
     assert_eq!(revocation["keys"], 0, "{told}");
-    program(&["cap", "get", &his]).fails(3);
-    // Her logout cannot end all of hers, and says so; the administrator can.
-    program(&["cap", "get", &hers]).ok();
+    program(&["cap", "get", &of_bob]).fails(3);
+    // The logout of eve cannot revoke all credentials of eve, and says so; the administrator can.
+    program(&["cap", "get", &of_eve]).ok();
     other(&system, "eve", &["logout", "--revoke"]).fails(1).says(&["not all of its credentials are listed"]);
     let told = system.run(&["--json", "revoke", "--user", "eve"]).ok().json();
     let revocation = &told["revocation"];
@@ -379,6 +383,6 @@ fn flood_of_one_user_leaves_revocation_of_each_complete() {
         "{told}"
     );
     assert_eq!((&revocation["keys_open"], revocation["done_ms"].is_u64()), (&Value::from(0), true), "{told}");
-    program(&["cap", "get", &hers]).fails(3);
-    assert_eq!(system.run(&["cat", "/shared"]).ok().stdout, b"0123456789");
+    program(&["cap", "get", &of_eve]).fails(3);
+    assert_eq!(system.run(&["cat", "/for-eve"]).ok().stdout, b"0123456789");
 }
