@@ -27,6 +27,7 @@ mod send;
 mod shared;
 mod state;
 mod turns;
+mod xattrs;
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -35,10 +36,7 @@ use sealstone_mds_protocol::{
     Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, Lease, LeaseKind, Name, PAGE_MAX,
     Request, Response, Stat, UserName,
 };
-use sealstone_mds_protocol::{
-    Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName,
-    XattrValue,
-};
+use sealstone_mds_protocol::{Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target};
 
 pub use closing::Closing;
 pub use file::File;
@@ -635,60 +633,6 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         File::open(&self.shared, opened, access).await
     }
 
-    /// The value of an extended attribute.
-    ///
-    /// # Errors
-    /// `Refused` with `NoAttribute` among others.
-    pub async fn xattr(&self, node: Node, name: XattrName) -> Result<XattrValue, ClientError> {
-        match self.shared.call(&Request::GetXattr { node, name }).await? {
-            Response::Xattr { value } => Ok(value),
-            _ => Err(ClientError::OTHER_ANSWER),
-        }
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// `Refused` with `Exists`, `NoAttribute`, `Limit` among others.
-    pub async fn set_xattr(
-        &self,
-        node: Node,
-        name: XattrName,
-        value: XattrValue,
-        mode: XattrMode,
-    ) -> Result<(), ClientError> {
-        // Whether what is done in it may be done here may be another question then.
-        self.shared.lead_no_more(node.inode).await?;
-        let own = self.shared.names.change(&[(node.inode, None)]);
-        let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
-        self.note_unsure(node);
-        self.ended(own, set).map(drop)
-    }
-
-    /// The names of the extended attributes that one may see.
-    ///
-    /// # Errors
-    /// `Refused` with `NotFound` among others.
-    pub async fn xattrs(&self, node: Node) -> Result<Vec<XattrName>, ClientError> {
-        match self.shared.call(&Request::ListXattr { node }).await? {
-            Response::Xattrs { names } => Ok(names),
-            _ => Err(ClientError::OTHER_ANSWER),
-        }
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `Refused` with `NoAttribute` among others.
-    pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
-        // Whether what is done in it may be done here may be another question then.
-        self.shared.lead_no_more(node.inode).await?;
-        let own = self.shared.names.change(&[(node.inode, None)]);
-        let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
-        self.note_unsure(node);
-        self.ended(own, removed).map(drop)
-    }
-
     /// A change of attributes came to its end.
     fn ended<T>(&self, own: Own<'_>, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
         match outcome {
@@ -697,13 +641,6 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
                 Ok(done)
             }
             Err(error) => Err(not_done(own, error)),
-        }
-    }
-
-    /// An attribute was changed here: its times, and who may do what if it is a list.
-    fn note_unsure(&self, node: Node) {
-        if let Some(body) = self.shared.body(node.inode) {
-            body.note_unsure(true);
         }
     }
 

@@ -1,0 +1,69 @@
+//! Extended attributes of nodes: `Nodes` reads, lists, sets and removes them at the server.
+
+use sealstone_mds_protocol::{Node, Request, Response, XattrMode, XattrName, XattrValue};
+
+use super::Nodes;
+use crate::{ClientError, Devices, Metadata};
+
+impl<M: Metadata, D: Devices> Nodes<M, D> {
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `Refused` with `NoAttribute` among others.
+    pub async fn xattr(&self, node: Node, name: XattrName) -> Result<XattrValue, ClientError> {
+        match self.shared.call(&Request::GetXattr { node, name }).await? {
+            Response::Xattr { value } => Ok(value),
+            _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists`, `NoAttribute`, `Limit` among others.
+    pub async fn set_xattr(
+        &self,
+        node: Node,
+        name: XattrName,
+        value: XattrValue,
+        mode: XattrMode,
+    ) -> Result<(), ClientError> {
+        // Whether what is done in it may be done here may be another question then.
+        self.shared.lead_no_more(node.inode).await?;
+        let own = self.shared.names.change(&[(node.inode, None)]);
+        let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
+        self.note_unsure(node);
+        self.ended(own, set).map(drop)
+    }
+
+    /// The names of the extended attributes that one may see.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` among others.
+    pub async fn xattrs(&self, node: Node) -> Result<Vec<XattrName>, ClientError> {
+        match self.shared.call(&Request::ListXattr { node }).await? {
+            Response::Xattrs { names } => Ok(names),
+            _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `Refused` with `NoAttribute` among others.
+    pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
+        // Whether what is done in it may be done here may be another question then.
+        self.shared.lead_no_more(node.inode).await?;
+        let own = self.shared.names.change(&[(node.inode, None)]);
+        let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
+        self.note_unsure(node);
+        self.ended(own, removed).map(drop)
+    }
+
+    /// An attribute was changed here: its times, and who may do what if it is a list.
+    fn note_unsure(&self, node: Node) {
+        if let Some(body) = self.shared.body(node.inode) {
+            body.note_unsure(true);
+        }
+    }
+}
