@@ -22,6 +22,7 @@ mod increments;
 mod index;
 mod inline;
 mod memberships;
+mod open;
 mod pages;
 mod pool;
 mod prepared;
@@ -44,7 +45,6 @@ mod write_log;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,26 +70,23 @@ pub(crate) use write_log::length_for as log_length_for;
 
 use group::{Ack, Groups};
 use index::Index;
-use inline::Inline;
-use pool::is_inline;
 use record::{
     Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
     object_of,
 };
 use room::{Load, Purpose, Room};
 use segments::Segments;
-use space::{FreeMap, Run};
+use space::FreeMap;
 use stage::{Stage, Stop};
-use survey::Claim;
-use tree::{Lost, Proof};
-use write_log::{FoundLog, LogHeader, Replay, WriteLog};
+use tree::Lost;
+use write_log::WriteLog;
 
-use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
+use crate::damage::{Damage, DamageBook, StoreFault};
 use crate::medium::{Io, Medium};
 use crate::store::{attribute_budget, attribute_weight, end_of};
 use crate::{
-    AttributeId, BLOCK, Comparison, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore,
-    Scope, SharedSpace, Space, Stat, StoreError, Stretch,
+    AttributeId, BLOCK, Comparison, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore, Scope,
+    SharedSpace, Space, Stat, StoreError, Stretch,
 };
 
 /// Number of object locks; objects share them by hash.
@@ -199,166 +196,10 @@ impl std::fmt::Debug for DiskStore {
 }
 
 impl DiskStore {
-    /// Opens a store; reads the whole index once, to know which blocks are free. Changes that were acknowledged and are
-    /// not committed are repeated from the write log first; then the index is read once more.
-    ///
-    /// # Errors
-    /// All of [`FormatError`] but those of `format` alone.
-    pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
-        let found = format::find(&*medium)?;
-        let mut committed = Self::open_committed(&medium, &options, &found)?;
-        let replay = committed.plan_replay(found.suspect)?;
-        let shutdown = committed.judge_shutdown(replay.as_ref());
-        tracing::info!(
-            ?shutdown,
-            repeated = replay.as_ref().map_or(0, |replay| replay.records),
-            "store opened"
-        );
-        if let Some(replay) = replay {
-            if committed.is_writable() {
-                committed.store.commit_replay(replay)?;
-                drop(committed);
-                committed = Self::open_committed(&medium, &options, &found)?;
-            } else {
-                // Nothing may be written: reads have what was acknowledged on top of the last commit.
-                committed.store.index.apply(replay.changes.into_iter().collect(), &[]);
-            }
-        }
-        committed.start(&found, shutdown)
-    }
-
-    /// Opens a store as its last commit left it.
-    fn open_committed(
-        medium: &Arc<dyn Medium>,
-        options: &Options,
-        found: &format::Found,
-    ) -> Result<Committed, FormatError> {
-        let (medium, options) = (Arc::clone(medium), options.clone());
-        let superblock = found.superblock;
-        let (segments, mut faults) = Segments::open(&*medium, &superblock)?;
-        if found.mended {
-            faults.push(StoreFault::Superblock);
-        }
-        let whole = faults
-            .iter()
-            .all(|fault| matches!(fault, StoreFault::UnknownFile { .. } | StoreFault::Superblock));
-        let missing = || FormatError::Missing { name: format::INDEX.to_owned() };
-        let io = |source| FormatError::Io { doing: "opening the index", source };
-        let file = match medium.open(format::INDEX, false) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
-            file => file.map_err(io)?,
-        };
-        // The engine would take an empty file for a new index.
-        if file.length().map_err(io)? == 0 {
-            return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
-        }
-        if found.suspect {
-            tracing::warn!("a sync failed when this store was open before: its index is written again");
-            format::rewrite(&*file).map_err(io)?;
-            medium.rewrite_names().map_err(io)?;
-        }
-        let proof = Proof::take(file, index::NAME, superblock.uuid, superblock.index_copy).map_err(io)?;
-        match proof.reader.get(&record::store_key()) {
-            _ if !proof.has_table => return Err(FormatError::Foreign),
-            Ok(name) => {
-                let name = name.as_deref().map(|name| record::unseal(&record::store_key(), name));
-                if name != Some(Ok(&superblock.uuid)) {
-                    return Err(FormatError::Foreign);
-                }
-            }
-            Err(Lost::ALL) => return Err(FormatError::IndexLost),
-            // Its page is damaged; all that can be known of the rest may still be.
-            Err(_) => {}
-        }
-        let mut space =
-            FreeMap::new(superblock.blocks(), superblock.capacity_blocks, superblock.segment_blocks);
-        space.inline.limit(options.inline_bytes_max.unwrap_or_else(|| inline::share(&*medium, &superblock)));
-        let inline = Inline::survey(&proof.reader, superblock.blocks());
-        let mut survey = survey::survey(&proof.reader, |run: Run| match space.claim(run) {
-            Err(_) => Claim::Outside,
-            Ok(()) if is_inline(run.place) => inline.claim(run.place, &mut space.inline),
-            Ok(()) if segments.has(run) => Claim::Taken,
-            Ok(()) => Claim::Unreadable,
-        });
-        space.inline.claimed();
-        for object in agree::check(&proof.reader, space.shares()) {
-            survey.damage.add(Damage::whole(object, DamageKind::Map));
-            survey.inconsistent += 1;
-        }
-        faults.append(&mut survey.faults);
-        if survey.inconsistent > 0 {
-            faults.push(StoreFault::Inconsistent { records: survey.inconsistent });
-        }
-        if proof.lost_commit {
-            faults.push(StoreFault::LostCommit);
-        }
-        if proof.reader.damaged() > 0 {
-            faults.push(StoreFault::IndexPages { pages: proof.reader.damaged() });
-        }
-        // A missing file is more often left behind than lost: what is written meanwhile would part the two for good.
-        let writable = whole && proof.is_sound() && survey.inconsistent == 0;
-        if !writable {
-            tracing::error!(?faults, "the store is damaged: it opens for reading only");
-        }
-        let group = proof.reader.get(&record::group_key()).ok().flatten();
-        let group = group.as_deref().and_then(record::parse_group).unwrap_or(0);
-        let was_closed = proof.was_closed();
-        let log = match superblock.log_bytes {
-            0 => None,
-            length => FoundLog::open(&*medium, length, &superblock.uuid, writable)?,
-        };
-        let incomplete = survey.damage.incomplete();
-        let is_bounded = medium.free_space().is_some();
-        if is_bounded {
-            segments.holes().map_err(io)?.into_iter().for_each(|run| space.withhold(run));
-        }
-        let (index, ground) =
-            Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
-                .inspect_err(|_| format::mark(&*medium))?;
-        let store = Self {
-            groups: Groups::new(index.stopped(), group),
-            room: Room::new(ground),
-            renewing: Mutex::default(),
-            backing: Mutex::default(),
-            is_bounded,
-            profiles: RwLock::new(survey.profiles),
-            index,
-            segments,
-            space: Mutex::new(space),
-            objects: AtomicU64::new(survey.objects),
-            salvage: survey.inconsistent > 0,
-            faults,
-            book: Mutex::new(survey.damage),
-            locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
-            hasher: RandomState::new(),
-            options,
-            capacity_blocks: superblock.capacity_blocks,
-            log: None,
-            numbers_groups: superblock.log_bytes > 0,
-            previous_shutdown: PreviousShutdown::PossiblePowerLoss,
-            low_water: superblock.reserve_blocks / 2,
-            medium,
-        };
-        Ok(Committed { store, log, group, was_closed })
-    }
-
     /// Whether every change is committed before it is answered: it was asked for, or there is no room for a write log.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         self.options.write_through || self.log.is_none()
-    }
-
-    /// Commits what the write log holds.
-    fn commit_replay(&self, replay: Replay) -> Result<(), FormatError> {
-        let failed = |error| FormatError::Replay { source: Box::new(error) };
-        self.index.apply(replay.changes.into_iter().collect(), &[]);
-        // There was room for all of it when it was acknowledged.
-        self.room_for_open_group().map_err(failed)?;
-        let group = self.index.rotate();
-        let synced = self.segments.sync(&self.segments.take_dirty()).inspect_err(|_| self.poison(false));
-        synced.map_err(|source| failed(StoreError::Io { doing: "syncing data", source }))?;
-        let committed = self.index.commit(&group, Some(replay.last), |_| {});
-        committed.inspect_err(|_| self.poison(true)).map_err(failed)
     }
 
     /// How the free blocks lie now, and how those lay that were handed out since the store was opened: its
@@ -492,78 +333,6 @@ impl DiskStore {
         self.forget_profile(id);
         self.objects.fetch_sub(1, Ordering::Relaxed);
         Ok(ack)
-    }
-}
-
-/// A store as its last commit left it, before the write log is looked at.
-struct Committed {
-    store: DiskStore,
-    log: Option<FoundLog>,
-    /// The number of the last group that was committed.
-    group: u64,
-    /// Whether the index engine closed its file.
-    was_closed: bool,
-}
-
-impl Committed {
-    fn is_writable(&self) -> bool {
-        !self.store.is_poisoned()
-    }
-
-    fn plan_replay(&self, rewrites: bool) -> Result<Option<Replay>, FormatError> {
-        let Some(log) = &self.log else { return Ok(None) };
-        let rewrites = rewrites && self.is_writable();
-        Replay::plan(&self.store, &log.groups, self.group, rewrites)
-            .map_err(|error| FormatError::Replay { source: Box::new(error) })
-    }
-
-    fn judge_shutdown(&self, replay: Option<&Replay>) -> PreviousShutdown {
-        let Some(header) = self.log.as_ref().and_then(|log| log.header) else {
-            // A new store, or one that had no log.
-            return match self.was_closed {
-                true => PreviousShutdown::Clean,
-                false => PreviousShutdown::PossiblePowerLoss,
-            };
-        };
-        let same_boot = self.store.medium.boot_id().is_some_and(|boot| boot == header.boot);
-        let is_complete = replay.is_none_or(|replay| replay.is_complete);
-        match (header.is_closed, replay) {
-            (true, None) => PreviousShutdown::Clean,
-            (false, _) if same_boot && is_complete => PreviousShutdown::ProcessDeath,
-            _ => PreviousShutdown::PossiblePowerLoss,
-        }
-    }
-
-    /// Makes it ready for changes.
-    fn start(self, found: &format::Found, shutdown: PreviousShutdown) -> Result<DiskStore, FormatError> {
-        let (is_writable, Self { mut store, log, group, .. }) = (self.is_writable(), self);
-        store.previous_shutdown = shutdown;
-        if !is_writable {
-            return Ok(store);
-        }
-        let capacity = store.capacity_blocks * BLOCK;
-        let (log_bytes, log) = match found.superblock.log_bytes {
-            0 => FoundLog::create(&*store.medium, capacity, &found.superblock.uuid)?,
-            length => (length, log),
-        };
-        format::upgrade(&*store.medium, found, log_bytes)?;
-        store.numbers_groups = log_bytes > 0;
-        let header = LogHeader {
-            is_closed: false,
-            uuid: found.superblock.uuid,
-            boot: store.medium.boot_id().unwrap_or_default(),
-            opening: store.hasher.hash_one(log_bytes),
-        };
-        store.log = match log {
-            Some(log) => Some(log.start(header, group + 1)?),
-            None => {
-                tracing::warn!("there is no space for the write log: every change waits for a commit");
-                None
-            }
-        };
-        // While there is some: overwrites and truncation need it when the file system is full.
-        store.back_reserve();
-        Ok(store)
     }
 }
 
