@@ -13,6 +13,7 @@ mod layer;
 mod merge;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,17 +26,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use redb::{
     Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
     TableDefinition,
 };
-use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction, check_limits};
+use sealstone_mds::store::{MetaError, MetaStore, Overlay, Snapshot, Transaction};
 
 use file::{FileSpace, StoreFile};
 use journal::{Journal, Medium};
 use layer::Layer;
-use merge::{Merge, Streamed};
+use view::EmbeddedTransaction;
 
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("metadata");
 const MARKER: TableDefinition<'_, &str, u64> = TableDefinition::new("sealstone");
@@ -72,8 +73,6 @@ const CHUNK_KEYS: usize = 128;
 const CHUNK_ROOM: u64 = 4 << 20;
 /// How often who waits for that looks whether the store still works.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes of a change in the journal besides key and value, and of a record besides its changes, at most.
-const RECORD_BYTES: u64 = 64;
 
 /// Why a file cannot be used as the metadata store.
 #[derive(Debug, thiserror::Error)]
@@ -458,15 +457,6 @@ impl Core {
         })
     }
 
-    fn view(&self) -> View<'_> {
-        let mut state = self.state.lock();
-        let number = state.number;
-        *state.views.entry(number).or_default() += 1;
-        let frozen = state.frozen.as_ref().map(|(layer, _)| layer.clone());
-        let layers = [Some(state.active.clone()), frozen];
-        View { core: self, base: state.base.clone(), layers, number }
-    }
-
     /// Returns when this commit is durable.
     fn wait_for(&self, number: u64) -> Result<(), MetaError> {
         match &self.journal {
@@ -721,7 +711,7 @@ impl MetaStore for EmbeddedMeta {
         let turn = core.turn.lock();
         // While we waited for our turn the commit before may have failed.
         core.check()?;
-        Ok(Box::new(Changes { view: core.view(), changes: Overlay::default(), turn }))
+        Ok(Box::new(EmbeddedTransaction { view: core.view(), changes: Overlay::default(), turn }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
@@ -744,138 +734,5 @@ impl MetaStore for EmbeddedMeta {
 
     fn keys_visited(&self) -> u64 {
         self.core.visited.load(Ordering::Relaxed)
-    }
-}
-
-/// What was visible at some moment.
-struct View<'a> {
-    core: &'a Core,
-    base: Arc<Base>,
-    /// Changes on top of it, the newest first.
-    layers: [Option<Arc<Layer>>; 2],
-    number: u64,
-}
-
-impl View<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        let changed = |layer: &Arc<Layer>| layer.get(key, self.number);
-        if let Some(change) = self.layers.iter().flatten().find_map(changed) {
-            return Ok(change);
-        }
-        Ok(self.base.get(key).map_err(failed)?.map(|value| value.value().to_vec()))
-    }
-
-    fn scan(
-        &self,
-        own: Option<&Overlay>,
-        from: &[u8],
-        until: &[u8],
-        limit: usize,
-    ) -> Result<Vec<Pair>, MetaError> {
-        if from >= until {
-            return Ok(Vec::new());
-        }
-        let stored = self.base.range(from..until).map_err(failed)?.map(|pair| {
-            let (key, value) = pair.map_err(failed)?;
-            Ok((key.value().to_vec(), Some(value.value().to_vec())))
-        });
-        let mut all: Box<Streamed<'_>> = Box::new(stored);
-        for layer in self.layers.iter().rev().flatten().filter(|layer| !layer.is_empty()) {
-            all = Box::new(Merge::new(layer.range(from, until, self.number), all));
-        }
-        if let Some(own) = own.filter(|own| !own.is_empty()) {
-            all = Box::new(Merge::new(own.range(from, until), all));
-        }
-        let pair = |found: Result<(Vec<u8>, Option<Vec<u8>>), MetaError>| match found {
-            Ok((key, change)) => change.map(|value| Ok((key, value))),
-            Err(error) => Some(Err(error)),
-        };
-        let mut visited = 0;
-        let found = all.inspect(|_| visited += 1).filter_map(pair).take(limit).collect();
-        self.core.visited.fetch_add(visited, Ordering::Relaxed);
-        found
-    }
-}
-
-impl Drop for View<'_> {
-    fn drop(&mut self) {
-        let views = &mut self.core.state.lock().views;
-        if let Some(count) = views.get_mut(&self.number) {
-            *count -= 1;
-            if *count == 0 {
-                views.remove(&self.number);
-            }
-        }
-    }
-}
-
-impl Snapshot for View<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        self.get(key)
-    }
-
-    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        self.scan(None, from, until, limit)
-    }
-}
-
-struct Changes<'a> {
-    view: View<'a>,
-    changes: Overlay,
-    turn: MutexGuard<'a, ()>,
-}
-
-impl Changes<'_> {
-    fn commit(self, waits: bool) -> Result<(), MetaError> {
-        let Self { view, changes, turn } = self;
-        let core = view.core;
-        drop(view);
-        if changes.is_empty() {
-            return Ok(());
-        }
-        core.check()?;
-        let Some(journal) = &core.journal else { return core.write_through(&changes) };
-        let bytes = |(key, change): (&[u8], Option<&[u8]>)| {
-            RECORD_BYTES + (key.len() + change.map_or(0, <[u8]>::len)) as u64
-        };
-        // A medium that is full refuses here, and nothing has happened.
-        let bytes = changes.iter().map(bytes).sum::<u64>() + RECORD_BYTES;
-        journal.reserve(bytes).map_err(MetaError::of_medium)?;
-        let number = core.publish(journal, changes, waits);
-        drop(turn);
-        if waits { core.wait_for(number) } else { Ok(()) }
-    }
-}
-
-impl Snapshot for Changes<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        match self.changes.get(key) {
-            Some(change) => Ok(change),
-            None => self.view.get(key),
-        }
-    }
-
-    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        self.view.scan(Some(&self.changes), from, until, limit)
-    }
-}
-
-impl Transaction for Changes<'_> {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
-        self.changes.put(key, value)
-    }
-
-    fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
-        check_limits(key, &[])?;
-        self.changes.delete(key);
-        Ok(())
-    }
-
-    fn commit(self: Box<Self>) -> Result<(), MetaError> {
-        Self::commit(*self, true)
-    }
-
-    fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
-        Self::commit(*self, false)
     }
 }

@@ -5,7 +5,7 @@ mod power;
 use std::fs;
 
 use proptest::prelude::*;
-use sealstone_mds::store::{MemoryMeta, contract};
+use sealstone_mds::store::{MemoryMeta, Pair, contract};
 
 use super::*;
 use power::{Disk, Kept};
