@@ -12,6 +12,7 @@ pub(crate) mod keystore;
 pub(crate) mod machine_clock;
 pub(crate) mod mds;
 pub(crate) mod osd;
+mod osd_create;
 pub(crate) mod scrub;
 pub(crate) mod store;
 mod strangers;

@@ -1,29 +1,23 @@
 //! `sealstone osd init` and `osd serve`.
 
-use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_block::{LossSink, UnitOptions};
 use sealstone_channel::{Identity, Pin};
-use sealstone_device::boot::{self, BootError, NewDevice, Running};
-use sealstone_device::provision::{DataDir, InitialKey};
+use sealstone_device::boot::{self, BootError, Running};
+use sealstone_device::provision::DataDir;
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_osd::SecurityMethod;
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{Policy, TimeKey};
 use sealstone_store::disk::Background;
-use sealstone_store::{
-    BLOCK, DiskStore, FileMedium, FormatError, ObjectStore, Options, bytes_with_reserve, free_space_of,
-    survey_device,
-};
+use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options};
 use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Tls, TlsMode, Watch};
 use tokio::task::JoinHandle;
-use zeroize::Zeroizing;
 
 use super::access;
 use super::audit_log::{AuditLog, AuditState};
@@ -31,11 +25,10 @@ use super::blocks::{self, Blocks, Exposure};
 use super::control::{self, Control, Served};
 use super::identity;
 use super::machine_clock::{self, KeptClock};
+use super::osd_create::{Place, init, new_key};
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
-use super::{
-    AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms, random,
-};
+use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms};
 use crate::cli::{Global, Osd};
 use crate::command::check;
 use crate::config::{self, OsdOptions, TlsName};
@@ -68,7 +61,7 @@ const SHORT_FIRST_DEFAULT: bool = true;
 const PULL_FIRST_BURST: u32 = 64 * 1024;
 
 /// The machine's clock and random bytes.
-struct Machine;
+pub(super) struct Machine;
 
 impl Environment for Machine {
     fn now_ms(&self) -> u64 {
@@ -84,191 +77,7 @@ impl Environment for Machine {
     }
 }
 
-/// What a new device tells its operator.
-pub(crate) struct Made {
-    pub(crate) capacity: u64,
-    pub(crate) system_id: String,
-    pub(crate) name: String,
-    pub(crate) key: PathBuf,
-    pub(crate) pin: Pin,
-    /// What is wrong with its capacity.
-    pub(crate) warning: Option<String>,
-}
-
-/// What a new device promises, beside what its file system can hold.
-struct Promise {
-    /// Bytes that the new device may come to take.
-    wanted: u64,
-    /// Bytes that devices beside it may still come to take.
-    promised: u64,
-    /// Bytes that the file system has free.
-    free: u64,
-}
-
-/// Folders beside a new device's that are looked at for devices, at most.
-const BESIDE_MAX: usize = 1024;
-
-impl Promise {
-    /// Of a device in this folder, which need not exist yet, and the devices in folders beside it.
-    fn of(data: &Path, capacity: u64) -> Outcome<Self> {
-        let absolute = std::path::absolute(data).map_err(|error| Failure::from(error).at(data.shown()))?;
-        let place = absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
-        let at = |error: std::io::Error| Failure::from(error).at(place.shown());
-        let beneath = free_space_of(place).map_err(at)?;
-        let mut promised = 0_u64;
-        let beside = absolute.parent().and_then(|parent| std::fs::read_dir(parent).ok());
-        for entry in beside.into_iter().flatten().flatten().take(BESIDE_MAX) {
-            let folder = entry.path();
-            let store = folder.join("store");
-            let Ok(other) = DataDir::open(&folder) else { continue };
-            // A store on a block device takes nothing of this file system.
-            if free_space_of(&store).is_ok_and(|other| other.id == beneath.id)
-                && !store.join("device").exists()
-            {
-                let whole = bytes_with_reserve(other.identity.capacity);
-                promised = promised.saturating_add(whole.saturating_sub(taken(&store)));
-            }
-        }
-        Ok(Self { wanted: bytes_with_reserve(capacity), promised, free: beneath.free })
-    }
-
-    /// Says that the file system cannot hold all of it.
-    fn warning(&self, data: &Path) -> Option<String> {
-        let all = self.wanted.saturating_add(self.promised);
-        if all <= self.free {
-            return None;
-        }
-        let beside = match self.promised {
-            0 => String::new(),
-            promised => format!(" and devices beside it {} more", human_bytes(promised)),
-        };
-        Some(format!(
-            "warning: {}: the device may take {}{beside}, but the file system has {} free: writes will fail when it is \
-             full; use a smaller --capacity, or free some space (df shows what there really is)",
-            data.shown(),
-            human_bytes(self.wanted),
-            human_bytes(self.free),
-        ))
-    }
-}
-
-/// Bytes that the files of a folder take.
-fn taken(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.blocks().saturating_mul(512)).sum()
-}
-
-/// Where a new device keeps its objects.
-pub(crate) enum Place {
-    /// In files that hold so many bytes of them.
-    Files {
-        /// How many.
-        capacity: u64,
-        /// Whether the files get all of their space at once.
-        preallocate: bool,
-    },
-    /// On a block device: path, bytes (or as many as fit), and whether to overwrite what is there.
-    Raw { path: PathBuf, capacity: Option<u64>, force: bool },
-}
-
-/// Formats a device.
-pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Option<&Path>) -> Outcome<Made> {
-    let name = match name {
-        Some(name) => name.to_owned(),
-        None => std::path::absolute(data)
-            .ok()
-            .and_then(|path| Some(path.file_name()?.to_str()?.to_ascii_lowercase()))
-            .ok_or_else(|| {
-                Failure::usage("the folder's name is no device name").at(data.shown()).hint("use --name")
-            })?,
-    };
-    check_data_folder(data)?;
-    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
-    if key.exists() {
-        return Err(Failure::operation("already exists").at(key.shown()));
-    }
-    // Before the device is made: afterwards there would be a device whose key nobody was given.
-    key_out.map_or(Ok(()), can_be_made)?;
-    let mut warning = None;
-    let mut fills = false;
-    let (capacity, raw) = match place {
-        Place::Files { capacity, preallocate } => {
-            fills = preallocate;
-            let promise = Promise::of(data, capacity)?;
-            if preallocate && promise.wanted > promise.free {
-                return Err(Failure::operation(format!(
-                    "{} are wanted and the file system has {} free",
-                    human_bytes(promise.wanted),
-                    human_bytes(promise.free)
-                ))
-                .at(data.shown())
-                .hint("use a smaller --capacity, or free some space"));
-            }
-            warning = promise.warning(data);
-            (capacity, None)
-        }
-        Place::Raw { path, capacity, force } => {
-            let refused = |error| store_hint(error, data).at(path.shown());
-            let max = survey_device(&path, force).map_err(refused)?;
-            (capacity.unwrap_or(max), Some((path, force)))
-        }
-    };
-    let device = NewDevice {
-        name,
-        capacity,
-        raw,
-        unique: random(),
-        store_uuid: random(),
-        master_key: InitialKey(Zeroizing::new(random())),
-    };
-    let made = boot::init(data, device).map_err(|error| boot_failure(error, data))?;
-    if fills {
-        let full = |error| store_failure(error, data);
-        let medium = FileMedium::open(made.store_path()).map_err(full)?;
-        sealstone_store::preallocate(&medium).map_err(full)?;
-    }
-    made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
-    let own = identity::open(data, &made.identity.system_id)?;
-    Ok(Made {
-        warning,
-        pin: own.pin().map_err(Failure::operation)?,
-        capacity,
-        system_id: made.identity.system_id.iter().map(|byte| format!("{byte:02x}")).collect(),
-        name: made.identity.name.clone(),
-        key,
-    })
-}
-
-/// Can a file be made there?
-fn can_be_made(path: &Path) -> Outcome {
-    if let Some(folder) = path.parent()
-        && !folder.as_os_str().is_empty()
-        && !folder.is_dir()
-    {
-        return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.shown()));
-    }
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    made.and_then(|_| std::fs::remove_file(path)).map_err(|error| Failure::from(error).at(path.shown()))
-}
-
-/// Gives a device that rests a new initial key.
-fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
-    check_data_folder(data)?;
-    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
-    if key.exists() {
-        return Err(Failure::operation("exists already")
-            .at(key.shown())
-            .hint("move it away, or use --key-out"));
-    }
-    key_out.map_or(Ok(()), can_be_made)?;
-    let master_key = InitialKey(Zeroizing::new(random()));
-    let made =
-        boot::new_key(data, master_key, Arc::new(Machine)).map_err(|error| boot_failure(error, data))?;
-    made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
-    Ok((made, key))
-}
-
-fn boot_failure(error: BootError, data: &Path) -> Failure {
+pub(super) fn boot_failure(error: BootError, data: &Path) -> Failure {
     use sealstone_device::ProvisionError as P;
     let error = match error {
         BootError::Store(error) => return store_failure(error, data),
@@ -291,7 +100,7 @@ pub(crate) fn store_failure(error: FormatError, data: &Path) -> Failure {
     store_hint(error, data).at(data.join("store").shown())
 }
 
-fn store_hint(error: FormatError, data: &Path) -> Failure {
+pub(super) fn store_hint(error: FormatError, data: &Path) -> Failure {
     let place = data.join("store");
     let failure = Failure::operation(chain(&error));
     let check = format!("sealstone osd check --data {}", data.shown());

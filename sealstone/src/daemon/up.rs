@@ -13,7 +13,8 @@ use sealstone_mds_server::ADMIN_SECRET_FILE;
 use serde::{Deserialize, Serialize};
 
 use super::mds::{self, ADMIN, MdsDaemon};
-use super::osd::{self, OsdDaemon};
+use super::osd::OsdDaemon;
+use super::osd_create;
 use super::{AUDIT_FILE, MetricsPort, Shutdown, check_data_folder};
 use crate::cli::Up;
 use crate::cli::keys::Keystore;
@@ -205,8 +206,8 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     let mut keys = Vec::new();
     for index in 0..count {
         let name = format!("osd{}", index + 1);
-        let place = osd::Place::Files { capacity: arguments.capacity, preallocate: false };
-        let made = osd::init(&data.join(&name), place, Some(&name), None)?;
+        let place = osd_create::Place::Files { capacity: arguments.capacity, preallocate: false };
+        let made = osd_create::init(&data.join(&name), place, Some(&name), None)?;
         // The last one knows of those before it.
         if let Some(warning) = made.warning.as_ref().filter(|_| index + 1 == count) {
             output.remark(warning);
