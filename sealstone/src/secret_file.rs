@@ -37,7 +37,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
     written.map_err(at)
 }
 
-/// As [`write`], unless the file has these contents already: then nothing is written, so that a full disk is no matter.
+/// As [`write()`], unless the file has these contents already: then nothing is written, so that a full disk is no matter.
 pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
     match read_bytes(path) {
         Ok(found) if **found == *contents => Ok(()),

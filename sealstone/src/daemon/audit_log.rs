@@ -1,7 +1,7 @@
 //! The audit log of a daemon: one JSON object a line, appended to `audit.jsonl` in the daemon's folder.
 //!
 //! Does: format on the caller's thread, write on a thread of its own, rotate, follow a file that was moved away.
-//! Contract: a line has at most [`LINE_BYTES_MAX`] bytes; longer texts are cut, with their length and a digest. Records of a
+//! Contract: a line has at most 4 KiB; longer texts are cut, with their length and a digest. Records of a
 //! principal are written one by one, in order, while its share lasts (`audit_shares`); those about unauthenticated peers are
 //! put together (`strangers`). Each record beyond is in the `count` of a line. All files together are bounded, and no
 //! principal pushes out the records of others (`audit_file`). When the writer falls [`QUEUE_RECORDS_MAX`] behind, the caller
@@ -30,7 +30,7 @@ use super::strangers::{Kind, Others, Strangers, Told};
 use crate::failure::{Failure, Outcome};
 use crate::text::{ShownPath as _, printable_json};
 
-/// Records under way between commands and the writer; at most [`LINE_BYTES_MAX`] each.
+/// Records under way between commands and the writer; at most 4 KiB each.
 const QUEUE_RECORDS_MAX: usize = 4096;
 
 /// Bytes of a line at most: two texts of [`TEXT_BYTES_MAX`], each byte escaped, and the rest.

@@ -2,7 +2,7 @@
 //!
 //! Does: the clock of a machine (`sealstone-sntp`), the nonce memory and its history (`sealstone-seal`) as a device
 //! combines them, a client whose clock is right, an attacker who replays every command that he recorded.
-//! Does not: networks, disks, keys; [`crate::World`] has them.
+//! Does not: networks, disks, keys; `World` has them.
 //! Contract of the oracle: no command runs twice; a command runs once the wall clock was right for a minute, unless the
 //! time was used already; nothing that expired by a time that held is valid again.
 //! Truth: docs/adr/0057-clock-steps.md.
