@@ -15,6 +15,8 @@ use crate::Ended;
 
 /// How long a daemon may take until it is ready; generous, because tests share two cores.
 const READY_S_MAX: u64 = 30;
+/// How long a daemon may take to end, seconds; generous for the same reason.
+const END_S_MAX: u64 = 120;
 
 /// How to end a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +138,9 @@ impl Daemon {
     }
 
     /// Ends it and waits; the exit code, or -1 for a signal.
+    ///
+    /// # Panics
+    /// If it still runs after [`END_S_MAX`] seconds: a signal that has no effect.
     pub fn end(&mut self, signal: Signal) -> i32 {
         let id = rustix::process::Pid::from_child(&self.child);
         let number = match signal {
@@ -146,6 +151,7 @@ impl Daemon {
         };
         // It may be gone already; waiting tells.
         let _ = rustix::process::kill_process(id, number);
+        assert!(!self.survives(Duration::from_secs(END_S_MAX)), "{signal:?} does not end the daemon");
         self.child.wait().expect("the child can be waited for").code().unwrap_or(-1)
     }
 

@@ -126,10 +126,13 @@ impl Ended {
     }
 }
 
-/// A command of the binary, logs off, isolated from the user's own session.
+/// Returns a command of the binary: logs off, isolated from the user's own session.
+///
+/// Signals that the test runner ignores, such as those of `nohup`, have their default action in it.
 #[must_use]
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(binary());
     command.args(arguments).env("SEALSTONE_LOG", "off").env_remove("SEALSTONE_SESSION").stdin(Stdio::null());
     command
 }
