@@ -48,6 +48,9 @@ impl DeviceClock {
     /// [`ClockBehind`]: the machine's clock was set back too far, and the device is not ready until it is right again; or
     /// restarts in a row took the lease ahead, and it is ready in a moment.
     pub(crate) fn now_ms(&self) -> Result<u64, ClockBehind> {
+        if let Some(behind_ms) = self.surroundings.known_behind_ms() {
+            return Err(ClockBehind::Wrong { behind_ms });
+        }
         let (adjusted, lease_ms) = (self.adjusted_ms(), self.lease_ms.load(Ordering::Acquire));
         let now = match clock_after_restart(adjusted, lease_ms) {
             // Once it goes, it stands still rather than stop, until the era is closed.

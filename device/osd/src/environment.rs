@@ -19,6 +19,11 @@ pub trait Environment: Send + Sync {
     fn is_sound(&self) -> bool {
         false
     }
+    /// Returns how far the time is known to be before one that held, milliseconds. The device is not ready meanwhile: what
+    /// expired by that time must not be valid again.
+    fn known_behind_ms(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A shared [`Environment`].
@@ -34,6 +39,11 @@ impl Surroundings {
     /// Whether the machine's clock may go back.
     pub(crate) fn is_sound(&self) -> bool {
         self.0.is_sound()
+    }
+
+    /// Returns how far the machine's clock is known to be behind, milliseconds.
+    pub(crate) fn known_behind_ms(&self) -> Option<u64> {
+        self.0.known_behind_ms()
     }
 
     /// Fills the slice with unpredictable bytes.

@@ -39,7 +39,7 @@ const AUTHORITY_KEY_FILE: &str = "ca-key.der";
 /// The administrator's password, mode 0600; a line end follows it.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
 /// What an interrupted setup may leave behind, temporary names included.
-const OWN_FILES: [&str; 18] = [
+const OWN_FILES: [&str; 20] = [
     LOCATION_FILE,
     grant_log::FOLDER,
     KEYSTORE_FILE,
@@ -48,6 +48,9 @@ const OWN_FILES: [&str; 18] = [
     "metadata-store.new",
     "backup.new",
     STORE_FILE_NEW,
+    // A server that found the store not set up leaves an empty journal beside it.
+    "meta.redb.journal-0",
+    "meta.redb.journal-1",
     CERTIFICATE_FILE,
     KEY_FILE,
     AUTHORITY_FILE,

@@ -200,7 +200,12 @@ fn text(state: &MachineState) -> String {
 
 /// Whether the machine's clock is not behind a time that held.
 pub(crate) fn is_sound() -> bool {
-    machine::behind_ms() <= BEHIND_OK_MS
+    known_behind_ms().is_none()
+}
+
+/// Returns how far the machine's clock is behind a time that held, milliseconds, if that is too far.
+pub(crate) fn known_behind_ms() -> Option<u64> {
+    Some(machine::behind_ms()).filter(|&behind_ms| behind_ms > BEHIND_OK_MS)
 }
 
 /// What `clock show` prints of a folder.

@@ -72,6 +72,10 @@ impl Environment for Machine {
         machine_clock::is_sound()
     }
 
+    fn known_behind_ms(&self) -> Option<u64> {
+        machine_clock::known_behind_ms()
+    }
+
     fn fill_random(&self, into: &mut [u8]) {
         getrandom::fill(into).expect("the system gives random bytes");
     }

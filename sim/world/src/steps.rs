@@ -57,6 +57,8 @@ struct StepWorld {
     true_ms: u64,
     wall_off_ms: i64,
     right_since_ms: u64,
+    /// The last restart: a device waits until its clock is near its lease, and steps are confirmed from the start.
+    restarted_ms: u64,
     booted_ms: u64,
     boot: u8,
     machine: MachineClock,
@@ -87,6 +89,7 @@ pub fn step_day(seed: u64) -> StepDay {
         true_ms: START_MS,
         wall_off_ms: 0,
         right_since_ms: START_MS,
+        restarted_ms: 0,
         booted_ms: START_MS - 1_000,
         boot: 0,
         machine,
@@ -164,6 +167,7 @@ impl StepWorld {
         self.memory = memory(&self.chance, &self.history);
         self.latest_ms = 0;
         self.start_lease_ms = self.history.lease_ms();
+        self.restarted_ms = self.true_ms;
         // A step that was not taken is confirmed from the start.
         self.right_since_ms =
             self.right_since_ms.max(if machine { self.true_ms } else { self.right_since_ms });
@@ -225,8 +229,11 @@ impl StepWorld {
 
     /// The device's clock, as `sealstone-device` has it.
     fn device_time(&mut self, time_ms: u64, sound: bool) -> Option<u64> {
+        if !sound {
+            return None;
+        }
         let reached_ms = self.latest_ms.max(self.start_lease_ms);
-        if sound && reached_ms.saturating_sub(time_ms) > STAND_MAX_MS {
+        if reached_ms.saturating_sub(time_ms) > STAND_MAX_MS {
             self.history = self.history.set_back(time_ms);
             self.memory.begin_era(&self.history);
             (self.latest_ms, self.start_lease_ms) = (time_ms, time_ms);
@@ -238,14 +245,16 @@ impl StepWorld {
     }
 
     fn judge(&mut self, outcome: Result<u64, &'static str>, sound: bool) {
-        let right = self.wall_off_ms == 0 && self.true_ms >= self.right_since_ms + RIGHT_MS;
+        let is_settled = self.true_ms >= self.restarted_ms + STAND_MAX_MS;
+        let right = is_settled && self.wall_off_ms == 0 && self.true_ms >= self.right_since_ms + RIGHT_MS;
         match outcome {
             Ok(now_ms) => {
                 self.day.ran += 1;
                 // A time that held for an hour while it was wrong is left by a reset only.
                 let off_ms = now_ms.abs_diff(self.true_ms);
                 let stuck = self.machine.least_ms(self.true_ms - self.booted_ms) > self.true_ms + 3_000;
-                let long_right = right && self.true_ms >= self.right_since_ms + LONG_CONFIRM_MS + RIGHT_MS;
+                let since_ms = self.right_since_ms.max(self.restarted_ms);
+                let long_right = right && self.true_ms >= since_ms + LONG_CONFIRM_MS + RIGHT_MS;
                 if long_right && off_ms > 10_000 && !stuck {
                     self.day.violations.push(format!("{}: still {off_ms} ms off", self.true_ms));
                 }
