@@ -422,7 +422,8 @@ impl<L: Locks> NonceMemory<L> {
         let newest = |shard: &L::Mutex<Shard>| {
             shard.with(|shard| {
                 shard.retired = true;
-                shard.newest_ms
+                // Earlier starts may have accepted anything below the floor.
+                shard.newest_ms.max(shard.floor_ms.saturating_sub(1))
             })
         };
         self.shards.iter().map(newest).max().unwrap_or(0)

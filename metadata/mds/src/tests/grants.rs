@@ -638,8 +638,8 @@ fn a_credential_that_cannot_be_recorded_does_not_leave() {
         world.mds.sessions.take_up(id, record, world.now);
     }
     let read = Request::Open { path: path("/f"), access: Access::Read, method: Method::AllData };
-    assert_eq!(world.refused(ALICE, read), ErrorCode::Internal);
+    assert_eq!(world.refused(ALICE, read), ErrorCode::NoSpace);
     let until = world.now + MINUTE;
-    assert_eq!(world.refused(ALICE, delegation("/f", true, false, 0, None, until)), ErrorCode::Internal);
+    assert_eq!(world.refused(ALICE, delegation("/f", true, false, 0, None, until)), ErrorCode::NoSpace);
     world.ask(BOB, delegation("/nowhere", true, false, 0, None, until));
 }

@@ -272,7 +272,7 @@ fn weak_groups_and_values_names_of_others_and_useless_offers_are_refused_by_name
         (&|init| init.server_cookie = [1; 8], PaperErrorCode::Cookie, "server-cookie-mismatch"),
     ];
     for (alter, code, verdict) in attacks {
-        paper.world.now += 12_000;
+        paper.world.now += 60_000;
         let (mut init, _) = paper.init(terms("carol"), PASSPHRASE);
         alter(&mut init);
         sign(&mut init);
