@@ -19,8 +19,9 @@ pub trait Environment: Send + Sync {
     fn is_sound(&self) -> bool {
         false
     }
-    /// Returns how far the time is known to be before one that held, milliseconds. The device is not ready meanwhile: what
-    /// expired by that time must not be valid again.
+    /// Returns how far the time is known to be before one that held, milliseconds.
+    ///
+    /// The device is not ready meanwhile: credentials that expired must not be valid again.
     fn known_behind_ms(&self) -> Option<u64> {
         None
     }

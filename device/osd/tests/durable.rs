@@ -87,7 +87,7 @@ fn what_fua_acknowledged_survives_a_power_cut_without_a_flush() {
             assert!(!fua || survived == after, "{command:?}");
         }
     }
-    // The write log may keep a change without FUA, so only the syncs tell the two apart.
+    // The write log may keep a change without FUA, so the syncs alone distinguish the two.
     assert!(unsynced > 0, "without FUA some commands sync nothing, or this shows nothing");
 }
 

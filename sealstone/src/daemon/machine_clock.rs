@@ -203,7 +203,7 @@ pub(crate) fn is_sound() -> bool {
     known_behind_ms().is_none()
 }
 
-/// Returns how far the machine's clock is behind a time that held, milliseconds, if that is too far.
+/// Returns how far the machine's clock is too far behind a time that held, milliseconds.
 pub(crate) fn known_behind_ms() -> Option<u64> {
     Some(machine::behind_ms()).filter(|&behind_ms| behind_ms > BEHIND_OK_MS)
 }

@@ -57,7 +57,8 @@ struct StepWorld {
     true_ms: u64,
     wall_off_ms: i64,
     right_since_ms: u64,
-    /// The last restart: a device waits until its clock is near its lease, and steps are confirmed from the start.
+    /// The last restart. A device waits until its clock is near its lease, and steps are confirmed
+    /// from the start.
     restarted_ms: u64,
     booted_ms: u64,
     boot: u8,

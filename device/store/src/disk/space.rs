@@ -191,8 +191,10 @@ impl FreeMap {
         (backed + more).min(self.capacity.saturating_sub(self.used))
     }
 
-    /// Whether a group that holds back freed blocks is to be committed early: fewer are free than the low-water mark, or than
-    /// the group holds back. A command that overwrites as much as the last one did then finds its blocks.
+    /// Whether a group that holds back freed blocks is to be committed early.
+    ///
+    /// Fewer are free than the low-water mark, or than the group holds back. A command that
+    /// overwrites as much as the last one did then finds its blocks.
     pub(crate) fn is_low(&self, low_water: u64) -> bool {
         let starved = self.starved && self.free < 2 * BACKED_RESERVE;
         let pending = self.pending();
