@@ -82,8 +82,16 @@ fn mount_stores_open_files_at_hangup() {
         let mut mounted = Mounted::at(&system, "mnt");
         let mut file = fs::File::create(mounted.path("open")).expect("created");
         std::io::Write::write_all(&mut file, &content).expect("written");
+        // The mount leaves the tree at once, and ends when the last file in it is closed.
+        let open = mounted.path("open");
+        let program = std::thread::spawn(move || {
+            while open.exists() {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            drop(file);
+        });
         assert_eq!(mounted.end(signal), 0, "{signal:?}");
-        drop(file);
+        program.join().expect("the file is closed");
         assert!(system.run(&["cat", "/open"]).ok().stdout == content, "{signal:?}");
         system.run(&["rm", "/open"]).ok();
     }
