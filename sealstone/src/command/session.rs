@@ -242,10 +242,12 @@ pub(crate) async fn logout(global: &Global, output: Output, revoke: bool) -> Out
             return Err(Failure::from(error).at(what));
         }
     };
-    output.remark(format!("logged out {user}"));
     let mut value = serde_json::json!({ "user": user });
-    if revoke {
-        value["revocation"] = revoked(output, revoking.as_ref())?;
+    // A failure says that the session is over, in its one line.
+    let revocation = revoke.then(|| revoked(output, revoking.as_ref())).transpose()?;
+    output.remark(format!("logged out {user}"));
+    if let Some(revocation) = revocation {
+        value["revocation"] = revocation;
     }
     output.done(&value)
 }
