@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             Output::new(true, true).failure(&failure);
             return failure.kind.into();
         }
-        // What it repeats of the command line must not change the terminal.
+        // Arguments that it repeats must not change the terminal.
         Err(error) if error.use_stderr() => {
             Output::new(false, false).usage(&error.render().to_string());
             return failure::Kind::Usage.into();

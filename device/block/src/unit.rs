@@ -107,7 +107,7 @@ impl BlockUnit {
         })
     }
 
-    /// What the unit is, its write-through setting as it was when the unit was opened.
+    /// The unit's record, with its write-through setting at the time of opening.
     #[must_use]
     pub const fn description(&self) -> &Description {
         &self.description

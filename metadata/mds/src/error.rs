@@ -7,7 +7,7 @@ use crate::store::MetaError;
 /// Whoever needs a store that is away asks again after this.
 const AWAY_RETRY_MS: u32 = 1_000;
 
-/// What is full when the metadata store cannot take a change.
+/// The name of the full disk when the metadata store cannot take a change.
 pub(crate) const FULL_SUBJECT: &str = "disk of the metadata server";
 
 /// Why not.

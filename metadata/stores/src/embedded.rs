@@ -151,7 +151,7 @@ struct Core {
     journal: Option<Journal>,
     /// Where the file is, if it is one of this machine's.
     folder: Option<PathBuf>,
-    /// What space it has.
+    /// The space of its file.
     space: Option<Arc<FileSpace>>,
     poisoned: AtomicBool,
     /// Whoever writes has it.

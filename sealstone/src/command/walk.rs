@@ -61,7 +61,7 @@ impl Kind {
 pub(crate) struct Tree {
     /// Directories before what is in them, names in byte order.
     pub(crate) entries: Vec<Entry>,
-    /// What could not be read, with the reason.
+    /// The entries that could not be read, with the reason.
     pub(crate) failed: Vec<Failure>,
 }
 

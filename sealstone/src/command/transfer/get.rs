@@ -363,7 +363,7 @@ async fn plan_tree(
                 Ok(is_new) => {
                     report.directories += u64::from(is_new);
                     if !is_new {
-                        // What cannot be listed shows itself when it is written to.
+                        // A folder that cannot be listed fails at the first write.
                         let _ = tree.remove_stale(&below);
                     }
                     if let Some(stat) = entry.stat {

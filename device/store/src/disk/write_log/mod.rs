@@ -305,7 +305,7 @@ impl State {
         self.clusters.entry(cluster).or_default().add(step, spared);
     }
 
-    /// Forgets a cluster that nobody waits for.
+    /// Removes a cluster without waiting threads.
     fn forget(&mut self, cluster: u64) {
         self.clusters.remove(&cluster);
         if !self.merged.is_empty() {
