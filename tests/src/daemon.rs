@@ -140,7 +140,7 @@ impl Daemon {
     /// Ends it and waits; the exit code, or -1 for a signal.
     ///
     /// # Panics
-    /// If it still runs after [`END_S_MAX`] seconds: a signal that has no effect.
+    /// If it still runs after 120 seconds: a signal that has no effect.
     pub fn end(&mut self, signal: Signal) -> i32 {
         let id = rustix::process::Pid::from_child(&self.child);
         let number = match signal {
