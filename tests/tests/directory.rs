@@ -1,14 +1,11 @@
 //! Users and groups from a real LDAP server, through the real binary.
 
-#[path = "../../metadata/stores/tests/support/slapd.rs"]
-mod slapd;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::slapd::{Change, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
 use sealstone_tests::{Ended, System, command, run, text};
-use slapd::{Change, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a slow machine.

@@ -1,13 +1,10 @@
 //! Metadata in a real slapd, through the real binary.
 
-#[path = "../../metadata/stores/tests/support/slapd.rs"]
-mod slapd;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::slapd::{Slapd, WRITER_PASSWORD};
 use sealstone_tests::{Daemon, Signal, System, command, run, text};
-use slapd::{Slapd, WRITER_PASSWORD};
 
 fn private(folder: &Path, name: &str, contents: &str) -> PathBuf {
     let path = folder.join(name);

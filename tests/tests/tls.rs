@@ -1,18 +1,16 @@
 //! TLS on the iSCSI port: what is inside it nobody on the way reads or changes, and who is not who he must be gets
 //! nothing.
 
-mod tls_support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use crate::tls_support::{Between, Relay};
 use sealstone_channel::{Identity, Pin};
 use sealstone_tests::initiator::{Initiator, login};
 use sealstone_tests::{Daemon, Ended, Signal, System, command, get, run, run_with_input, text};
-use tls_support::{Between, Relay};
 
 /// Generous, because tests share two cores.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,10 +1,11 @@
-//! Runs every test of the workspace, several test programs beside each other.
+//! Runs every test of the workspace, several processes beside each other.
 //!
-//! Does: build them all, run them from their crates' folders as cargo does, show what failed, then the examples in the docs.
-//! Does not: choose; `cargo test` is there for that. Why: cargo runs one test program at a time, and end-to-end tests wait
-//! most of theirs, for daemons that start and for time to pass.
+//! Builds all test programs, runs them from their crates' folders as cargo does, prints failures,
+//! and then runs the examples in the docs. A program of many modules runs as one process for each
+//! module. Cargo itself runs one test program at a time, although end-to-end tests mostly wait, for
+//! daemons that start and for time to pass.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -23,13 +24,19 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Of what a failed one wrote, the end that is shown, bytes.
 const SHOWN_MAX: u64 = 256 * 1024;
 
-/// One test program.
+/// The name of a program whose modules run as processes of their own.
+const PROGRAM_OF_MODULES: &str = "all";
+
+/// One test program, or one module of it.
+#[derive(Clone)]
 struct Program {
-    /// As in `sealstone-tests/mount`.
+    /// Crate and program, or crate and module, as in `sealstone-tests/mount`.
     name: String,
     executable: PathBuf,
     /// Folder of its crate, where it runs.
     folder: PathBuf,
+    /// The tests to run; all of the program if empty.
+    tests: Vec<String>,
 }
 
 /// What became of one.
@@ -71,13 +78,16 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     if failed.is_empty() { Ok(format!("tests: {count} programs passed in {took} s")) } else { Err(failed) }
 }
 
-/// Builds everything; gives the test programs, those first that take long, and the binary that they start.
+/// Builds everything; returns the test programs, slow ones first, and the binary that they start.
 fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
     // One invocation: a second one without the tests would compile most dependencies again, with fewer features.
     let arguments =
         ["build", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
     let built = messages(Command::new(cargo).args(arguments))?;
-    let mut programs: Vec<Program> = built.iter().filter_map(program).collect();
+    let mut programs = Vec::new();
+    for program in built.iter().filter_map(program) {
+        programs.extend(split_by_module(program)?);
+    }
     // End-to-end tests wait, unit tests compute: those that wait are under way while the others have the cores.
     programs.sort_by_key(|program| !program.name.starts_with("sealstone-tests/"));
     let is_binary = |message: &&serde_json::Value| {
@@ -113,16 +123,48 @@ fn program(message: &serde_json::Value) -> Option<Program> {
         Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())
     })?;
     let name = format!("{crate_name}/{}", message["target"]["name"].as_str()?);
-    Some(Program { name, executable, folder })
+    Some(Program { name, executable, folder, tests: Vec::new() })
+}
+
+/// Returns one entry for each module of a program of many modules; any other program as it is.
+fn split_by_module(program: Program) -> Result<Vec<Program>, String> {
+    let Some(crate_name) = program.name.strip_suffix(PROGRAM_OF_MODULES) else { return Ok(vec![program]) };
+    let listed = Command::new(&program.executable)
+        .args(["--list", "--format", "terse"])
+        .current_dir(&program.folder)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot list the tests of {}: {error}", program.name))?;
+    if !listed.status.success() {
+        return Err(format!("cannot list the tests of {}: {}", program.name, listed.status));
+    }
+    let modules = tests_by_module(&String::from_utf8_lossy(&listed.stdout));
+    let part = |(module, tests)| Program { name: format!("{crate_name}{module}"), tests, ..program.clone() };
+    Ok(modules.into_iter().map(part).collect())
+}
+
+/// Groups the lines that a test program lists, `MODULE::TEST: test`, by their first module.
+fn tests_by_module(listed: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split("::").next().unwrap_or(test);
+        modules.entry(module.to_owned()).or_default().push(test.to_owned());
+    }
+    modules
 }
 
 /// Runs one, says how it ended; a finding if it did not pass.
 fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<String> {
-    let Program { name, executable, folder } = program;
+    let Program { name, executable, folder, tests } = program;
     let log = logs.join(format!("{}.log", name.replace('/', ".")));
     let begin = Instant::now();
     let ran = File::create(&log).and_then(|out| {
-        let mut child = Command::new(executable)
+        let mut command = Command::new(executable);
+        if !tests.is_empty() {
+            command.arg("--exact").args(tests);
+        }
+        let mut child = command
             .current_dir(folder)
             // As cargo does; property tests keep their cases beside the sources by it.
             .env("CARGO_MANIFEST_DIR", folder)
@@ -168,4 +210,21 @@ fn tail(log: &Path) -> String {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     });
     read.unwrap_or_else(|error| format!("{}: {error}", log.display()))
+}
+
+#[cfg(test)]
+mod grouping {
+    use super::*;
+
+    #[test]
+    fn tests_are_grouped_by_first_module() {
+        let modules =
+            tests_by_module("b::x: test\na::m::y: test\nb::z: test\nat_root: test\nb::w: benchmark\n");
+        let expected: [(&str, &[&str]); 3] =
+            [("a", &["a::m::y"]), ("at_root", &["at_root"]), ("b", &["b::x", "b::z"])];
+        let expected = expected.map(|(module, tests)| {
+            (module.to_owned(), tests.iter().map(|test| (*test).to_owned()).collect::<Vec<_>>())
+        });
+        assert_eq!(modules, BTreeMap::from(expected));
+    }
 }

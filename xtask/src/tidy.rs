@@ -33,7 +33,10 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
         check_file(file, &mut findings);
     }
     match members() {
-        Ok(members) => check_crates(&members, &mut findings),
+        Ok(members) => {
+            check_crates(&members, &mut findings);
+            check_test_modules(&members, &mut findings);
+        }
         Err(error) => findings.push(error),
     }
     check_reasons(&mut findings);
@@ -126,6 +129,31 @@ fn members() -> Result<Vec<(String, toml::Table)>, String> {
 fn read_toml(path: &Path) -> Result<toml::Table, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     text.parse().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Finds files of tests that no program contains: cargo does not look for them where `autotests` is off.
+fn check_test_modules(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
+    for (folder, _) in members {
+        let tests = Path::new(folder).join("tests");
+        let Ok(root) = fs::read_to_string(tests.join("main.rs")) else { continue };
+        let Ok(entries) = fs::read_dir(&tests) else { continue };
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".rs")?.to_owned()))
+            .filter(|name| name != "main")
+            .collect();
+        names.sort();
+        findings.extend(
+            unnamed_modules(&root, &names)
+                .into_iter()
+                .map(|name| format!("{}/main.rs: no `mod {name};`: its tests never run", tests.display())),
+        );
+    }
+}
+
+/// Returns the names that a program's root does not declare as modules.
+fn unnamed_modules<'a>(root: &str, names: &'a [String]) -> Vec<&'a str> {
+    let is_declared = |name: &str| root.lines().any(|line| line.trim() == format!("mod {name};"));
+    names.iter().map(String::as_str).filter(|name| !is_declared(name)).collect()
 }
 
 /// A crate uses only crates above it on the map; versions and lints come from the workspace.
@@ -272,6 +300,13 @@ mod tests {
         fs::remove_dir_all(&folder).expect("clean up");
         assert_eq!(findings.len(), 1);
         assert!(findings[0].contains("sample.rs:2"));
+    }
+
+    #[test]
+    fn test_file_without_module_is_found() {
+        let names = ["audit", "clock"].map(str::to_owned);
+        assert_eq!(unnamed_modules("//! mod clock;\nmod audit;\n", &names), ["clock"]);
+        assert_eq!(unnamed_modules("mod audit;\nmod clock;\n", &names), [""; 0]);
     }
 
     #[test]

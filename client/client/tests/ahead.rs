@@ -1,13 +1,10 @@
 //! Mounts that change names first and tell the metadata server then: what it costs, and that others never see less than was done.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::{Direct, World, tuning};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
@@ -16,7 +13,6 @@ use sealstone_mds_protocol::{
     Access, ErrorCode, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, Stat,
 };
 use tokio::time::sleep;
-use world::{Direct, World, tuning};
 
 /// Longer than a directory that was called back is looked at without a lease.
 const QUIET: Duration = Duration::from_secs(12);

@@ -1,14 +1,10 @@
 //! CAPKEY: the capability is proven by the security token of the nexus, nothing else is protected. Only devices that
 //! were started insecurely take it on channels that are not sealed.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
+use crate::world::faults::Fault;
+use crate::world::{World, content};
 use sealstone_client::{ClientError, GetOptions, Method, OsdError, PutOptions, Tuning};
 use sealstone_device::OsdConfig;
-use world::faults::Fault;
-use world::{World, content};
 
 const INSECURE: OsdConfig = OsdConfig {
     allow_osd1: false,
@@ -31,7 +27,7 @@ fn tuning() -> Tuning {
 }
 
 async fn put(
-    client: &world::TestClient,
+    client: &crate::world::TestClient,
     path: &str,
     bytes: &[u8],
     method: Method,
@@ -39,7 +35,7 @@ async fn put(
     client.put(path, bytes, PutOptions { method, ..PutOptions::default() }).await.map(drop)
 }
 
-async fn get(client: &world::TestClient, path: &str, method: Method) -> Result<Vec<u8>, ClientError> {
+async fn get(client: &crate::world::TestClient, path: &str, method: Method) -> Result<Vec<u8>, ClientError> {
     let mut bytes = Vec::new();
     client.get(path, &mut bytes, GetOptions { method, ..GetOptions::default() }).await?;
     Ok(bytes)

@@ -1,19 +1,17 @@
 //! Files that are carried over to another layout under the hands of who reads and writes them.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::time::Duration;
 
+use crate::world::mounts::{
+    Mount, OpenFile, forget_holders, objects, place_of, power_fails, reap, seen, tell_tags,
+};
+use crate::world::{World, content};
 use sealstone_client::{ClientError, GetOptions, Metadata, OsdError};
 use sealstone_initiator::Operation;
 use sealstone_mds::{Begun, CarryOrder, Purpose};
 use sealstone_mds_protocol::{Access, ErrorCode, FilePath, Method, NodeChange, Request, RevokeWhat};
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
-use world::mounts::{Mount, OpenFile, forget_holders, objects, place_of, power_fails, reap, seen, tell_tags};
-use world::{World, content};
 
 const UNIT: usize = 64 << 10;
 /// Bytes of a file that has outgrown one object.

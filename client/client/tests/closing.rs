@@ -1,14 +1,12 @@
 //! New files that are closed before they are stored: nobody sees less than was written, and what is lost is told.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::mounts::{Gated, Mount, OpenFile};
+use crate::world::{Direct, GIB, World};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{Making, Nodes};
@@ -18,8 +16,6 @@ use sealstone_mds_protocol::{
     UserName,
 };
 use tokio::time::{Instant, sleep, timeout};
-use world::mounts::{Gated, Mount, OpenFile};
-use world::{Direct, GIB, World};
 
 fn name(name: &str) -> Name {
     Name::new(name).unwrap()
@@ -301,7 +297,7 @@ async fn a_device_that_is_away_for_long_after_a_close_costs_nothing_and_somebody
     sleep(Duration::from_secs(90)).await;
     nodes.nodes.sync_all().await.unwrap();
     drop(nodes);
-    assert_eq!(world::mounts::seen(&scene.world, "f").await, b"some bytes");
+    assert_eq!(crate::world::mounts::seen(&scene.world, "f").await, b"some bytes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,9 +307,9 @@ async fn of_what_somebody_else_removes_right_after_a_close_nobody_hears() {
     let file = one.create("f").await;
     file.write(0, b"some bytes").await.unwrap();
     file.close().await.unwrap();
-    world::mounts::forget_holders(&scene.world);
+    crate::world::mounts::forget_holders(&scene.world);
     other.nodes.remove(Node::ROOT, &name("f"), false).await.unwrap();
-    world::mounts::reap(&scene.world).await;
+    crate::world::mounts::reap(&scene.world).await;
     sleep(Duration::from_secs(100)).await;
     one.nodes.sync_all().await.unwrap();
 }

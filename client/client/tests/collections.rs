@@ -1,9 +1,6 @@
 //! Collections through the typed client, over iSCSI, signed and verified.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
+use crate::world::World;
 use bytes::Bytes;
 use sealstone_client::OsdError;
 use sealstone_crypto::RustCrypto;
@@ -13,7 +10,6 @@ use sealstone_osd::{
     AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector};
-use world::World;
 
 const PID: u64 = 0x1_0000;
 /// An attribute of an application.

@@ -1,9 +1,6 @@
 //! Copies, snapshots, maps and REWRITE of a real device over real sessions.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
+use crate::world::World;
 use bytes::Bytes;
 use sealstone_initiator::Bearer;
 use sealstone_osd::capability::{Range, Scope};
@@ -14,7 +11,6 @@ use sealstone_osd::{
     AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector};
-use world::World;
 
 const PID: u64 = 0x1_0000;
 const CLONE: u64 = 0x2_0000;

@@ -1,14 +1,10 @@
 //! Who is at fault when the bytes of a protected read are wrong: the medium or the wire. Never are they handed on.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
+use crate::world::World;
+use crate::world::faults::Fault;
 use sealstone_client::{ClientError, GetOptions, OsdError, PutOptions, Tuning};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::additional;
-use world::World;
-use world::faults::Fault;
 
 /// Bytes in which no two blocks are alike.
 fn numbered(length: u32) -> Vec<u8> {

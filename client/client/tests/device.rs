@@ -1,16 +1,12 @@
 //! One device under the client: typed commands, refusals, retries.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
+use crate::world::World;
+use crate::world::faults::Fault;
 use bytes::Bytes;
 use sealstone_client::OsdError;
 use sealstone_initiator::{Operation, ScsiRequest};
 use sealstone_mds::Purpose;
 use sealstone_osd::ObjectId;
-use world::World;
-use world::faults::Fault;
 
 const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x2_0000);
 
@@ -35,7 +31,7 @@ async fn capacity_attributes_can_be_read() {
     let got = world.osd(0).attributes(&bearer, ObjectId::ROOT, ids.clone()).await.unwrap();
     assert_eq!(got.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
     let total = got[0].1.as_deref().unwrap();
-    assert_eq!(u64::from_be_bytes(total.try_into().unwrap()), world::GIB);
+    assert_eq!(u64::from_be_bytes(total.try_into().unwrap()), crate::world::GIB);
 }
 
 #[tokio::test(start_paused = true)]

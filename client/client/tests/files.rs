@@ -1,17 +1,13 @@
 //! Files go in and come out whole, or an error says so: against real devices and the real metadata server.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use crate::world::faults::Fault;
+use crate::world::{TestClient, World, content};
 use sealstone_client::{
     ChecksumKind, ClientError, Device, DevicePool, Devices, GetOptions, Method, OsdError, PutOptions, Tuning,
 };
 use sealstone_initiator::{Bearer, Completion, Operation};
-use world::faults::Fault;
-use world::{TestClient, World, content};
 
 async fn put(client: &TestClient, path: &str, bytes: &[u8]) -> Result<(), ClientError> {
     client.put(path, bytes, PutOptions::default()).await.map(drop)

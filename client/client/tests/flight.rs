@@ -1,18 +1,14 @@
 //! Transfers use their devices well: several commands under way at several devices, small writes gathered into large
 //! ones.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::world::{World, content};
 use sealstone_client::{Device, DeviceId, DevicePool, Devices, GetOptions, OsdError, PutOptions, Tuning};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use tokio::io::AsyncWriteExt;
-use world::{World, content};
 
 /// What was seen of the commands.
 #[derive(Default)]

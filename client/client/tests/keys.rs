@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod world;
-
+use crate::world::World;
+use crate::world::faults::Fault;
 use sealstone_client::OsdError;
 use sealstone_crypto::dh::Group;
 use sealstone_initiator::{Bearer, KeyManager, ManagerError, MasterOutcome};
@@ -13,8 +13,6 @@ use sealstone_osd::{
     AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
-use world::World;
-use world::faults::Fault;
 
 const PID: u64 = 0x1_0000;
 

@@ -1,20 +1,16 @@
 //! Several mounts that are given leases: what each believes, and that it is so.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::mounts::tell_tags;
+use crate::world::{Direct, World, content, tuning};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
 use sealstone_mds_protocol::{Access, ErrorCode, Node, NodeChange, NodeKind, Stat};
 use tokio::time::{Instant, sleep, timeout};
-use world::mounts::tell_tags;
-use world::{Direct, World, content, tuning};
 
 type OpenFile = File<Direct, DevicePool>;
 

@@ -1,20 +1,16 @@
 //! Objects that move to other devices under the hands of who reads and writes them.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::time::Duration;
 
+use crate::world::mounts::{
+    Mount, forget_holders, forgotten_writer, objects, place_of, power_fails, reap, seen, tell_tags,
+};
+use crate::world::{World, content};
 use sealstone_client::{DeviceId, GetOptions, Metadata, OsdError};
 use sealstone_initiator::Operation;
 use sealstone_mds::{Begun, MoveOrder, Purpose};
 use sealstone_mds_protocol::{Access, FilePath, InodeId, NodeChange, ObjectRef, Request, RevokeWhat};
 use tokio::time::sleep;
-use world::mounts::{
-    Mount, forget_holders, forgotten_writer, objects, place_of, power_fails, reap, seen, tell_tags,
-};
-use world::{World, content};
 
 const UNIT: usize = 64 << 10;
 /// Bytes of a file on three devices.

@@ -1,13 +1,10 @@
 //! Mounts that believe names by the leases on their directories: what they ask, and that what they believe is so.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::{Direct, World, tuning};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{Edition, Listed, Making, Nodes, NodesOptions};
@@ -17,7 +14,6 @@ use sealstone_mds_protocol::{
 };
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use world::{Direct, World, tuning};
 
 /// Longer than a directory that was called back is looked at without a lease.
 const QUIET: Duration = Duration::from_secs(12);

@@ -1,12 +1,10 @@
 //! Files in place, on real devices and the real metadata server, in one thread on paused time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::cutting::{Counts, Cutting};
+use crate::world::{Direct, World, content, tuning};
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
 use sealstone_client::{ClientError, Devices, Metadata, Name, PutOptions, QuotaChange, quota_of_user};
 use sealstone_mds_protocol::{Access, ErrorCode};
@@ -14,8 +12,6 @@ use sealstone_mds_protocol::{
     Node, NodeChange, NodeKind, RenameMode, Stat, XattrMode, XattrName, XattrValue,
 };
 use sealstone_osd::ObjectId;
-use world::cutting::{Counts, Cutting};
-use world::{Direct, World, content, tuning};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()

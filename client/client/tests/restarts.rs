@@ -1,17 +1,13 @@
 //! Devices lose their power in the middle of a put: it ends as if they had not, or says that it failed.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::cutting::Cutting;
+use crate::world::{Direct, World, content, tuning};
 use sealstone_client::{ClientError, GetOptions, PutOptions, Stat};
 use tokio::io::AsyncWriteExt;
-use world::cutting::Cutting;
-use world::{Direct, World, content, tuning};
 
 type Client = sealstone_client::Client<Direct, Cutting>;
 

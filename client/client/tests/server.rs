@@ -1,15 +1,11 @@
 //! The connection to the metadata server: login, resumption, lost answers.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::world::{ToMds, World, connect, login};
 use sealstone_client::{Client, ClientError, Mds, MdsOptions, Metadata, ServiceKey, SessionTicket, Tuning};
 use sealstone_mds_protocol::{FilePath, Name, Request, Response, Role};
-use world::{ToMds, World, connect, login};
 
 fn mkdir(path: &str) -> Request {
     Request::MakeDir { path: FilePath::new(path).unwrap(), parents: false, mode: 0o755 }

@@ -1,20 +1,16 @@
 //! One file and several mounts: what each promises the others, and itself, whatever they do at the same time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::world::{Direct, Gate, World, content, tuning};
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, Device, DevicePool, Devices, Name, OsdError, Tuning};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_mds_protocol::Access;
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind, SetTime};
 use tokio::time::{Instant, sleep, timeout};
-use world::{Direct, Gate, World, content, tuning};
 
 const UNIT: usize = 64 << 10;
 

@@ -1,10 +1,8 @@
 //! Blocks go in and come out, and what is wrong changes nothing.
 
-mod support;
-
+use crate::support::{Bench, sense, sixteen, ten, what};
 use sealstone_block::BlockSize;
 use sealstone_scsi::{FieldPointer, SenseKey, Status, additional};
-use support::{Bench, sense, sixteen, ten, what};
 
 const B512: BlockSize = BlockSize::B512;
 /// Blocks of the 1 MiB unit.

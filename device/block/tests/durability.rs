@@ -1,9 +1,8 @@
 //! What was acknowledged as durable survives power loss, on the store's simulated medium.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, TARGET, disk, sense, sixteen, ten, unmap, what};
 use proptest::prelude::*;
 use sealstone_block::{BlockSize, BlockUnits, LossSink, LostWrites, NewUnit, UnitOptions};
 use sealstone_osd::ObjectId;
@@ -11,7 +10,6 @@ use sealstone_scsi::lu::{Cost, LogicalUnit as _, NexusId};
 use sealstone_scsi::{SenseKey, Status, additional};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
-use support::{Bench, TARGET, disk, sense, sixteen, ten, unmap, what};
 
 const BLOCKS: u64 = 64;
 /// Histories; each ends with a power failure.

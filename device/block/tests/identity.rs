@@ -1,11 +1,9 @@
 //! What the unit says about itself: INQUIRY, mode pages, supported operation codes, capacity, medium.
 
-mod support;
-
+use crate::support::{Bench, disk, sense, sixteen, ten, what};
 use sealstone_block::{BlockSize, CatalogError};
 use sealstone_scsi::lu::{Cost, LogicalUnit as _, NexusId};
 use sealstone_scsi::{FieldPointer, SenseKey, Status, additional};
-use support::{Bench, disk, sense, sixteen, ten, what};
 
 const B512: BlockSize = BlockSize::B512;
 
@@ -90,7 +88,7 @@ fn write_protection_keeps_every_change_away() {
     assert_eq!(sense(&bench.from(2, &[0; 6], &[], 0)).code, additional::MODE_PARAMETERS_CHANGED);
     assert_eq!(bench.from(1, &[0; 6], &[], 0).status, Status::Good, "who changed it knows");
     assert_eq!(bench.get(&[0x1A, 0, 0x3F, 0, 255, 0])[2], 0x90, "WP, DPOFUA");
-    let (unmap, list) = support::unmap(&[(0, 1)]);
+    let (unmap, list) = crate::support::unmap(&[(0, 1)]);
     let writes: [(&[u8], &[u8]); 7] = [
         (&ten(0x2A, 0, 0, 1), &[2; 512]),
         (&ten(0x2E, 0, 0, 1), &[2; 512]),

@@ -1,10 +1,8 @@
 //! Thin units take space when they are written to and give it back; full ones have it from the beginning.
 
-mod support;
-
+use crate::support::{Bench, CAPACITY, disk, sixteen, ten, unmap, what};
 use sealstone_block::{BlockSize, CatalogError};
 use sealstone_scsi::{FieldPointer, SenseKey, additional};
-use support::{Bench, CAPACITY, disk, sixteen, ten, unmap, what};
 
 /// GET LBA STATUS from a block on: (lba, blocks, deallocated).
 fn status(bench: &Bench, lba: u64) -> Vec<(u64, u32, bool)> {
@@ -128,7 +126,7 @@ fn a_full_store_is_told_as_such_and_overwriting_goes_on() {
     let refusal = loop {
         let reply = bench.send(&sixteen(0x8A, 0, stored * 256, 256), &piece, 0);
         if reply.status != sealstone_scsi::Status::Good {
-            break support::sense(&reply);
+            break crate::support::sense(&reply);
         }
         stored += 1;
         assert!(stored < 100);

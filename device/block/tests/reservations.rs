@@ -1,16 +1,14 @@
 //! Reservations as initiators see them: PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
+use crate::support::{Bench, CAPACITY, disk, sense, sixteen, ten};
 use sealstone_block::BlockSize;
 use sealstone_scsi::lu::{Buffers, LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
 use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
 use sealstone_store::MemoryStore;
-use support::{Bench, CAPACITY, disk, sense, sixteen, ten};
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;

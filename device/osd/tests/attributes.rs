@@ -1,13 +1,9 @@
 //! The attribute engine through the logical unit: formats, order, access, lengths, wildcards, timestamps, quotas.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Answer, Bench, PID, START_MS, Wish, user, value, values};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::Functions;
-use support::{Answer, Bench, PID, START_MS, Wish, user, value, values};
 
 const OID: u64 = 0x10000;
 const APP: u32 = 0x1_0003;
@@ -85,13 +81,13 @@ fn one_attribute_is_set_by_the_cdb_alone() {
     let mut capability = bench.capability(&command, SecurityMethod::NoSec);
     capability.permissions = Permissions::ALL_OSD1;
     cdb.capability = capability.encode();
-    let reply = open.raw(support::NEXUS, &cdb.encode().unwrap(), &[], 0);
+    let reply = open.raw(crate::support::NEXUS, &cdb.encode().unwrap(), &[], 0);
     // The partition was made under CMDRSP and keeps its floor, whatever the configuration says now.
     assert_eq!(reply.status.byte(), 2);
     cdb.command = Command::SetAttributes(Target { object: ObjectId::ROOT });
     cdb.attributes =
         AttributeParameters::One { id: AttributeId::new(0x9001_0000, 9), length: 5, value: bytes };
-    let reply = open.raw(support::NEXUS, &cdb.encode().unwrap(), &[], 0);
+    let reply = open.raw(crate::support::NEXUS, &cdb.encode().unwrap(), &[], 0);
     assert_eq!(reply.status.byte(), 0, "{:?}", reply.sense);
     assert_eq!(get(&bench, ObjectId::ROOT, 0x9001_0000, 9), b"value");
 }
@@ -103,7 +99,7 @@ fn every_attribute_asked_for_is_answered_in_order_and_undefined_ones_with_no_byt
     let command = Command::GetAttributes(Target { object: ObjectId::ROOT });
     let found = values(&bench.run(command, Wish::get(&ids), &[]).good().attributes);
     assert_eq!(found.iter().map(|(id, _)| (id.page, id.number)).collect::<Vec<_>>(), ids);
-    assert_eq!(found[10].1, support::SYSTEM_ID);
+    assert_eq!(found[10].1, crate::support::SYSTEM_ID);
     assert_eq!(found[9].1, START_MS.to_be_bytes()[2..]);
     assert_eq!(found[5].1, b"bench");
     assert!(found[11].1.is_empty());

@@ -1,18 +1,13 @@
 //! How much attributes may cost: lists that repeat, wildcards over much, many objects at once; and what they do cost.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
 use std::time::{Duration, Instant};
 
-use plain::{Plain, create, get_attributes, triple, values};
+use crate::plain::{Plain, create, get_attributes, triple, values};
+use crate::support::{NEXUS, PID, user};
 use sealstone_osd::attribute::list::ObjectValues;
 use sealstone_osd::cdb::{AttributeParameters, CreatePartition, RemovePartition, Target};
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, LogicalUnit as _};
-use support::{NEXUS, PID, user};
 
 const OID: u64 = 0x10000;
 const APP: u32 = 0x1_0000;
@@ -37,7 +32,7 @@ fn no_list_costs_more_than_its_share() {
         let reply = plain.send(&cdb, &out);
         let time = begin.elapsed();
         assert!(time < Duration::from_secs(20), "{id:?}: {time:?}");
-        (!reply.sense.is_empty()).then(|| triple(&plain::sense(&reply)))
+        (!reply.sense.is_empty()).then(|| triple(&crate::plain::sense(&reply)))
     };
     let refused = Some((5, 0x5500));
     assert_eq!(list(AttributeId::new(ALL, ALL), 1), None, "everything, once");

@@ -1,15 +1,10 @@
 //! Which comes first in each command: its own work, setting attributes, getting them.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
-use plain::{Plain, create, get_attributes, set_attributes, triple, values};
+use crate::plain::{Plain, create, get_attributes, set_attributes, triple, values};
+use crate::support::{PID, user};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 use sealstone_scsi::Functions;
-use support::{PID, user};
 
 const OID: u64 = 0x10000;
 const BOTH: [Generation; 2] = [Generation::Osd1, Generation::Osd2];

@@ -1,15 +1,10 @@
 //! Every standard attribute of every type of object: length, access, page format, identification, directory.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
-use plain::{Plain, create, create_partition, get_attributes, set_attributes, triple, values};
+use crate::plain::{Plain, create, create_partition, get_attributes, set_attributes, triple, values};
+use crate::support::{PID, START_MS, user};
 use sealstone_osd::attribute::{Access, PAGES, STANDARD, page};
 use sealstone_osd::cdb::{AttributeParameters, List};
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId, ObjectType};
-use support::{PID, START_MS, user};
 
 const OID: u64 = 0x10000;
 const BOTH: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
@@ -47,9 +42,11 @@ fn defined_attributes_have_their_length_and_only_those_marked_can_be_set() {
             }
             defined += 1;
             match row.access {
-                Access::Settable => assert!(reply.sense.is_empty(), "{row:?}: {:?}", plain::sense(&reply)),
+                Access::Settable => {
+                    assert!(reply.sense.is_empty(), "{row:?}: {:?}", crate::plain::sense(&reply))
+                }
                 Access::ReadOnly => {
-                    let sense = plain::sense(&reply);
+                    let sense = crate::plain::sense(&reply);
                     assert_eq!(triple(&sense), (5, 0x2600), "{row:?}");
                     assert_eq!(sense.attributes, [(row.id.page, row.id.number)]);
                 }
@@ -240,17 +237,17 @@ fn the_adjustable_clock_moves_forward_or_waits() {
     }
     // A restart finds the adjustment.
     let config = sealstone_device::OsdConfig { insecure_nosec: true, ..Default::default() };
-    let again = support::Bench::start(config, plain.bench.store.clone(), 2, 0);
+    let again = crate::support::Bench::start(config, plain.bench.store.clone(), 2, 0);
     let again = Plain { bench: again, generation: Generation::Osd2 };
     assert_eq!(ms(&again.get(ObjectId::ROOT, 0x9000_0001, 0x100)), START_MS + 3_590_000);
 }
 
 #[test]
 fn a_capability_with_an_access_list_reaches_what_the_list_names() {
+    use crate::support::{Bench, Wish};
     use sealstone_osd::capability::{Range, Scope};
     use sealstone_osd::cdb::Target;
     use sealstone_osd::{Descriptor, Permissions, SecurityMethod};
-    use support::{Bench, Wish};
 
     let bench = Bench::with_partition();
     bench.run(create(OID, 1), Wish::default(), &[]).good();
@@ -271,7 +268,7 @@ fn a_capability_with_an_access_list_reaches_what_the_list_names() {
     let (get, set) = (get_attributes(user(OID)), set_attributes(user(OID)));
     run(set, 5, Wish::set(&[(0x1_0000, 1, b"named")])).good();
     let named = run(get, 5, Wish::get(&[(0x1_0000, 1), (1, 2)])).good();
-    assert_eq!(support::values(&named.attributes)[0].1, b"named");
+    assert_eq!(crate::support::values(&named.attributes)[0].1, b"named");
     for (command, access, wish) in [
         (set, 5, Wish::set(&[(0x1_0000, 2, b"x")])),
         (get, 5, Wish::get(&[(0x1_0000, 2)])),
@@ -284,7 +281,7 @@ fn a_capability_with_an_access_list_reaches_what_the_list_names() {
     }
     // Of everything, what the list names whole.
     let all = run(get, 5, Wish::get(&[(AttributeId::ALL, AttributeId::ALL)])).good();
-    assert!(support::values(&all.attributes).iter().all(|(id, _)| id.page == 1));
+    assert!(crate::support::values(&all.attributes).iter().all(|(id, _)| id.page == 1));
 }
 
 #[test]

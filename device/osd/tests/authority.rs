@@ -1,14 +1,12 @@
 //! What must be refused is refused, with the right sense data, a record, and no change (docs/design/security.md 8.4, 8.5).
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 #[path = "authority/clock.rs"]
 mod clock;
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
 use proptest::prelude::*;
 use sealstone_device::OsdConfig;
 use sealstone_osd::capability::{Range, Scope};
@@ -20,7 +18,6 @@ use sealstone_scsi::lu::{ChannelToken, InitiatorPort, LogicalUnit as _, NexusId}
 use sealstone_scsi::spc::vpd;
 use sealstone_seal::signer::ReplyError;
 use sealstone_store::MemoryStore;
-use support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;
@@ -162,7 +159,7 @@ fn set_key(partition: u64, key: KeyToSet) -> Command {
     Command::SetKey(SetKey { partition, key, identifier: [1; 7], seed: [1; 20] })
 }
 
-fn refused(answer: &support::Answer, code: u16) {
+fn refused(answer: &crate::support::Answer, code: u16) {
     assert_eq!(answer.status, Status::CheckCondition);
     assert_eq!(answer.sense(), (5, code));
 }
@@ -175,7 +172,7 @@ fn what_is_not_authentic_is_refused_before_what_is_not_allowed() {
     let command = write();
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     capability.permissions = Permissions::NONE;
-    let sent = |ready: &support::Ready| bench.verify(ready, &bench.send(ready)).unwrap();
+    let sent = |ready: &crate::support::Ready| bench.verify(ready, &bench.send(ready)).unwrap();
     // Not allowed, and nothing else: refused for that.
     let mut ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
     let answer = sent(&ready);
@@ -469,7 +466,7 @@ fn another_devices_credential_is_worth_nothing() {
     let capability = bench.capability(&read(), SecurityMethod::AllData);
     let other = Bench::with_partition();
     *other.keys.lock() = {
-        let initial = sealstone_seal::InitialKey::new(&support::MASTER).unwrap();
+        let initial = sealstone_seal::InitialKey::new(&crate::support::MASTER).unwrap();
         let mut keys = sealstone_seal::KeyHierarchy::factory(sealstone_seal::Hash::Sha256, &initial, [9; 20]);
         keys.add_partition(PID).unwrap();
         keys
@@ -633,7 +630,7 @@ fn the_device_says_who_it_is_and_where_it_stands() {
     let inquiry = bench.raw(NEXUS, &[0x12, 0, 0, 0, 96, 0], &[], 96).data_in;
     assert_eq!((inquiry[0], &inquiry[8..16]), (0x11, &b"SEALSTON"[..]));
     let identification = bench.raw(NEXUS, &[0x12, 1, 0x83, 0, 255, 0], &[], 255).data_in;
-    assert_eq!(identification[4..24], support::SYSTEM_ID, "OSD SYSTEM ID, then what SPC-4 demands");
+    assert_eq!(identification[4..24], crate::support::SYSTEM_ID, "OSD SYSTEM ID, then what SPC-4 demands");
     let kinds: Vec<u8> = vpd::designations(&identification[4..]).map(|(_, kind, _)| kind).collect();
     assert_eq!(kinds, [0, 3, 1]);
     bench.unit.set_target_name("iqn.2026-11.org.sealstone:osd.test");

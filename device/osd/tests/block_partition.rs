@@ -1,13 +1,9 @@
 //! Block units lie in a partition that no OSD command can name: below the first id that T10 lets a client have.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Bench, Wish};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_scsi::Status;
-use support::{Bench, Wish};
 
 /// As `sealstone_block::BLOCK_PARTITION`; the crate stands below this one.
 const PARTITION: u64 = 0xB10C;

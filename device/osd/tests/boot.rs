@@ -1,19 +1,15 @@
 //! `osd init` and `osd serve`: the directory of a device from its first to its later starts.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Fake, HeapBuffers, START_MS};
 use sealstone_device::boot::{self, BootError, NewDevice};
 use sealstone_device::provision::InitialKey;
 use sealstone_device::{NoAudit, OsdConfig, ProvisionError};
 use sealstone_scsi::lu::{LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
 use sealstone_store::{FormatError, Options};
-use support::{Fake, HeapBuffers, START_MS};
 
 fn new_device() -> NewDevice {
     NewDevice {
@@ -22,7 +18,7 @@ fn new_device() -> NewDevice {
         raw: None,
         unique: [3; 12],
         store_uuid: [4; 16],
-        master_key: InitialKey(zeroize::Zeroizing::new(support::MASTER)),
+        master_key: InitialKey(zeroize::Zeroizing::new(crate::support::MASTER)),
     }
 }
 

@@ -1,9 +1,6 @@
 //! Collections: making, joining, listing, removing, and what the attributes say of them.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Answer, Bench, PID, Wish, user, value, values};
 use sealstone_device::OsdConfig;
 use sealstone_osd::attribute::page::parse_memberships;
 use sealstone_osd::capability::Scope;
@@ -14,7 +11,6 @@ use sealstone_osd::{
 };
 use sealstone_scsi::Status;
 use sealstone_store::MemoryStore;
-use support::{Answer, Bench, PID, Wish, user, value, values};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;
@@ -247,7 +243,7 @@ fn a_collection_has_its_own_pages() {
     assert_eq!(number(&bench, id, 0x6000_0001, 1), PID);
     assert_eq!(number(&bench, id, 0x6000_0001, 2), CID);
     assert_eq!(get(&bench, id, 0x6000_0001, 0xA), [0]);
-    assert!(number(&bench, id, 0x6000_0003, 1) >= support::START_MS);
+    assert!(number(&bench, id, 0x6000_0003, 1) >= crate::support::START_MS);
     let set = Command::SetAttributes(Target { object: id });
     run(&bench, set, Wish::set(&[(0x6000_0001, 9, b"name"), (0x6001_0000, 5, b"mine")])).good();
     assert_eq!(get(&bench, id, 0x6000_0001, 9), b"name");

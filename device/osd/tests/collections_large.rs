@@ -1,13 +1,10 @@
 //! Large partitions and collections: what is answered stays within the allocation, and others get their turn.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{Bench, PID, Wish, user};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::Segment as Continuation;
@@ -15,7 +12,6 @@ use sealstone_osd::listing::{Listing, parse_matches};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId, SecurityMethod};
 use sealstone_store::MemoryStore;
-use support::{Bench, PID, Wish, user};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x9_0000_0000;

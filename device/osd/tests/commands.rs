@@ -1,15 +1,11 @@
 //! Every command's happy path, and its own refusals, signed under ALLDATA.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Bench, PID, Wish, user, value, values};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::listing::Listing;
 use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::Status;
-use support::{Bench, PID, Wish, user, value, values};
 
 const OID: u64 = 0x10000;
 
@@ -26,7 +22,7 @@ fn write(bench: &Bench, oid: u64, start: u64, data: &[u8]) {
     bench.run(command, Wish::default(), data).good();
 }
 
-fn read(bench: &Bench, oid: u64, start: u64, length: u64) -> support::Answer {
+fn read(bench: &Bench, oid: u64, start: u64, length: u64) -> crate::support::Answer {
     bench.run(Command::Read(extent(user(oid), start, length)), Wish::default(), &[])
 }
 
@@ -217,7 +213,13 @@ fn flushes_and_fua_are_answered_when_durable() {
     );
 }
 
-fn list(bench: &Bench, object: ObjectId, allocation: u64, initial: u64, wish: Wish) -> support::Answer {
+fn list(
+    bench: &Bench,
+    object: ObjectId,
+    allocation: u64,
+    initial: u64,
+    wish: Wish,
+) -> crate::support::Answer {
     let with_attributes = !wish.get.is_empty();
     let command = Command::List(List { object, list_id: 0, allocation, initial, with_attributes });
     bench.run(command, wish, &[])
@@ -374,19 +376,19 @@ fn an_initiator_that_takes_less_gets_less_and_hears_how_much_there_was() {
     let capability = bench.capability(&command, SecurityMethod::CmdRsp);
     for max in [0, 4, 10, 100] {
         let ready = bench.ready(command, &Wish::default(), &[], &capability);
-        let reply = bench.raw(support::NEXUS, &ready.cdb, &[], max);
+        let reply = bench.raw(crate::support::NEXUS, &ready.cdb, &[], max);
         assert_eq!(reply.data_in, b"0123456789"[..max.min(10)]);
         assert_eq!((reply.status, reply.data_in_wanted), (Status::Good, 10));
     }
     let huge = Command::Read(extent(user(OID), 0, u64::MAX));
     let capability = bench.capability(&huge, SecurityMethod::CmdRsp);
     let ready = bench.ready(huge, &Wish::default(), &[], &capability);
-    let reply = bench.raw(support::NEXUS, &ready.cdb, &[], 16);
+    let reply = bench.raw(crate::support::NEXUS, &ready.cdb, &[], 16);
     assert_eq!(reply.data_in[..], *b"0123456789\0\0\0\0\0\0");
     assert_eq!(bench.verify(&ready, &reply).unwrap().sense.unwrap().command_specific, Some(10));
     // More than the pool has: try again.
     let ready = bench.ready(huge, &Wish::default(), &[], &capability);
-    assert_eq!(bench.raw(support::NEXUS, &ready.cdb, &[], usize::MAX).status, Status::Busy);
+    assert_eq!(bench.raw(crate::support::NEXUS, &ready.cdb, &[], usize::MAX).status, Status::Busy);
 }
 
 #[test]
@@ -446,7 +448,7 @@ fn for_bytes(bench: &Bench, command: &Command, start: u64, length: u64) -> Capab
     Capability { permissions: Permissions::ALL_OSD2, descriptor, ..whole }
 }
 
-fn denied(answer: &support::Answer) {
+fn denied(answer: &crate::support::Answer) {
     assert_eq!((answer.status, answer.sense()), (Status::CheckCondition, (5, 0x2400)));
 }
 

@@ -1,16 +1,11 @@
 //! CDB continuation segments: scatter/gather lists at their edges, and where mistakes in a segment are told.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
-use plain::{Plain, triple};
+use crate::plain::{Plain, triple};
+use crate::support::user;
 use sealstone_osd::cdb::{Append, Extent, Target};
 use sealstone_osd::continuation::{Piece, Segment};
 use sealstone_osd::{Command, Generation, ObjectId};
 use sealstone_scsi::{FieldPointer, Sense};
-use support::user;
 
 const OID: u64 = 0x10000;
 
@@ -50,7 +45,7 @@ impl Scatter {
     }
 
     fn bad(&self, command: Command, segment: &[u8], data: &[u8]) -> Sense {
-        plain::sense(&self.reply(command, segment, data))
+        crate::plain::sense(&self.reply(command, segment, data))
     }
 }
 
@@ -79,11 +74,11 @@ fn a_read_gathers_overlapping_pieces_each_for_itself() {
     assert_eq!(read(&[(3, 0), (0, 1), (9, 1)]).data_in[..], b"09"[..]);
     // Past the end: zeros, and what was there is told.
     let past = read(&[(0, 2), (9, 3)]);
-    let sense = plain::sense(&past);
+    let sense = crate::plain::sense(&past);
     assert_eq!((triple(&sense), sense.command_specific), ((1, 0x3B17), Some(3)));
     assert_eq!(past.data_in[..], b"019\0\0"[..]);
     // A piece that begins beyond the end is pointed at.
-    let beyond = plain::sense(&read(&[(0, 2), (11, 1)]));
+    let beyond = crate::plain::sense(&read(&[(0, 2), (11, 1)]));
     assert_eq!((triple(&beyond), beyond.field), ((5, 0x2400), Some(FieldPointer::parameter(48 + 16))));
 }
 
@@ -91,9 +86,9 @@ fn a_read_gathers_overlapping_pieces_each_for_itself() {
 fn lists_of_nothing_and_of_very_much_have_their_limits() {
     let scatter = Scatter::new();
     assert!(scatter.write(0, &[], b"").sense.is_empty(), "no piece of no bytes");
-    let sum = plain::sense(&scatter.write(0, &[], b"abc"));
+    let sum = crate::plain::sense(&scatter.write(0, &[], b"abc"));
     assert_eq!((triple(&sum), sum.field), ((5, 0x2400), Some(FieldPointer::cdb(48))));
-    let sum = plain::sense(&scatter.write(0, &[(0, u64::MAX), (0, 4)], b"abc"));
+    let sum = crate::plain::sense(&scatter.write(0, &[(0, u64::MAX), (0, 4)], b"abc"));
     assert_eq!(triple(&sum), (5, 0x2400));
     // As many pieces as the continuation length that the root page tells has room for.
     let most = scatter.0.get(ObjectId::ROOT, 0x9000_0001, 0xA);
@@ -148,7 +143,7 @@ fn lengths_that_no_segment_has_are_refused_at_the_length() {
     for length in [8u32, 40, 47, 49, 60] {
         let mut wire = scatter.0.cdb(Command::Write(extent(0, 3))).encode().unwrap().to_vec();
         wire[48..52].copy_from_slice(&length.to_be_bytes());
-        let sense = plain::sense(&scatter.0.wire(&wire, &[0; 64]));
+        let sense = crate::plain::sense(&scatter.0.wire(&wire, &[0; 64]));
         assert_eq!((triple(&sense), sense.field), ((5, 0x2400), Some(FieldPointer::cdb(48))), "{length}");
     }
     // A Data-Out Buffer that ends within the segment.
@@ -171,7 +166,7 @@ fn commands_that_take_no_segment_refuse_one() {
     ] {
         let mut wire = scatter.0.cdb(command).encode().unwrap().to_vec();
         wire[48..52].copy_from_slice(&64u32.to_be_bytes());
-        let sense = plain::sense(&scatter.0.wire(&wire, &[0; 80]));
+        let sense = crate::plain::sense(&scatter.0.wire(&wire, &[0; 80]));
         assert_eq!((triple(&sense), sense.field), ((5, 0x2400), Some(FieldPointer::cdb(48))), "{command:?}");
     }
 }

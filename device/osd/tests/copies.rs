@@ -1,15 +1,11 @@
 //! COPY USER OBJECTS, and the extension capability that its source needs.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::{CopySource, Segment};
 use sealstone_osd::{Capability, Command, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
 use sealstone_store::BLOCK;
-use support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const COPY: u64 = 0x12000;
@@ -122,7 +118,7 @@ fn a_source_is_read_only_by_who_may_read_it() {
     refused(&[sound, sound]);
     refused(&[Capability { permissions: Permissions::READ, ..sound }]);
     refused(&[Capability { permissions: Permissions::GET_ATTR, ..sound }]);
-    refused(&[Capability { expires_ms: support::START_MS - 1, ..sound }]);
+    refused(&[Capability { expires_ms: crate::support::START_MS - 1, ..sound }]);
     refused(&[Capability { method: SecurityMethod::CapKey, ..sound }]);
     refused(&[Capability { method: SecurityMethod::NoSec, ..sound }]);
     refused(&[Capability { object_created_ms: 5, ..sound }]);
@@ -155,8 +151,9 @@ fn a_proof_serves_one_command_of_who_holds_the_key() {
         proofs: vec![proof],
         ..Segment::default()
     };
-    let proof_of =
-        |ready: &support::Ready, at: usize| -> [u8; 32] { ready.data_out[at - 32..at].try_into().unwrap() };
+    let proof_of = |ready: &crate::support::Ready, at: usize| -> [u8; 32] {
+        ready.data_out[at - 32..at].try_into().unwrap()
+    };
     let sealed = segment(SIGN_HERE).encode(0x8893).unwrap();
     let ready = bench.ready_scattered(command, &Wish::default(), &[], &capability, sealed.clone());
     let proof = proof_of(&ready, sealed.len());

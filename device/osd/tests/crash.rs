@@ -1,12 +1,9 @@
 //! Keys and power: at every step of every command that changes keys, the device comes back with the keys of before or of
 //! after, and with the partitions that go with them (docs/design/security.md 3.6: one journaled transaction).
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, Fake, PID, START_MS, Wish};
 use sealstone_crypto::dh::{Group, Secret};
 use sealstone_device::folder::{self, Folder};
 use sealstone_device::keyfile::{KEYS_FILE, KeyFile, SEAL_FILE};
@@ -19,7 +16,6 @@ use sealstone_scsi::Status;
 use sealstone_seal::exchange::Exchange;
 use sealstone_store::sim::{Fault as DiskFault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options};
-use support::{Bench, Fake, PID, START_MS, Wish};
 
 /// What survives a power loss.
 #[derive(Clone)]
@@ -104,7 +100,7 @@ impl Change {
     }
 
     /// Sends it. `true`: acknowledged; then the bench's hierarchy is changed too.
-    fn send(self, bench: &Bench) -> (bool, support::Keys) {
+    fn send(self, bench: &Bench) -> (bool, crate::support::Keys) {
         let before = bench.keys.lock().clone();
         let mut after = before.clone();
         let status = match self {
@@ -137,7 +133,7 @@ impl Change {
     }
 }
 
-fn exchange(bench: &Bench) -> (Status, support::Keys) {
+fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
     let secret = Secret::draw(Group::X25519, &mut |into: &mut [u8]| bench.fill_random(into));
     let value = secret.public();
     let command = |step, parameters: &[u8]| {
@@ -181,7 +177,7 @@ fn exchange(bench: &Bench) -> (Status, support::Keys) {
 }
 
 /// Everything that tells one state of keys and partitions from another, seen from outside with given keys.
-fn works(bench: &Bench, keys: &support::Keys) -> bool {
+fn works(bench: &Bench, keys: &crate::support::Keys) -> bool {
     let held = std::mem::replace(&mut *bench.keys.lock(), keys.clone());
     // The highest key that this hierarchy still shares with the device decides what can be asked.
     let create = |partition| {
@@ -209,10 +205,16 @@ fn partitions(bench: &Bench) -> Vec<u64> {
 }
 
 /// The state after a crash is the one before the command or the one after it, whole; after it if it was acknowledged.
-fn check(what: &str, media: &Media, acknowledged: bool, before: &support::Keys, after: &support::Keys) {
+fn check(
+    what: &str,
+    media: &Media,
+    acknowledged: bool,
+    before: &crate::support::Keys,
+    after: &crate::support::Keys,
+) {
     let survivor = media.crash();
     let there = partitions(&survivor.fork().boot());
-    let fits = |keys: &support::Keys| {
+    let fits = |keys: &crate::support::Keys| {
         keys.partitions().filter(|id| *id != 0).eq(there.iter().copied())
             && works(&survivor.fork().boot(), keys)
     };

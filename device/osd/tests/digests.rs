@@ -1,11 +1,8 @@
 //! Check values over stored digests: what the device hashes, and what it need not.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Answer, Bench, NEXUS, PID, Wish, user, values};
 use sealstone_device::{HashingCount, OsdConfig};
 use sealstone_digest::Profile;
 use sealstone_osd::capability::Scope;
@@ -16,7 +13,6 @@ use sealstone_scsi::{SenseKey, Status, additional};
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
 use sealstone_seal::signer::ReplyError;
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options, format};
-use support::{Answer, Bench, NEXUS, PID, Wish, user, values};
 
 const OID: u64 = 0x1_0000;
 const PAGE: u32 = 0x1_0007;

@@ -1,19 +1,15 @@
 //! FUA: what was answered GOOD is there after the power failed, without a flush; and of a command that was cut off all is
 //! there or nothing (R+1/120h to 123h).
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, PID, Wish, user, value};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId};
 use sealstone_scsi::Status;
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
-use support::{Bench, PID, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const GONE: u64 = 0x10001;

@@ -3,19 +3,15 @@
 //! The capture: mkexofs, mount, writing files, unmount; 236-byte CDBs under NOSEC (trap T2). Every command that the
 //! other target answered with GOOD has to be answered with GOOD, and what was written has to come back.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::support::Bench;
 use sealstone_device::OsdConfig;
 use sealstone_osd::Cdb;
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::{InitiatorPort, LogicalUnit as _, NexusId};
 use sealstone_store::MemoryStore;
-use support::Bench;
 
 const CAPTURE: &str = include_str!("data/exofs-linux-4.14.txt");
 
@@ -66,11 +62,16 @@ fn the_linux_client_gets_what_it_got_from_the_other_target() {
             assert_eq!(reply.data_in, exchange.data_in, "{what}");
         }
         if cdb.attributes.gets() && cdb.command.object().object != 0 {
-            assert_eq!(support::values(&reply.data_in), support::values(&exchange.data_in), "{what}");
+            assert_eq!(
+                crate::support::values(&reply.data_in),
+                crate::support::values(&exchange.data_in),
+                "{what}"
+            );
         }
         if cdb.attributes.gets() {
-            let names =
-                |bytes: &[u8]| support::values(bytes).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+            let names = |bytes: &[u8]| {
+                crate::support::values(bytes).into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+            };
             assert_eq!(
                 names(&reply.data_in),
                 names(&exchange.data_in),

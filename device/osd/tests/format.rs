@@ -1,22 +1,17 @@
 //! FORMAT OSD: what others hear meanwhile, what remains, and what does not come back.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plain::{Plain, create, create_partition, get_attributes, triple, values};
+use crate::plain::{Plain, create, create_partition, get_attributes, triple, values};
+use crate::support::{PID, user};
 use sealstone_osd::cdb::{CreatePartition, Extent, FormatOsd, List};
 use sealstone_osd::listing::Listing;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId, ObjectType};
 use sealstone_scsi::Sense;
 use sealstone_scsi::lu::NexusId;
 use sealstone_store::{MemoryStore, ObjectStore as _};
-use support::{PID, user};
 
 const OID: u64 = 0x10000;
 const OTHER: NexusId = NexusId(2);

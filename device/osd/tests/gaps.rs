@@ -1,20 +1,13 @@
 //! A store that lost a page of its index: no list is short without saying so.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "support/faulty.rs"]
-#[allow(unreachable_pub, dead_code, reason = "shared by test files")]
-mod faulty;
-mod support;
-
 use std::sync::Arc;
 
-use faulty::Faulty;
+use crate::faulty::Faulty;
+use crate::support::{Answer, Bench, PID, Wish};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::{Create, List};
 use sealstone_osd::{Command, Generation, ObjectId, listing::Listing};
 use sealstone_store::ObjectStore;
-use support::{Answer, Bench, PID, Wish};
 
 const OID: u64 = 0x10000;
 /// MEDIUM ERROR, UNRECOVERED READ ERROR.

@@ -1,14 +1,9 @@
 //! OPTIONS and TIMESTAMPS CONTROL of the CDB: isolation methods, FUA, DPO, immediate tracking where there is none.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
-use plain::{Plain, create, get_attributes, triple};
+use crate::plain::{Plain, create, get_attributes, triple};
+use crate::support::{PID, user};
 use sealstone_osd::cdb::{Extent, Isolation, List, Timestamps};
 use sealstone_osd::{Command, Generation, ObjectId};
-use support::{PID, user};
 
 const OID: u64 = 0x10000;
 
@@ -29,7 +24,7 @@ fn the_methods_that_the_page_tells_are_accepted_and_no_other() {
         if code == 0 || supported[0] & 0x80 >> code != 0 {
             assert!(reply.sense.is_empty(), "{code}");
         } else {
-            let sense = plain::sense(&reply);
+            let sense = crate::plain::sense(&reply);
             assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 10), "{code}");
         }
     }
@@ -130,7 +125,7 @@ fn immediate_tracking_is_refused_where_no_tracking_is_defined() {
     for command in [write(3), get_attributes(user(OID)), create(0, 1)] {
         let mut wire = plain.cdb(command).encode().unwrap().to_vec();
         wire[11] |= 0x80;
-        let sense = plain::sense(&plain.wire(&wire, b"abc"));
+        let sense = crate::plain::sense(&plain.wire(&wire, b"abc"));
         assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 11), "{command:?}");
     }
     // OSD-1 knows no such bit.

@@ -1,12 +1,9 @@
 //! SET KEY and SET MASTER KEY through the logical unit (docs/design/security.md 3.6, 8.7; t10-osd 4.7 to 4.9).
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Answer, Bench, NEXUS, PID, START_MS, Wish, user, value};
 use sealstone_crypto::dh::{Group, Secret};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
@@ -19,7 +16,6 @@ use sealstone_scsi::lu::{LogicalUnit as _, NexusId};
 use sealstone_seal::exchange::{EXCHANGE_MS, Exchange};
 use sealstone_seal::{KeySelector, SecurityToken};
 use sealstone_store::MemoryStore;
-use support::{Answer, Bench, NEXUS, PID, START_MS, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const OTHER_PID: u64 = PID + 1;

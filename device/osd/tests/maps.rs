@@ -1,19 +1,15 @@
 //! READ MAP, READ MAPS AND COMPARE, OBJECT STRUCTURE CHECK.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Answer, Bench, PID, Wish, user, value};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::map::{self, ALL, DAMAGED_DATA, HOLE, Stretch, WRITTEN};
 use sealstone_osd::{Command, ObjectId};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{BLOCK, DiskStore, FormatOptions, Options, format};
-use support::{Answer, Bench, PID, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const SNAP: u64 = 0x20000;
@@ -150,7 +146,7 @@ fn a_check_finds_rot_tells_it_and_forgets_it_when_it_is_cured() {
     medium.rot("segment-00000", 6 * BLOCK, 1);
     check(&bench, partition).good();
     assert_eq!(summary(user(OID), 0), [1]);
-    assert_eq!(get(&bench, user(OID), 6, 3), support::START_MS.to_be_bytes()[2..]);
+    assert_eq!(get(&bench, user(OID), 6, 3), crate::support::START_MS.to_be_bytes()[2..]);
     assert_eq!(summary(user(OID + 1), 0), [0]);
     assert_eq!(get(&bench, partition, 0x3000_0006, 1), [0], "its own list is sound");
     assert_eq!(get(&bench, partition, 0x3000_0006, 2), [1], "what it contains is not");

@@ -1,13 +1,10 @@
 //! Collections against a plain model: whatever order objects and collections come, join, leave and go in, both ends of
 //! every membership and all counts agree, on both stores, and after a restart.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::support::{Answer, Bench, PID, Wish, user};
 use proptest::prelude::*;
 use sealstone_device::OsdConfig;
 use sealstone_osd::attribute::page::parse_memberships;
@@ -17,7 +14,6 @@ use sealstone_osd::listing::Listing;
 use sealstone_osd::{Command, Descriptor, Generation, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options};
-use support::{Answer, Bench, PID, Wish, user};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;
@@ -201,7 +197,8 @@ fn check(bench: &Bench, model: &Model) -> Result<(), TestCaseError> {
         prop_assert_eq!(parse_memberships(&page).unwrap(), expected);
     }
     let count = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
-    let count = support::value(&run(bench, count, Wish::get(&[(0x3000_0001, 0xC1)])).good().attributes);
+    let count =
+        crate::support::value(&run(bench, count, Wish::get(&[(0x3000_0001, 0xC1)])).good().attributes);
     prop_assert_eq!(count, ((model.objects.len() + collections.len()) as u64).to_be_bytes());
     Ok(())
 }

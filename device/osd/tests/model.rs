@@ -1,18 +1,14 @@
 //! READ, WRITE, APPEND, CLEAR, PUNCH and the logical length against a plain vector, on both stores.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, PID, Wish, user};
 use proptest::prelude::*;
 use sealstone_device::OsdConfig;
 use sealstone_osd::Command;
 use sealstone_osd::cdb::*;
 use sealstone_scsi::Status;
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options};
-use support::{Bench, PID, Wish, user};
 
 const OID: u64 = 0x10000;
 /// Objects of the test stay below this, bytes: several blocks.
@@ -76,7 +72,7 @@ fn apply(model: &mut Vec<u8>, step: &Step) -> bool {
     true
 }
 
-fn send(bench: &Bench, step: &Step) -> support::Answer {
+fn send(bench: &Bench, step: &Step) -> crate::support::Answer {
     let object = user(OID);
     let extent = |start, length| Extent { object, start, length };
     let none = Wish::default;
@@ -127,7 +123,7 @@ fn compare(store: Arc<dyn ObjectStore>, steps: &[Step]) -> Result<(), TestCaseEr
             Wish::get(&[(0x3000_0001, 0x81)]),
             &[],
         );
-        let used = u64::from_be_bytes(support::value(&used.attributes).try_into().unwrap());
+        let used = u64::from_be_bytes(crate::support::value(&used.attributes).try_into().unwrap());
         prop_assert_eq!(used, bench.store.stat(user(OID)).unwrap().used_bytes);
     }
     Ok(())

@@ -1,13 +1,9 @@
 //! OSD-1 end to end: 200-byte CDBs, 80-byte capabilities, 20-byte check values, its own attribute lists.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
 use std::sync::Arc;
 
-use plain::{Plain, triple, values};
+use crate::plain::{Plain, triple, values};
+use crate::support::{Answer, Bench, NEXUS, PID, Wish, user};
 use sealstone_device::OsdConfig;
 use sealstone_osd::attribute::list::ObjectValuesOsd1;
 use sealstone_osd::capability::{Range, Scope, offset};
@@ -22,7 +18,6 @@ use sealstone_scsi::Status;
 use sealstone_seal::SecurityToken;
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA1, SLOT_UNITS_SHA1};
 use sealstone_store::MemoryStore;
-use support::{Answer, Bench, NEXUS, PID, Wish, user};
 
 const OID: u64 = 0x10000;
 const METHODS: [SecurityMethod; 2] = [SecurityMethod::CmdRsp, SecurityMethod::AllData];
@@ -256,14 +251,14 @@ fn what_only_osd2_has_is_refused_in_a_200_byte_cdb() {
     // CDBFMT 1.
     let mut wire = plain.cdb(Command::SetAttributes(Target { object: user(OID) })).encode().unwrap().to_vec();
     wire[11] = 0x10;
-    let sense = plain::sense(&plain.wire(&wire, &[]));
+    let sense = crate::plain::sense(&plain.wire(&wire, &[]));
     assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 11));
     // Service actions that have no code there.
     for row in SERVICE_ACTIONS.iter().filter(|row| row.osd1.is_none()) {
         let code = row.osd2.unwrap() - 0x80;
         let mut wire = plain.cdb(Command::Read(extent(0, 0))).encode().unwrap().to_vec();
         wire[8..10].copy_from_slice(&code.to_be_bytes());
-        let sense = plain::sense(&plain.wire(&wire, &[]));
+        let sense = crate::plain::sense(&plain.wire(&wire, &[]));
         assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 8), "{}", row.name);
     }
     // Isolation bits and CDB continuation lengths are reserved bytes of other fields there.
@@ -279,8 +274,8 @@ fn a_device_told_so_answers_no_osd1() {
         Arc::new(MemoryStore::new(1 << 20)),
     );
     let mut cdb = Cdb::new(Generation::Osd1, Command::GetAttributes(Target { object: ObjectId::ROOT }));
-    cdb.capability = plain::capability(Generation::Osd1, Permissions::ALL_OSD1).encode();
-    let sense = plain::sense(&bench.raw(NEXUS, &cdb.encode().unwrap(), &[], 4096));
+    cdb.capability = crate::plain::capability(Generation::Osd1, Permissions::ALL_OSD1).encode();
+    let sense = crate::plain::sense(&bench.raw(NEXUS, &cdb.encode().unwrap(), &[], 4096));
     assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 8));
 }
 
@@ -293,7 +288,7 @@ fn the_additional_length_of_open_osd_is_understood() {
     wire[7] = 228;
     assert!(plain.wire(&wire, b"abc").sense.is_empty());
     wire[7] = 216;
-    assert_eq!(triple(&plain::sense(&plain.wire(&wire, b"abc"))), (5, 0x2000));
+    assert_eq!(triple(&crate::plain::sense(&plain.wire(&wire, b"abc"))), (5, 0x2000));
     assert_eq!(plain.good(&plain.cdb(Command::Read(extent(0, 3))), &[]).data_in[..], b"abc"[..]);
 }
 

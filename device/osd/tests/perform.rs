@@ -1,18 +1,13 @@
 //! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION, in both generations, under NOSEC and ALLDATA.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod plain;
-mod support;
-
+use crate::plain::{DATA_IN_MAX, Plain, triple};
+use crate::support::{Bench, NEXUS, PID, Wish, user};
 use parking_lot::Mutex;
-use plain::{DATA_IN_MAX, Plain, triple};
 use sealstone_osd::cdb::{PerformScsi, PerformTask};
 use sealstone_osd::task::{ServiceResponse, TaskResponse};
 use sealstone_osd::{Command, Generation, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::lu::{Cost, LogicalUnit as _, TaskOrder, TaskResult, Tasks};
 use sealstone_scsi::{FieldPointer, Sense, Status};
-use support::{Bench, NEXUS, PID, Wish, user};
 
 const BOTH: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
 
@@ -84,7 +79,7 @@ fn what_an_embedded_command_says_is_sealed_like_data() {
     let command = scsi(ObjectId::of_partition(PID), &[0x12, 0, 0, 0, 96, 0]);
     let answer = bench.run(command, Wish::get(&[(0x3000_0001, 1)]), &[]).good();
     assert_eq!(answer.data[0], 0x11, "an object-based storage device");
-    assert_eq!(support::value(&answer.attributes), PID.to_be_bytes());
+    assert_eq!(crate::support::value(&answer.attributes), PID.to_be_bytes());
     let capability = bench.capability(&command, SecurityMethod::AllData);
     let ready = bench.ready(command, &Wish::default(), &[], &capability);
     let mut reply = bench.send(&ready);

@@ -1,11 +1,8 @@
 //! QUERY and the commands on members; immediate commands and what their tracking collections tell.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 use sealstone_device::{OsdConfig, Worker};
 use sealstone_osd::attribute::list::ObjectValues;
 use sealstone_osd::capability::Scope;
@@ -16,7 +13,6 @@ use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::{AttributeId, Command, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
 use sealstone_scsi::{Sense, Status};
 use sealstone_store::MemoryStore;
-use support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;

@@ -1,11 +1,8 @@
 //! REWRITE: all or nothing, under conditions, with what was there before if asked.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Answer, Bench, PID, Wish, user, value};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::Segment;
@@ -13,7 +10,6 @@ use sealstone_osd::rewrite::{RewriteAction as Action, RewriteOperation};
 use sealstone_osd::{AttributeId, Capability, Command, Permissions, SecurityMethod};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, Options, format};
-use support::{Answer, Bench, PID, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const VERSION: AttributeId = AttributeId::new(0x1_0000, 1);

@@ -1,17 +1,11 @@
 //! The scrub of a running device, and the check of one that rests: rot is found, told once, remembered over a restart, and
 //! forgotten when it was written anew.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "support/faulty.rs"]
-#[allow(unreachable_pub, dead_code, reason = "shared by test files")]
-mod faulty;
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use faulty::Faulty;
+use crate::faulty::Faulty;
+use crate::support::{Answer, Bench, PID, START_MS, Wish, user, value};
 use sealstone_device::inspect::inspect;
 use sealstone_device::{Damage, OsdConfig, Range, ScrubStep};
 use sealstone_digest::{Cover, Covered, Profile};
@@ -19,7 +13,6 @@ use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{BLOCK, DiskStore, FormatOptions, Medium as _, ObjectStore, Options, format};
-use support::{Answer, Bench, PID, START_MS, Wish, user, value};
 
 const OID: u64 = 0x10000;
 /// How often the walk notes where it is.

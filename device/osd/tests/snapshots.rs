@@ -1,18 +1,14 @@
 //! Snapshots and clones of partitions: cheap, whole, read-only where they must be, whatever interrupts them.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Answer, Bench, PID, Wish, value};
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId, ObjectType};
 use sealstone_scsi::Status;
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{BLOCK, DiskStore, FormatOptions, MemoryStore, Options, format};
-use support::{Answer, Bench, PID, Wish, value};
 
 const OID: u64 = 0x10000;
 const SNAP: u64 = 0x20000;
@@ -100,7 +96,7 @@ fn both_ends_say_where_a_duplicate_comes_from() {
     let page = |partition, number| get(&bench, ObjectId::of_partition(partition), DUPLICATES, number);
     assert_eq!((page(PID, 1), page(SNAP, 1), page(CLONE, 1)), (vec![0], vec![1], vec![2]));
     assert_eq!((page(SNAP, 2), page(CLONE, 2)), (PID.to_be_bytes().to_vec(), SNAP.to_be_bytes().to_vec()));
-    assert_eq!(page(SNAP, 3), support::START_MS.to_be_bytes()[2..]);
+    assert_eq!(page(SNAP, 3), crate::support::START_MS.to_be_bytes()[2..]);
     assert_eq!((page(SNAP, 4), page(CLONE, 5)), (vec![1], 2u32.to_be_bytes().to_vec()));
     assert_eq!((page(PID, 7), page(PID, 8)), (1u32.to_be_bytes().to_vec(), 0u32.to_be_bytes().to_vec()));
     assert_eq!((page(PID, 9), page(SNAP, 0xA)), (SNAP.to_be_bytes().to_vec(), CLONE.to_be_bytes().to_vec()));
@@ -219,7 +215,7 @@ fn a_refresh_follows_the_source() {
         assert_eq!(read(&bench, id(target, OID + 2), 4).good().data, [3; 4]);
         assert_eq!(
             get(&bench, ObjectId::of_partition(target), DUPLICATES, 6),
-            support::START_MS.to_be_bytes()[2..]
+            crate::support::START_MS.to_be_bytes()[2..]
         );
     }
     assert_eq!(write(&bench, id(SNAP, OID), 0, b"x").sense(), (7, 0x2700), "read-only again");
@@ -271,7 +267,7 @@ fn the_device_chooses_an_id_if_asked_to() {
     let bench = bench();
     let command = Command::CreateClone(duplicate(0, PID));
     let answer = bench.run(command, Wish::get(&[(0xFFFF_FFFE, 3), (DUPLICATES, 2)]), &[]).good();
-    let values = support::values(&answer.attributes);
+    let values = crate::support::values(&answer.attributes);
     assert_eq!(values[0].1, (PID + 1).to_be_bytes());
     assert_eq!(values[1].1, PID.to_be_bytes());
 }

@@ -1,23 +1,16 @@
 //! What fails in the middle of a duplication, or loses its right there, leaves nothing half done and nothing lost.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "support/faulty.rs"]
-#[allow(unreachable_pub, dead_code, reason = "shared by test files")]
-mod faulty;
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use faulty::Faulty;
+use crate::faulty::Faulty;
+use crate::support::{Answer, Bench, PID, Wish, value};
 use sealstone_device::OsdConfig;
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, Descriptor, ObjectId, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_store::ObjectStore;
-use support::{Answer, Bench, PID, Wish, value};
 
 const SNAP: u64 = 0x20000;
 const OID: u64 = 0x10000;

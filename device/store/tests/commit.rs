@@ -1,17 +1,14 @@
 //! How many commits serve how many flushes, on a disk that takes its time.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::{format_options, options};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{DiskStore, Medium, MediumFile, ObjectStore, format};
-use support::{format_options, options};
 
 /// A disk whose syncs take a few milliseconds, as real ones do.
 struct Slow {

@@ -1,13 +1,10 @@
 //! What survives when the power fails: everything flushed, and of the rest a prefix of whole scopes. When the process dies:
 //! everything acknowledged.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
 
-mod support;
-
+use crate::support::{Fresh, MEDIA, fresh, fresh_device, open, seeds};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{MemoryStore, ObjectStore, PreviousShutdown, StoreError, StoreFault};
-use support::{Fresh, MEDIA, fresh, fresh_device, open, seeds};
 
 const CAPACITY: u64 = 6 << 20;
 

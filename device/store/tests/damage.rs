@@ -1,10 +1,9 @@
 //! Rot, bad sectors, lost and short files: all is there, or it is said what is not; no byte is ever wrong.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::collections::BTreeSet;
 
+use crate::support::records::{edit_record, record_key};
+use crate::support::{INDEX, fresh, open, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::sim::SimMedium;
@@ -12,8 +11,6 @@ use sealstone_store::{
     AttributeId, BLOCK, Background, Damage, DamageKind, DiskStore, FormatError, Medium, Memberships,
     ObjectStore, Scrub, StoreError, StoreFault,
 };
-use support::records::{edit_record, record_key};
-use support::{INDEX, fresh, open, seeds};
 
 /// Tag of the records of inline blocks.
 const INLINE: u8 = 10;

@@ -1,10 +1,8 @@
 //! Stored digests on the disk: what is known, for how long, and what is never given.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::{bytes, fresh, object_of, open, options, seeds};
 use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
@@ -12,7 +10,6 @@ use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{
     AttributeId, BLOCK, Checked, Digests, DiskStore, Medium, ObjectStore, Options, StoreError,
 };
-use support::{bytes, fresh, object_of, open, options, seeds};
 
 const PARTITION: u64 = 0x1_0000;
 

@@ -1,11 +1,9 @@
 //! The disk store keeps the contract, on the simulated disk and on real files.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::sync::Arc;
 use std::thread;
 
+use crate::support::{format_options, fresh, fresh_device, open, options, seeds};
 use proptest::prelude::*;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
@@ -13,7 +11,6 @@ use sealstone_store::{
     BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, FormatError, Io, ObjectStore,
     Options, StoreError, bind_device, format, open_place,
 };
-use support::{format_options, fresh, fresh_device, open, options, seeds};
 
 #[test]
 fn the_simulated_disk_keeps_the_contract() {

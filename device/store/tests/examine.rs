@@ -1,11 +1,10 @@
 //! Looking for damage: whatever was stored to tell is compared, and what is missing of it is made.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::records::{edit_record, record_key};
+use crate::support::{bytes, fresh, object_of, open};
 use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Random};
@@ -14,8 +13,6 @@ use sealstone_store::{
     AttributeId, BLOCK, Completed, Damage, DamageKind, Digests, DiskStore, Examination, Examine, ObjectStore,
     PIECE,
 };
-use support::records::{edit_record, record_key};
-use support::{bytes, fresh, object_of, open};
 
 const PARTITION: u64 = 0x1_0000;
 

@@ -1,15 +1,12 @@
 //! One failure of the medium at a time: an error and a consistent state, or success.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::{Fresh, MEDIA, format_options, fresh, open, options, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatError, MemoryStore, ObjectStore, StoreError, StoreFault, format};
-use support::{Fresh, MEDIA, format_options, fresh, open, options, seeds};
 
 const CAPACITY: u64 = 6 << 20;
 

@@ -1,16 +1,13 @@
 //! Small objects in the index: what they cost, where they go when there is no room, and that the books are right.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::{Engine, MEDIA, TABLE, format_options, open, options, seeds};
 use redb::ReadableTable as _;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Random, random_op};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{BLOCK, DiskStore, MAX_INLINE, Medium, ObjectStore, Options, StretchKind, format};
-use support::{Engine, MEDIA, TABLE, format_options, open, options, seeds};
 
 const CAPACITY: u64 = 4 << 20;
 

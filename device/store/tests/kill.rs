@@ -1,19 +1,16 @@
 //! A process that is killed loses nothing that it acknowledged, and its folder can be opened at once.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::{format_options, options};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::{
     DEVICE_MIN, DiskStore, FileMedium, FormatError, Io, ObjectStore, StoreError, bind_device, format,
     open_place,
 };
-use support::{format_options, options};
 
 const FOLDER: &str = "SEALSTONE_KILL_FOLDER";
 const OBJECTS: u64 = 3;
@@ -114,10 +111,10 @@ fn kill_again_and_again(folder: &Path) {
         }
         store.flush().unwrap();
     }
-    let mut random = Random::new(support::seeds(1)[0]);
+    let mut random = Random::new(crate::support::seeds(1)[0]);
     for _ in 0..6 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture"])
+            .args(["kill::child", "--exact", "--nocapture"])
             .env(FOLDER, folder)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

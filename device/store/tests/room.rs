@@ -1,13 +1,11 @@
 //! The index's room, on a raw device, in files, and where the file system is full: what there is no room for is refused with
 //! `NoSpace` and nothing else, nothing is lost, and what was removed makes room again.
-#![allow(clippy::unwrap_used)] // helpers of tests, too
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{INDEX, open, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::sim::{Calls, Fault, SimMedium};
@@ -15,7 +13,6 @@ use sealstone_store::{
     AttributeId, BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, FormatOptions, Medium,
     Memberships, ObjectStore, Options, StoreError, format,
 };
-use support::{INDEX, open, seeds};
 
 const NAME: AttributeId = AttributeId { page: 1, number: 1 };
 const MIB: u64 = 1 << 20;

@@ -1,13 +1,10 @@
 //! Commands that end or find other commands, through a running target.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{Client, NAME, Running};
 use bytes::Bytes;
 use sealstone_iscsi::initiator::Event;
 use sealstone_scsi::additional::{COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, NEXUS_LOSS_OCCURRED};
@@ -16,7 +13,6 @@ use sealstone_scsi::lu::{
 };
 use sealstone_scsi::{AdditionalSense, Status};
 use sealstone_target::Config;
-use support::{Client, NAME, Running};
 
 /// Takes its time; counts that it has begun and ended.
 const SLOW: u8 = 0xC1;

@@ -1,14 +1,10 @@
 //! libiscsi's programs judge the target. They come from Debian's `libiscsi-bin`.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
-
-mod support;
-
 use std::{process::Output, time::Duration};
 
+use crate::support::{Disk, NAME, Running};
 use sealstone_scsi::lu::Cost;
 use sealstone_target::Config;
-use support::{Disk, NAME, Running};
 use tokio::process::Command;
 
 async fn run(program: &str, arguments: &[&str]) -> Output {

@@ -1,9 +1,5 @@
 //! Hostile, clumsy and slow peers over real sockets, while others are served.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
-
-mod support;
-
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
@@ -14,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{Client, Disk, NAME, PANIC, Running, SLEEP};
 use sealstone_iscsi::initiator::{Closed, Event, Function, FunctionResult};
 use sealstone_scsi::lu::Cost;
 use sealstone_target::{Config, Counter, Rate, Refused, Watch, Watcher};
-use support::{Client, Disk, NAME, PANIC, Running, SLEEP};
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()

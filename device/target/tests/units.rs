@@ -1,9 +1,5 @@
 //! Several logical units behind one target, what their initiators hear of each other, and resets of all of it.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
-
-mod support;
-
 use std::{
     collections::HashMap,
     sync::{
@@ -12,6 +8,7 @@ use std::{
     },
 };
 
+use crate::support::{Client, NAME, Running, SLEEP};
 use sealstone_iscsi::{
     Buffer, Cdb, Gather, TaskAttribute,
     initiator::{Closed, Command, Event, Function, FunctionResult, Response},
@@ -32,7 +29,6 @@ use sealstone_scsi::{
     },
 };
 use sealstone_target::{Config, Counter, Pace};
-use support::{Client, NAME, Running, SLEEP};
 
 /// As [`SLEEP`], but it computes meanwhile.
 const LONG: u8 = 0xC5;

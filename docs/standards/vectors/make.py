@@ -2,7 +2,7 @@
 """Makes the vectors beside this file, from docs/standards/security.md and Python's own hmac.
 
 Written apart from the Rust code: where both agree, the description is complete. Run it after a pinned choice
-changed; `cargo test -p sealstone-seal --test vectors` then says what the code thinks of it.
+changed; `cargo test -p sealstone-seal --test all vectors` then says what the code thinks of it.
 """
 
 import hashlib

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::{Capability, Generation, SecurityMethod};
@@ -136,7 +134,7 @@ fn a_partition_made_again_has_no_keys_until_they_are_set() {
     keys.set_partition(PARTITION, &[7; 20], [7; 7]).unwrap();
     keys.set_working(PARTITION, 0, &[8; 20], [8; 7]).unwrap();
     assert!(has_keys(&keys, PARTITION));
-    assert_ne!(signature(&keys, zero), signature(&common::keys(), zero));
+    assert_ne!(signature(&keys, zero), signature(&crate::common::keys(), zero));
     // What never was leaves nothing behind.
     keys.add_partition(PARTITION + 9).unwrap();
     keys.forget_partition(PARTITION + 9);
@@ -152,7 +150,7 @@ fn a_partition_made_again_has_no_keys_until_they_are_set() {
     again.remove_partition(PARTITION);
     again.add_partition(PARTITION).unwrap();
     assert!(!has_keys(&again, PARTITION));
-    let fresh = common::keys().encode();
+    let fresh = crate::common::keys().encode();
     let mut old = b"OSDKH01\0".to_vec();
     old.extend_from_slice(&fresh[8..fresh.len() - 4]);
     let mut old = KeyHierarchy::<RustCrypto>::decode(&old).unwrap();
@@ -162,7 +160,7 @@ fn a_partition_made_again_has_no_keys_until_they_are_set() {
     old.set_root(&[5; 20], [5; 7]);
     old.add_partition(PARTITION).unwrap();
     assert!(has_keys(&old, PARTITION));
-    assert_ne!(signature(&old, zero), signature(&common::keys(), zero));
+    assert_ne!(signature(&old, zero), signature(&crate::common::keys(), zero));
 }
 
 #[test]
@@ -170,7 +168,7 @@ fn equal_keys_have_equal_identities_and_a_copy_is_not_its_original() {
     let zero = KeySelector::Working { partition: PARTITION, version: 0 };
     let mut keys = keys();
     let identity = keys.signing_key(zero).unwrap().identity();
-    assert_eq!(identity, common::keys().signing_key(zero).unwrap().identity());
+    assert_eq!(identity, crate::common::keys().signing_key(zero).unwrap().identity());
     keys.forget_partition(PARTITION);
     assert!(!keys.holds(zero, identity));
     keys.add_partition(PARTITION).unwrap();

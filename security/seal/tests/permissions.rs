@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{GetPage, Segment, SetValue};
 use sealstone_osd::table::SERVICE_ACTIONS;

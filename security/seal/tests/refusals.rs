@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{KeyToSet, SetKey};
@@ -297,7 +295,7 @@ fn a_signed_command_runs_once_and_only_in_time() {
     }
     // The same nonce under another credential burns nothing.
     let other = Capability { discriminator: [4; 12], ..capability(Generation::Osd2, SecurityMethod::CmdRsp) };
-    let other = common::signer(&device.keys, &other);
+    let other = crate::common::signer(&device.keys, &other);
     let mut chance = random();
     let mut draws = move |into: &mut [u8]| {
         chance.fill(into);

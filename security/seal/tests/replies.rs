@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use sealstone_crypto::RustCrypto;
@@ -104,7 +102,7 @@ proptest! {
         let reply = Reply { status: 0, sense: &sense, data_in: &data_in };
         let checked = exchange.signer.verify(&exchange.signed, &reply).unwrap();
         prop_assert_eq!(checked.attributes, answer);
-        prop_assert_eq!(checked.data, &[]);
+        prop_assert_eq!(checked.data, &[0_u8; 0]);
     }
 
     /// D1: any changed bit of a protected part of data-out, and nothing is handed to the handler.

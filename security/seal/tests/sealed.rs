@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use sealstone_osd::capability::Range;
 use sealstone_osd::{Capability, Cdb, Descriptor, Generation, Permissions, SecurityMethod};
@@ -50,7 +48,8 @@ fn a_sealed_capability_allows_what_the_open_one_does_and_shows_nothing_of_it() {
             assert!(!wire.windows(part.len()).any(|window| window == part));
         }
         // The open one is refused by a device that asks for seals, before its key is looked at.
-        let open = sign(&signer(&device.keys, &capability), read(OSD2), NOW, &mut common::random()).cdb;
+        let open =
+            sign(&signer(&device.keys, &capability), read(OSD2), NOW, &mut crate::common::random()).cdb;
         assert_eq!(refused(&device, &open), Denial::Seal);
     }
 }

@@ -4,11 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
-mod common;
-
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use sealstone_crypto::RustCrypto;
 use sealstone_digest::{Cover, Covered, Direction, Profile};
 use sealstone_osd::{CapabilityBytes, Cdb, Generation, ObjectId, SecurityMethod};

@@ -9,8 +9,8 @@ use sealstone_osd::{Command, ObjectId, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_store::MemoryStore;
 
-use super::support::{self, Bench, NEXUS, START_MS, Wish};
 use super::{bench, read, refused};
+use crate::support::{self, Bench, NEXUS, START_MS, Wish};
 
 #[test]
 fn a_nonce_outside_the_window_tells_the_clock() {

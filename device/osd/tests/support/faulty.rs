@@ -11,11 +11,11 @@ use sealstone_store::{
 };
 
 /// What happens after each change: the number of it since the start.
-pub type After = Box<dyn FnMut(u64) + Send>;
+pub(crate) type After = Box<dyn FnMut(u64) + Send>;
 
 /// Objects in memory; one change, or all of them, have no room.
-pub struct Faulty {
-    pub inner: MemoryStore,
+pub(crate) struct Faulty {
+    pub(crate) inner: MemoryStore,
     changes: AtomicU64,
     /// The change that fails, counted from 1; and how many after it do too.
     fails: Mutex<(u64, u64)>,
@@ -27,7 +27,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             inner: MemoryStore::new(64 << 20),
             changes: AtomicU64::new(0),
@@ -39,7 +39,7 @@ impl Faulty {
     }
 
     /// From now on this object cannot be examined; with `None` all can be.
-    pub fn sicken(&self, id: Option<ObjectId>) {
+    pub(crate) fn sicken(&self, id: Option<ObjectId>) {
         *self.sick.lock() = id;
     }
 
@@ -53,23 +53,23 @@ impl Faulty {
     }
 
     /// The `nth` change from now on fails, and `more` after it.
-    pub fn fail(&self, nth: u64, more: u64) {
+    pub(crate) fn fail(&self, nth: u64, more: u64) {
         *self.fails.lock() = (self.changes.load(Ordering::SeqCst) + nth, more);
     }
 
     /// Objects from `first` to `last` cannot be listed any more.
     #[allow(dead_code, reason = "not every test file loses objects")]
-    pub fn lose(&self, first: ObjectId, last: ObjectId) {
+    pub(crate) fn lose(&self, first: ObjectId, last: ObjectId) {
         *self.gap.lock() = Some((first, last));
     }
 
     /// No change fails any more.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         *self.fails.lock() = (0, 0);
     }
 
     /// Calls `after` after each change, with their number since now.
-    pub fn after(&self, mut after: impl FnMut(u64) + Send + 'static) {
+    pub(crate) fn after(&self, mut after: impl FnMut(u64) + Send + 'static) {
         let from = self.changes.load(Ordering::SeqCst);
         *self.after.lock() = Some(Box::new(move |at| after(at - from)));
     }

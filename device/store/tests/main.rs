@@ -1,0 +1,17 @@
+//! All integration tests of the crate in one program: linking many takes longer than running them.
+//!
+//! `cargo run -p xtask -- tests` runs each module as a process of its own.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
+mod commit;
+mod crash;
+mod damage;
+mod digests;
+mod disk;
+mod examine;
+mod faults;
+mod inline;
+mod kill;
+mod room;
+mod support;

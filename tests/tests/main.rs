@@ -1,0 +1,53 @@
+//! All integration tests of the crate in one program: linking many takes longer than running them.
+//!
+//! `cargo run -p xtask -- tests` runs each module as a process of its own.
+
+mod access;
+mod api;
+mod audit;
+mod bad_session;
+mod bad_setup;
+mod block_units;
+mod chap_clients;
+mod clock;
+mod crash;
+mod damage;
+mod delegated;
+mod demo;
+mod directory;
+mod downgrade;
+mod drain;
+mod fair_share;
+mod files;
+mod full_device;
+mod hostile_peers;
+mod key_management;
+mod keys;
+mod ldap_store;
+mod look_through;
+mod methods;
+mod metrics;
+mod mount;
+mod mount_fenced;
+mod mount_fstab;
+mod mount_full;
+mod mount_leases;
+mod mount_listings;
+mod mount_locks;
+mod nodes;
+mod outgrown;
+mod outside_clients;
+mod paper_login;
+mod people;
+mod quotas;
+mod raw_device;
+mod revocation;
+mod shared_locks;
+mod shared_store;
+#[path = "../../metadata/stores/tests/support/slapd.rs"]
+mod slapd;
+mod slow_peers;
+mod terminal;
+mod tls;
+mod tls_support;
+mod tour;
