@@ -9,17 +9,25 @@ SHELL := /bin/bash
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: ## Install what is missing (Debian packages, toolchain)
+setup: ## Install what building needs and this machine lacks (Debian packages, toolchain)
 	@scripts/setup
 
-build: setup ## Build the release binary, target/release/sealstone
+setup-tests: ## Install what the tests need as well (LDAP and database servers, an iSCSI client)
+	@scripts/setup --tests
+
+build: setup ## Build target/release/sealstone, quickly
 	@. scripts/env
 	cargo build --release -p sealstone
+
+dist: setup ## Build the optimised binary, target/dist/sealstone, and its debug information beside it
+	@. scripts/env
+	cargo build --profile dist -p sealstone
+	scripts/split-debug $${CARGO_TARGET_DIR:-target}/dist/sealstone
 
 demo: build ## Store real files on three devices, then attack them: the product in a minute
 	@target/release/sealstone demo
 
-check: setup ## The quick gate: format, lints, docs, tidy, unit tests
+check: setup-tests ## The quick gate: format, lints, docs, tidy, unit tests
 	@. scripts/env
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -27,7 +35,7 @@ check: setup ## The quick gate: format, lints, docs, tidy, unit tests
 	cargo run -q -p xtask -- tidy
 	cargo test --workspace --lib --bins
 
-test: setup ## Everything: the gate, purity, all tests, fuzz smoke
+test: setup-tests ## Everything: the gate, purity, all tests, fuzz smoke
 	@. scripts/env
 	cargo fmt --all --check
 	cargo run -q -p xtask -- tidy
@@ -39,7 +47,7 @@ test: setup ## Everything: the gate, purity, all tests, fuzz smoke
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
 FUZZ_SECONDS ?= 600
 
-fuzz: setup ## Coverage-guided fuzzing of what strangers reach, ten minutes each (needs nightly)
+fuzz: setup-tests ## Coverage-guided fuzzing of what strangers reach, ten minutes each (needs nightly)
 	@. scripts/env
 	scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
@@ -52,11 +60,11 @@ torture: build ## Kill real daemons under load, again and again, and compare wha
 BENCH_RUNS ?= 3
 BENCH_FOLDER ?= target/bench
 
-bench: build ## All figures and aims, as tables, as JSON and as plots in target/bench/
+bench: dist ## All figures and aims, as tables, as JSON and as plots in target/bench/
 	@. scripts/env
-	cargo build --release -p sealstone-bench
-	cargo build --release -p sealstone-store --examples
-	bin=$${CARGO_TARGET_DIR:-target}/release
+	cargo build --profile dist -p sealstone-bench
+	cargo build --profile dist -p sealstone-store --examples
+	bin=$${CARGO_TARGET_DIR:-target}/dist
 	mkdir -p $(BENCH_FOLDER)/scratch
 	trap 'rm -rf $(BENCH_FOLDER)/scratch' EXIT
 	echo "== methods, sizes, depths" && $$bin/sealstone-bench run --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/figures.json
@@ -77,13 +85,13 @@ bench: build ## All figures and aims, as tables, as JSON and as plots in target/
 		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
-bench-pace: build ## Small requests beside large ones, with each switch that orders them: a table, and JSON
+bench-pace: dist ## Small requests beside large ones, with each switch that orders them: a table, and JSON
 	@. scripts/env
-	cargo build --release -p sealstone-bench
+	cargo build --profile dist -p sealstone-bench
 	mkdir -p $(BENCH_FOLDER)
-	$${CARGO_TARGET_DIR:-target}/release/sealstone-bench pace --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/pace.json
+	$${CARGO_TARGET_DIR:-target}/dist/sealstone-bench pace --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/pace.json
 
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup build demo check test fuzz torture bench bench-pace clean
+.PHONY: help setup setup-tests build dist demo check test fuzz torture bench bench-pace clean

@@ -75,7 +75,7 @@ fn tool(name: &str, arguments: &[&str]) -> (bool, String) {
     let Output { status, stdout, stderr } = Command::new(name)
         .args(arguments)
         .output()
-        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup (package libiscsi-bin)"));
+        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests (package libiscsi-bin)"));
     let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     // Some versions report a failure on standard error alone.
     (status.success() && !said.to_lowercase().contains("fail"), said)

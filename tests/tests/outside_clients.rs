@@ -9,7 +9,7 @@ fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name)
         .args(arguments)
         .output()
-        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup (package libiscsi-bin)"));
+        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests (package libiscsi-bin)"));
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} {arguments:?}: {text}");

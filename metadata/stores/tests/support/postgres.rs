@@ -48,7 +48,7 @@ fn other_user() -> Option<(u32, u32)> {
     }
     let users = std::fs::read_to_string("/etc/passwd").unwrap();
     let line = users.lines().find(|line| line.starts_with("postgres:"));
-    let fields: Vec<&str> = line.expect("postgresql is installed: scripts/setup").split(':').collect();
+    let fields: Vec<&str> = line.expect("postgresql is installed: scripts/setup --tests").split(':').collect();
     Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
 }
 
@@ -98,7 +98,7 @@ impl Postgres {
             .arg("--pwfile")
             .arg(at("password"))
             .status()
-            .expect("postgresql is installed: scripts/setup");
+            .expect("postgresql is installed: scripts/setup --tests");
         assert!(made.success(), "initdb");
         let mut this = Self { folder, child: None, port: 0, databases: AtomicU32::new(0) };
         // A port that was free a moment ago may not be now.
@@ -139,7 +139,7 @@ impl Postgres {
             postgres.arg(set("ssl_key_file", "key.pem"));
         }
         let mut child =
-            postgres.stderr(Stdio::null()).spawn().expect("postgresql is installed: scripts/setup");
+            postgres.stderr(Stdio::null()).spawn().expect("postgresql is installed: scripts/setup --tests");
         let until = Instant::now() + START_MAX;
         while child.try_wait().unwrap().is_none() && Instant::now() < until {
             let answers = command("pg_isready").arg("-q").args(self.at()).status().unwrap();

@@ -195,7 +195,7 @@ impl Slapd {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
-            .expect("slapd is installed: scripts/setup");
+            .expect("slapd is installed: scripts/setup --tests");
         child.stdin.take().unwrap().write_all(ldif.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "{name}");
     }
@@ -257,7 +257,7 @@ impl Slapd {
             .arg(self.folder.path().join("slapd.conf"))
             .stderr(Stdio::null())
             .spawn()
-            .expect("slapd is installed: scripts/setup");
+            .expect("slapd is installed: scripts/setup --tests");
         let until = Instant::now() + START_MAX;
         while child.try_wait().unwrap().is_none() && Instant::now() < until {
             if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
