@@ -48,7 +48,8 @@ fn other_user() -> Option<(u32, u32)> {
     }
     let users = std::fs::read_to_string("/etc/passwd").unwrap();
     let line = users.lines().find(|line| line.starts_with("postgres:"));
-    let fields: Vec<&str> = line.expect("postgresql is installed: scripts/setup --tests").split(':').collect();
+    let fields: Vec<&str> =
+        line.expect("postgresql is installed: scripts/setup --tests").split(':').collect();
     Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
 }
 
