@@ -17,7 +17,7 @@ use super::chunk::ChunkPatch;
 use super::pool::is_inline;
 use super::record::{Key, Value};
 use super::space::Run;
-use super::write_log::{Appended, EncodedStep, WriteLog};
+use super::write_log::{Appended, EncodedStep, RecordOutcome, WriteLog};
 use crate::StoreError;
 
 /// A group that a thread keeps open.
@@ -367,6 +367,10 @@ impl DiskStore {
                 self.space.lock().release(&spared);
                 Ack::Done
             }
+            Appended::AfterCommit { spared, group } => {
+                self.space.lock().release(&spared);
+                Ack::Commit { group }
+            }
             Appended::Waits(cluster) => Ack::Cluster { cluster, group },
             Appended::Full(spared) => {
                 self.index.free_later(&spared);
@@ -381,8 +385,12 @@ impl DiskStore {
         match ack {
             Ack::Done => Ok(()),
             Ack::Cluster { cluster, group } => {
-                let is_logged = self.log.as_ref().is_some_and(|log| log.wait(cluster));
-                if is_logged { Ok(()) } else { self.commit_through(group) }
+                let outcome = self.log.as_ref().map_or(RecordOutcome::NotLogged, |log| log.wait(cluster));
+                match outcome {
+                    RecordOutcome::Logged => Ok(()),
+                    RecordOutcome::AfterCommit(previous) => self.commit_through(previous),
+                    RecordOutcome::NotLogged => self.commit_through(group),
+                }
             }
             Ack::Commit { group } => self.commit_through(group),
         }

@@ -70,10 +70,33 @@ pub enum PreviousShutdown {
 pub(crate) enum Appended {
     /// They are in the log.
     Logged(Vec<Run>),
+    /// They are in the log, and count once this group is committed: not all of its changes are in the log.
+    AfterCommit { spared: Vec<Run>, group: u64 },
     /// They will be in the log when the scopes of this cluster have ended.
     Waits(u64),
     /// They are not in the log: the answer has to wait for the commit of the group.
     Full(Vec<Run>),
+}
+
+/// Outcome of writing a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordOutcome {
+    /// The record is in the log and will be replayed.
+    Logged,
+    /// The record is in the log, and is replayed only if this group is committed.
+    AfterCommit(u64),
+    /// The record is not in the log.
+    NotLogged,
+}
+
+impl RecordOutcome {
+    fn with(self, spared: Vec<Run>) -> Appended {
+        match self {
+            Self::Logged => Appended::Logged(spared),
+            Self::AfterCommit(group) => Appended::AfterCommit { spared, group },
+            Self::NotLogged => Appended::Full(spared),
+        }
+    }
 }
 
 /// Scopes that have not ended and depend on each other, with the operations that depend on them.
@@ -87,8 +110,8 @@ struct Cluster {
     steps: Vec<u8>,
     objects: Vec<ObjectId>,
     spared: Vec<Run>,
-    /// Whether the record was written, once that was tried.
-    is_logged: Option<bool>,
+    /// Outcome of writing the record, once that was tried.
+    outcome: Option<RecordOutcome>,
 }
 
 #[derive(Default)]
@@ -332,7 +355,7 @@ impl WriteLog {
             }
             return Appended::Waits(cluster);
         }
-        if self.write(state, &step.bytes) { Appended::Logged(spared) } else { Appended::Full(spared) }
+        self.write(state, &step.bytes).with(spared)
     }
 
     /// Keeps the step of an operation within a scope. Gives the scope's cluster; `cluster` is the one that was given for
@@ -365,47 +388,47 @@ impl WriteLog {
         }
         let (steps, spared) = (std::mem::take(&mut ending.steps), std::mem::take(&mut ending.spared));
         let (objects, waiting) = (std::mem::take(&mut ending.objects), ending.waiting);
-        let is_logged = self.write(state, &steps);
+        let outcome = self.write(state, &steps);
         for object in objects {
             state.owners.remove(&object);
         }
         match state.clusters.get_mut(&cluster).filter(|_| waiting > 0) {
             Some(ended) => {
-                ended.is_logged = Some(is_logged);
+                ended.outcome = Some(outcome);
                 self.written.notify_all();
             }
             None => state.forget(cluster),
         }
-        if is_logged { Appended::Logged(spared) } else { Appended::Full(spared) }
+        outcome.with(spared)
     }
 
-    /// Waits until all scopes of a cluster have ended; gives whether their changes are in the log.
-    pub(crate) fn wait(&self, cluster: u64) -> bool {
+    /// Waits until all scopes of a cluster have ended; returns the outcome of writing their record.
+    pub(crate) fn wait(&self, cluster: u64) -> RecordOutcome {
         let mut state = self.state.lock();
         loop {
             let found = state.find(cluster);
-            let Some(ended) = state.clusters.get_mut(&found) else { return false };
-            if let Some(is_logged) = ended.is_logged {
+            let Some(ended) = state.clusters.get_mut(&found) else { return RecordOutcome::NotLogged };
+            if let Some(outcome) = ended.outcome {
                 ended.waiting -= 1;
                 if ended.waiting == 0 {
                     state.forget(found);
                 }
-                return is_logged;
+                return outcome;
             }
             self.written.wait(&mut state);
         }
     }
 
-    /// Writes a record; gives whether it is in the log.
-    fn write(&self, state: &mut State, steps: &[u8]) -> bool {
+    /// Writes a record of the open group.
+    fn write(&self, state: &mut State, steps: &[u8]) -> RecordOutcome {
         if state.is_full {
-            return false;
+            return RecordOutcome::NotLogged;
         }
         let length = (RECORD_HEADER + steps.len()) as u64;
         let end = state.offset + length;
         if end > self.half {
             self.fill(state);
-            return false;
+            return RecordOutcome::NotLogged;
         }
         let header = RecordHeader {
             group: state.group,
@@ -425,14 +448,18 @@ impl WriteLog {
         if let Err(error) = self.file.write_at(at, &state.buffer) {
             tracing::warn!(%error, "writing the write log failed; changes are committed before the answer");
             self.fill(state);
-            return false;
+            return RecordOutcome::NotLogged;
         }
         state.offset = end;
         state.number += 1;
         let sixteenths = end * 16 / self.half;
         self.is_nearly_full.store(sixteenths >= NEARLY_FULL, Ordering::Relaxed);
         self.is_half_full.store(sixteenths >= HALF_FULL, Ordering::Relaxed);
-        true
+        // A replay skips a group whose previous one is neither committed nor whole in the log.
+        match state.previous {
+            Previous { group, records: Previous::INCOMPLETE } => RecordOutcome::AfterCommit(group),
+            _ => RecordOutcome::Logged,
+        }
     }
 
     /// No more records of the open group.

@@ -50,7 +50,9 @@ impl Replay {
         let open: Vec<&LoggedGroup> = groups.iter().filter(|group| group.number > committed).collect();
         let Some(last) = open.last().map(|group| group.number) else { return Ok(None) };
         let chain = chain(&open, committed);
-        let is_chained = chain.len() == open.len();
+        // A group on top of one that is neither committed nor whole in the log was not acknowledged.
+        let was_answered = |group: &&LoggedGroup| group.previous.records != Previous::INCOMPLETE;
+        let is_chained = !open[chain.len()..].iter().any(was_answered);
         let mut records: Vec<Vec<Step<'_>>> = Vec::new();
         let mut is_sound = true;
         for record in chain.iter().flat_map(|group| group.records()) {
