@@ -122,8 +122,7 @@ fn is_said_precisely(medium: &SimMedium, what: &str) {
         assert!(named.contains(id) || maybe(id), "{what}: {id} is lost and not named: {health:?}");
     }
     for id in &named {
-        // Within a range that may have lost objects the report errs on the safe side.
-        assert!(lost.contains(id) || maybe(id), "{what}: {id} is named and sound: {health:?}");
+        assert!(lost.contains(id), "{what}: {id} is named and sound: {health:?}");
     }
     lists_tell_what_they_miss(&store, what);
     assert_eq!(health.read_only, !lost.is_empty() || !health.faults.is_empty(), "{what}: {health:?}");

@@ -125,11 +125,14 @@ impl DiskStore {
         if !writable {
             tracing::error!(?faults, "the store is damaged: it opens for reading only");
         }
-        let group = proof.reader.get(&record::group_key()).ok().flatten();
-        let group = group.as_deref().and_then(record::parse_group).unwrap_or(0);
+        let group = proof.reader.get(&record::group_key());
+        // On an index of an unknown group the log might bring older values back.
+        let is_group_lost = group.is_err();
+        let group = group.ok().flatten().as_deref().and_then(record::parse_group).unwrap_or(0);
         let was_closed = proof.was_closed();
         let log = match superblock.log_bytes {
             0 => None,
+            _ if is_group_lost => None,
             length => FoundLog::open(&*medium, length, &superblock.uuid, writable)?,
         };
         let incomplete = survey.damage.incomplete();
