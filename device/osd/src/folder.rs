@@ -58,26 +58,30 @@ pub trait Folder: Send + Sync {
 /// Replaces a file so that after a crash either the old or the new content is there, whole.
 ///
 /// # Errors
-/// [`ProvisionError::Io`]: either content may be there.
+/// [`ProvisionError::Io`]: either content may be there. With `StorageFull` it is the old one.
 pub fn replace(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
     let fresh = format!("{name}.new");
     folder
         .write(&fresh, content)
         .and_then(|()| folder.rename(&fresh, name))
-        .and_then(|()| folder.sync())
+        // The new file has the name, whatever the reason is that the folder was not synced.
+        .and_then(|()| folder.sync().map_err(io::Error::other))
         .map_err(|source| ProvisionError::Io { path: folder.path(name), source })
 }
 
 /// Stores the content of a slot file: in place where it fits, so that a full disk does not refuse it.
 ///
 /// # Errors
-/// [`ProvisionError::Io`]: the file holds the old or the new content.
+/// [`ProvisionError::Io`]: the file holds the old or the new content. With `StorageFull` it is the old one.
 pub fn store(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
     let file_max = sealstone_slots::file_len_max(sealstone_slots::CONTENT_MAX as u64);
     let at = |source| ProvisionError::Io { path: folder.path(name), source };
     let file = folder.read(name, file_max).map_err(at)?.map(Zeroizing::new);
     match sealstone_slots::plan(file.as_deref().map(Vec::as_slice), content) {
-        Plan::InPlace { offset, bytes } => folder.overwrite(name, offset, &bytes).map_err(at),
+        // A write in place is not known to have changed nothing.
+        Plan::InPlace { offset, bytes } => {
+            folder.overwrite(name, offset, &bytes).map_err(io::Error::other).map_err(at)
+        }
         Plan::Whole(bytes) => replace(folder, name, &bytes),
     }
 }

@@ -8,12 +8,14 @@
 //! Truth: docs/design/security.md 3.6, 3.7; docs/design/t10-osd.md 4.7 to 4.9.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sealstone_crypto::RustCrypto;
 use sealstone_scsi::lu::NexusId;
 use sealstone_seal::{Hash, InitialKey, KeyError, KeyHierarchy, SignedBy};
+use sealstone_store::StoreError;
 use zeroize::Zeroizing;
 
 use crate::failure::Failure;
@@ -138,7 +140,7 @@ impl Keyring {
     /// Changes keys: on a copy, then on stable storage, then in use. `signed` is the key behind the command that asks.
     ///
     /// # Errors
-    /// What `work` fails with, [`Failure::KeysChanged`], [`Failure::KeyStore`]; then nothing changed.
+    /// What `work` fails with, [`Failure::KeysChanged`], [`Failure::KeyStore`], `NoSpace`; then nothing changed.
     pub(crate) fn change(
         &self,
         signed: Option<SignedBy>,
@@ -163,6 +165,10 @@ impl Keyring {
         }
         work(&mut next, &mut keeper.exchange)?;
         if let Err(error) = keeper.store.persist_keys(&next.encode()) {
+            if is_disk_full(&error) {
+                tracing::error!(%error, "the keys could not be stored: free some space and repeat the change");
+                return Err(Failure::Store(StoreError::NoSpace));
+            }
             tracing::error!(%error, "the keys could not be stored; no more changes of keys until the next start");
             keeper.poisoned = true;
             return Err(Failure::KeyStore);
@@ -286,6 +292,12 @@ pub enum KeyringError {
     Persist(#[source] ProvisionError),
 }
 
+/// Whether keys were not stored because the disk is full: those before are stored still.
+fn is_disk_full(error: &ProvisionError) -> bool {
+    let ProvisionError::Io { source, .. } = error else { return false };
+    matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -330,6 +342,31 @@ mod tests {
         let again = open(Some(&stored), &kept, &[0x10005, 0x10002, 0x10000, 0x10003, 0x10001]);
         assert!((0x10000..0x10004).chain([0, 0x10005]).all(|partition| has_key(&again, partition)));
         assert_eq!(kept.0.lock().len(), 1, "nothing changed, so nothing was stored");
+    }
+
+    /// A disk that is full for so many more calls.
+    struct FullDisk(Mutex<u32>);
+
+    impl KeyStore for FullDisk {
+        fn persist_keys(&self, _: &[u8]) -> Result<(), ProvisionError> {
+            let mut left = self.0.lock();
+            let is_full = *left > 0;
+            *left = left.saturating_sub(1);
+            let source = io::Error::from(io::ErrorKind::StorageFull);
+            if is_full { Err(ProvisionError::Io { path: "keys".into(), source }) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn full_disk_refuses_keys_until_space_returns() {
+        let keyring = open(None, &Arc::new(Kept::default()), &[0x10000]);
+        keyring.keeper.lock().store = Box::new(FullDisk(Mutex::new(2)));
+        let add = || keyring.change(None, |keys| keys.add_partition(0x10001).map_err(Failure::Keys));
+        for _ in 0..2 {
+            assert!(matches!(add(), Err(Failure::Store(StoreError::NoSpace))));
+            assert!(!has_key(&keyring, 0x10001));
+        }
+        assert!(add().is_ok() && has_key(&keyring, 0x10001));
     }
 
     #[test]
