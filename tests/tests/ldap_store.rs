@@ -128,3 +128,27 @@ fn an_ldap_server_that_cannot_be_used_is_refused_with_the_next_step() {
     let join = folder.path().join("join");
     run(&["mds", "join", "--data", text(&join), "--from", text(&data)]).fails(1).says(&["LDAP"]);
 }
+
+/// Bytes of a database that some hundred directories fill.
+const SMALL_DATABASE: u64 = 3 << 20;
+
+#[test]
+fn full_ldap_database_refuses_by_name() {
+    let slapd = Slapd::start_limited("", None, SMALL_DATABASE);
+    let url = slapd.new_store();
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let password = private(folder.path(), "ldap.pw", WRITER_PASSWORD);
+    let system = System::start_with_init(0, &["--meta", &url, "--meta-password-file", text(&password)]);
+    system.run(&["mkdir", "/kept"]).ok();
+    let long = "n".repeat(200);
+    let refused = (0..100)
+        .map(|round| {
+            let names: Vec<String> = (0..50).map(|number| format!("/{round}-{number}-{long}")).collect();
+            let names = names.iter().map(String::as_str);
+            system.run(&["mkdir"].into_iter().chain(names).collect::<Vec<_>>())
+        })
+        .find(|ended| ended.code != 0)
+        .expect("a small database takes everything");
+    refused.fails(1).says(&["no space left", "LDAP server"]);
+    system.run(&["stat", "/kept"]).ok();
+}

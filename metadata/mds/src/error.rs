@@ -7,9 +7,6 @@ use crate::store::MetaError;
 /// Whoever needs a store that is away asks again after this.
 const AWAY_RETRY_MS: u32 = 1_000;
 
-/// The name of the full disk when the metadata store cannot take a change.
-pub(crate) const FULL_SUBJECT: &str = "disk of the metadata server";
-
 /// Why not.
 #[derive(Debug, thiserror::Error)]
 pub enum MdsError {
@@ -39,7 +36,7 @@ impl MdsError {
             Self::Refused(failure) => failure.clone(),
             Self::Store(MetaError::Conflict) => Failure::busy(10),
             Self::Store(MetaError::Away(_)) => Failure::busy(AWAY_RETRY_MS),
-            Self::Store(MetaError::Full(_)) => Failure::new(ErrorCode::NoSpace, FULL_SUBJECT),
+            Self::Store(MetaError::Full { disk, .. }) => Failure::new(ErrorCode::NoSpace, disk),
             Self::Store(
                 MetaError::TooLong { .. }
                 | MetaError::Poisoned

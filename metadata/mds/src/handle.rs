@@ -15,7 +15,7 @@ use crate::access::Principal;
 use crate::audit::AuditRecord;
 use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
-use crate::error::{FULL_SUBJECT, MdsError, Result};
+use crate::error::{MdsError, Result};
 use crate::issue::Wanted;
 use crate::lengths::Written;
 use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
@@ -24,7 +24,7 @@ use crate::placement::{Choice, Pool, Shape};
 use crate::records::{Inode, counter, figure, next_number};
 use crate::roles;
 use crate::server::Mds;
-use crate::store::Transaction;
+use crate::store::{SERVER_DISK, Transaction};
 
 mod ahead;
 mod delegate;
@@ -93,7 +93,8 @@ impl Mds {
             let failure = error.failure();
             self.counters.failure(failure.code);
             if let MdsError::Store(cause) = &error {
-                tracing::error!(operation, error = %cause, "request failed in the metadata store");
+                let error = cause as &(dyn std::error::Error + 'static);
+                tracing::error!(operation, error, "request failed in the metadata store");
             }
             Response::Failed { failure }
         })
@@ -115,7 +116,7 @@ impl Mds {
                 | Request::GroupAddMember { .. }
         );
         if adds && !self.store.accepts_additions() {
-            return Err(MdsError::refused(ErrorCode::NoSpace, FULL_SUBJECT));
+            return Err(MdsError::refused(ErrorCode::NoSpace, SERVER_DISK));
         }
         Ok(())
     }

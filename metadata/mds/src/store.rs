@@ -54,13 +54,22 @@ pub enum MetaError {
     /// The server behind the store cannot be reached, or does not answer. Nothing was done: ask again later.
     #[error("the metadata store is away")]
     Away(#[source] Box<dyn Error + Send + Sync>),
-    /// The disk of the store is full. Nothing was done: reads, removals and revocations go on.
-    #[error("the disk of the metadata store is full")]
-    Full(#[source] Box<dyn Error + Send + Sync>),
+    /// A disk is full. Nothing was done.
+    #[error("no space on the {disk}")]
+    Full {
+        /// Name of the disk for clients.
+        disk: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The medium or the server behind the store failed.
     #[error("metadata store failed")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
 }
+
+/// Name of the disk of the metadata server, for clients.
+pub const SERVER_DISK: &str = "disk of the metadata server";
 
 impl MetaError {
     /// An error of the medium of the store.
@@ -68,7 +77,7 @@ impl MetaError {
     pub fn of_medium(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::Full(Box::new(error))
+                Self::Full { disk: SERVER_DISK, source: Box::new(error) }
             }
             _ => Self::Failed(Box::new(error)),
         }

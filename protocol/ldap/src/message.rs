@@ -169,6 +169,8 @@ impl Outcome {
     pub const NOT_A_LEAF: u32 = 66;
     /// There is such an entry.
     pub const EXISTS: u32 = 68;
+    /// An error without a code of its own, such as a full disk or database.
+    pub const OTHER: u32 = 80;
 }
 
 impl core::fmt::Display for Outcome {
@@ -190,6 +192,7 @@ impl core::fmt::Display for Outcome {
             Self::CLASS_VIOLATION => f.write_str(" (object class violation)")?,
             Self::NOT_A_LEAF => f.write_str(" (entries below)")?,
             Self::EXISTS => f.write_str(" (entry already exists)")?,
+            Self::OTHER => f.write_str(" (other)")?,
             _ => {}
         }
         if self.diagnostic.is_empty() { Ok(()) } else { write!(f, ": {}", self.diagnostic) }

@@ -304,7 +304,7 @@ fn a_full_medium_refuses_a_commit_and_harms_nothing() {
             break error;
         }
     };
-    assert!(matches!(refused, MetaError::Full(_)), "{refused}");
+    assert!(matches!(refused, MetaError::Full { .. }), "{refused}");
     // What fits is still taken.
     assert_eq!(store.snapshot().unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
     disk.is_full(false);

@@ -177,6 +177,9 @@ pub enum LdapStoreError {
     },
 }
 
+/// Name of the disk of the LDAP server, for clients.
+const LDAP_DISK: &str = "disk or database of the LDAP server with the metadata";
+
 fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> MetaError {
     MetaError::Failed(error.into())
 }
@@ -579,12 +582,20 @@ impl Inner {
                         self.is_taken_over();
                         return Err(self.taken_over());
                     }
-                    Err(self.explain(trouble))
+                    Err(self.refused_commit(trouble))
                 }
                 Some(Err(_)) | None => self.unknown(writer, number, &trouble),
             },
             None => self.unknown(writer, number, &trouble),
         }
+    }
+
+    /// Returns the error of a commit that the server refused. It has no code for a full disk or database.
+    fn refused_commit(&self, trouble: Trouble) -> MetaError {
+        if trouble.code() != Some(Outcome::OTHER) {
+            return self.explain(trouble);
+        }
+        MetaError::Full { disk: LDAP_DISK, source: self.tree.explain(trouble).into() }
     }
 
     fn unknown(&self, writer: &mut Writer, number: u64, trouble: &Trouble) -> Result<Fate, MetaError> {

@@ -18,7 +18,9 @@ use super::journal::{Commit, bytes_of};
 use super::link::{Link, Trouble, open_until};
 use super::tree::Kind;
 use super::versions::{Change, Value};
-use super::{Inner, JOURNAL_BYTES_MAX, JOURNAL_COMMITS_MAX, LdapStoreError, RECONNECT_EVERY, failed};
+use super::{
+    Inner, JOURNAL_BYTES_MAX, JOURNAL_COMMITS_MAX, LDAP_DISK, LdapStoreError, RECONNECT_EVERY, failed,
+};
 
 /// So many commits are put into the records at once; fewer after [`EVERY`].
 const COMMITS: usize = 128;
@@ -39,6 +41,14 @@ pub(super) struct Pending {
     pub(super) changes: Arc<[Change]>,
 }
 
+/// Why the server does not take records.
+#[derive(Clone)]
+struct RecordRefusal {
+    why: String,
+    /// Whether its disk or database may be full.
+    may_be_full: bool,
+}
+
 #[derive(Default)]
 struct Waiting {
     commits: VecDeque<Pending>,
@@ -50,7 +60,7 @@ struct Waiting {
     /// May some of it be in the records already?
     is_begun: bool,
     /// Why it does not become less.
-    refused: Option<String>,
+    refused: Option<RecordRefusal>,
     ended: bool,
 }
 
@@ -103,8 +113,16 @@ impl Queue {
         while !waiting.has_room() {
             self.changed.notify_all();
             if self.changed.wait_until(&mut waiting, until).timed_out() {
-                let why = waiting.refused.clone().unwrap_or_else(|| "it is slow".to_owned());
-                return Err(failed(format!("the LDAP server does not take the records: {why}")));
+                let refused = waiting.refused.clone();
+                let (why, may_be_full) = match refused {
+                    Some(RecordRefusal { why, may_be_full }) => (why, may_be_full),
+                    None => ("it is slow".to_owned(), false),
+                };
+                let why = format!("the LDAP server does not take the records: {why}");
+                return Err(match may_be_full {
+                    true => MetaError::Full { disk: LDAP_DISK, source: why.into() },
+                    false => failed(why),
+                });
             }
         }
         Ok(())
@@ -184,10 +202,11 @@ impl Queue {
 
 impl Queue {
     /// Some of it may have been done; it is done again. Told once, not at every try.
-    fn not_done(&self, why: &(dyn Error + 'static)) {
+    fn not_done(&self, why: &(dyn Error + 'static), may_be_full: bool) {
         let mut waiting = self.waiting.lock();
         waiting.is_begun = true;
-        if waiting.refused.replace(why.to_string()).is_none() {
+        let refusal = RecordRefusal { why: why.to_string(), may_be_full };
+        if waiting.refused.replace(refusal).is_none() {
             tracing::warn!(error = why, "what was committed is not in the entries of LDAP yet");
         }
     }
@@ -250,11 +269,11 @@ pub(super) fn run(inner: &Inner) {
                 link = None;
                 // The server has not answered all: it may be about to do the rest.
                 is_astray |= trouble.code().is_none();
-                inner.queue.not_done(&trouble);
+                inner.queue.not_done(&trouble, trouble.code() == Some(Outcome::OTHER));
                 if trouble.code().is_some() { PAUSE } else { RECONNECT_EVERY }
             }
             Err(Unwritten::Failed(error)) => {
-                inner.queue.not_done(&error);
+                inner.queue.not_done(&error, false);
                 PAUSE
             }
         };

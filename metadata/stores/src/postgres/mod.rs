@@ -214,6 +214,9 @@ impl PostgresMeta {
     }
 }
 
+/// Name of the disk of the database, for clients.
+const DATABASE_DISK: &str = "disk of the PostgreSQL server with the metadata";
+
 fn code<'a>(error: &'a (dyn Error + Send + Sync + 'static)) -> Option<&'a SqlState> {
     error.downcast_ref::<tokio_postgres::Error>()?.code()
 }
@@ -225,7 +228,7 @@ fn failed(error: Cause) -> MetaError {
         {
             MetaError::Conflict
         }
-        Some(code) if *code == SqlState::DISK_FULL => MetaError::Full(error),
+        Some(code) if *code == SqlState::DISK_FULL => MetaError::Full { disk: DATABASE_DISK, source: error },
         _ => MetaError::Failed(error),
     }
 }

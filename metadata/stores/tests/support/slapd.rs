@@ -18,6 +18,8 @@ pub const WRITER: &str = "cn=files,dc=example,dc=org";
 pub const WRITER_PASSWORD: &str = "may write";
 /// Below it are entries that stores are below.
 pub const STORES: &str = "ou=stores,dc=example,dc=org";
+/// Bytes that the database of a slapd may take.
+const DATABASE_MAX: u64 = 1 << 30;
 /// How long a slapd may take to listen.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -143,6 +145,11 @@ fn free_port() -> u16 {
 impl Slapd {
     /// Makes the entries, and those in `more` (LDIF), and starts it. `tls` is a certificate and its key, both PEM.
     pub fn start_with(more: &str, tls: Option<(&str, &str)>) -> Self {
+        Self::start_limited(more, tls, DATABASE_MAX)
+    }
+
+    /// As [`start_with`](Self::start_with), with a limit in bytes for the database.
+    pub fn start_limited(more: &str, tls: Option<(&str, &str)>, database_max: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir(at("db")).unwrap();
@@ -165,7 +172,7 @@ impl Slapd {
         }
         text += &format!(
             "database mdb\nsuffix dc=example,dc=org\nrootdn cn=root,dc=example,dc=org\nrootpw root\ndirectory {}\n\
-             maxsize 1073741824\nlimits dn.exact=\"{WRITER}\" size=unlimited time=unlimited\n\
+             maxsize {database_max}\nlimits dn.exact=\"{WRITER}\" size=unlimited time=unlimited\n\
              overlay ppolicy\naccess to attrs=userPassword by anonymous auth by * none\n\
              access to dn.subtree=\"{STORES}\" by dn.exact=\"{WRITER}\" write by * none\n\
              access to * by dn.base=\"{READER}\" read by * none\n",
