@@ -2,9 +2,12 @@
 //! are refused with the disk's name, and space that comes back is used again.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Signal, System, can_mount_tmpfs, fill, run, run_with_input, text};
+use sealstone_tests::{
+    Ended, Mounted, Signal, System, can_mount, can_mount_tmpfs, fill, run, run_with_input, text,
+};
 
 /// Bytes of the device; what the metadata server keeps free of it is 4 MiB.
 const CAPACITY: &str = "64M";
@@ -87,7 +90,7 @@ fn a_full_device_refuses_clearly_and_recovers() {
 /// MiB of the file system beneath a device that promises more.
 const DISK_MIB: u32 = 96;
 
-fn put(system: &System, name: &str, content: &[u8]) -> sealstone_tests::Ended {
+fn put(system: &System, name: &str, content: &[u8]) -> Ended {
     run_with_input(system.command(&["put", "-", name]), content)
 }
 
@@ -273,4 +276,139 @@ fn device_larger_than_its_file_system_is_warned_of() {
     assert!(init("large", &["--capacity", "1G"]).ok().stderr.contains("warning"));
     init("solid", &["--capacity", "1G", "--preallocate"]).fails(1).says(&["--capacity"]);
     init("half", &["--capacity", "16M", "--preallocate"]).ok();
+}
+
+/// Runs a command in the session of a user.
+fn run_as(system: &System, user: &str, arguments: &[&str]) -> Ended {
+    let mut command = system.command(arguments);
+    command.env("SEALSTONE_SESSION", system.path(&format!("{user}.toml")));
+    Ended::from(command.output().expect("the binary starts"))
+}
+
+fn log_in(system: &System, user: &str) {
+    let password = system.path("user.pw");
+    let cluster = system.cluster();
+    let login = ["login", user, "--cluster", text(&cluster), "--password-file", text(&password)];
+    run_as(system, user, &login).ok();
+}
+
+/// A user, a file that the user may read, and one of the administrator.
+fn prepare_revocations(system: &System) -> Vec<u8> {
+    let password = system.path("user.pw");
+    fs::write(&password, "a long enough password\n").expect("written");
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).expect("set");
+    system.run(&["user", "add", "bob", "--password-file", text(&password)]).ok();
+    let bytes = content(9, 3_000_000);
+    for path in ["/shared", "/own"] {
+        put(system, path, &bytes).ok();
+    }
+    system.run(&["chmod", "644", "/shared"]).ok();
+    log_in(system, "bob");
+    bytes
+}
+
+/// All ways to end credentials, and all key changes, with the disks as they are.
+fn revoke_in_all_ways(system: &System, bytes: &[u8]) {
+    let issue = |user: Option<&str>, path: &str, name: &str| {
+        let capability = system.path(name);
+        let issue = ["cap", "issue", "--read", "--until", "30m", path, "-o", text(&capability), "--force"];
+        match user {
+            Some(user) => run_as(system, user, &issue).ok(),
+            None => system.run(&issue).ok(),
+        };
+        capability
+    };
+    let get = |capability: &std::path::Path| run(&["cap", "get", text(capability), "-"]);
+    let is_complete = |told: Ended| {
+        let revocation = &told.json()["revocation"];
+        assert_eq!(revocation["complete"], true, "{revocation}");
+    };
+    let (own, bobs) = (issue(None, "/own", "own.cap"), issue(Some("bob"), "/shared", "bob.cap"));
+    assert!(get(&own).ok().stdout == bytes && get(&bobs).ok().stdout == bytes);
+    is_complete(system.run(&["--json", "revoke", "--object", "/own"]).ok());
+    get(&own).fails(3);
+    is_complete(system.run(&["--json", "user", "disable", "bob"]).ok());
+    get(&bobs).fails(3);
+    system.run(&["user", "enable", "bob"]).ok();
+    log_in(system, "bob");
+    let bobs = issue(Some("bob"), "/shared", "bob.cap");
+    is_complete(system.run(&["--json", "revoke", "--user", "bob"]).ok());
+    get(&bobs).fails(3);
+    let bobs = issue(Some("bob"), "/shared", "bob.cap");
+    is_complete(run_as(system, "bob", &["--json", "logout", "--revoke"]).ok());
+    let start = Instant::now();
+    while get(&bobs).code == 0 {
+        assert!(start.elapsed() < ROOM_AGAIN_MAX, "the session's credential is accepted");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    log_in(system, "bob");
+    let own = issue(None, "/own", "own.cap");
+    for kind in ["working", "partition", "root", "master"] {
+        system.run(&["mds", "keys", "rotate", kind]).ok();
+    }
+    system.run(&["mds", "keys", "rotate", "working", "--revoke"]).ok();
+    get(&own).fails(3);
+    assert!(system.run(&["cat", "/own"]).ok().stdout == bytes);
+    assert!(run_as(system, "bob", &["cat", "/shared"]).ok().stdout == bytes);
+}
+
+#[test]
+fn full_devices_take_revocations_and_keys() {
+    if !can_mount_tmpfs() {
+        return;
+    }
+    let mut system = System::start_on_tmpfs(2, "1G", &[("osd0", 48), ("osd1", 48)]);
+    let bytes = prepare_revocations(&system);
+    for osd in ["osd0", "osd1"] {
+        fill(&system.path(osd).join("ballast"));
+    }
+    revoke_in_all_ways(&system, &bytes);
+    for osd in [0, 1] {
+        assert_eq!(system.end_osd(osd, Signal::Kill), -1);
+        system.start_osd(osd);
+    }
+    revoke_in_all_ways(&system, &bytes);
+}
+
+#[test]
+fn full_metadata_server_takes_revocations_and_keys() {
+    if !can_mount_tmpfs() {
+        return;
+    }
+    let mut system = System::start_on_tmpfs(1, "256M", &[("mds", 96)]);
+    let bytes = prepare_revocations(&system);
+    for life in 0..2 {
+        // Another program takes all that an earlier life gave back, too.
+        fill(&system.path("mds").join(format!("ballast{life}")));
+        revoke_in_all_ways(&system, &bytes);
+        assert_eq!(system.end_mds(Signal::Kill), -1);
+        system.start_mds();
+    }
+    system.run(&["mkdir", "/new"]).fails(1).says(&["disk of the metadata server"]);
+}
+
+#[test]
+fn full_metadata_server_gives_locks_and_leases() {
+    if !can_mount_tmpfs() || !can_mount() {
+        return;
+    }
+    let system = System::start_on_tmpfs(1, "256M", &[("mds", 96)]);
+    put(&system, "/file", b"before").ok();
+    let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
+    fill(&system.path("mds").join("ballast"));
+    let open =
+        |mount: &Mounted| fs::File::options().read(true).write(true).open(mount.path("file")).expect("open");
+    for round in 0..20_u8 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let (written, other) = (open(writer), open(reader));
+        written.lock().expect("a lock");
+        assert!(other.try_lock().is_err(), "two mounts have the lock");
+        std::os::unix::fs::FileExt::write_all_at(&written, &[round; 5000], 0).expect("written");
+        written.unlock().expect("unlocked");
+        other.lock().expect("the other mount's lock");
+        assert!(fs::read(reader.path("file")).expect("read") == [round; 5000], "round {round}");
+    }
+    let refused = fs::write(one.path("new"), b"x").expect_err("a new name needs space");
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
+    fs::remove_file(one.path("file")).expect("removed");
 }

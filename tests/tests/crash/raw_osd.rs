@@ -1,0 +1,115 @@
+//! A device without a metadata server, and a client that holds the device's initial key.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sealstone_crypto::RustCrypto;
+use sealstone_initiator::{Bearer, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
+use sealstone_osd::capability::{Range, Scope};
+use sealstone_osd::{Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, algorithm};
+use sealstone_tests::{Daemon, Signal, command, run, text};
+
+/// Milliseconds that a credential is valid for.
+const LIFETIME_MS: u64 = 3_600_000;
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
+}
+
+/// A device in a folder of its own, which a test kills and starts.
+pub(crate) struct RawOsd {
+    folder: tempfile::TempDir,
+    flags: Vec<String>,
+    keys: KeyHierarchy<RustCrypto>,
+    daemon: Option<Daemon>,
+}
+
+impl RawOsd {
+    /// Formats a device with these flags of `osd init`, which runs with these flags of `osd serve`.
+    pub(crate) fn init(init_flags: &[&str], serve_flags: &[&str], partitions: &[u64]) -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (data, key) = (folder.path().join("osd"), folder.path().join("osd.key"));
+        let init = ["osd", "init", "--data", text(&data), "--name", "osd", "--key-out", text(&key)];
+        let backing = folder.path().join("backing");
+        let mut init_flags = init_flags.to_vec();
+        if let Some(at) = init_flags.iter().position(|flag| *flag == "BACKING") {
+            let file = std::fs::File::create(&backing).expect("a file");
+            file.set_len(128 << 20).expect("a sparse file");
+            init_flags[at] = text(&backing);
+        }
+        run(&[&init[..], &init_flags].concat()).ok();
+        let keys = keys_of(&key, partitions);
+        let flags = serve_flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Self { folder, flags, keys, daemon: None }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("osd")
+    }
+
+    pub(crate) fn start(&mut self) -> OsdClient {
+        let data = self.data();
+        let mut serve =
+            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+        serve.args(&self.flags);
+        let daemon = Daemon::start(serve);
+        let url: TargetUrl = daemon.field("url").parse().expect("the ready line's URL");
+        self.daemon = Some(daemon);
+        let environment = Arc::new(SystemEnvironment);
+        let options = OsdOptions::new(&*environment);
+        OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let code = self.daemon.take().expect("it runs").end(Signal::Kill);
+        assert_eq!(code, -1, "the device ended before it was killed");
+    }
+
+    /// A credential for everything that can be done to a user object.
+    pub(crate) fn object(&self, allowed: ObjectId) -> Bearer {
+        let descriptor = Descriptor::User { scope: Scope::default(), allowed, range: Range::ALL };
+        self.issue(ObjectType::User, descriptor)
+    }
+
+    /// A credential for everything that can be done to a partition, or with 0 to the device.
+    pub(crate) fn partition(&self, partition: u64) -> Bearer {
+        let kind = if partition == 0 { ObjectType::Root } else { ObjectType::Partition };
+        self.issue(kind, Descriptor::Partition { scope: Scope::default(), partition })
+    }
+
+    fn issue(&self, object_type: ObjectType, descriptor: Descriptor) -> Bearer {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+        let capability = Capability {
+            generation: Generation::Osd2,
+            format: Generation::Osd2,
+            key_version: 0,
+            icv_algorithm: algorithm::SLOT_HMAC_SHA256,
+            method: SecurityMethod::AllData,
+            expires_ms: u64::try_from(now).expect("milliseconds") + LIFETIME_MS,
+            audit: [0; 20],
+            discriminator: [5; 12],
+            object_created_ms: 0,
+            object_type,
+            permissions: Permissions::ALL_OSD2,
+            descriptor,
+        };
+        let credential =
+            Credential::issue(&self.keys, &AlgorithmSlots::DEFAULT, &capability).expect("factory keys");
+        Bearer::of(&credential).expect("a credential")
+    }
+}
+
+fn keys_of(key_file: &Path, partitions: &[u64]) -> KeyHierarchy<RustCrypto> {
+    let file = std::fs::read_to_string(key_file).expect("the key file is there");
+    let value = |name: &str| {
+        let line = file.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
+        unhex(line.split('"').nth(1).expect("a quoted value"))
+    };
+    let system_id = value("system_id").try_into().expect("20 bytes");
+    let initial = InitialKey::new(&value("master_key")).expect("32 bytes");
+    let mut keys = KeyHierarchy::factory(Hash::Sha256, &initial, system_id);
+    partitions.iter().for_each(|partition| keys.add_partition(*partition).expect("a new partition"));
+    keys
+}
