@@ -93,10 +93,13 @@ impl Failure {
         self
     }
 
-    /// Puts the failing thing in front: `PATH: message`.
+    /// Puts the failing thing in front: `PATH: message`, unless the message begins with it already.
     #[must_use]
     pub(crate) fn at(mut self, what: impl fmt::Display) -> Self {
-        self.message = format!("{what}: {}", self.message);
+        let prefix = format!("{what}: ");
+        if !self.message.starts_with(&prefix) {
+            self.message.insert_str(0, &prefix);
+        }
         self
     }
 }
@@ -148,5 +151,12 @@ mod tests {
     fn a_failure_is_one_line_with_its_next_step() {
         let failure = Failure::operation("cannot bind\n127.0.0.1:3260").hint("choose another port").at("osd");
         assert_eq!(failure.to_string(), "osd: cannot bind 127.0.0.1:3260 (choose another port)");
+    }
+
+    #[test]
+    fn path_in_front_is_not_repeated() {
+        let failure = Failure::operation("/a: access denied").at("/a").at("/a");
+        assert_eq!(failure.to_string(), "/a: access denied");
+        assert_eq!(Failure::operation("/ab: full").at("/a").to_string(), "/a: /ab: full");
     }
 }
