@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 use sealstone_mds_protocol::{
-    Checksum, ChecksumKind, FilePath, Handle, IntentId, Method, Request, Response, Stat,
+    Checksum, ChecksumKind, ErrorCode, FilePath, Handle, IntentId, Method, Request, Response, Stat,
 };
 use tokio::io::AsyncRead;
 
@@ -140,14 +140,24 @@ async fn store<M: Metadata, D: Devices, S: Source>(
     };
     let ended = head.len() < SMALL_FILE_MAX && !source.is_sparse();
     let known = if ended { Some(head.len() as u64) } else { options.size.or(options.size_hint) };
-    let request = Request::Create {
-        path: path.clone(),
-        size_hint: known,
-        mode: options.mode,
-        replace: options.replace,
-        method: options.method,
+    let create = async |size_hint| {
+        let request = Request::Create {
+            path: path.clone(),
+            size_hint,
+            mode: options.mode,
+            replace: options.replace,
+            method: options.method,
+        };
+        core.metadata.call(request).await
     };
-    let Response::Created { file } = core.metadata.call(request).await? else {
+    let created = match create(known).await {
+        // Holes take no space: a file may be longer than all that is free.
+        Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NoSpace && source.is_sparse() => {
+            create(source.allocated()).await
+        }
+        outcome => outcome,
+    };
+    let Response::Created { file } = created? else {
         return Err(ClientError::OTHER_ANSWER);
     };
     let intent = file.intent;

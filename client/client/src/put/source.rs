@@ -24,6 +24,11 @@ pub(crate) trait Source: Send {
         false
     }
 
+    /// Bytes that it takes on its own disk, if it has holes.
+    fn allocated(&self) -> Option<u64> {
+        None
+    }
+
     /// The length of the hole at the current place; 0 if data is there. The place is behind the hole then.
     fn skip_hole(&mut self) -> impl Future<Output = io::Result<u64>> + Send;
 
@@ -68,6 +73,7 @@ pub(super) struct LocalFile {
     file: tokio::fs::File,
     opened: FileState,
     is_sparse: bool,
+    allocated: u64,
     at: u64,
     /// Data reaches so far, or the file system does not say where holes are.
     data_until: u64,
@@ -76,10 +82,10 @@ pub(super) struct LocalFile {
 impl LocalFile {
     pub(super) fn new(file: std::fs::File, metadata: &Metadata) -> Self {
         let opened = FileState::of(metadata);
-        let is_sparse =
-            opened.size >= HOLE_MIN && metadata.blocks().saturating_mul(BLOCK_BYTES) < opened.size;
+        let allocated = metadata.blocks().saturating_mul(BLOCK_BYTES);
+        let is_sparse = opened.size >= HOLE_MIN && allocated < opened.size;
         let data_until = if is_sparse { 0 } else { u64::MAX };
-        Self { file: tokio::fs::File::from_std(file), opened, is_sparse, at: 0, data_until }
+        Self { file: tokio::fs::File::from_std(file), opened, is_sparse, allocated, at: 0, data_until }
     }
 
     /// Whether the file is another one than it was when it was opened.
@@ -102,6 +108,10 @@ impl LocalFile {
 impl Source for LocalFile {
     fn is_sparse(&self) -> bool {
         self.is_sparse
+    }
+
+    fn allocated(&self) -> Option<u64> {
+        self.is_sparse.then_some(self.allocated)
     }
 
     async fn skip_hole(&mut self) -> io::Result<u64> {
