@@ -139,6 +139,24 @@ fn names_that_look_alike_stay_apart() {
 }
 
 #[test]
+fn transfers_report_exact_paths_as_json() {
+    let system = System::start(1);
+    let tree = system.path("names");
+    fs::create_dir(&tree).expect("made");
+    for name in NAMES {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, tree.join(os(name)), kind, mode, 0).expect("made");
+    }
+    let put = system.run(&["--json", "put", "-r", path_text(&tree), "/u"]);
+    assert_printable(&put);
+    let value = put.json();
+    let skipped = value["skipped"].as_array().expect("a list").iter();
+    let skipped: BTreeSet<_> = skipped.map(|value| field(value, "path")).collect();
+    let paths = NAMES.iter().map(|name| tree.join(os(name)).as_os_str().as_bytes().to_vec());
+    assert_eq!(skipped, paths.collect());
+}
+
+#[test]
 fn what_is_shown_is_printable() {
     let system = System::start(1);
     let tree = system.path("shown");

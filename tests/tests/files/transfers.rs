@@ -428,6 +428,185 @@ fn stored_trees_do_not_lead_out_of_the_destination() {
     let put = system.run(&["put", "-r", "-T", text(&tree), "/s"]).ok();
     assert_eq!(stat(&system, "/s/file")["kind"], "file", "{}", put.stderr);
     assert_eq!(system.run(&["cat", "/kept"]).ok().stdout, b"from the store");
+    // And in the place of an operand.
+    system.run(&["ln", "-s", "/t/evil", "/s/tree"]).ok();
+    system.run(&["put", "-r", text(&tree), "/s/"]).fails(1).says(&["/s/tree: is a symlink"]);
+    system.run(&["rm", "/s/file"]).ok();
+    system.run(&["ln", "-s", "/kept", "/s/file"]).ok();
+    system.run(&["put", text(&tree.join("file")), "/s/"]).ok();
+    assert_eq!(system.run(&["cat", "/kept"]).ok().stdout, b"from the store");
+    assert_eq!(stat(&system, "/s/file")["kind"], "file");
+}
+
+#[test]
+fn links_in_the_destination_are_not_followed() {
+    let system = System::start(1);
+    let tree = system.path("tree");
+    fs::create_dir_all(tree.join("sub")).expect("made");
+    fs::write(tree.join("sub/file"), "from the store").expect("written");
+    fs::write(tree.join("plain"), "from the store").expect("written");
+    system.run(&["put", "-r", text(&tree), "/t"]).ok();
+    let (outside, into) = (system.path("outside"), system.path("into"));
+    for folder in [&outside, &into] {
+        fs::create_dir(folder).expect("made");
+    }
+    fs::write(outside.join("victim"), "untouched").expect("written");
+    // An earlier get may have made them from links of the store.
+    let links = || {
+        let _ = fs::remove_file(into.join("plain"));
+        symlink(outside.join("victim"), into.join("plain")).expect("linked");
+    };
+    symlink(&outside, into.join("sub")).expect("linked");
+    for arguments in [&["get", "-r"][..], &["get"]] {
+        links();
+        let get = system.run(&[arguments, &["/t/plain", text(&into)]].concat()).ok();
+        assert!(fs::symlink_metadata(into.join("plain")).expect("there").is_file(), "{}", get.stderr);
+    }
+    links();
+    let get = system.run(&["get", "-r", "/t/sub", "/t/plain", &format!("{}/", text(&into))]);
+    assert_eq!((get.code, get.stderr.contains("not followed")), (1, true), "{}", get.stderr);
+    assert_eq!(fs::read(into.join("plain")).expect("there"), b"from the store");
+    assert_eq!(fs::read(outside.join("victim")).expect("there"), b"untouched");
+    assert_eq!(fs::read_dir(&outside).expect("readable").count(), 1);
+}
+
+#[test]
+fn interrupted_transfers_give_directories_their_modes_later() {
+    let system = System::start(1);
+    let (tree, back) = (system.path("tree"), system.path("back"));
+    fs::create_dir_all(tree.join("new")).expect("made");
+    fs::create_dir(tree.join("own")).expect("made");
+    for (name, mode) in [("", 0o755), ("new", 0o2750), ("own", 0o755)] {
+        chmod(&tree.join(name), mode);
+    }
+    let wanted = |own: u32| vec![0o755, 0o750, own];
+    let local = |names: &[&str]| -> Vec<u32> {
+        let mode = |name: &&str| fs::metadata(back.join(name)).expect("there").mode() & 0o1777;
+        names.iter().map(mode).collect()
+    };
+    // `kill -9` of a transfer leaves such directories; the owner of the last one made it private.
+    for (path, mode) in [("/t", "1700"), ("/t/new", "1700"), ("/t/own", "0700")] {
+        system.run(&["mkdir", path]).ok();
+        system.run(&["chmod", mode, path]).ok();
+    }
+    system.run(&["put", "-r", "--update", "-T", text(&tree), "/t"]).ok();
+    assert_eq!([mode_of(&system, "/t"), mode_of(&system, "/t/own")], ["0755", "0700"]);
+    assert!(mode_of(&system, "/t/new").ends_with("750"), "{}", mode_of(&system, "/t/new"));
+    system.run(&["chmod", "755", "/t/own"]).ok();
+    for (name, mode) in [("", 0o1700), ("new", 0o1700), ("own", 0o700)] {
+        fs::create_dir_all(back.join(name)).expect("made");
+        chmod(&back.join(name), mode);
+    }
+    system.run(&["get", "-r", "--update", "-T", "/t", text(&back)]).ok();
+    assert_eq!(local(&["", "new", "own"]), wanted(0o700));
+    // And one that a signal ends while it runs.
+    fs::write(tree.join("new/big"), bytes(64 << 20, 4)).expect("written");
+    let mut command = system.command(&["put", "-r", "-T", text(&tree), "/u"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    let begun = Instant::now();
+    while system.run(&["stat", "/u/new"]).code != 0 && begun.elapsed() < Duration::from_secs(20) {}
+    let _ = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    child.wait().expect("ends");
+    system.run(&["put", "-r", "--update", "-T", text(&tree), "/u"]).ok();
+    assert_eq!([mode_of(&system, "/u"), mode_of(&system, "/u/own")], ["0755", "0755"]);
+    assert!(mode_of(&system, "/u/new").ends_with("750"), "{}", mode_of(&system, "/u/new"));
+}
+
+#[test]
+fn signal_leaves_no_temporary_entry_in_the_store() {
+    const LINKS: usize = 150;
+    let system = System::start(1);
+    let tree = system.path("tree");
+    fs::create_dir(&tree).expect("made");
+    let links_to = |target: &str| {
+        for number in 0..LINKS {
+            let _ = fs::remove_file(tree.join(format!("l{number}")));
+            symlink(target, tree.join(format!("l{number}"))).expect("linked");
+        }
+    };
+    links_to("first");
+    system.run(&["put", "-r", text(&tree), "/t"]).ok();
+    for target in ["second", "third", "fourth"] {
+        links_to(target);
+        let mut command = system.command(&["put", "-r", "-T", text(&tree), "/t"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+        let begun = Instant::now();
+        let replaced = || system.run(&["ls", "-l", "/t"]).text().contains(target);
+        while !replaced() && begun.elapsed() < Duration::from_secs(20) {}
+        let _ = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        child.wait().expect("ends");
+        let listed = system.run(&["ls", "/t"]).ok().text();
+        assert!(!listed.contains(".sealstone-"), "{listed}");
+        assert_eq!(listed.lines().count(), LINKS);
+    }
+}
+
+#[test]
+fn sparse_file_may_be_longer_than_the_device() {
+    const SIZE: u64 = 1 << 40;
+    let system = System::start_with(2, "64M", &[]);
+    let (sparse, back) = (system.path("sparse"), system.path("back"));
+    let file = File::create(&sparse).expect("made");
+    file.write_all_at(b"begin", 0).expect("written");
+    file.write_all_at(b"middle", SIZE / 2).expect("written");
+    file.set_len(SIZE).expect("made longer");
+    system.run(&["put", text(&sparse), "/sparse"]).ok();
+    system.run(&["get", "/sparse", text(&back)]).ok();
+    let (got, mut middle) = (File::open(&back).expect("there"), [0; 6]);
+    got.read_exact_at(&mut middle, SIZE / 2).expect("readable");
+    assert_eq!((&middle, got.metadata().expect("known").len()), (b"middle", SIZE));
+    assert!(got.metadata().expect("known").blocks() < 16_384, "holes stay holes");
+}
+
+#[test]
+fn hard_links_are_kept_between_operands() {
+    let system = System::start(1);
+    let (tree, into) = (system.path("tree"), system.path("into"));
+    fs::create_dir(&tree).expect("made");
+    fs::write(tree.join("a"), "a").expect("written");
+    fs::hard_link(tree.join("a"), tree.join("b")).expect("linked");
+    system.run(&["put", "-r", text(&tree), "/t"]).ok();
+    fs::create_dir(&into).expect("made");
+    system.run(&["get", "-r", "/t/a", "/t/b", text(&into)]).ok();
+    let inode = |name| fs::metadata(into.join(name)).expect("there").ino();
+    assert_eq!(inode("a"), inode("b"));
+}
+
+#[test]
+fn replaced_file_hands_on_no_capability() {
+    let system = System::start(1);
+    let file = system.path("file");
+    fs::write(&file, "content").expect("written");
+    system.run(&["put", text(&file), "/file"]).ok();
+    // Version 2 with CAP_NET_RAW.
+    let capability: Vec<u8> =
+        [0x0200_0001u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    // Only root may set it; the rest holds for everyone.
+    let _ = rustix::fs::setxattr(&file, "security.capability", &capability, XattrFlags::empty());
+    rustix::fs::setxattr(&file, "user.kept", b"1", XattrFlags::empty()).expect("set");
+    system.run(&["get", "/file", text(&file)]).ok();
+    let value = |name: &str| rustix::fs::getxattr(&file, name, &mut [0; 64]);
+    assert_eq!((value("security.capability").is_err(), value("user.kept")), (true, Ok(1)));
+}
+
+/// The group bits of a file with an access control list are its mask.
+#[test]
+fn mask_of_a_list_gives_no_group_rights() {
+    let system = System::start(1);
+    let file = system.path("listed");
+    fs::write(&file, "private").expect("written");
+    chmod(&file, 0o600);
+    // Version 2; owner rw, user 1 r, owning group nothing, mask r, others nothing.
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in
+        [(1u16, 6u16, u32::MAX), (2, 4, 1), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]
+    {
+        list.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    rustix::fs::setxattr(&file, "system.posix_acl_access", &list, XattrFlags::empty()).expect("set");
+    assert_eq!(fs::metadata(&file).expect("there").mode() & 0o777, 0o640);
+    system.run(&["put", "-p", text(&file), "/listed"]).ok();
+    assert_eq!(mode_of(&system, "/listed"), "0600");
 }
 
 fn temporaries(folder: &Path) -> usize {

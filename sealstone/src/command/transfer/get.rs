@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use sealstone_client::{Client, ClientError, FileKind, FilePath, Stat};
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, Stat};
 use tokio::io::AsyncWriteExt;
 
-use super::local::{self, DIRECTORY_MODE, FILE_MODE, FileAttributes, LocalTree, Place, Times};
+use super::local::{
+    self, DIRECTORY_MODE, DirectoryState, FILE_MODE, FileAttributes, LocalTree, Place, Times,
+};
 use super::report::{Done, Report};
 use super::{
     Destination, Excluded, Job, Position, get_options, is_earlier_copy, local_entries, position, run_all,
@@ -57,9 +59,9 @@ impl Rules {
 /// Where an entry goes.
 #[derive(Clone, Debug)]
 enum Target {
-    /// A file that was named.
+    /// The destination itself: if it is a symbolic link, the file that it leads to.
     Named(PathBuf),
-    /// An entry of a tree.
+    /// An entry below the destination: symbolic links are not followed.
     Below(LocalTree, TreePath),
 }
 
@@ -89,8 +91,8 @@ struct Entry {
 }
 
 impl Job for Entry {
-    fn label(&self) -> String {
-        self.stored.to_string()
+    fn label(&self) -> Vec<u8> {
+        self.stored.as_bytes().to_vec()
     }
 }
 
@@ -101,7 +103,7 @@ struct Link {
 }
 
 impl Job for Link {
-    fn label(&self) -> String {
+    fn label(&self) -> Vec<u8> {
         self.entry.label()
     }
 }
@@ -112,7 +114,7 @@ struct Directory {
     below: TreePath,
     stored: FilePath,
     stat: Stat,
-    is_new: bool,
+    state: DirectoryState,
 }
 
 /// What is to be done.
@@ -123,6 +125,65 @@ struct Plan {
     links: Vec<Link>,
     /// Where the first name of each file with several names goes.
     linked: BTreeMap<u64, Target>,
+}
+
+impl Plan {
+    /// Plans a file or symbolic link: a further name of a file becomes a link, if links are kept.
+    fn add(&mut self, entry: Entry, keeps_links: bool) {
+        let several = entry.stat.as_ref().filter(|stat| stat.links > 1 && stat.kind == FileKind::File);
+        let several = several.filter(|_| keeps_links).map(|stat| stat.inode.0);
+        if let Some(first) = several.and_then(|inode| self.linked.get(&inode)) {
+            self.links.push(Link { first: first.clone(), entry });
+            return;
+        }
+        if let Some(inode) = several {
+            self.linked.insert(inode, entry.target.clone());
+        }
+        self.entries.push(entry);
+    }
+}
+
+/// Where an operand goes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum OperandTarget {
+    /// To the destination itself, which may be a symbolic link.
+    Itself(PathBuf),
+    /// Into the destination under this name. A symbolic link that has the name is not followed.
+    Inside(PathBuf, Name),
+}
+
+impl OperandTarget {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Itself(path) => path.clone(),
+            Self::Inside(folder, name) => folder.join(OsStr::from_bytes(name.as_bytes())),
+        }
+    }
+
+    /// Where the file or symbolic link goes.
+    fn of_file(&self) -> io::Result<Target> {
+        Ok(match self {
+            Self::Itself(path) => Target::Named(path.clone()),
+            Self::Inside(folder, name) => {
+                let tree = LocalTree::open(folder)?;
+                // What cannot be listed shows itself when it is written to.
+                let _ = tree.remove_stale(&TreePath::top());
+                Target::Below(tree, TreePath::top().join(name))
+            }
+        })
+    }
+
+    /// Makes the directory, unless it exists, and opens it.
+    fn make_directory(&self) -> io::Result<(LocalTree, DirectoryState)> {
+        match self {
+            Self::Itself(path) => LocalTree::make(path),
+            Self::Inside(folder, name) => {
+                let (above, below) = (LocalTree::open(folder)?, TreePath::top().join(name));
+                let state = above.make_directory(&below)?;
+                Ok((above.subtree(&below)?, state))
+            }
+        }
+    }
 }
 
 /// `sealstone get`.
@@ -141,7 +202,7 @@ pub(crate) async fn get(global: &Global, output: Output, arguments: &Get) -> Out
         }
         return Ok(());
     }
-    until_signal(get_all(Arc::new(client), output, &sources, place, arguments)).await
+    until_signal(get_all(Arc::new(client), output, &sources, place, arguments), async || {}).await
 }
 
 async fn get_all(
@@ -156,16 +217,22 @@ async fn get_all(
     let mut report = Report::new();
     let dry_run = arguments.tree.dry_run;
     let mut plan = Plan::default();
-    for (stored, stat, path) in operands(&client, sources, place, (&rules, arguments), &mut report).await? {
+    for (stored, stat, operand) in operands(&client, sources, place, (&rules, arguments), &mut report).await?
+    {
         match stat.kind {
             FileKind::Directory => {
-                plan_tree(&client, (&stored, &stat), &path, (&excluded, dry_run), &mut plan, &mut report)
+                plan_tree(&client, (&stored, &stat), &operand, (&excluded, dry_run), &mut plan, &mut report)
                     .await?;
             }
-            FileKind::File | FileKind::Symlink => {
-                plan.entries.push(Entry { stored, stat: Some(stat), target: Target::Named(path) });
+            FileKind::File | FileKind::Symlink if dry_run => {
+                let target = Target::Named(operand.path());
+                plan.add(Entry { stored, stat: Some(stat), target }, rules.recursive);
             }
-            other => report.skip(stored.to_string(), format!("is a {}", kind(other))),
+            FileKind::File | FileKind::Symlink => match operand.of_file() {
+                Ok(target) => plan.add(Entry { stored, stat: Some(stat), target }, rules.recursive),
+                Err(error) => report.fail(Failure::from(error).at(operand.path().shown())),
+            },
+            other => report.skip(&stored, format!("is a {}", kind(other))),
         }
     }
     if dry_run {
@@ -215,7 +282,7 @@ async fn operands(
     place: &OsStr,
     (rules, arguments): (&Rules, &Get),
     report: &mut Report,
-) -> Outcome<Vec<(FilePath, Stat, PathBuf)>> {
+) -> Outcome<Vec<(FilePath, Stat, OperandTarget)>> {
     let path = Path::new(place);
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let found = match fs::metadata(path) {
@@ -263,17 +330,18 @@ async fn operands(
             report.fail(Failure::operation("is a directory").at(source).hint("use get -r"));
             continue;
         }
-        let name = source.split_last().map(|(_, name)| OsStr::from_bytes(name.as_bytes()).to_owned());
+        let name = source.split_last().map(|(_, name)| name);
         let is_copy = async || is_copy_of(client, source, path).await;
-        let here = (name.as_deref(), is_tree);
-        let target = match position(&destination, here, arguments.tree.no_target_directory, is_copy).await? {
-            Position::Itself => path.to_owned(),
-            Position::Inside => path.join(name.as_deref().unwrap_or_default()),
+        let here = (name.as_ref().map(|name| OsStr::from_bytes(name.as_bytes())), is_tree);
+        let position = position(&destination, here, arguments.tree.no_target_directory, is_copy).await?;
+        let target = match (position, name) {
+            (Position::Inside, Some(name)) => OperandTarget::Inside(path.to_owned(), name),
+            _ => OperandTarget::Itself(path.to_owned()),
         };
         if !targets.insert(target.clone()) {
             return Err(Failure::operation(format!(
                 "two sources would be written to {}; nothing was fetched",
-                target.shown()
+                target.path().shown()
             ))
             .at(source)
             .hint("fetch them one by one, under different names"));
@@ -302,11 +370,12 @@ async fn is_copy_of(client: &Client, stored: &FilePath, path: &Path) -> Outcome<
 async fn plan_tree(
     client: &Client,
     (top, stat): (&FilePath, &Stat),
-    path: &Path,
+    operand: &OperandTarget,
     (excluded, dry_run): (&Excluded, bool),
     plan: &mut Plan,
     report: &mut Report,
 ) -> Outcome {
+    let path = operand.path();
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let (listed, failed) = list_what_can_be(client, top, true).await;
     for (_, failure) in failed {
@@ -315,32 +384,28 @@ async fn plan_tree(
         }
         report.fail(failure);
     }
-    let mut is_new = false;
-    if !dry_run {
-        match fs::DirBuilder::new().create(path) {
-            Ok(()) => is_new = true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-            Err(error) => {
-                report.fail(at(error));
-                return Ok(());
-            }
-        }
-        if is_new {
-            use std::os::unix::fs::PermissionsExt;
-            fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(at)?;
-        }
-        report.directories += u64::from(is_new);
-    }
     // A dry run looks at no directory that it would make.
-    let tree = LocalTree::open(if dry_run { Path::new(".") } else { path }).map_err(at)?;
+    let made = match dry_run {
+        true => LocalTree::planned(&path).map(|tree| (tree, DirectoryState::Existing)),
+        false => operand.make_directory(),
+    };
+    let (tree, state) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            report.fail(at(error));
+            return Ok(());
+        }
+    };
     // Directories that failed, which was reported, or are left out, and all below them.
     let mut lost: BTreeSet<TreePath> = BTreeSet::new();
-    if !dry_run && !is_new {
-        tree.remove_stale(&TreePath::top()).map_err(at)?;
-    }
     if !dry_run {
+        report.directories += u64::from(state == DirectoryState::Made);
+        if state != DirectoryState::Made {
+            // A folder that cannot be listed fails at the first write.
+            let _ = tree.remove_stale(&TreePath::top());
+        }
         let (tree, below) = (tree.clone(), TreePath::top());
-        plan.directories.push(Directory { tree, below, stored: top.clone(), stat: stat.clone(), is_new });
+        plan.directories.push(Directory { tree, below, stored: top.clone(), stat: stat.clone(), state });
     }
     for entry in listed {
         let below = entry.path;
@@ -360,14 +425,14 @@ async fn plan_tree(
         match entry.kind {
             FileKind::Directory if dry_run => {}
             FileKind::Directory => match tree.make_directory(&below) {
-                Ok(is_new) => {
-                    report.directories += u64::from(is_new);
-                    if !is_new {
+                Ok(state) => {
+                    report.directories += u64::from(state == DirectoryState::Made);
+                    if state != DirectoryState::Made {
                         // A folder that cannot be listed fails at the first write.
                         let _ = tree.remove_stale(&below);
                     }
                     if let Some(stat) = entry.stat {
-                        plan.directories.push(Directory { tree: tree.clone(), below, stored, stat, is_new });
+                        plan.directories.push(Directory { tree: tree.clone(), below, stored, stat, state });
                     }
                 }
                 Err(error) => {
@@ -377,21 +442,9 @@ async fn plan_tree(
             },
             FileKind::File | FileKind::Symlink => {
                 let target = Target::Below(tree.clone(), below);
-                let several =
-                    entry.stat.as_ref().filter(|stat| stat.links > 1 && entry.kind == FileKind::File);
-                let several = several.map(|stat| stat.inode.0);
-                let entry = Entry { stored, stat: entry.stat, target: target.clone() };
-                match several.and_then(|inode| plan.linked.get(&inode)) {
-                    Some(first) => plan.links.push(Link { first: first.clone(), entry }),
-                    None => {
-                        if let Some(inode) = several {
-                            plan.linked.insert(inode, target);
-                        }
-                        plan.entries.push(entry);
-                    }
-                }
+                plan.add(Entry { stored, stat: entry.stat, target }, true);
             }
-            other => report.skip(stored.to_string(), format!("is a {}", kind(other))),
+            other => report.skip(&stored, format!("is a {}", kind(other))),
         }
     }
     Ok(())
@@ -402,8 +455,8 @@ const fn times(stat: &Stat) -> Times {
 }
 
 async fn finish_directory(client: &Client, directory: &Directory, rules: &Rules) -> Outcome {
-    let Directory { tree, below, stored, stat, is_new } = directory;
-    let mode = (*is_new || rules.archive).then_some(stat.mode & DIRECTORY_MODE);
+    let Directory { tree, below, stored, stat, state } = directory;
+    let mode = (state.gets_mode() || rules.archive).then_some(stat.mode & DIRECTORY_MODE);
     let at = |error: io::Error| Failure::from(error).at(tree.path(below).shown());
     if rules.xattrs {
         let xattrs = stored_xattrs(client, stored, stat).await?;
@@ -521,7 +574,7 @@ fn report_dry_run(output: Output, plan: &Plan, mut report: Report) -> Outcome {
     for entry in plan.entries.iter().chain(links) {
         output.remark(format!("{} -> {}", entry.stored, entry.target.path().shown()));
         let (size, kind) = entry.stat.as_ref().map_or((0, FileKind::File), |stat| (stat.size, stat.kind));
-        report.done(String::new, if kind == FileKind::Symlink { Done::Link } else { Done::File(size) });
+        report.done(Vec::new, if kind == FileKind::Symlink { Done::Link } else { Done::File(size) });
     }
     report.finish(output, "fetched")
 }
@@ -532,7 +585,7 @@ pub(crate) async fn write_whole<T>(
     write: impl AsyncFnOnce(&mut tokio::fs::File) -> Outcome<T>,
 ) -> Outcome<T> {
     let mut written = None;
-    until_signal(async {
+    let work = async {
         let at = |error: io::Error| Failure::from(error).at(path.shown());
         let place = Place::of(Path::new(path)).map_err(at)?;
         let temporary = place.temporary().map_err(at)?;
@@ -545,7 +598,7 @@ pub(crate) async fn write_whole<T>(
         let mode = if place.existing().map_err(at)?.is_some() { FILE_MODE } else { 0o600 };
         let attributes = FileAttributes { mode, exact: false, times, xattrs: Vec::new() };
         temporary.finish(&place, &attributes, true).map_err(at)
-    })
-    .await?;
+    };
+    until_signal(work, async || {}).await?;
     written.ok_or_else(|| Failure::operation("nothing was written").at(path.shown()))
 }

@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,8 +36,18 @@ const STALE_AFTER_S: i64 = 600;
 pub(super) const FILE_MODE: u16 = 0o777;
 /// See [`FILE_MODE`].
 pub(super) const DIRECTORY_MODE: u16 = 0o3777;
+/// Mode of a directory that a transfer fills: for its owner alone. The sticky bit shows that no
+/// transfer finished it, so that the next one gives it its mode.
+pub(super) const UNFINISHED_MODE: u16 = 0o1700;
 /// Bytes of the names of a file's extended attributes at most, and of one value; Linux has the same limits.
 const XATTR_BYTES_MAX: usize = 64 << 10;
+/// Extended attributes that give rights to the bytes of a file, or vouch for them.
+const OF_OLD_BYTES: [&CStr; 3] = [c"security.capability", c"security.ima", c"security.evm"];
+/// Bytes of an access control list that is read; a longer one counts as one that gives the owning
+/// group nothing.
+const ACL_BYTES_MAX: usize = 4 << 10;
+/// The extended attribute that has the access control list of a file, as Linux encodes it.
+const ACL_XATTR: &CStr = c"system.posix_acl_access";
 /// Nanoseconds of a second.
 const NS: i64 = 1_000_000_000;
 
@@ -47,6 +58,35 @@ static TEMPORARIES: Mutex<Option<BTreeMap<u64, (Arc<OwnedFd>, CString)>>> = Mute
 pub(super) fn remove_temporaries() {
     for (directory, name) in TEMPORARIES.lock().take().unwrap_or_default().into_values() {
         let _ = sys::unlinkat(&*directory, &name, AtFlags::empty());
+    }
+}
+
+/// What a transfer found in the place of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DirectoryState {
+    /// Nothing: the directory was made.
+    Made,
+    /// A directory that a transfer made and did not finish.
+    Unfinished,
+    /// Another directory.
+    Existing,
+}
+
+impl DirectoryState {
+    /// The state of a directory that exists, by its mode. A set-group bit may be inherited.
+    pub(super) const fn of_mode(mode: u16) -> Self {
+        if mode & 0o5777 == UNFINISHED_MODE { Self::Unfinished } else { Self::Existing }
+    }
+
+    /// Whether the directory gets the mode of its source.
+    pub(super) const fn gets_mode(self) -> bool {
+        matches!(self, Self::Made | Self::Unfinished)
+    }
+
+    fn of(opened: impl AsFd) -> io::Result<Self> {
+        let stat = sys::fstat(opened)?;
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        Ok(if is_own { Self::of_mode((stat.st_mode & 0o7777) as u16) } else { Self::Existing })
     }
 }
 
@@ -81,12 +121,39 @@ fn open_in(directory: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
+fn unfinished() -> Mode {
+    Mode::from_bits_truncate(u32::from(UNFINISHED_MODE))
+}
+
 impl LocalTree {
     /// Opens the directory; its own path may lead through symbolic links.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = Arc::new(sys::openat(CWD, path, flags, Mode::empty())?);
         Ok(Self { root, path: path.to_owned() })
+    }
+
+    /// Stands for a directory that a dry run would make: only its path is used.
+    pub(super) fn planned(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), ..Self::open(Path::new("."))? })
+    }
+
+    /// Makes the directory if it does not exist, and opens it; its own path may lead through
+    /// symbolic links.
+    pub(super) fn make(path: &Path) -> io::Result<(Self, DirectoryState)> {
+        let is_made = match sys::mkdirat(CWD, path, unfinished()) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let tree = Self::open(path)?;
+        let state = if is_made { DirectoryState::Made } else { DirectoryState::of(&*tree.root)? };
+        Ok((tree, state))
+    }
+
+    /// The directory below as a tree of its own. Symbolic links are not followed.
+    pub(super) fn subtree(&self, below: &TreePath) -> io::Result<Self> {
+        Ok(Self { root: self.directory(below)?, path: self.path(below) })
     }
 
     /// The path of an entry, for messages.
@@ -112,12 +179,13 @@ impl LocalTree {
         Ok(Place { directory: self.directory(&above)?, name, path: self.path(below) })
     }
 
-    /// Makes a directory that only its owner may use until [`LocalTree::finish_directory`]; false if it exists.
-    pub(super) fn make_directory(&self, below: &TreePath) -> io::Result<bool> {
+    /// Makes a directory that only its owner may use until [`LocalTree::finish_directory`], unless
+    /// it exists.
+    pub(super) fn make_directory(&self, below: &TreePath) -> io::Result<DirectoryState> {
         let place = self.place(below)?;
-        match sys::mkdirat(&*place.directory, &place.name, Mode::RWXU) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST) => open_in(&place.directory, &place.name).map(|_| false),
+        match sys::mkdirat(&*place.directory, &place.name, unfinished()) {
+            Ok(()) => Ok(DirectoryState::Made),
+            Err(Errno::EXIST) => DirectoryState::of(open_in(&place.directory, &place.name)?),
             Err(error) => Err(error.into()),
         }
     }
@@ -227,6 +295,7 @@ impl Place {
         let mut temporary = Temporary::register(&self.directory)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = sys::openat(&*self.directory, &temporary.name, flags, Mode::RUSR | Mode::WUSR)?;
+        temporary.needs_registration()?;
         // Says that this process lives; a file system without locks lets stale files be judged by age alone.
         let _ = sys::flock(&opened, FlockOperation::NonBlockingLockExclusive);
         temporary.file = Some(File::from(opened));
@@ -242,6 +311,7 @@ impl Place {
             Err(Errno::EXIST) if replace => {
                 let temporary = Temporary::register(&self.directory)?;
                 sys::symlinkat(&target, &*self.directory, &temporary.name)?;
+                temporary.needs_registration()?;
                 temporary.rename_to(self, true)?;
                 true
             }
@@ -271,6 +341,7 @@ impl Place {
                 }
                 let temporary = Temporary::register(&self.directory)?;
                 sys::linkat(from, &existing.name, to, &temporary.name, AtFlags::empty())?;
+                temporary.needs_registration()?;
                 temporary.rename_to(self, true)?;
                 Ok(true)
             }
@@ -297,6 +368,16 @@ impl Temporary {
             None => return Err(io::Error::from(io::ErrorKind::Interrupted)),
         };
         Ok(Self { number, directory: directory.clone(), name, file: None })
+    }
+
+    /// Removes what was made meanwhile and fails, if a signal had all temporary files removed
+    /// before it was made.
+    fn needs_registration(&self) -> io::Result<()> {
+        if TEMPORARIES.lock().is_some() {
+            return Ok(());
+        }
+        let _ = sys::unlinkat(&*self.directory, &self.name, AtFlags::empty());
+        Err(io::Error::from(io::ErrorKind::Interrupted))
     }
 
     /// The file.
@@ -370,13 +451,18 @@ fn keep_owner(file: &File, old: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies the extended attributes of a file, access control lists among them, as far as this process may.
+/// Copies the extended attributes of a file, access control lists among them, as far as this
+/// process may. File capabilities and signatures were given to the old bytes: a write would remove
+/// them too.
 fn copy_xattrs(from: &OwnedFd, to: &File) {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let Ok(length) = sys::flistxattr(from, &mut names[..]) else { return };
     let mut value = vec![0; XATTR_BYTES_MAX];
     for name in names[..length].split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        if OF_OLD_BYTES.contains(&name) {
+            continue;
+        }
         if let Ok(length) = sys::fgetxattr(from, name, &mut value[..]) {
             let _ = sys::fsetxattr(to, name, &value[..length], XattrFlags::empty());
         }
@@ -401,6 +487,40 @@ pub(super) fn user_xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>
         }
     }
     Ok(found)
+}
+
+/// Permission bits of a source. Where it has an access control list, the group bits of its mode are
+/// the mask of the list; they are reduced to what the owning group has, since lists are not
+/// carried.
+pub(super) fn source_mode(path: &Path, metadata: &Metadata) -> u16 {
+    limited(metadata, |list| sys::getxattr(path, ACL_XATTR, list))
+}
+
+/// The same of an open file.
+pub(super) fn open_mode(file: &File, metadata: &Metadata) -> u16 {
+    limited(metadata, |list| sys::fgetxattr(file, ACL_XATTR, list))
+}
+
+fn limited(metadata: &Metadata, read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> u16 {
+    let mode = (metadata.mode() & 0o7777) as u16;
+    if mode & 0o070 == 0 || metadata.is_symlink() {
+        return mode;
+    }
+    let mut list = [0; ACL_BYTES_MAX];
+    match read(&mut list) {
+        Ok(length) => mode & (0o7707 | owning_group(&list[..length])),
+        Err(Errno::RANGE) => mode & 0o7707,
+        Err(_) => mode,
+    }
+}
+
+/// The group bits that an access control list gives the owning group: after a version of four
+/// bytes, entries of a tag, permissions and a number.
+fn owning_group(list: &[u8]) -> u16 {
+    const OWNING_GROUP: [u8; 2] = 4u16.to_le_bytes();
+    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
+    let own = entries.into_iter().find(|entry| entry[..2] == OWNING_GROUP);
+    own.map_or(0, |entry| u16::from(entry[2] & 7) << 3)
 }
 
 fn remove_stale(directory: &OwnedFd) -> io::Result<()> {

@@ -6,6 +6,7 @@
 mod get;
 mod local;
 mod put;
+mod replace;
 mod report;
 
 use std::ffi::{OsStr, OsString};
@@ -33,6 +34,8 @@ use report::{Done, Report};
 
 /// Files under way at once. Small files wait for round trips and flushes, which overlap.
 const FILES_AT_ONCE: usize = 16;
+/// A command that a signal ends removes its temporary entries in the store for so long at most.
+const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 /// How often a file that changes while it is read is read again before it is stored as it was read.
 const READS_MAX: u32 = 3;
 
@@ -75,8 +78,8 @@ fn get_options(method: MethodName, bar: Option<&ProgressBar>) -> GetOptions {
 
 /// One entry to be transferred.
 trait Job: Send + 'static {
-    /// What it is called in messages.
-    fn label(&self) -> String;
+    /// The path that messages have.
+    fn label(&self) -> Vec<u8>;
 }
 
 /// Runs all jobs, some at once, and counts what became of them. Ends early only at a failure that all would meet, and
@@ -119,14 +122,16 @@ where
     !ends
 }
 
-/// Runs a transfer until it ends or a signal ends this program; then its temporary files are removed.
-async fn until_signal(work: impl Future<Output = Outcome>) -> Outcome {
+/// Runs a transfer until it ends or a signal ends this program; then its temporary files are
+/// removed, here and, by `clean_up`, in the store.
+async fn until_signal(work: impl Future<Output = Outcome>, clean_up: impl AsyncFnOnce()) -> Outcome {
     let (_arrived, mut signals) = crate::daemon::ending_signals()?;
     let number = tokio::select! {
         outcome = work => return outcome,
         Some(number) = signals.recv() => number,
     };
     local::remove_temporaries();
+    let _ = tokio::time::timeout(CLEAN_UP_MAX, clean_up()).await;
     let number = u8::try_from(number).unwrap_or(0);
     Err(Failure::new(Kind::Signal(number), format!("ended by signal {number}"))
         .hint("repeat the command with --update: what was finished is kept"))

@@ -12,7 +12,10 @@ use indicatif::ProgressBar;
 use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, PutOptions, Stat};
 use sealstone_mds_protocol::{NodeChange, SetTime, XattrName, XattrValue, shown};
 
-use super::local::{self, DIRECTORY_MODE, FILE_MODE, TEMPORARY_PREFIX, last_name};
+use super::local::{
+    self, DIRECTORY_MODE, DirectoryState, FILE_MODE, UNFINISHED_MODE, last_name, source_mode,
+};
+use super::replace::{self, replace};
 use super::report::{Done, Report};
 use super::{
     Destination, Excluded, Job, Position, READS_MAX, is_earlier_copy, position, run_all, umask, until_signal,
@@ -21,7 +24,6 @@ use crate::cli::{Global, Put, StoredPath};
 use crate::command::session::client;
 use crate::command::tree::join;
 use crate::command::walk::{self, Kind};
-use crate::daemon::random;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::text::ShownPath as _;
@@ -66,11 +68,13 @@ struct Entry {
     /// Whether the directory is known, so that `existing` is what has the name.
     listed: bool,
     existing: Option<Stat>,
+    /// Whether a stored link that has the name is written through, and not replaced.
+    follows: bool,
 }
 
 impl Job for Entry {
-    fn label(&self) -> String {
-        self.local.shown().into_owned()
+    fn label(&self) -> Vec<u8> {
+        self.local.as_os_str().as_bytes().to_vec()
     }
 }
 
@@ -80,7 +84,7 @@ struct Directory {
     stored: FilePath,
     stat: Stat,
     metadata: Metadata,
-    is_new: bool,
+    state: DirectoryState,
 }
 
 /// What is to be done.
@@ -103,11 +107,12 @@ pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Out
     let client = Arc::new(client);
     if sources.iter().any(|source| source == "-") {
         return match sources {
-            [_] => until_signal(put_stdin(&client, output, &place, arguments)).await,
+            [_] => until_signal(put_stdin(&client, output, &place, arguments), async || {}).await,
             _ => Err(Failure::usage("standard input is stored alone, under the path that is named")),
         };
     }
-    until_signal(put_all(client, output, &place, sources, arguments)).await
+    let work = put_all(Arc::clone(&client), output, &place, sources, arguments);
+    until_signal(work, async || replace::remove_temporaries(&client).await).await
 }
 
 async fn put_stdin(client: &Client, output: Output, place: &StoredPath, arguments: &Put) -> Outcome {
@@ -124,7 +129,7 @@ async fn put_stdin(client: &Client, output: Output, place: &StoredPath, argument
     let stat = client.put(place, super::standard_input()?, options).await.map_err(at)?;
     bar.finish_and_clear();
     let mut report = Report::new();
-    report.done(|| place.to_string(), Done::File(stat.size));
+    report.done(|| place.as_bytes().to_vec(), Done::File(stat.size));
     report.finish(output, "stored")
 }
 
@@ -140,12 +145,14 @@ async fn put_all(
     let mut report = Report::new();
     let operands = operands(&client, place, sources, (&rules, arguments), &mut report).await?;
     let mut plan = Plan::default();
-    for (local, target) in operands {
+    for (local, target, position) in operands {
         let tree = walk::walk(&local, !rules.recursive || super::ends_in_slash(local.as_os_str()), |below| {
             !excluded.has(below)
         });
         match tree {
-            Ok(tree) => plan_tree(&client, tree, &target, &rules, &mut plan, &mut report).await?,
+            Ok(tree) => {
+                plan_tree(&client, tree, (&target, position), &rules, &mut plan, &mut report).await?;
+            }
             Err(failure) => report.fail(failure),
         }
     }
@@ -207,7 +214,7 @@ async fn operands(
     sources: &[OsString],
     (rules, arguments): (&Rules, &Put),
     report: &mut Report,
-) -> Outcome<Vec<(PathBuf, FilePath)>> {
+) -> Outcome<Vec<(PathBuf, FilePath, Position)>> {
     let found = match client.stat(place).await {
         Ok(stat) => Some(stat),
         Err(error) if error.is_not_found() => None,
@@ -251,7 +258,8 @@ async fn operands(
         let name = last_name(source);
         let is_copy = async || is_copy_of(client, place, local).await;
         let here = (name.as_deref(), metadata.is_dir());
-        let target = match position(&destination, here, arguments.tree.no_target_directory, is_copy).await? {
+        let position = position(&destination, here, arguments.tree.no_target_directory, is_copy).await?;
+        let target = match position {
             Position::Itself => (**place).clone(),
             Position::Inside => {
                 let name = name.as_deref().map(OsStrExt::as_bytes).unwrap_or_default();
@@ -266,7 +274,7 @@ async fn operands(
             .at(local.shown())
             .hint("store them one by one, under different names"));
         }
-        operands.push((local.to_owned(), target));
+        operands.push((local.to_owned(), target, position));
     }
     if found.is_none() && place.trailing_slash && !operands.is_empty() && !rules.dry_run {
         client.mkdir(place, false, 0o777 & !umask()).await.map_err(|error| Failure::from(error).at(place))?;
@@ -290,7 +298,7 @@ async fn is_copy_of(client: &Client, stored: &FilePath, local: &Path) -> Outcome
 async fn plan_tree(
     client: &Client,
     tree: walk::Tree,
-    target: &FilePath,
+    (target, position): (&FilePath, Position),
     rules: &Rules,
     plan: &mut Plan,
     report: &mut Report,
@@ -324,13 +332,16 @@ async fn plan_tree(
         };
         match entry.kind {
             Kind::Directory => {
-                match make_directory(client, &stored, entry.below.is_top(), rules).await {
+                // The destination itself may be a link; below it links are not followed.
+                let follows = entry.below.is_top() && position == Position::Itself;
+                match make_directory(client, &stored, follows, rules).await {
                     Ok(Made { stat, names }) => {
-                        report.directories += u64::from(stat.as_ref().is_some_and(|(_, is_new)| *is_new));
+                        let is_made = |(_, state): &(Stat, DirectoryState)| *state == DirectoryState::Made;
+                        report.directories += u64::from(stat.as_ref().is_some_and(is_made));
                         known.insert(stored.clone(), names);
-                        if let Some((stat, is_new)) = stat {
+                        if let Some((stat, state)) = stat {
                             let (local, metadata) = (entry.path, entry.metadata);
-                            plan.directories.push(Directory { local, stored, stat, metadata, is_new });
+                            plan.directories.push(Directory { local, stored, stat, metadata, state });
                         }
                     }
                     Err(failure) if failure.fatal => return Err(failure),
@@ -341,14 +352,15 @@ async fn plan_tree(
                 };
             }
             Kind::Special(kind) if rules.recursive => {
-                report.skip(entry.path.shown().into_owned(), format!("is a {kind}"));
+                report.skip(entry.path.as_os_str().as_bytes(), format!("is a {kind}"));
             }
             // A pipe that was named itself is read, as `put -` does.
             Kind::File { .. } | Kind::Symlink | Kind::Special(_) => {
                 let (local, metadata) = (entry.path, entry.metadata);
                 let file = (metadata.dev(), metadata.ino());
                 let several = entry.kind != Kind::Symlink && metadata.nlink() > 1 && rules.recursive;
-                let entry = Entry { local, stored, metadata, listed, existing };
+                let follows = !rules.recursive && position == Position::Itself;
+                let entry = Entry { local, stored, metadata, listed, existing, follows };
                 if several && plan.linked.contains_key(&file) {
                     plan.links.push((file, entry));
                     continue;
@@ -365,20 +377,22 @@ async fn plan_tree(
 
 /// A directory of the store.
 struct Made {
-    /// It, and whether it was made now. None if a dry run would make it.
-    stat: Option<(Stat, bool)>,
+    /// It, and what was there before. None if a dry run would make it.
+    stat: Option<(Stat, DirectoryState)>,
     names: BTreeMap<Name, Option<Stat>>,
 }
 
 /// Makes a directory that only its owner may use until it gets its own mode, or finds out what is in it.
-async fn make_directory(client: &Client, stored: &FilePath, is_top: bool, rules: &Rules) -> Outcome<Made> {
+async fn make_directory(client: &Client, stored: &FilePath, follows: bool, rules: &Rules) -> Outcome<Made> {
     let at = |error| Failure::from(error).at(stored);
     let made = match rules.dry_run {
-        false => client.mkdir(stored, false, 0o700).await,
+        false => client.mkdir(stored, false, UNFINISHED_MODE).await,
         true => client.lstat(stored).await.and(Err(exists())),
     };
     match made {
-        Ok(stat) => return Ok(Made { stat: Some((stat, true)), names: BTreeMap::new() }),
+        Ok(stat) => {
+            return Ok(Made { stat: Some((stat, DirectoryState::Made)), names: BTreeMap::new() });
+        }
         Err(error) if rules.dry_run && error.is_not_found() => {
             return Ok(Made { stat: None, names: BTreeMap::new() });
         }
@@ -386,8 +400,7 @@ async fn make_directory(client: &Client, stored: &FilePath, is_top: bool, rules:
         Err(error) => return Err(at(error)),
     }
     let mut stat = client.lstat(stored).await.map_err(at)?;
-    // The destination that was named may be a link to a directory; below it links are not followed.
-    if stat.kind == FileKind::Symlink && is_top {
+    if stat.kind == FileKind::Symlink && follows {
         stat = client.stat(stored).await.map_err(at)?;
     }
     if stat.kind != FileKind::Directory {
@@ -396,15 +409,12 @@ async fn make_directory(client: &Client, stored: &FilePath, is_top: bool, rules:
     }
     let listed = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
     let names = listed.into_iter().map(|entry| (entry.name, entry.stat)).collect();
-    Ok(Made { stat: Some((stat, false)), names })
+    let state = DirectoryState::of_mode(stat.mode);
+    Ok(Made { stat: Some((stat, state)), names })
 }
 
 fn exists() -> ClientError {
     sealstone_mds_protocol::Failure::new(sealstone_mds_protocol::ErrorCode::Exists, "").into()
-}
-
-fn mode(metadata: &Metadata) -> u16 {
-    (metadata.mode() & 0o7777) as u16
 }
 
 fn mtime_ns(metadata: &Metadata) -> i64 {
@@ -423,14 +433,6 @@ fn times(metadata: &Metadata) -> NodeChange {
     }
 }
 
-/// A name beside another one that nobody uses.
-fn temporary_beside(stored: &FilePath) -> Outcome<FilePath> {
-    let (above, _) = stored.split_last().ok_or_else(|| Failure::operation("has no name").at(stored))?;
-    let name = format!("{TEMPORARY_PREFIX}{:016x}", u64::from_be_bytes(random()));
-    let name = Name::new(name).map_err(|error| Failure::operation(error).at(stored))?;
-    above.join(&name).map_err(|error| Failure::operation(error).at(stored))
-}
-
 /// Stores one file or symbolic link.
 async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) -> Outcome<Done> {
     if entry.metadata.is_symlink() {
@@ -440,9 +442,9 @@ async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
     let existing = match (&entry.existing, entry.listed) {
         (existing, true) => existing.clone(),
         (_, false) => {
-            let found = match rules.recursive {
-                true => client.lstat(&entry.stored).await,
-                false => client.stat(&entry.stored).await,
+            let found = match entry.follows {
+                true => client.stat(&entry.stored).await,
+                false => client.lstat(&entry.stored).await,
             };
             match found {
                 Ok(stat) => Some(stat),
@@ -459,24 +461,22 @@ async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
         && stat.mtime_ns == mtime_ns(&entry.metadata)
     {
         bar.inc(stat.size);
-        let wanted = mode(&entry.metadata) & FILE_MODE;
+        let wanted = source_mode(&entry.local, &entry.metadata) & FILE_MODE;
         if rules.archive && stat.mode & FILE_MODE != wanted {
             let change = NodeChange { mode: Some(wanted), ..NodeChange::default() };
             client.set_attributes(stat.node(), change).await.map_err(at_stored)?;
         }
         return Ok(Done::Unchanged);
     }
-    // In a tree a link that has the name is replaced and not written through.
-    let replaces_link = rules.recursive
+    let replaces_link = !entry.follows
         && existing.as_ref().is_some_and(|stat| !matches!(stat.kind, FileKind::File | FileKind::Directory));
     if replaces_link && !rules.replace {
         return Err(at_stored(exists()));
     }
-    let stored = if replaces_link { temporary_beside(&entry.stored)? } else { entry.stored.clone() };
     let mask = if existing.is_some() { 0 } else { rules.umask };
-    let (done, stat) = send(client, &entry, &stored, mask, rules, bar).await?;
-    let finished = async {
-        let wanted = mode(&entry.metadata) & FILE_MODE;
+    let store_as = async |stored: FilePath| {
+        let (done, stat) = send(client, &entry, &stored, mask, rules, bar).await?;
+        let wanted = source_mode(&entry.local, &entry.metadata) & FILE_MODE;
         let mut change =
             if rules.recursive || rules.archive { times(&entry.metadata) } else { NodeChange::default() };
         change.mode = (rules.archive && stat.mode & FILE_MODE != wanted).then_some(wanted);
@@ -491,16 +491,12 @@ async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
         if rules.xattrs {
             store_xattrs(client, (&entry.local, &entry.stored), &stat).await?;
         }
-        if replaces_link {
-            client.rename(&stored, &entry.stored, true).await.map_err(at_stored)?;
-        }
         Ok(done)
     };
-    let finished: Outcome<Done> = finished.await;
-    if finished.is_err() && replaces_link {
-        let _ = client.remove(&stored, false).await;
+    match replaces_link {
+        true => replace(client, &entry.stored, store_as).await,
+        false => store_as(entry.stored.clone()).await,
     }
-    finished
 }
 
 /// Sends the bytes of a file. One that changes while it is read is read again, and at last stored as it was read.
@@ -526,7 +522,7 @@ async fn send(
         if rules.recursive && !metadata.is_file() {
             return Err(Failure::operation("is no regular file any more").at(entry.local.shown()));
         }
-        let mode = mode(&metadata) & mode_of_walk(entry) & FILE_MODE & !mask;
+        let mode = local::open_mode(&file, &metadata) & mode_of_walk(entry) & FILE_MODE & !mask;
         let options = PutOptions { mode, ..put_options(rules, Some(bar)) };
         match client.put_open_file(stored, file, options, read >= READS_MAX).await {
             Ok(sent) if sent.source_changed => return Ok((Done::Changed(sent.stat.size), sent.stat)),
@@ -543,7 +539,7 @@ async fn send(
 
 /// Permission bits that the source had when it was found; a pipe's say nothing about what comes out of it.
 fn mode_of_walk(entry: &Entry) -> u16 {
-    if entry.metadata.is_file() { mode(&entry.metadata) } else { FILE_MODE }
+    if entry.metadata.is_file() { (entry.metadata.mode() & 0o7777) as u16 } else { FILE_MODE }
 }
 
 async fn store_xattrs(client: &Client, (local, stored): (&Path, &FilePath), stat: &Stat) -> Outcome {
@@ -586,17 +582,12 @@ async fn store_symlink(client: &Client, entry: &Entry, rules: &Rules) -> Outcome
     if old.kind == FileKind::Directory || !rules.replace {
         return Err(at_stored(refused));
     }
-    let temporary = temporary_beside(&entry.stored)?;
-    let stat = client.symlink(target, &temporary).await.map_err(at_stored)?;
-    let replaced = async {
-        client.set_attributes(stat.node(), times(&entry.metadata)).await?;
-        client.rename(&temporary, &entry.stored, true).await
-    };
-    if let Err(error) = replaced.await {
-        let _ = client.remove(&temporary, false).await;
-        return Err(at_stored(error));
-    }
-    Ok(Done::Link)
+    replace(client, &entry.stored, async |temporary: FilePath| {
+        let stat = client.symlink(target, &temporary).await.map_err(at_stored)?;
+        client.set_attributes(stat.node(), times(&entry.metadata)).await.map_err(at_stored)?;
+        Ok(Done::Link)
+    })
+    .await
 }
 
 /// A further name of a file.
@@ -606,7 +597,7 @@ struct Link {
 }
 
 impl Job for Link {
-    fn label(&self) -> String {
+    fn label(&self) -> Vec<u8> {
         self.entry.label()
     }
 }
@@ -636,20 +627,19 @@ async fn store_link(
     if old.kind == FileKind::Directory || !rules.replace {
         return Err(at(refused));
     }
-    let temporary = temporary_beside(&entry.stored)?;
-    client.link(first, &temporary).await.map_err(at)?;
-    if let Err(error) = client.rename(&temporary, &entry.stored, true).await {
-        let _ = client.remove(&temporary, false).await;
-        return Err(at(error));
-    }
-    Ok(Done::Link)
+    replace(client, &entry.stored, async |temporary: FilePath| {
+        client.link(first, &temporary).await.map_err(at)?;
+        Ok(Done::Link)
+    })
+    .await
 }
 
 /// Gives directories their modes and times, the deepest first: what is made in one changes its time.
 async fn finish_directories(client: &Client, directories: &[Directory], rules: &Rules, report: &mut Report) {
-    for Directory { local, stored, stat, metadata, is_new } in directories.iter().rev() {
+    for Directory { local, stored, stat, metadata, state } in directories.iter().rev() {
         let mut change = times(metadata);
-        change.mode = (*is_new || rules.archive).then(|| mode(metadata) & DIRECTORY_MODE);
+        change.mode =
+            (state.gets_mode() || rules.archive).then(|| source_mode(local, metadata) & DIRECTORY_MODE);
         let set = client.set_attributes(stat.node(), change).await;
         let mut outcome = set.map(drop).map_err(|error| Failure::from(error).at(stored));
         if rules.xattrs && outcome.is_ok() {
@@ -657,7 +647,10 @@ async fn finish_directories(client: &Client, directories: &[Directory], rules: &
         }
         match outcome {
             // The directory of somebody else into which something was put.
-            Err(failure) if failure.kind == crate::failure::Kind::Denied && !is_new && !rules.archive => {}
+            Err(failure)
+                if failure.kind == crate::failure::Kind::Denied
+                    && *state != DirectoryState::Made
+                    && !rules.archive => {}
             Err(failure) => report.fail(failure),
             Ok(()) => {}
         }
@@ -668,7 +661,7 @@ fn report_dry_run(output: Output, plan: &Plan, mut report: Report) -> Outcome {
     for entry in plan.entries.iter().chain(plan.links.iter().map(|(_, entry)| entry)) {
         output.remark(format!("{} -> {}", entry.local.shown(), entry.stored));
         let done = if entry.metadata.is_symlink() { Done::Link } else { Done::File(bytes(&entry.metadata)) };
-        report.done(String::new, done);
+        report.done(Vec::new, done);
     }
     report.finish(output, "stored")
 }

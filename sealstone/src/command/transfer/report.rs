@@ -2,10 +2,14 @@
 
 use std::time::Instant;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::{Output, human_bytes};
+use crate::text::set_bytes;
 
 /// Entries of each list that are kept at most; more are counted.
 const LISTED_MAX: usize = 10_000;
@@ -30,8 +34,9 @@ pub(super) struct Report {
     unchanged: u64,
     bytes: u64,
     pub(super) directories: u64,
-    skipped: Vec<(String, String)>,
-    changed: Vec<String>,
+    /// Path and reason.
+    skipped: Vec<(Vec<u8>, String)>,
+    changed: Vec<Vec<u8>>,
     failed: Vec<Failure>,
     skipped_count: u64,
     changed_count: u64,
@@ -60,7 +65,7 @@ impl Report {
     }
 
     /// Counts an entry.
-    pub(super) fn done(&mut self, path: impl FnOnce() -> String, done: Done) {
+    pub(super) fn done(&mut self, path: impl FnOnce() -> Vec<u8>, done: Done) {
         match done {
             Done::File(bytes) => self.transferred(bytes),
             Done::Changed(bytes) => {
@@ -79,9 +84,9 @@ impl Report {
     }
 
     /// Counts an entry that cannot be transferred by its kind.
-    pub(super) fn skip(&mut self, path: String, reason: String) {
+    pub(super) fn skip(&mut self, path: impl AsRef<[u8]>, reason: String) {
         self.skipped_count += 1;
-        push(&mut self.skipped, (path, reason));
+        push(&mut self.skipped, (path.as_ref().to_vec(), reason));
     }
 
     /// Counts a failure.
@@ -106,10 +111,10 @@ impl Report {
         }
         let seconds = self.started.elapsed().as_secs_f64();
         for (path, reason) in &self.skipped {
-            output.complain(&format!("{path}: skipped: {reason}"));
+            output.complain(&format!("{}: skipped: {reason}", shown(path)));
         }
         for path in &self.changed {
-            output.complain(&format!("{path}: changed while it was read"));
+            output.complain(&format!("{}: changed while it was read", shown(path)));
         }
         for failure in &self.failed {
             output.complain(&failure.to_string());
@@ -162,16 +167,28 @@ impl Report {
     }
 
     fn json(&self, seconds: f64) -> Value {
-        let skipped = |(path, reason): &(String, String)| json!({ "path": path, "reason": reason });
+        let skipped = |(path, reason): &(Vec<u8>, String)| {
+            let mut value = json!({ "reason": reason });
+            set_bytes(&mut value, "path", path);
+            value
+        };
+        let changed = |path: &Vec<u8>| match str::from_utf8(path) {
+            Ok(path) => path.to_owned(),
+            Err(_) => shown(path).into_owned(),
+        };
         let failed = |failure: &Failure| json!({ "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step });
-        json!({
+        let mut value = json!({
             "files": self.files, "directories": self.directories, "links": self.links, "unchanged": self.unchanged,
             "bytes": self.bytes, "seconds": seconds,
             "skipped_count": self.skipped_count, "changed_count": self.changed_count, "failed_count": self.failed_count,
             "not_tried_count": self.left_count,
-            "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(), "changed": self.changed,
+            "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(), "changed": self.changed.iter().map(changed).collect::<Vec<_>>(),
             "failed": self.failed.iter().map(failed).collect::<Vec<_>>(),
-        })
+        });
+        if self.changed.iter().any(|path| str::from_utf8(path).is_err()) {
+            value["changed_base64"] = self.changed.iter().map(|path| STANDARD.encode(path)).collect();
+        }
+        value
     }
 }
 
