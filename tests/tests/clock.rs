@@ -15,8 +15,9 @@ use sealstone_tests::{Daemon, Signal, System, command, get, run, run_with_input,
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Generous, because tests share two cores.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for a condition. A clock that follows a server sends a request every 64 s, so a test that missed the quick
+/// requests of a start waits for the next one; a lost answer adds another pause.
+const PATIENCE: Duration = Duration::from_secs(200);
 /// What clocks that agree may differ by here, milliseconds: records are made before they are read.
 const NEAR_MS: u64 = 60_000;
 /// How far ahead of this machine the system's clock is.
@@ -120,9 +121,22 @@ fn answers(daemon: &Daemon, result: &str) -> i64 {
     sample(daemon, &["sealstone_time_answers_total", &format!("result=\"{result}\"")])
 }
 
+/// Returns the complete records of an audit log: the daemon may be writing the last one.
 fn records(path: &std::path::Path) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("an audit log");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    complete.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Waits for an audit record with this reason, which is written after its metric is counted.
+#[track_caller]
+fn audited(path: &std::path::Path, reason: &str) -> Value {
+    let mut found = None;
+    eventually(&format!("{reason} is audited"), || {
+        found = records(path).into_iter().find(|record| record["reason"] == reason);
+        found.is_some()
+    });
+    found.expect("found")
 }
 
 /// A system whose metadata server follows a server that is ahead of this machine, with one device that follows it through
@@ -130,7 +144,6 @@ fn records(path: &std::path::Path) -> Vec<Value> {
 struct Followed {
     system: System,
     device: Daemon,
-    ahead_ms: Arc<AtomicI64>,
     source: Option<Port>,
     /// What is done to answers on their way to the device.
     trick: Arc<AtomicUsize>,
@@ -179,6 +192,11 @@ fn between(server: &str, trick: &Arc<AtomicUsize>) -> Port {
 
 impl Followed {
     fn start() -> Self {
+        Self::start_with(|_, _| {})
+    }
+
+    /// Starts the metadata server, calls `then`, and starts the device.
+    fn start_with(then: impl FnOnce(&System, &AtomicI64)) -> Self {
         let ahead_ms = Arc::new(AtomicI64::new(AHEAD_MS));
         let source = upstream(&ahead_ms);
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -199,6 +217,7 @@ impl Followed {
         ];
         let system = System::start_with_mds(0, "1G", &[], &flags);
         assert_eq!(system.mds().field("time"), port);
+        then(&system, &ahead_ms);
         let trick = Arc::new(AtomicUsize::new(HONEST));
         let between = between(&port, &trick);
         let (data, key) = (system.path("osd"), system.path("osd.key"));
@@ -208,7 +227,7 @@ impl Followed {
         assert_eq!(device.field("time"), between.address);
         let (url, pin) = (device.field("url").to_owned(), device.field("pin").to_owned());
         system.run(&["mds", "add-osd", &url, "--key", text(&key), "--pin", &pin]).ok();
-        Self { system, device, ahead_ms, source: Some(source), trick, _between: between, _folder: folder }
+        Self { system, device, source: Some(source), trick, _between: between, _folder: folder }
     }
 
     fn follows(&self) {
@@ -334,25 +353,24 @@ fn lies_on_the_way_are_refused_counted_and_audited() {
     }
     followed.trick.store(HONEST, Ordering::Relaxed);
     assert!(near(followed.device_ahead_ms(), AHEAD_MS));
-    let audit = records(&followed.system.path("osd").join("audit.jsonl"));
     for name in ["wrong_mac", "unsigned", "not_ours"] {
-        let found = audit.iter().any(|record| {
-            record["action"] == "TIME" && record["verdict"] == "refused" && record["reason"] == name
-        });
-        assert!(found, "{name} is audited");
+        let record = audited(&followed.system.path("osd").join("audit.jsonl"), name);
+        assert!(record["action"] == "TIME" && record["verdict"] == "refused", "{record}");
     }
 }
 
-/// The source is suddenly two hours ahead: the metadata server stays where it is, and so does the device.
+/// The source is suddenly two hours ahead: the metadata server and the device keep their time.
 #[test]
 fn a_source_that_jumps_is_not_followed() {
-    let followed = Followed::start();
+    let followed = Followed::start_with(|system, ahead_ms| {
+        // Before the quick requests of the start are over: the next one follows within seconds.
+        eventually("the server follows", || sample(system.mds(), &["sealstone_time_followed"]) == 1);
+        ahead_ms.store(AHEAD_MS + 2 * 3_600_000, Ordering::Relaxed);
+    });
     followed.follows();
-    followed.ahead_ms.store(AHEAD_MS + 2 * 3_600_000, Ordering::Relaxed);
     eventually("the jump is refused", || answers(followed.system.mds(), "too_far") > 0);
     assert!(near(followed.device_ahead_ms(), AHEAD_MS));
-    let audit = records(&followed.system.path("mds").join("audit.jsonl"));
-    let refused = audit.iter().find(|record| record["reason"] == "too_far").expect("it is audited");
+    let refused = audited(&followed.system.path("mds").join("audit.jsonl"), "too_far");
     assert!(near(refused["ahead_ms"].as_i64().unwrap_or(0), 2 * 3_600_000), "{refused}");
 }
 
