@@ -20,7 +20,7 @@ use sealstone_mds_protocol::paper::PaperType;
 use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, UserName, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
@@ -28,6 +28,7 @@ use zeroize::Zeroizing;
 use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
+use crate::request_shares::RequestShares;
 
 /// What a frame waits for before it is decided, so that one kind of work does not hold up another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +191,7 @@ pub(crate) struct Shared {
     requests: Arc<Semaphore>,
     /// Of them, those that are decided beside others of their connection: a few connections do not take all places.
     beside: Arc<Semaphore>,
+    shares: RequestShares,
     logins: Arc<Semaphore>,
     directory: Arc<Semaphore>,
     /// True when the server is to stop.
@@ -207,9 +209,21 @@ impl Shared {
     ) -> Self {
         let requests = Arc::new(Semaphore::new(limits.requests_max));
         let beside = Arc::new(Semaphore::new((limits.requests_max / 2).max(1)));
+        let shares = RequestShares::new(limits.requests_per_user_max);
         let logins = Arc::new(Semaphore::new(limits.logins_max));
         let directory = Arc::new(Semaphore::new(limits.logins_max));
-        Self { mds, environment, limits: Arc::new(limits), requests, beside, logins, directory, stop, keeper }
+        Self {
+            mds,
+            environment,
+            limits: Arc::new(limits),
+            requests,
+            beside,
+            shares,
+            logins,
+            directory,
+            stop,
+            keeper,
+        }
     }
 }
 
@@ -324,6 +338,7 @@ where
     let evicted = ticket.map(Ticket::evicted);
     let mut line = Line::<S, C> { reader, writer, shared, stop, evicted, beside, crowded_until: None };
     let mut admitted = false;
+    let mut share = None;
     while let Some(connection) = held.as_mut() {
         let Some(incoming) = line.next(connection, login_by).await? else {
             // What is under way is done, and its clients hear of it.
@@ -344,7 +359,7 @@ where
             && line.is_crowded()
             && let Some(asked) = connection.ask(header, body)
         {
-            line.beside.spawn(decide_beside::<C>(asked, shared.clone()));
+            line.beside.spawn(decide_beside::<C>(asked, shared.clone(), share.clone()));
             continue;
         }
         if turn != Turn::Quick && line.settle(connection).await? {
@@ -359,7 +374,8 @@ where
         let output = match incoming {
             Incoming::Frame(header, body) => {
                 let Some(connection) = held.take() else { break };
-                let (connection, output) = decide(connection, shared, turn, header, body).await?;
+                let (connection, output) =
+                    decide(connection, shared, share.clone(), (turn, header, body)).await?;
                 *held = Some(connection);
                 output
             }
@@ -368,6 +384,10 @@ where
         };
         if send(output, &mut line.writer, shared).await? {
             return Ok(End::Ours);
+        }
+        if share.is_none() {
+            let user = held.as_ref().and_then(|connection| connection.user(&shared.mds));
+            share = user.map(|(user, _)| shared.shares.of(&user));
         }
         if let Some(ticket) = ticket.filter(|_| !admitted)
             && let Some((user, is_admin)) = held.as_ref().and_then(|connection| connection.user(&shared.mds))
@@ -549,22 +569,22 @@ async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
 async fn decide<C: Conversation>(
     mut connection: C,
     shared: &Shared,
-    turn: Turn,
-    header: Header<C::Kind>,
-    body: Zeroizing<Vec<u8>>,
+    share: Option<Arc<Semaphore>>,
+    (turn, header, body): (Turn, Header<C::Kind>, Zeroizing<Vec<u8>>),
 ) -> io::Result<(C, Output)> {
     let (gate, waiting) = match turn {
         Turn::Request | Turn::Quick => (&shared.requests, None),
         Turn::Login => (&shared.logins, Some(shared.mds.login_turn())),
         Turn::Directory => (&shared.directory, Some(shared.mds.login_turn())),
     };
+    let share = share_of_user(share).await?;
     let place = gate.clone().acquire_owned().await.map_err(io::Error::other)?;
     drop(waiting);
     let (mds, environment) = (shared.mds.clone(), shared.environment.clone());
     let work = move || {
         let mut rng = (environment.entropy)();
         let output = connection.receive(&mds, &header, &body, environment.now_ms(), &mut *rng);
-        drop(place);
+        drop((place, share));
         (connection, output)
     };
     if shared.environment.inline || turn == Turn::Quick {
@@ -573,15 +593,28 @@ async fn decide<C: Conversation>(
     aside(work).await
 }
 
+/// Acquires a permit of the user, before one of all users; none before the login.
+async fn share_of_user(share: Option<Arc<Semaphore>>) -> io::Result<Option<OwnedSemaphorePermit>> {
+    match share {
+        Some(share) => share.acquire_owned().await.map(Some).map_err(io::Error::other),
+        None => Ok(None),
+    }
+}
+
 /// Has a request decided beside others of its connection.
-async fn decide_beside<C: Conversation>(asked: C::Asked, shared: Shared) -> io::Result<C::Answered> {
+async fn decide_beside<C: Conversation>(
+    asked: C::Asked,
+    shared: Shared,
+    share: Option<Arc<Semaphore>>,
+) -> io::Result<C::Answered> {
+    let share = share_of_user(share).await?;
     let beside = shared.beside.clone().acquire_owned().await.map_err(io::Error::other)?;
     let place = shared.requests.clone().acquire_owned().await.map_err(io::Error::other)?;
     let (mds, environment) = (shared.mds, shared.environment);
     aside(move || {
         let mut rng = (environment.entropy)();
         let answered = C::decide(asked, &mds, environment.now_ms(), &mut *rng);
-        drop((place, beside));
+        drop((place, beside, share));
         answered
     })
     .await

@@ -18,6 +18,7 @@ mod initiator;
 mod keystore;
 mod limits;
 mod location;
+mod request_shares;
 mod serve;
 mod setup;
 mod time;

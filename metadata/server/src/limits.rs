@@ -32,6 +32,8 @@ pub struct Limits {
     pub frame_timeout: Duration,
     /// Requests decided at a time; the others wait.
     pub requests_max: usize,
+    /// Of them, of all connections of one user.
+    pub requests_per_user_max: usize,
     /// Of them, of one connection; it is read no further meanwhile, so that no more of its frames are in memory.
     pub requests_per_connection_max: usize,
     /// Login steps computed at a time; as many again may wait for a directory.
@@ -94,6 +96,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(30 * 60),
             frame_timeout: Duration::from_secs(30),
             requests_max: 64,
+            requests_per_user_max: 32,
             requests_per_connection_max: 16,
             logins_max: 2 * cores,
             shutdown_grace: Duration::from_secs(5),
