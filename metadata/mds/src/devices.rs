@@ -445,6 +445,13 @@ impl DeviceTable {
         Pool::new(&active.map(candidate).collect::<Vec<_>>())
     }
 
+    /// Whether devices took objects before, and none of them answers now.
+    pub(crate) fn all_are_unreachable(&self) -> bool {
+        let table = self.0.read();
+        let any = |state| table.values().any(|known| known.record.state == state);
+        any(DeviceState::Unreachable) && !any(DeviceState::Active)
+    }
+
     /// Capacity, use, devices that take objects, all devices. Space that devices share counts once.
     pub(crate) fn figures(&self) -> (u64, u64, u32, u32) {
         let table = self.0.read();

@@ -40,6 +40,8 @@ pub use leases::Waiting;
 
 /// Devices in one page at most: the largest record is some 1050 bytes, and 64 KiB make a frame.
 const DEVICE_PAGE_MAX: u16 = 48;
+/// Pause before a create is tried again while no device answers, milliseconds.
+const DEVICE_RETRY_MS: u32 = 1_000;
 
 impl Mds {
     /// Answers a request of a session (`None`: not logged in; only Hello is answered then).
@@ -422,6 +424,15 @@ impl Mds {
         Ok(Response::Created { file })
     }
 
+    /// Returns the refusal of new objects: a client waits for devices that do not answer.
+    fn no_room_for(&self, subject: &str) -> MdsError {
+        if self.devices.all_are_unreachable() {
+            let subject = Text::truncated(&format!("no device answers, for {subject}"));
+            return MdsError::Refused(Failure { subject, ..Failure::busy(DEVICE_RETRY_MS) });
+        }
+        MdsError::refused(ErrorCode::NoSpace, format!("on any device, for {subject}"))
+    }
+
     /// Objects for a file, chosen and numbered.
     pub(crate) fn lay_out(
         &self,
@@ -431,9 +442,8 @@ impl Mds {
         (pool, at_ms): (&Pool, u64),
         subject: &str,
     ) -> Result<(Layout, Placed)> {
-        let choice = pool
-            .place(size_hint, inode.0, self.config.width_max)
-            .map_err(|_| MdsError::refused(ErrorCode::NoSpace, format!("on any device, for {subject}")))?;
+        let choice =
+            pool.place(size_hint, inode.0, self.config.width_max).map_err(|_| self.no_room_for(subject))?;
         let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
         let left_out = self.devices.figures().3.saturating_sub(considered);
         let Choice { shape, bound, chosen } = choice;

@@ -346,7 +346,8 @@ fn full_silent_and_draining_devices_take_no_new_objects() {
     let state = Request::DeviceSetState { id: second, state: DeviceState::Draining };
     assert_eq!(world.refused(ALICE, state.clone()), ErrorCode::Denied);
     assert!(matches!(world.ask(ADMIN, state), Response::Device { .. }));
-    assert_eq!(world.refused(ALICE, create("/b", None)), ErrorCode::NoSpace);
+    // The client waits for the one that does not answer.
+    assert_eq!(world.refused(ALICE, create("/b", None)), ErrorCode::Busy);
     world.mds.device_answered(first, GIB, 0).unwrap();
     world.create(ALICE, "/b", None);
     world.mds.device_answered(first, GIB, GIB - 1).unwrap();
