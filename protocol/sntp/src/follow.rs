@@ -7,6 +7,8 @@
 //! sample that is further away than [`Policy::step_max_ms`] is a lie, or a fault that a person has to look at; unless it is
 //! ahead and the machine's own clock says the same: then this process was stopped for a while. The clock never tells a time
 //! before one that it told, nor before the floor that it was given; whoever has one asks [`Follower::behind_ms`] first.
+//! The one exception: a signed server and the machine's clock return together to the time that
+//! their last step ahead left.
 //! Truth: `docs/adr/0030-time-from-the-metadata-server.md`.
 
 use thiserror::Error;
@@ -146,6 +148,8 @@ pub struct Follower {
     next: usize,
     /// When the sample came that is followed.
     used_ms: Option<u64>,
+    /// The offset before the last step ahead that the machine's clock confirmed.
+    left_offset_ms: Option<i64>,
     latest: Option<Sample>,
     heard: u32,
     failures: u32,
@@ -167,6 +171,7 @@ impl Follower {
             samples: [None; SAMPLES],
             next: 0,
             used_ms: None,
+            left_offset_ms: None,
             latest: None,
             heard: 0,
             failures: 0,
@@ -225,24 +230,24 @@ impl Follower {
         let by_ms = sample.offset_ms.saturating_sub(self.steering.offset_ms(stopwatch_ms));
         let time_ms = stopwatch_ms.saturating_add_signed(sample.offset_ms);
         // Two that know nothing of each other say the same: it is the stopwatch that stopped.
-        let woken = by_ms > 0
-            && by_ms.unsigned_abs() > self.policy.step_max_ms
-            && time_ms.abs_diff(machine_ms) <= SAME_MS;
+        let confirmed =
+            by_ms.unsigned_abs() > self.policy.step_max_ms && time_ms.abs_diff(machine_ms) <= SAME_MS;
+        let woken = by_ms > 0 && confirmed;
         let first = woken || self.used_ms.is_none();
-        self.judge(&sample, by_ms, stopwatch_ms, first)?;
-        self.failures = 0;
-        self.kisses = 0;
-        self.heard = self.heard.saturating_add(1);
-        self.latest = Some(sample);
-        if first {
-            // What was heard before has nothing to do with this time.
-            self.samples = [None; SAMPLES];
-            self.samples[0] = Some(sample);
-            self.next = 1;
-            self.steering.step(stopwatch_ms, sample.offset_ms);
-            self.used_ms = Some(sample.at_ms);
-            return Ok(Heard::Set { by_ms });
+        if by_ms < 0 && confirmed && self.has_left(sample.offset_ms) {
+            // Both were wrong when they were ahead: what was told then does not count.
+            self.steering = Steering::new(sample.offset_ms, 0, self.policy.slew_ppm);
+            self.left_offset_ms = None;
+            return Ok(self.begin(sample, stopwatch_ms, by_ms));
         }
+        self.judge(&sample, by_ms, stopwatch_ms, first)?;
+        if woken && self.used_ms.is_some() {
+            self.left_offset_ms = Some(self.steering.offset_ms(stopwatch_ms));
+        }
+        if first {
+            return Ok(self.begin(sample, stopwatch_ms, by_ms));
+        }
+        self.note(sample);
         self.samples[self.next] = Some(sample);
         self.next = (self.next + 1) % SAMPLES;
         let Some(best) = self.best(stopwatch_ms) else { return Ok(Heard::Kept) };
@@ -253,6 +258,30 @@ impl Follower {
         self.steering.aim(stopwatch_ms, best.offset_ms);
         self.used_ms = Some(best.at_ms);
         Ok(Heard::Steered { by_ms })
+    }
+
+    /// Whether a step ahead that both clocks took led away from this offset, and the server signs.
+    fn has_left(&self, offset_ms: i64) -> bool {
+        let near = |left: i64| left.abs_diff(offset_ms) <= SAME_MS;
+        self.policy.stray_max.is_none() && self.left_offset_ms.is_some_and(near)
+    }
+
+    fn note(&mut self, sample: Sample) {
+        self.failures = 0;
+        self.kisses = 0;
+        self.heard = self.heard.saturating_add(1);
+        self.latest = Some(sample);
+    }
+
+    /// Follows this sample alone: earlier ones do not belong to its time.
+    fn begin(&mut self, sample: Sample, stopwatch_ms: u64, by_ms: i64) -> Heard {
+        self.note(sample);
+        self.samples = [None; SAMPLES];
+        self.samples[0] = Some(sample);
+        self.next = 1;
+        self.steering.step(stopwatch_ms, sample.offset_ms);
+        self.used_ms = Some(sample.at_ms);
+        Heard::Set { by_ms }
     }
 
     fn judge(&self, sample: &Sample, by_ms: i64, stopwatch_ms: u64, first: bool) -> Result<(), Lie> {
@@ -413,6 +442,25 @@ mod tests {
         let mut clock = follower(Policy::SIGNED, 0);
         clock.take(sample(0, 0), 0, NOW).unwrap();
         assert!(clock.take(sample(-hour, 100), 100, NOW + 100 - hour as u64).is_err());
+    }
+
+    #[test]
+    fn step_that_both_clocks_took_is_taken_back() {
+        let hour = 3_600_000;
+        let ahead = || {
+            let mut clock = follower(Policy::SIGNED, 0);
+            clock.take(sample(0, 0), 0, NOW).unwrap();
+            clock.take(sample(hour, 100), 100, NOW + 100 + hour as u64).unwrap();
+            assert_eq!(clock.tell(200), NOW + 200 + hour as u64);
+            clock
+        };
+        let mut clock = ahead();
+        assert_eq!(clock.take(sample(20, 300), 300, NOW + 300), Ok(Heard::Set { by_ms: 20 - hour }));
+        assert_eq!((clock.tell(400), clock.behind_ms(400)), (NOW + 420, 0));
+        assert!(clock.take(sample(-hour, 500), 500, NOW + 500 - hour as u64).is_err());
+        // To another time, or by the server's word alone, it does not go back.
+        assert!(ahead().take(sample(-60_000, 300), 300, NOW + 300 - 60_000).is_err());
+        assert!(ahead().take(sample(0, 300), 300, NOW + 300 + hour as u64).is_err());
     }
 
     #[test]

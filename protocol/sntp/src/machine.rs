@@ -11,8 +11,8 @@ use crate::steer::Steering;
 /// A difference up to here is made good by steering, milliseconds. A larger one is a step.
 pub const STEP_MS: u64 = 2_000;
 /// A step of the wall clock to the time before the last step, or back to before the time that this one began with, is taken
-/// after it was seen for so long, milliseconds; so is any step in the first [`LONG_CONFIRM_MS`] of a boot, when a clock
-/// without a battery is set.
+/// after it was seen for so long, milliseconds. So is any step in the first [`LONG_CONFIRM_MS`] of a
+/// boot, when a clock without a battery is set, and a step ahead of a time before the least time.
 pub const CONFIRM_MS: u64 = 15_000;
 /// Any other step is taken after so long, milliseconds: what a step ahead makes expire does not come back, and a step back
 /// leads into times that are used already.
@@ -233,7 +233,9 @@ impl MachineClock {
             .flatten()
             .any(|known| offset_ms.abs_diff(known) <= self.tolerance_ms(boot_ms));
         let is_before = by_ms < 0 && by_ms.unsigned_abs() > boot_ms.saturating_sub(self.since_ms);
-        let quick = is_before || returns || boot_ms < LONG_CONFIRM_MS;
+        // The time is known to be wrong: nothing is lost by another one.
+        let is_lost = by_ms > 0 && self.behind_ms(boot_ms) > BEHIND_OK_MS;
+        let quick = is_before || is_lost || returns || boot_ms < LONG_CONFIRM_MS;
         let confirm_ms = if quick { CONFIRM_MS } else { LONG_CONFIRM_MS };
         let back_to_ms = offset_ms.saturating_add_unsigned(self.tolerance_ms(boot_ms));
         let same = self.step.as_mut().filter(|step| {
@@ -433,6 +435,20 @@ mod tests {
         // One that is before the least time says so.
         let next = Machine::kept(ahead - 3_600_000, Some(kept));
         assert_eq!(next.clock.behind_ms(next.boot_ms), 3_600_000);
+    }
+
+    #[test]
+    fn time_before_the_least_is_corrected_soon() {
+        let machine = Machine::new().hold();
+        let mut kept = machine.clock.state(machine.boot_ms);
+        kept.boot_id = [2; 16];
+        let ahead = i64::try_from(machine.boot_ms - 1_000_000).unwrap();
+        let mut next = Machine::kept(ahead - 3 * DAY, Some(kept));
+        assert!(next.boot_ms >= LONG_CONFIRM_MS);
+        next.run(60_000);
+        next.off_ms = ahead + 3_600_000;
+        assert_eq!(next.run(CONFIRM_MS + 1_000), ahead + 3_600_000);
+        assert_eq!(next.clock.behind_ms(next.boot_ms), 0);
     }
 
     #[test]

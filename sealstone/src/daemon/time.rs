@@ -117,6 +117,11 @@ impl FollowedClock {
         *follower = Follower::new(follower.policy(), now_ms(), stopwatch_ms, 0, 0);
     }
 
+    /// Returns the latest time told, milliseconds since 1970.
+    fn told_ms(&self) -> u64 {
+        self.follower.lock().told_ms()
+    }
+
     /// How far it is behind what was told before the start, milliseconds.
     pub(crate) fn behind_ms(&self) -> u64 {
         self.follower.lock().behind_ms(self.stopwatch_ms())
@@ -288,10 +293,15 @@ impl Following {
                     saved = Instant::now();
                 }
                 if Instant::now() >= next {
+                    let before_ms = this.clock.told_ms();
                     tokio::select! {
                         biased;
                         () = &mut until => break,
                         _ = this.ask() => {}
+                    }
+                    if this.clock.told_ms() < before_ms {
+                        // A restart must not find the later time that was taken back.
+                        this.save().await;
                     }
                     next = Instant::now() + this.pause();
                 }
