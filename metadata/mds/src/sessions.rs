@@ -319,6 +319,8 @@ impl Sessions {
     /// A session found in the store is in use again.
     pub(crate) fn take_up(&self, id: SessionId, mut record: SessionRecord, now_ms: u64) {
         let mut table = self.0.lock();
+        // A clock that is set back for a while must not make the session look idle later.
+        let used_ms = record.last_used_ms.max(now_ms);
         let live = table.entry(id).or_insert_with(|| {
             // Let the next request write the new time of use.
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
@@ -326,9 +328,9 @@ impl Sessions {
             let mut numbers = self.1.lock();
             let known = numbers.last.remove(&id).unwrap_or(first).wrapping_add(numbers.skip);
             let grants = numbers.idle.remove(&id).map_or(known, |(grants, _)| grants);
-            Live { grants, ..Live::new(record, now_ms) }
+            Live { grants, ..Live::new(record, used_ms) }
         });
-        live.last_used_ms = now_ms;
+        live.last_used_ms = live.last_used_ms.max(now_ms);
     }
 }
 
@@ -401,7 +403,7 @@ pub(crate) fn store_directory(
 /// Writes the time of use; nobody waits for the medium.
 pub(crate) fn touch(tx: &mut dyn Transaction, id: &SessionId, now_ms: u64) -> Result<()> {
     if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(id))? {
-        record.last_used_ms = now_ms;
+        record.last_used_ms = record.last_used_ms.max(now_ms);
         save(tx, &keys::session(id), &record)?;
     }
     Ok(())

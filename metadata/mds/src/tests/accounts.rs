@@ -121,6 +121,21 @@ fn a_removed_or_disabled_account_has_no_session_left_even_after_a_restart() {
 }
 
 #[test]
+fn session_survives_clock_set_back_for_a_while() {
+    let mut world = World::empty();
+    let idle = world.mds.config.session_idle_ms;
+    let wrong = world.now;
+    world.now += idle - 1_000;
+    let right = world.now;
+    assert!(matches!(world.ask(BOB, Request::WhoAmI {}), Response::WhoAmI { .. }));
+    world.now = wrong;
+    world.take_up();
+    assert!(matches!(world.ask(BOB, Request::WhoAmI {}), Response::WhoAmI { .. }));
+    world.now = right + 60_000;
+    assert!(matches!(world.ask(BOB, Request::WhoAmI {}), Response::WhoAmI { .. }));
+}
+
+#[test]
 fn sessions_end_when_idle_and_at_their_time() {
     let mut world = World::empty();
     let idle = world.mds.config.session_idle_ms;
