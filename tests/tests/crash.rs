@@ -1,4 +1,5 @@
-//! Acknowledged files survive SIGKILL of any process during a put, and acknowledged OSD commands that of the device.
+//! Acknowledged files survive SIGKILL of any process during a put, and acknowledged OSD commands
+//! that of the device.
 
 mod raw_osd;
 

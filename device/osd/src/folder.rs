@@ -72,7 +72,8 @@ pub fn replace(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), Pr
 /// Stores the content of a slot file: in place where it fits, so that a full disk does not refuse it.
 ///
 /// # Errors
-/// [`ProvisionError::Io`]: the file holds the old or the new content. With `StorageFull` it is the old one.
+/// [`ProvisionError::Io`]: the file holds the old or the new content. With `StorageFull` it is the
+/// old one.
 pub fn store(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
     let file_max = sealstone_slots::file_len_max(sealstone_slots::CONTENT_MAX as u64);
     let at = |source| ProvisionError::Io { path: folder.path(name), source };

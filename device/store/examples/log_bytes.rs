@@ -1,6 +1,7 @@
 //! Bytes of the write log for each operation: `cargo run -p sealstone-store --example log_bytes`.
 //!
-//! Prints the mean length of a record. A store on a simulated disk reports the offset of each write to its log.
+//! Prints the mean length of a record. A store on a simulated disk reports the offset of each write
+//! to its log.
 #![allow(clippy::print_stdout)]
 
 use std::io;

@@ -59,7 +59,7 @@ pub enum MetaError {
     Full {
         /// Name of the disk for clients.
         disk: &'static str,
-        /// Why.
+        /// Error of the disk, or of the server behind the store.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

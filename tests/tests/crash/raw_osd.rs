@@ -27,7 +27,7 @@ pub(crate) struct RawOsd {
 }
 
 impl RawOsd {
-    /// Formats a device with these flags of `osd init`, which runs with these flags of `osd serve`.
+    /// Formats a device with these flags of `osd init`; it runs with these flags of `osd serve`.
     pub(crate) fn init(init_flags: &[&str], serve_flags: &[&str], partitions: &[u64]) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (data, key) = (folder.path().join("osd"), folder.path().join("osd.key"));

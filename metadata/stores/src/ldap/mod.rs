@@ -590,7 +590,7 @@ impl Inner {
         }
     }
 
-    /// Returns the error of a commit that the server refused. It has no code for a full disk or database.
+    /// Returns the error of a commit that the server refused. LDAP has no code for a full disk.
     fn refused_commit(&self, trouble: Trouble) -> MetaError {
         if trouble.code() != Some(Outcome::OTHER) {
             return self.explain(trouble);

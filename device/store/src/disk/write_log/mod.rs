@@ -70,7 +70,7 @@ pub enum PreviousShutdown {
 pub(crate) enum Appended {
     /// They are in the log.
     Logged(Vec<Run>),
-    /// They are in the log, and count once this group is committed: not all of its changes are in the log.
+    /// They are in the log, and count once this group is committed, which is not whole in the log.
     AfterCommit { spared: Vec<Run>, group: u64 },
     /// They will be in the log when the scopes of this cluster have ended.
     Waits(u64),

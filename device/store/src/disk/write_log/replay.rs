@@ -50,7 +50,7 @@ impl Replay {
         let open: Vec<&LoggedGroup> = groups.iter().filter(|group| group.number > committed).collect();
         let Some(last) = open.last().map(|group| group.number) else { return Ok(None) };
         let chain = chain(&open, committed);
-        // A group on top of one that is neither committed nor whole in the log was not acknowledged.
+        // No change was acknowledged on top of a group that is neither committed nor in the log.
         let was_answered = |group: &&LoggedGroup| group.previous.records != Previous::INCOMPLETE;
         let is_chained = !open[chain.len()..].iter().any(was_answered);
         let mut records: Vec<Vec<Step<'_>>> = Vec::new();
