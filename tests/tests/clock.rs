@@ -545,6 +545,14 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 "#;
 const DAYS_S: i64 = 3 * 86_400;
 
+fn set_shift(file: &std::path::Path, seconds: i64) {
+    use std::os::unix::fs::FileExt as _;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    let file = options.open(file).expect("opened");
+    file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
+}
+
 /// A whole system in one process whose wall clock the test shifts; its clients' clocks stay right, or are shifted too.
 struct Shifted {
     folder: TempDir,
@@ -578,11 +586,7 @@ impl Shifted {
 
     /// Sets the wall clock so many seconds ahead.
     fn shift(&self, seconds: i64) {
-        use std::os::unix::fs::FileExt as _;
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let file = options.open(self.path("shift")).expect("opened");
-        file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
+        set_shift(&self.path("shift"), seconds);
     }
 
     fn shifted(&self, arguments: &[&str]) -> std::process::Command {
@@ -653,6 +657,34 @@ fn wrong_clock_for_a_moment_stops_nothing() {
     }
     system.restart(Signal::Kill);
     system.works("/after").expect("after another restart");
+}
+
+/// The machine boots with a clock that is days ahead for seconds: sessions continue.
+#[test]
+fn boot_with_wrong_clock_ends_no_session() {
+    let mut system = Shifted::start();
+    system.works("/before").expect("as usual");
+    if let Some(mut up) = system.up.take() {
+        up.end(Signal::Terminate);
+    }
+    for folder in ["up/mds", "up/osd1"] {
+        let state = system.path(folder).join("machine-clock.toml");
+        let kept = sealstone_slots::read(&state, 4096).expect("readable").expect("kept");
+        let kept = String::from_utf8(kept).expect("text");
+        let (head, tail) = kept.split_once("boot_id = \"").expect("a boot");
+        let other = format!("{head}boot_id = \"{:032x}{}", 7, &tail[32..]);
+        sealstone_slots::write(&state, other.as_bytes()).expect("written");
+    }
+    system.shift(DAYS_S);
+    let shift = system.path("shift");
+    let corrected = std::thread::spawn(move || {
+        // So long the clock is wrong.
+        std::thread::sleep(Duration::from_secs(3));
+        set_shift(&shift, 0);
+    });
+    system.start_up();
+    corrected.join().expect("the clock is right");
+    system.works("/after").expect("with the session from before");
 }
 
 /// An administrator takes the wall clock over.

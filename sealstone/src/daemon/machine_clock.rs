@@ -33,6 +33,14 @@ const READ_EVERY: Duration = Duration::from_millis(500);
 /// How often the state is written.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
+/// After another boot the metadata server starts when the wall clock held for so long: a step that begins
+/// meanwhile is waited for.
+const SETTLE: Duration = Duration::from_secs(16);
+/// The longest wait for the clock of another boot.
+const SETTLE_MAX: Duration = Duration::from_secs(40);
+/// A wall clock that is ahead of the last time by less than this is used at once, milliseconds.
+const DOWNTIME_MS: u64 = 600_000;
+
 /// [`MachineState`] as a file.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -109,12 +117,14 @@ fn read(folder: &Path) -> Outcome<Option<MachineState>> {
 /// The machine's clock and the folder that keeps it.
 pub(crate) struct KeptClock {
     folder: PathBuf,
+    /// Whether the time is that of a new boot, and far ahead of the last time that is known.
+    is_unconfirmed: bool,
 }
 
 impl KeptClock {
     /// Continues from what the folder keeps, or from the wall clock where a reset was requested.
     pub(crate) fn open(folder: &Path) -> Outcome<Self> {
-        let kept = Self { folder: folder.to_owned() };
+        let mut kept = Self { folder: folder.to_owned(), is_unconfirmed: false };
         if kept.take_reset() {
             for name in [MACHINE_CLOCK_FILE, CLOCK_FILE] {
                 let path = folder.join(name);
@@ -126,8 +136,26 @@ impl KeptClock {
             tracing::warn!("the clock is reset to this machine's wall clock, as requested");
         } else if let Some(state) = read(folder)? {
             machine::continue_from(state);
+            let is_far = machine::wall_ms() > state.least_ms.saturating_add(DOWNTIME_MS);
+            kept.is_unconfirmed = is_far && state.boot_id != machine::state().boot_id;
         }
         Ok(kept)
+    }
+
+    /// Waits after another boot until the wall clock held for a while.
+    ///
+    /// What a wrong time ends, such as sessions, does not come back.
+    pub(crate) async fn settle(&self) {
+        if !self.is_unconfirmed {
+            return;
+        }
+        tracing::info!(seconds = SETTLE.as_secs(), "waiting until the clock of this boot held");
+        let begun = Instant::now();
+        let is_open = || begun.elapsed() < SETTLE || machine::step_ms().is_some();
+        while begun.elapsed() < SETTLE_MAX && is_open() {
+            let _ = machine::now_ms();
+            tokio::time::sleep(READ_EVERY).await;
+        }
     }
 
     /// Removes a request for a reset; whether there was one.

@@ -245,6 +245,7 @@ impl MdsDaemon {
         let following = match source {
             Some(source) => Some(follow(source, data, Arc::clone(&audit)).await?),
             None => {
+                kept.settle().await;
                 check_machine_clock(data)?;
                 None
             }
