@@ -90,6 +90,12 @@ struct Granted {
     until_ms: AtomicU64,
 }
 
+/// Keys and book of a device that no server took over yet.
+pub(crate) type FreshKeys = (Keys, Book);
+
+/// An added device, and what of its keys is to be stored after the transaction.
+pub(crate) type AddedDevice = (DeviceId, DeviceRecord, keybook::Touched);
+
 /// All devices, as the store has them.
 pub(crate) struct DeviceTable(RwLock<BTreeMap<DeviceId, Known>>);
 
@@ -184,13 +190,15 @@ impl DeviceTable {
         let (table, outdated) = read_all(&*view, partitions)?;
         drop(view);
         if !outdated.is_empty() {
-            let mut tx = store.begin()?;
             for (id, touched) in &outdated {
                 if let Some(known) = table.get(id) {
-                    known.book.store(&mut *tx, *id, &known.keys, touched)?;
+                    known.book.store_in_steps(*id, &known.keys, touched, |work| {
+                        let mut tx = store.begin()?;
+                        work(&mut *tx)?;
+                        Ok(tx.commit()?)
+                    })?;
                 }
             }
-            tx.commit()?;
         }
         Ok(Self(RwLock::new(table)))
     }
@@ -215,16 +223,15 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit. `approved`: an
-    /// administrator asks for it, so the device need not wait for one.
+    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit, and then store
+    /// the rest of its keys. `approved`: an administrator asks for it, so the device need not wait for one.
     pub(crate) fn add(
         &self,
         tx: &mut dyn Transaction,
         new: &NewDevice,
-        partitions: u64,
+        (keys, book): &FreshKeys,
         approved: bool,
-    ) -> Result<(DeviceId, DeviceRecord)> {
-        let (keys, book) = factory_keys(new, partitions)?;
+    ) -> Result<AddedDevice> {
         let table = self.0.read();
         let meets = |known: &Known| known.record.system_id == new.system_id || known.record.name == new.name;
         let same = |known: &Known| known.record.system_id == new.system_id && known.record.name == new.name;
@@ -239,7 +246,7 @@ impl DeviceTable {
             if !approved {
                 needs_no_approval(known, new)?;
             }
-            return moved(tx, *id, known, new, (&keys, &book), approved);
+            return moved(tx, *id, known, new, (keys, book), approved);
         }
         if table.len() >= DEVICES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, "devices"));
@@ -262,8 +269,8 @@ impl DeviceTable {
             speed: new.speed,
         };
         save(tx, &keys::device(id), &record)?;
-        book.store_all(tx, id, &keys)?;
-        Ok((id, record))
+        let rest = book.store_first(tx, id, keys)?;
+        Ok((id, record, rest))
     }
 
     /// Whether a device that is approved already has this one's name or system id.
@@ -284,7 +291,7 @@ impl DeviceTable {
         id: DeviceId,
         record: DeviceRecord,
         new: &NewDevice,
-        partitions: u64,
+        (keys, book): FreshKeys,
     ) -> Result<()> {
         let mut table = self.0.write();
         match table.get_mut(&id) {
@@ -294,7 +301,6 @@ impl DeviceTable {
                 known.problem = None;
             }
             _ => {
-                let (keys, book) = factory_keys(new, partitions)?;
                 table.insert(id, Known::new(record, keys, book));
             }
         }
@@ -666,7 +672,8 @@ fn initial_key(new: &NewDevice) -> Result<InitialKey> {
         .ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "the master key must have 20 or 32 bytes"))
 }
 
-fn factory_keys(new: &NewDevice, partitions: u64) -> Result<(Keys, Book)> {
+/// The keys of a device's factory, derived from its initial key. O(partitions): call it outside of transactions.
+pub(crate) fn factory_keys(new: &NewDevice, partitions: u64) -> Result<FreshKeys> {
     keybook::fresh(&initial_key(new)?, new.system_id, partitions)
 }
 
@@ -702,7 +709,7 @@ fn moved(
     new: &NewDevice,
     (keys, book): (&Keys, &Book),
     approved: bool,
-) -> Result<(DeviceId, DeviceRecord)> {
+) -> Result<AddedDevice> {
     let same_name = known.record.system_id == new.system_id && known.record.name == new.name;
     let same_key = keeps_keys(known, new)?;
     let never_used = !known.record.state.was_in_use() && !known.book.is_taken_over();
@@ -710,9 +717,7 @@ fn moved(
     if !same_name || !(same_key || never_used || is_lost) {
         return Err(MdsError::refused(ErrorCode::Exists, known.record.name.shown()));
     }
-    if !same_key {
-        book.store_all(tx, id, keys)?;
-    }
+    let rest = if same_key { keybook::Touched::default() } else { book.store_first(tx, id, keys)? };
     // Who has once been known by a certificate is never again talked to without one.
     let pin = new.pin.or(known.record.pin);
     let speed = if new.speed == 0 { known.record.speed } else { new.speed };
@@ -722,7 +727,7 @@ fn moved(
     };
     let record = DeviceRecord { url: new.url.clone(), pin, speed, state, ..known.record.clone() };
     save(tx, &keys::device(id), &record)?;
-    Ok((id, record))
+    Ok((id, record, rest))
 }
 
 /// Refuses an operator who adds a known device with another address, certificate or key: bytes of users would go there without an

@@ -540,10 +540,14 @@ impl Mds {
 
     fn add_device(&self, who: &Principal, new: &NewDevice) -> Result<Response> {
         let _turn = self.key_turn.lock();
-        let partitions = self.config.file_partitions();
+        let fresh = devices::factory_keys(new, self.config.file_partitions())?;
         let approved = who.is_admin();
-        let (id, record) = self.update(|tx| self.devices.add(tx, new, partitions, approved))?;
-        self.devices.insert(id, record, new, partitions)?;
+        let (id, record, rest) = self.update(|tx| self.devices.add(tx, new, &fresh, approved))?;
+        self.devices.insert(id, record, new, fresh)?;
+        if !rest.is_empty() {
+            let (keys, book) = self.devices.book(id)?;
+            self.store_keys(id, &keys, &book, &rest)?;
+        }
         self.devices_changed.store(true, Ordering::Release);
         self.device_response(id)
     }

@@ -16,8 +16,8 @@ use crate::counters::add;
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::keybook::{
-    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, Exchange, KeyStep, Policy,
-    Progress, StepOutcome, Touched, apply, plan, receive,
+    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, Book, Exchange, KeyStep, Keys,
+    Policy, Progress, StepOutcome, Touched, apply, plan, receive,
 };
 use crate::server::Mds;
 
@@ -49,6 +49,18 @@ impl Mds {
         }
     }
 
+    /// Stores what was touched of a book, a bounded number of partitions in one transaction. The caller holds the turn to
+    /// change books.
+    pub(crate) fn store_keys(
+        &self,
+        device: DeviceId,
+        keys: &Keys,
+        book: &Book,
+        touched: &Touched,
+    ) -> Result<()> {
+        book.store_in_steps(device, keys, touched, |work| self.update(work))
+    }
+
     /// The next steps for the keys of a device, at most `limit`; none if all is as it should be. They may be performed
     /// in any order and at a time. Tell what came of all of them with [`Mds::key_steps_done`] before the next call.
     ///
@@ -66,7 +78,7 @@ impl Mds {
         let exchange = turn.entry(device).or_default();
         let (steps, touched) = plan(&mut book, &keys, exchange, &self.policy(), limit, now_ms, rng)?;
         if !touched.is_empty() {
-            self.update(|tx| book.store(tx, device, &keys, &touched))?;
+            self.store_keys(device, &keys, &book, &touched)?;
         }
         self.devices.put_book(device, keys, book);
         Ok(steps)
@@ -102,7 +114,7 @@ impl Mds {
             lost |= progress == Progress::Lost;
         }
         if !touched.is_empty() {
-            self.update(|tx| book.store(tx, device, &keys, &touched))?;
+            self.store_keys(device, &keys, &book, &touched)?;
         }
         self.devices.put_book(device, Arc::new(keys), book);
         add(&self.counters.keys_changed, changed);
@@ -190,7 +202,7 @@ impl Mds {
                 touched.parts.insert(*id);
             }
             if !touched.is_empty() {
-                self.update(|tx| book.store(tx, address.id, &keys, &touched))?;
+                self.store_keys(address.id, &keys, &book, &touched)?;
                 self.devices.put_book(address.id, keys, book);
             }
         }
@@ -210,7 +222,7 @@ impl Mds {
             part.asked |= ASKED_WORKING | ASKED_REVOKE;
             touched.parts.insert(*id);
         }
-        self.update(|tx| book.store(tx, device, &keys, &touched))?;
+        self.store_keys(device, &keys, &book, &touched)?;
         self.devices.put_book(device, keys, book);
         self.devices_changed.store(true, Ordering::Release);
         Ok(())

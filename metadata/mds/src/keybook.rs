@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{decode, save};
+use crate::records::{decode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
 pub(crate) use apply::{Progress, apply, receive};
@@ -197,16 +197,32 @@ pub(crate) struct Book {
     pub(crate) doubt: bool,
 }
 
+/// Partitions whose keys one transaction stores at most; one in tests, whose devices have two.
+const STORE_BATCH: usize = if cfg!(test) { 1 } else { 256 };
+
 /// What of a book has to be stored.
 #[derive(Default)]
 pub(crate) struct Touched {
     pub(crate) top: bool,
     pub(crate) parts: BTreeSet<u64>,
+    /// Whether the stored keys of these partitions are void: a new key above them was set.
+    pub(crate) voided: bool,
 }
 
 impl Touched {
     pub(crate) fn is_empty(&self) -> bool {
-        !self.top && self.parts.is_empty()
+        !self.top && self.parts.is_empty() && !self.voided
+    }
+}
+
+/// Records from which partition on the stored keys of a device are void; none: of no partition.
+fn note_void(tx: &mut dyn Transaction, device: DeviceId, from: Option<u64>) -> Result<()> {
+    let key = keys::void_keys(device);
+    match from {
+        Some(from) => Ok(save(tx, &key, &from)?),
+        // Most commits find no note: a removal of nothing would be a change of its own.
+        None if tx.get(&key)?.is_none() => Ok(()),
+        None => Ok(tx.delete(&key)?),
     }
 }
 
@@ -308,6 +324,7 @@ impl Book {
             part.void();
             touched.parts.insert(*id);
         }
+        touched.voided = true;
     }
 
     /// Reads keys and book of a device; `true` if what is stored is of the form of before, and has to be stored again.
@@ -344,6 +361,9 @@ impl Book {
                 parts: BTreeMap::new(),
                 doubt: false,
             };
+            let void_from: Option<u64> = load(view, &keys::void_keys(device))?;
+            // Also without such a record: the note itself is to be removed.
+            touched.voided = void_from.is_some();
             let all = keys::partition_keys(device);
             for (key, value) in view.scan(&all, &keys::after_prefix(&all), PARTITIONS_READ_MAX)? {
                 let value = Zeroizing::new(value);
@@ -358,8 +378,13 @@ impl Book {
                     pending,
                     asked,
                 } = decode(&value)?;
-                keys.put_partition(id, &bytes.0).map_err(damaged)?;
-                let part = Part {
+                let is_void = void_from.is_some_and(|from| id >= from);
+                if is_void {
+                    keys.add_partition_unset(id).map_err(|_| MetaError::Damaged("partition keys"))?;
+                } else {
+                    keys.put_partition(id, &bytes.0).map_err(damaged)?;
+                }
+                let mut part = Part {
                     created,
                     pair_set_ms,
                     current,
@@ -370,6 +395,10 @@ impl Book {
                     checked: false,
                     grants_until_ms: 0,
                 };
+                if is_void {
+                    part.void();
+                    touched.parts.insert(id);
+                }
                 book.parts.insert(id, part);
             }
             (keys, book)
@@ -422,10 +451,49 @@ impl Book {
         Ok(())
     }
 
-    /// Writes everything, of a device that is new or begins anew.
-    pub(crate) fn store_all(&self, tx: &mut dyn Transaction, device: DeviceId, keys: &Keys) -> Result<()> {
-        let touched = Touched { top: true, parts: self.parts.keys().copied().collect() };
-        self.store(tx, device, keys, &touched)
+    /// Writes a new device, or one that starts again with another initial key: the keys of [`STORE_BATCH`] partitions at
+    /// most. Returns what [`Book::store_in_steps`] has to store after the transaction.
+    pub(crate) fn store_first(
+        &self,
+        tx: &mut dyn Transaction,
+        device: DeviceId,
+        keys: &Keys,
+    ) -> Result<Touched> {
+        let parts: Vec<u64> = self.parts.keys().copied().collect();
+        let (first, rest) = parts.split_at(parts.len().min(STORE_BATCH));
+        let touched = Touched { top: true, parts: first.iter().copied().collect(), voided: true };
+        self.store(tx, device, keys, &touched)?;
+        note_void(tx, device, rest.first().copied())?;
+        let voided = !rest.is_empty();
+        Ok(Touched { top: false, parts: rest.iter().copied().collect(), voided })
+    }
+
+    /// Writes what was touched in transactions of [`STORE_BATCH`] partitions at most, each of which `commit` runs. A crash
+    /// in between leaves a note from which partition on the stored keys are void.
+    pub(crate) fn store_in_steps(
+        &self,
+        device: DeviceId,
+        keys: &Keys,
+        touched: &Touched,
+        mut commit: impl FnMut(&dyn Fn(&mut dyn Transaction) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<u64> = touched.parts.iter().copied().collect();
+        let (mut top, mut rest) = (touched.top, &parts[..]);
+        loop {
+            let (batch, after) = rest.split_at(rest.len().min(STORE_BATCH));
+            let step = Touched { top, parts: batch.iter().copied().collect(), voided: touched.voided };
+            commit(&|tx| {
+                self.store(tx, device, keys, &step)?;
+                if step.voided { note_void(tx, device, after.first().copied()) } else { Ok(()) }
+            })?;
+            (top, rest) = (false, after);
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
     }
 
     /// What there is to tell of the keys above the partitions.

@@ -593,6 +593,11 @@ pub(crate) fn partition_key(id: DeviceId, partition: u64) -> Vec<u8> {
     key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"p", &partition.to_be_bytes()])
 }
 
+/// From which partition on the stored keys of a device are void.
+pub(crate) fn void_keys(id: DeviceId) -> Vec<u8> {
+    key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"v"])
+}
+
 /// The partition of a `partition_key`.
 pub(crate) fn partition_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(6..)?.try_into().ok()?))

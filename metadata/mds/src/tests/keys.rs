@@ -519,6 +519,23 @@ fn only_administrators_see_and_change_keys() {
     );
 }
 
+/// Power is lost after any transaction of an addition: the device is as it was added, or is added again.
+#[test]
+fn crash_between_steps_of_device_add_loses_no_key() {
+    for commits in 0..4 {
+        let mut world = World::empty();
+        world.disk.fail_after(Some(commits));
+        let failed =
+            matches!(world.ask(ADMIN, Request::DeviceAdd { device: new_device(0) }), Response::Failed { .. });
+        assert_eq!(failed, commits < 2, "{commits}");
+        world.restart();
+        let (id, mut osd) = (world.add_device(0), Osd::new(0));
+        assert!(keep(&mut world, &mut osd, id, Trouble::None), "{commits}");
+        agree(&mut world, &osd, id, "after a crash");
+        assert!(world.disk.dump().iter().all(|(key, _)| *key != crate::keys::void_keys(id)));
+    }
+}
+
 /// Keys of a release that kept a hierarchy in one record, in use: they are read, stored anew and replaced.
 #[test]
 fn a_store_of_before_there_were_records_for_partitions_is_read() {
