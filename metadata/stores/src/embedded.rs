@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use redb::{
     Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
     TableDefinition,
@@ -159,6 +159,8 @@ struct Core {
     state: Mutex<State>,
     /// The last commit that somebody waits for.
     awaited: AtomicU64,
+    /// Layers whose changes are in the file, and which a view may still see.
+    retired: Mutex<Vec<Arc<Layer>>>,
     wish: Mutex<Wish>,
     wished: Condvar,
     /// Something was brought into the file, or failed to be.
@@ -433,6 +435,7 @@ impl Core {
             turn: Mutex::default(),
             state: Mutex::new(State { base, frozen: None, active, number, views: BTreeMap::new() }),
             awaited: AtomicU64::new(number),
+            retired: Mutex::default(),
             wish: Mutex::default(),
             wished: Condvar::new(),
             applied: Condvar::new(),
@@ -609,12 +612,24 @@ impl Core {
             // With the old one the pages come free that this commit replaced.
             let base = Arc::new(base(&self.database)?);
             let mut state = self.state.lock();
-            state.base = base;
-            if last.is_some() {
-                state.frozen = None;
-            }
+            let before = std::mem::replace(&mut state.base, base);
+            let frozen = if last.is_some() { state.frozen.take() } else { None };
+            drop(state);
+            drop(before);
+            self.retired.lock().extend(frozen.map(|(layer, _)| layer));
             Ok::<_, redb::Error>(())
         })
+    }
+
+    /// Frees the layers that no view sees any more; whether some are left. Freeing takes long, so no writer does it.
+    fn free_retired(&self) -> bool {
+        let mut retired = self.retired.lock();
+        let (used, unused) = retired.drain(..).partition(|layer| Arc::strong_count(layer) > 1);
+        *retired = used;
+        let are_left = !retired.is_empty();
+        drop(retired);
+        drop::<Vec<_>>(unused);
+        are_left
     }
 
     /// Begins the thread that brings changes into the file.
@@ -623,9 +638,15 @@ impl Core {
             let _watch = Watch(&self);
             loop {
                 {
+                    let mut are_left = self.free_retired();
                     let mut wish = self.wish.lock();
                     while !wish.apply && !wish.stop {
-                        self.wished.wait(&mut wish);
+                        if are_left {
+                            self.wished.wait_for(&mut wish, LOOK_EVERY);
+                            are_left = MutexGuard::unlocked(&mut wish, || self.free_retired());
+                        } else {
+                            self.wished.wait(&mut wish);
+                        }
                     }
                     if wish.stop {
                         return;
