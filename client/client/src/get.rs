@@ -112,8 +112,8 @@ pub(crate) async fn get_file<M: Metadata, D: Devices>(
         let window = at..stat.size.min(at.saturating_add(MAP_WINDOW_BYTES));
         // A file that is too small for a hole is not asked about.
         let found = match stat.size < HOLE_MIN {
-            true => Ok(Some(window.clone())),
-            false => map.next_extent(window.clone(), HOLE_MIN).await,
+            true => Ok(window),
+            false => next_data(&mut map, window, stat.size).await,
         };
         let latest = objects.latest();
         let data = match found {
@@ -123,7 +123,7 @@ pub(crate) async fn get_file<M: Metadata, D: Devices>(
                 map = mapped(objects.clone());
                 continue;
             }
-            found => found?.unwrap_or(window.end..window.end),
+            found => found?,
         };
         if data.start > at {
             let hole = data.start - at;
@@ -139,6 +139,20 @@ pub(crate) async fn get_file<M: Metadata, D: Devices>(
     passing.finish()?;
     file.set_len(stat.size).await.map_err(ClientError::Sink)?;
     Ok(stat)
+}
+
+/// Returns the first data of a window; if all of it is a hole, the empty range where the hole ends, at `size` at most.
+async fn next_data<S: MapSource>(
+    map: &mut FileMap<S>,
+    window: Range<u64>,
+    size: u64,
+) -> Result<Range<u64>, ClientError> {
+    if let Some(data) = map.next_extent(window.clone(), HOLE_MIN).await? {
+        return Ok(data);
+    }
+    // The hole may be as long as the file, so it is not walked window by window.
+    let data = map.first_data(window.end..size).await?.unwrap_or(size);
+    Ok(data..data)
 }
 
 /// What is known of the bytes that have passed.

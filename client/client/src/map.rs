@@ -13,7 +13,7 @@ use sealstone_osd::map::{self, Stretch};
 use crate::ClientError;
 
 /// Stretches of one object that are requested at once.
-pub(crate) const STRETCHES: usize = 256;
+pub(crate) const STRETCHES: usize = 4096;
 
 /// What is known of one object: where its data is between two of its bytes.
 #[derive(Default)]
@@ -85,7 +85,7 @@ impl<S: MapSource> FileMap<S> {
         at: u64,
     ) -> Result<Option<Range<u64>>, ClientError> {
         let map = each.get_mut(index).ok_or(ClientError::OTHER_ANSWER)?;
-        let mut at = at;
+        let (start, mut at) = (at, at);
         loop {
             if map.known.contains(&at) || (map.ended && at >= map.known.start) {
                 if let Some(data) = map.at_or_after(at) {
@@ -97,6 +97,8 @@ impl<S: MapSource> FileMap<S> {
                 at = map.known.end;
             }
             *map = source.map(index, at).await?;
+            // All bytes before it, from the start of this search on, are a hole.
+            map.known.start = start;
         }
     }
 

@@ -21,6 +21,8 @@ pub const DAMAGED_ATTRIBUTES: u16 = 0x8000;
 /// Bytes of ADDITIONAL LENGTH, and of a descriptor.
 const HEADER: usize = 8;
 const DESCRIPTOR: usize = 16;
+/// Bytes of an object that one descriptor covers at most.
+const SPLIT_BYTES: u64 = 1 << 31;
 
 /// One stretch of a user object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,19 @@ impl<'a> MapWriter<'a> {
         }
     }
 
+    /// Adds a stretch of any length as descriptors of 32-bit lengths. O(descriptors for which there is room).
+    pub fn push_long(&mut self, kind: u16, offset: u64, length: u64) {
+        let mut left = length.div_ceil(SPLIT_BYTES);
+        for stretch in split(kind, offset, length) {
+            if self.count > self.fit {
+                break;
+            }
+            self.push(&stretch);
+            left -= 1;
+        }
+        self.count = self.count.saturating_add(left);
+    }
+
     /// Stretches for which there was no room.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
@@ -85,13 +100,12 @@ pub fn encode(stretches: &[Stretch], out: &mut Vec<u8>, allocation: usize) -> u6
     writer.finish(true)
 }
 
-/// Splits a long stretch into such as have a 32-bit length.
+/// Splits a long stretch into stretches of a 32-bit length.
 pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretch> {
-    const STEP: u64 = 1 << 31;
-    (0..length.div_ceil(STEP)).map(move |step| Stretch {
+    (0..length.div_ceil(SPLIT_BYTES)).map(move |step| Stretch {
         kind,
-        length: STEP.min(length - step * STEP) as u32,
-        offset: offset.saturating_add(step * STEP),
+        length: SPLIT_BYTES.min(length - step * SPLIT_BYTES) as u32,
+        offset: offset.saturating_add(step * SPLIT_BYTES),
     })
 }
 
@@ -122,6 +136,17 @@ mod tests {
         assert_eq!(out.len(), 40);
         assert_eq!(parse(&out), Some((stretches[..2].to_vec(), 104)));
         assert_eq!(out[8..24], [0, 0, 0, 1, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn long_stretch_counts_descriptors_without_room() {
+        let mut out = Vec::new();
+        let mut writer = MapWriter::new(&mut out, 45);
+        writer.push_long(HOLE, 0, 1 << 62);
+        writer.push_long(WRITTEN, 1 << 62, 16);
+        assert_eq!(writer.left_out(), (1 << 31) - 1);
+        assert_eq!(writer.finish(true), 8 + 16 * ((1 << 31) + 1));
+        assert_eq!(parse(&out).unwrap().0, split(HOLE, 0, 1 << 62).take(2).collect::<Vec<_>>());
     }
 
     proptest! {

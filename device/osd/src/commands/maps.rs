@@ -9,7 +9,7 @@
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{ReadMap, pointer};
 use sealstone_osd::map::{
-    ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapWriter, Stretch as Entry, WRITTEN, split,
+    ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapWriter, Stretch as Entry, WRITTEN,
 };
 use sealstone_store::{Comparison, Stretch, StretchKind};
 
@@ -122,7 +122,7 @@ fn answer(
 
 fn flush(out: &mut MapWriter<'_>, part: Option<Part>) {
     if let Some((kind, offset, length)) = part {
-        split(kind, offset, length).for_each(|entry| out.push(&entry));
+        out.push_long(kind, offset, length);
     }
 }
 
