@@ -265,3 +265,32 @@ fn drain_copies_extents_of_sparse_file() {
     file.read_exact_at(&mut tail, 1 << 49).expect("it is read");
     assert!(head == content(3, 100_000) && &tail == b"sixteen bytes...");
 }
+
+/// Holes take no space: a sparse file longer than all devices is written, stored, drained, searched and fetched.
+#[test]
+fn sparse_file_longer_than_devices_is_stored() {
+    use std::os::unix::fs::FileExt as _;
+    const FAR: u64 = 1 << 49;
+    const STORED: u64 = 100 << 30;
+    let system = System::start_with_mds(2, "1G", &[], &["--grant-s", "2"]);
+    let (source, back) = (system.path("source"), system.path("back"));
+    let file = std::fs::File::create(&source).expect("created");
+    file.write_all_at(b"at the end", STORED).expect("a hole is written behind");
+    system.run(&["put", text(&source), "/stored"]).ok();
+    if can_mount() {
+        let mounted = Mounted::at(&system, "mnt");
+        let file = std::fs::File::create(mounted.path("far")).expect("created");
+        file.write_all_at(b"sixteen bytes...", FAR).expect("a hole is written behind");
+        file.sync_all().expect("it is durable");
+        let file = std::fs::File::open(mounted.path("far")).expect("it is there");
+        let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).expect("data is found");
+        assert!((FAR - 4096..=FAR).contains(&data), "{data}");
+    }
+    let leaves = devices_of(&system, "/stored").remove(0);
+    system.run(&["osd", "drain", &leaves, "--wait", "120"]).ok();
+    system.run(&["get", "/stored", text(&back)]).ok();
+    let mut tail = [0; 10];
+    let file = std::fs::File::open(&back).expect("fetched");
+    file.read_exact_at(&mut tail, STORED).expect("it is read");
+    assert_eq!(&tail, b"at the end");
+}

@@ -417,6 +417,11 @@ impl DeviceTable {
         self.0.read().get(&id).map(|known| device(id, known))
     }
 
+    /// Bytes in use of a device; an object that is longer has holes.
+    pub(crate) fn used(&self, id: DeviceId) -> u64 {
+        self.0.read().get(&id).map_or(u64::MAX, |known| known.record.used)
+    }
+
     pub(crate) fn page(&self, after: Option<DeviceId>, limit: usize) -> (Vec<Device>, bool) {
         let table = self.0.read();
         let from = after.map_or(Some(0), |after| after.0.checked_add(1));

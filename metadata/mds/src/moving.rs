@@ -294,7 +294,7 @@ impl Mds {
                 // Two objects on one device are better than one on a device that goes.
                 Wish::Leave(device) => successor(&pool, from, length, (&taken(layout), device))
                     // Only the device knows how much of a file with holes is stored: the copy itself tells if it fits.
-                    .or_else(|error| match file.sparse {
+                    .or_else(|error| match file.sparse || length > self.devices.used(device) {
                         true => successor(&pool, from, 0, (&taken(layout), device)),
                         false => Err(error),
                     })

@@ -490,7 +490,14 @@ impl Mds {
         let id = opening.id;
         let allocated = self.update(|tx| {
             namespace::allocate(tx, id, until_ms, |tx| {
-                self.lay_out(tx, id, size_hint, (&pool, now_ms), "node")
+                let place = |tx: &mut dyn Transaction, size_hint| {
+                    self.lay_out(tx, id, size_hint, (&pool, now_ms), "node")
+                };
+                match place(tx, size_hint) {
+                    // The file may have holes, which take no space: only the devices know whether it fits.
+                    Err(MdsError::Refused(failure)) if failure.code == ErrorCode::NoSpace => place(tx, None),
+                    placed => placed,
+                }
             })
         });
         let (file, _) = self.clearing(allocated)?;
