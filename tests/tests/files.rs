@@ -116,6 +116,11 @@ fn verbs_and_exit_codes_keep_their_contract() {
     let df = system.run(&["--json", "df"]).ok().json();
     assert!(df["total"].as_u64() > Some(1 << 30), "{df}");
     assert_eq!(df["devices"].as_array().map(Vec::len), Some(1), "{df}");
+    // The space of what was just stored counts at once.
+    let used = |df: &serde_json::Value| df["used"].as_u64().expect("bytes");
+    run_with_input(system.command(&["put", "-", "/large"]), &[7; 32 << 20]).ok();
+    let after = system.run(&["--json", "df"]).ok().json();
+    assert!(used(&after) >= used(&df) + (32 << 20), "{df} {after}");
     let error = system.run(&["--json", "stat", "/nowhere"]);
     let error: serde_json::Value = serde_json::from_str(error.stderr.trim()).expect("one JSON line");
     assert_eq!(error["error"]["kind"], "not_found");

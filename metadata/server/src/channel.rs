@@ -51,6 +51,8 @@ pub(crate) trait Conversation: Send + 'static {
     fn turn(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Turn;
     /// Does it wait for something else before that?
     fn waits(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Option<Waiting>;
+    /// Whether its answer has figures of devices, which are read again before.
+    fn reads_space(&self, kind: Self::Kind, body: &[u8]) -> bool;
     /// Whether a login succeeded.
     fn is_active(&self) -> bool;
     /// The user that is logged in, and whether it is an administrator.
@@ -151,6 +153,10 @@ impl Conversation for Connection {
     fn waits(&self, kind: MessageType, body: &[u8], mds: &Mds) -> Option<Waiting> {
         self.waits(mds, kind, body)
     }
+
+    fn reads_space(&self, kind: MessageType, body: &[u8]) -> bool {
+        kind == MessageType::Request && self.is_active() && Request::reads_space(body)
+    }
 }
 
 impl Conversation for PaperConnection {
@@ -179,6 +185,10 @@ impl Conversation for PaperConnection {
     /// Records are opened where they are decided: clients of this profile are given no leases.
     fn waits(&self, _kind: PaperType, _body: &[u8], _mds: &Mds) -> Option<Waiting> {
         None
+    }
+
+    fn reads_space(&self, _kind: PaperType, _body: &[u8]) -> bool {
+        false
     }
 }
 
@@ -353,6 +363,12 @@ where
             Incoming::Frame(header, body) => connection.waits(header.kind, body, &shared.mds),
             _ => None,
         };
+        if let Incoming::Frame(header, body) = &incoming
+            && let Some(keeper) = &shared.keeper
+            && connection.reads_space(header.kind, body)
+        {
+            keeper.refresh_space().await;
+        }
         if let Incoming::Frame(header, body) = &incoming
             && turn == Turn::Request
             && waiting.is_none()

@@ -6,6 +6,7 @@
 use core::future::Future;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealstone_mds::{DeviceAddress, KeyStep, KeysNow, Mds, MdsError, Purpose, ReapItem, StepOutcome};
 use sealstone_mds_protocol::{DeviceId, DeviceState, ErrorCode};
@@ -25,6 +26,12 @@ mod measurer;
 mod mover;
 mod revoker;
 
+/// Figures of devices that are younger are not read again for a client.
+const SPACE_FRESH: Duration = Duration::from_millis(500);
+
+/// The longest wait of a client for figures of devices.
+const SPACE_WAIT: Duration = Duration::from_secs(1);
+
 /// Rounds without a pause while there is more to do.
 const ROUNDS_MAX: usize = 64;
 
@@ -41,6 +48,8 @@ pub struct Housekeeper {
     wake: Arc<Notify>,
     wake_revoker: Arc<Notify>,
     wake_clearer: Arc<Notify>,
+    /// When the space of devices was last read for a client.
+    space_read: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 
 impl Housekeeper {
@@ -55,6 +64,7 @@ impl Housekeeper {
             wake: Arc::default(),
             wake_revoker: Arc::default(),
             wake_clearer: Arc::default(),
+            space_read: Arc::default(),
         }
     }
 
@@ -314,6 +324,28 @@ impl Housekeeper {
             });
         }
         while polls.join_next().await.is_some() {}
+    }
+
+    /// Reads the space of devices that answered before again, at most once in [`SPACE_FRESH`] for all clients. Returns after
+    /// [`SPACE_WAIT`] at the latest.
+    pub(crate) async fn refresh_space(&self) {
+        let refresh = async {
+            let mut read = self.space_read.lock().await;
+            if read.is_some_and(|at| at.elapsed() < SPACE_FRESH) {
+                return;
+            }
+            *read = Some(Instant::now());
+            let mut polls = JoinSet::new();
+            for (device, state) in self.mds.devices() {
+                if state.was_in_use() && self.mds.device_is_well(device.id) {
+                    let this = self.clone();
+                    // What fails here is found and logged by the next poll.
+                    polls.spawn(async move { this.measure(&device).await.is_ok() });
+                }
+            }
+            while polls.join_next().await.is_some() {}
+        };
+        let _ = timeout(SPACE_WAIT, refresh).await;
     }
 
     /// Gives expired creates up and ends old sessions.

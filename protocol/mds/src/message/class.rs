@@ -24,4 +24,13 @@ impl Request {
         // Recalls.
         matches!(operation, Ok(0x0076))
     }
+
+    /// Whether this is the body of a request for the space of devices.
+    #[must_use]
+    pub fn reads_space(body: &[u8]) -> bool {
+        let mut input = Reader::new(body);
+        let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
+        // DiskFree, DeviceList, StatFs.
+        matches!(operation, Ok(0x0020 | 0x0021 | 0x0071))
+    }
 }
