@@ -129,7 +129,7 @@ fn print_line(line: &str) -> Outcome {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Failure::from),
+        other => other.map_err(|error| Failure::from(error).at("standard output")),
     }
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Outcome {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Failure::from),
+        other => other.map_err(|error| Failure::from(error).at("standard output")),
     }
 }
 

@@ -437,6 +437,9 @@ fn links_and_folders_of_others_are_refused() {
     mode(folder.path(), 0o777);
     serve_osd(&data).fails(3).says(&["others can replace what is in it", "chmod o-w"]);
     mode(folder.path(), 0o700);
+    mode(&data.join("store"), 0o777);
+    serve_osd(&data).fails(3).says(&["store", "lets others write it", "chmod 700"]);
+    mode(&data.join("store"), 0o700);
     let (key, aside) = (data.join("master.key"), folder.path().join("aside"));
     fs::rename(&key, &aside).expect("moved");
     symlink(&aside, &key).expect("linked");
@@ -462,6 +465,19 @@ fn links_and_folders_of_others_are_refused() {
     refused(&["mds", "init", "--data", text(&up)]).fails(3).says(&["lets others write it"]);
 }
 
+/// A second system in a folder neither removes what the first one creates nor blames another program.
+#[test]
+fn second_up_in_folder_is_refused() {
+    let folder = folder();
+    let data = folder.path().join("up");
+    let up = ["--json", "up", "--data", text(&data), "--listen", "127.0.0.1:0", "--osds", "1"];
+    let mut daemon = Daemon::start(command(&[&up[..], &["--capacity", "64M"]].concat()));
+    refused(&up).fails(1).says(&["another `sealstone up` runs in this folder"]);
+    assert_eq!(daemon.end(Signal::Terminate), 0);
+    let mut again = Daemon::start(command(&up));
+    assert_eq!(again.end(Signal::Terminate), 0);
+}
+
 /// The session goes where the XDG specification says, and nowhere near the current folder.
 #[test]
 fn empty_state_folder_counts_as_unset() {
@@ -474,11 +490,14 @@ fn empty_state_folder_counts_as_unset() {
     let cluster = system.cluster();
     let login = ["login", "admin", "--cluster", text(&cluster), "--password-file", text(&secret)];
     for state in ["", "relative"] {
-        let mut command = command(&login);
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", text(sealstone_tests::binary())]).args(login);
         command.current_dir(&here).env("XDG_STATE_HOME", state).env("HOME", &home);
         Ended::from(command.output().expect("the binary starts")).ok();
         let session = home.join(".local/state/sealstone/session.toml");
         assert!(session.exists(), "in the home folder with XDG_STATE_HOME={state:?}");
+        let folder = fs::metadata(session.parent().expect("a folder")).expect("there");
+        assert_eq!(folder.permissions().mode() & 0o777, 0o700, "whatever the umask is");
         fs::remove_file(session).expect("removed");
     }
     let mut command = command(&login);

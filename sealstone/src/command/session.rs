@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
@@ -180,7 +181,12 @@ async fn keep(
     file: &Path,
 ) -> Outcome {
     if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.shown()))?;
+        // With a umask of 0 others could replace the session file.
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| Failure::from(error).at(folder.shown()))?;
     }
     client.save(server, pin, file).map_err(|error| Failure::from(error).at(file.shown()))?;
     let who = client.whoami().await?;

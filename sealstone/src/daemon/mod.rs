@@ -33,6 +33,7 @@ use tokio::sync::{mpsc, watch};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::metrics::{self, Observed};
 use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// Worker threads of a daemon beyond one per core: commands that wait for the medium run on them too.
 const EXTRA_WORKERS: usize = 2;
@@ -125,9 +126,21 @@ impl Shutdown {
     }
 }
 
-/// Refuses the folder of a daemon that others could write; one that does not exist is created for its owner alone.
+/// Refuses the folder of a daemon that others could write, or a folder in it; one that does not exist is created for its
+/// owner alone.
 pub(crate) fn check_data_folder(data: &Path) -> Outcome {
-    if data.exists() { secret_file::check_folder(data) } else { Ok(()) }
+    if !data.exists() {
+        return Ok(());
+    }
+    secret_file::check_folder(data)?;
+    let at = |error: std::io::Error| Failure::from(error).at(data.shown());
+    for entry in std::fs::read_dir(data).map_err(at)? {
+        let path = entry.map_err(at)?.path();
+        if path.is_dir() {
+            secret_file::check_folder(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Binds a port, or says who may be in the way.

@@ -3,11 +3,13 @@
 //! Contract: `up.toml` is written last. A folder with `up.incomplete` was interrupted while it was being made and holds
 //! nobody's data yet: it is made anew. A folder with neither is not ours and is left alone unless it is empty.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use sealstone_client::Client;
 use sealstone_mds_server::ADMIN_SECRET_FILE;
 use serde::{Deserialize, Serialize};
@@ -54,6 +56,8 @@ pub(crate) struct Running {
     pub(crate) osds: Vec<OsdDaemon>,
     pub(crate) admin_secret: PathBuf,
     pub(crate) data: PathBuf,
+    /// Locked, so that no second process runs or creates a system in it.
+    folder: Option<File>,
 }
 
 /// Everything on one page.
@@ -115,6 +119,7 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
 impl Running {
     /// Serves until the shutdown; clients of the metadata server end first, then the devices.
     pub(crate) async fn finish(self) -> Outcome {
+        // The lock of the folder is released when all have ended.
         let mut first = self.mds.finish().await;
         for osd in self.osds {
             let ended = osd.finish().await;
@@ -128,6 +133,28 @@ impl Running {
 pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
     let data = arguments.data.as_path();
     check_data_folder(data)?;
+    let folder = lock_folder(data)?;
+    let mut running = start_in(output, arguments, shutdown).await?;
+    running.folder = Some(folder);
+    Ok(running)
+}
+
+/// Locks the folder, and creates it first if it does not exist.
+fn lock_folder(data: &Path) -> Outcome<File> {
+    let at = |error: std::io::Error| Failure::from(error).at(data.shown());
+    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(at)?;
+    let folder = File::open(data).map_err(at)?;
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(Failure::operation("another `sealstone up` runs in this folder")
+            .at(data.shown())
+            .hint("end it, or use another --data")),
+        // A file system without locks: the devices lock their own files.
+        _ => Ok(folder),
+    }
+}
+
+async fn start_in(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
+    let data = arguments.data.as_path();
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
         let system = read_system(&system_file)?;
@@ -174,14 +201,13 @@ async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<
     let cluster = secret_file::read_bytes(&mds.cluster)?;
     secret_file::write_changed(&data.join(mds::CLUSTER_FILE), &cluster)?;
     let admin_secret = data.join(ADMIN_SECRET_FILE);
-    Ok(Running { mds, osds, admin_secret, data })
+    Ok(Running { mds, osds, admin_secret, data, folder: None })
 }
 
 /// First use: folders, keys, devices taken over, all through the same doors as on many machines.
 async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
     let data = arguments.data.as_path();
     let at = |error: std::io::Error| Failure::from(error).at(data.shown());
-    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(at)?;
     let marker = data.join(MARKER_FILE);
     if marker.exists() {
         output.remark(format!("{} was interrupted while it was being made; making it anew", data.shown()));
