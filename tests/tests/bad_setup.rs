@@ -465,7 +465,8 @@ fn links_and_folders_of_others_are_refused() {
     refused(&["mds", "init", "--data", text(&up)]).fails(3).says(&["lets others write it"]);
 }
 
-/// A second system in a folder neither removes what the first one creates nor blames another program.
+/// A second system in a folder neither removes what the first one creates nor blames another
+/// program.
 #[test]
 fn second_up_in_folder_is_refused() {
     let folder = folder();

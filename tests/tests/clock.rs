@@ -15,8 +15,9 @@ use sealstone_tests::{Daemon, Signal, System, command, get, run, run_with_input,
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest wait for a condition. A clock that follows a server sends a request every 64 s, so a test that missed the quick
-/// requests of a start waits for the next one; a lost answer adds another pause.
+/// Longest wait for a condition. A clock that follows a server sends a request every 64 s, so a
+/// test that missed the quick requests of a start waits for the next one; a lost answer adds
+/// another pause.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// What clocks that agree may differ by here, milliseconds: records are made before they are read.
 const NEAR_MS: u64 = 60_000;

@@ -266,7 +266,8 @@ fn drain_copies_extents_of_sparse_file() {
     assert!(head == content(3, 100_000) && &tail == b"sixteen bytes...");
 }
 
-/// Holes take no space: a sparse file longer than all devices is written, stored, drained, searched and fetched.
+/// Holes take no space: a sparse file longer than all devices is written, stored, drained, searched
+/// and fetched.
 #[test]
 fn sparse_file_longer_than_devices_is_stored() {
     use std::os::unix::fs::FileExt as _;

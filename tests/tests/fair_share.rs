@@ -1,9 +1,9 @@
 //! One hostile and one honest client at one device: the share that the honest client keeps.
 //!
-//! Windows of quiet and of attack take turns, so that other load of the machine meets both alike. The
-//! floor is far below what `sealstone-bench fairness` measures, since both clients and the device share
-//! two cores with other tests. Without the limits under test the honest client gets less than the
-//! floor in every attempt, or nothing.
+//! Windows of quiet and of attack take turns, so that other load of the machine meets both alike.
+//! The floor is far below what `sealstone-bench fairness` measures, since both clients and the
+//! device share two cores with other tests. Without the limits under test the honest client gets
+//! less than the floor in every attempt, or nothing.
 
 #![allow(clippy::print_stderr, reason = "figures for whoever runs it with --nocapture")]
 
@@ -195,7 +195,8 @@ impl Stage {
         count as f64 / begin.elapsed().as_secs_f64()
     }
 
-    /// Checks what the honest client keeps of its reads while `hostile` runs, until its flag is set.
+    /// Checks what the honest client keeps of its reads while `hostile` runs, until its flag is
+    /// set.
     async fn share<H: Send + 'static>(
         &self,
         name: &str,

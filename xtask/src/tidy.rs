@@ -131,7 +131,8 @@ fn read_toml(path: &Path) -> Result<toml::Table, String> {
     text.parse().map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Finds files of tests that no program contains: cargo does not look for them where `autotests` is off.
+/// Finds files of tests that no program contains: cargo does not look for them where `autotests` is
+/// off.
 fn check_test_modules(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
     for (folder, _) in members {
         let tests = Path::new(folder).join("tests");

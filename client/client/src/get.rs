@@ -141,7 +141,8 @@ pub(crate) async fn get_file<M: Metadata, D: Devices>(
     Ok(stat)
 }
 
-/// Returns the first data of a window; if all of it is a hole, the empty range where the hole ends, at `size` at most.
+/// Returns the first data of a window; if all of it is a hole, the empty range where the hole ends,
+/// at `size` at most.
 async fn next_data<S: MapSource>(
     map: &mut FileMap<S>,
     window: Range<u64>,

@@ -223,8 +223,9 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit, and then store
-    /// the rest of its keys. `approved`: an administrator asks for it, so the device need not wait for one.
+    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after
+    /// the commit, and then store the rest of its keys. `approved`: an administrator asks for it,
+    /// so the device need not wait for one.
     pub(crate) fn add(
         &self,
         tx: &mut dyn Transaction,
@@ -677,7 +678,8 @@ fn initial_key(new: &NewDevice) -> Result<InitialKey> {
         .ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "the master key must have 20 or 32 bytes"))
 }
 
-/// The keys of a device's factory, derived from its initial key. O(partitions): call it outside of transactions.
+/// The keys of a device's factory, derived from its initial key. O(partitions): call it outside of
+/// transactions.
 pub(crate) fn factory_keys(new: &NewDevice, partitions: u64) -> Result<FreshKeys> {
     keybook::fresh(&initial_key(new)?, new.system_id, partitions)
 }

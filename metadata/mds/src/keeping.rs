@@ -49,8 +49,8 @@ impl Mds {
         }
     }
 
-    /// Stores what was touched of a book, a bounded number of partitions in one transaction. The caller holds the turn to
-    /// change books.
+    /// Stores what was touched of a book, a bounded number of partitions in one transaction. The
+    /// caller holds the turn to change books.
     pub(crate) fn store_keys(
         &self,
         device: DeviceId,

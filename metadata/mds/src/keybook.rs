@@ -451,8 +451,9 @@ impl Book {
         Ok(())
     }
 
-    /// Writes a new device, or one that starts again with another initial key: the keys of [`STORE_BATCH`] partitions at
-    /// most. Returns what [`Book::store_in_steps`] has to store after the transaction.
+    /// Writes a new device, or one that starts again with another initial key: the keys of
+    /// [`STORE_BATCH`] partitions at most. Returns what [`Book::store_in_steps`] has to store after
+    /// the transaction.
     pub(crate) fn store_first(
         &self,
         tx: &mut dyn Transaction,
@@ -468,8 +469,9 @@ impl Book {
         Ok(Touched { top: false, parts: rest.iter().copied().collect(), voided })
     }
 
-    /// Writes what was touched in transactions of [`STORE_BATCH`] partitions at most, each of which `commit` runs. A crash
-    /// in between leaves a note from which partition on the stored keys are void.
+    /// Writes what was touched in transactions of [`STORE_BATCH`] partitions at most, each of which
+    /// `commit` runs. A crash in between leaves a note from which partition on the stored keys are
+    /// void.
     pub(crate) fn store_in_steps(
         &self,
         device: DeviceId,

@@ -1,4 +1,4 @@
-//! What has to be done though nobody asks: expired creates, removed files' objects, new and silent devices.
+//! Background work of the server: expired creates, objects of removed files, new and silent devices.
 //!
 //! Does: all of it on the server that leads; on each what is its own: its place among them, and its memory.
 //! Contract: everything here may be done twice or be interrupted anywhere; the store says what is left to do.
@@ -326,8 +326,8 @@ impl Housekeeper {
         while polls.join_next().await.is_some() {}
     }
 
-    /// Reads the space of devices that answered before again, at most once in [`SPACE_FRESH`] for all clients. Returns after
-    /// [`SPACE_WAIT`] at the latest.
+    /// Reads the space of devices that answered before again, at most once in [`SPACE_FRESH`] for
+    /// all clients. Returns after [`SPACE_WAIT`] at the latest.
     pub(crate) async fn refresh_space(&self) {
         let refresh = async {
             let mut read = self.space_read.lock().await;

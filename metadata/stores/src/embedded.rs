@@ -621,7 +621,8 @@ impl Core {
         })
     }
 
-    /// Frees the layers that no view sees any more; whether some are left. Freeing takes long, so no writer does it.
+    /// Frees the layers that no view sees any more; whether some are left. Freeing takes long, so
+    /// no writer does it.
     fn free_retired(&self) -> bool {
         let mut retired = self.retired.lock();
         let (used, unused) = retired.drain(..).partition(|layer| Arc::strong_count(layer) > 1);

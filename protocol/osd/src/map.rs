@@ -65,7 +65,8 @@ impl<'a> MapWriter<'a> {
         }
     }
 
-    /// Adds a stretch of any length as descriptors of 32-bit lengths. O(descriptors for which there is room).
+    /// Adds a stretch of any length as descriptors of 32-bit lengths. O(descriptors for which there
+    /// is room).
     pub fn push_long(&mut self, kind: u16, offset: u64, length: u64) {
         let mut left = length.div_ceil(SPLIT_BYTES);
         for stretch in split(kind, offset, length) {

@@ -10,9 +10,10 @@ use crate::steer::Steering;
 
 /// A difference up to here is made good by steering, milliseconds. A larger one is a step.
 pub const STEP_MS: u64 = 2_000;
-/// A step of the wall clock to the time before the last step, or back to before the time that this one began with, is taken
-/// after it was seen for so long, milliseconds. So is any step in the first [`LONG_CONFIRM_MS`] of a
-/// boot, when a clock without a battery is set, and a step ahead of a time before the least time.
+/// A step of the wall clock to the time before the last step, or back to before the time that this
+/// one began with, is taken after it was seen for so long, milliseconds. So is any step in the
+/// first [`LONG_CONFIRM_MS`] of a boot, when a clock without a battery is set, and a step ahead of
+/// a time before the least time.
 pub const CONFIRM_MS: u64 = 15_000;
 /// Any other step is taken after so long, milliseconds: what a step ahead makes expire does not come back, and a step back
 /// leads into times that are used already.

@@ -33,8 +33,7 @@ const READ_EVERY: Duration = Duration::from_millis(500);
 /// How often the state is written.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// After another boot the metadata server starts when the wall clock held for so long: a step that begins
-/// meanwhile is waited for.
+/// How long the wall clock must run without a step after a boot before the metadata server starts.
 const SETTLE: Duration = Duration::from_secs(16);
 /// The longest wait for the clock of another boot.
 const SETTLE_MAX: Duration = Duration::from_secs(40);

@@ -126,8 +126,8 @@ impl Shutdown {
     }
 }
 
-/// Refuses the folder of a daemon that others could write, or a folder in it; one that does not exist is created for its
-/// owner alone.
+/// Refuses the folder of a daemon that others could write, or a folder in it; one that does not
+/// exist is created for its owner alone.
 pub(crate) fn check_data_folder(data: &Path) -> Outcome {
     if !data.exists() {
         return Ok(());

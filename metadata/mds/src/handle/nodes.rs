@@ -494,7 +494,8 @@ impl Mds {
                     self.lay_out(tx, id, size_hint, (&pool, now_ms), "node")
                 };
                 match place(tx, size_hint) {
-                    // The file may have holes, which take no space: only the devices know whether it fits.
+                    // The file may have holes, which take no space: only the devices know whether
+                    // it fits.
                     Err(MdsError::Refused(failure)) if failure.code == ErrorCode::NoSpace => place(tx, None),
                     placed => placed,
                 }

@@ -519,7 +519,8 @@ fn only_administrators_see_and_change_keys() {
     );
 }
 
-/// Power is lost after any transaction of an addition: the device is as it was added, or is added again.
+/// Power is lost after any transaction of an addition: the device is as it was added, or is added
+/// again.
 #[test]
 fn crash_between_steps_of_device_add_loses_no_key() {
     for commits in 0..4 {
