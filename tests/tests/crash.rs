@@ -111,10 +111,8 @@ fn sigterm_ends_cleanly_and_nothing_is_lost() {
     assert_eq!(system.run(&["cat", "/kept"]).ok().stdout, b"kept");
 }
 
-/// Partition of the objects, and of its snapshot and clone.
+/// Partition of the objects.
 const PARTITION: u64 = 0x1_0000;
-const SNAPSHOT: u64 = 0x2_0000;
-const CLONE: u64 = 0x3_0000;
 /// Number of the first object.
 const FIRST: u64 = 0x1_0000;
 /// An attribute of an application page.
@@ -177,14 +175,14 @@ async fn compare(osd: &RawOsd, client: &OsdClient, objects: &Objects) {
 
 /// Kills a device after each life, and compares everything with what was acknowledged.
 fn kill_raw_osd(init_flags: &[&str], serve_flags: &[&str]) {
-    let mut osd = RawOsd::init(init_flags, serve_flags, &[PARTITION, SNAPSHOT, CLONE]);
+    let mut osd = RawOsd::init(init_flags, serve_flags, PARTITION);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut objects = Objects::new();
     for life in 0..=LIVES {
         let client = osd.start();
         runtime.block_on(async {
             if life == 0 {
-                let partition = client.create_partition(&osd.partition(PARTITION), PARTITION).await;
+                let partition = client.create_partition(&osd.new_partition(PARTITION), PARTITION).await;
                 partition.expect("CREATE PARTITION");
             }
             compare(&osd, &client, &objects).await;

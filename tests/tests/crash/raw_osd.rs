@@ -8,7 +8,7 @@ use sealstone_crypto::RustCrypto;
 use sealstone_initiator::{Bearer, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::{Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod};
-use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, algorithm};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, algorithm};
 use sealstone_tests::{Daemon, Signal, command, run, text};
 
 /// Milliseconds that a credential is valid for.
@@ -28,7 +28,7 @@ pub(crate) struct RawOsd {
 
 impl RawOsd {
     /// Formats a device with these flags of `osd init`; it runs with these flags of `osd serve`.
-    pub(crate) fn init(init_flags: &[&str], serve_flags: &[&str], partitions: &[u64]) -> Self {
+    pub(crate) fn init(init_flags: &[&str], serve_flags: &[&str], partition: u64) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (data, key) = (folder.path().join("osd"), folder.path().join("osd.key"));
         let init = ["osd", "init", "--data", text(&data), "--name", "osd", "--key-out", text(&key)];
@@ -40,7 +40,7 @@ impl RawOsd {
             init_flags[at] = text(&backing);
         }
         run(&[&init[..], &init_flags].concat()).ok();
-        let keys = keys_of(&key, partitions);
+        let keys = keys_of(&key, partition);
         let flags = serve_flags.iter().map(|flag| (*flag).to_owned()).collect();
         Self { folder, flags, keys, daemon: None }
     }
@@ -73,13 +73,28 @@ impl RawOsd {
         self.issue(ObjectType::User, descriptor)
     }
 
-    /// A credential for everything that can be done to a partition, or with 0 to the device.
+    /// A credential for everything that can be done to a partition.
     pub(crate) fn partition(&self, partition: u64) -> Bearer {
-        let kind = if partition == 0 { ObjectType::Root } else { ObjectType::Partition };
-        self.issue(kind, Descriptor::Partition { scope: Scope::default(), partition })
+        self.issue(ObjectType::Partition, Descriptor::Partition { scope: Scope::default(), partition })
+    }
+
+    /// A credential to create a partition.
+    pub(crate) fn new_partition(&self, partition: u64) -> Bearer {
+        let descriptor = Descriptor::Partition { scope: Scope::default(), partition };
+        self.issue_under(0, ObjectType::Partition, descriptor)
     }
 
     fn issue(&self, object_type: ObjectType, descriptor: Descriptor) -> Bearer {
+        let partition = match descriptor {
+            Descriptor::User { allowed, .. } => allowed.partition,
+            Descriptor::Partition { partition, .. } => partition,
+            _ => 0,
+        };
+        self.issue_under(partition, object_type, descriptor)
+    }
+
+    /// Issues a credential under the first working key of a partition.
+    fn issue_under(&self, partition: u64, object_type: ObjectType, descriptor: Descriptor) -> Bearer {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
         let capability = Capability {
             generation: Generation::Osd2,
@@ -95,13 +110,14 @@ impl RawOsd {
             permissions: Permissions::ALL_OSD2,
             descriptor,
         };
-        let credential =
-            Credential::issue(&self.keys, &AlgorithmSlots::DEFAULT, &capability).expect("factory keys");
+        let key = KeySelector::Working { partition, version: 0 };
+        let issued = Credential::issue_under(&self.keys, &AlgorithmSlots::DEFAULT, key, &capability);
+        let credential = issued.expect("factory keys");
         Bearer::of(&credential).expect("a credential")
     }
 }
 
-fn keys_of(key_file: &Path, partitions: &[u64]) -> KeyHierarchy<RustCrypto> {
+fn keys_of(key_file: &Path, partition: u64) -> KeyHierarchy<RustCrypto> {
     let file = std::fs::read_to_string(key_file).expect("the key file is there");
     let value = |name: &str| {
         let line = file.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
@@ -110,6 +126,6 @@ fn keys_of(key_file: &Path, partitions: &[u64]) -> KeyHierarchy<RustCrypto> {
     let system_id = value("system_id").try_into().expect("20 bytes");
     let initial = InitialKey::new(&value("master_key")).expect("32 bytes");
     let mut keys = KeyHierarchy::factory(Hash::Sha256, &initial, system_id);
-    partitions.iter().for_each(|partition| keys.add_partition(*partition).expect("a new partition"));
+    keys.add_partition(partition).expect("a new partition");
     keys
 }
