@@ -78,6 +78,10 @@ impl Medium for Slow {
     fn sync_names(&self) -> io::Result<()> {
         self.disk.sync_names()
     }
+
+    fn boot_id(&self) -> Option<[u8; 16]> {
+        self.disk.boot_id()
+    }
 }
 
 impl MediumFile for SlowFile {

@@ -67,6 +67,8 @@ struct Log {
     open: Option<(File, u64)>,
     /// Bytes of it that have space.
     backed: u64,
+    /// The file of the next segment, without a record, and how many bytes of it have space.
+    prepared: Option<(File, u64)>,
     /// Full ones that are not on the medium yet.
     closed: Vec<File>,
     unsynced: bool,
@@ -95,6 +97,7 @@ impl FileGrantLog {
         if let Some(boot) = boot.filter(|_| !is_whole) {
             sealstone_slots::write(&this.folder.join(BOOT_FILE), boot.as_bytes())?;
         }
+        this.prepare(Stream::Given);
         Ok(this)
     }
 
@@ -126,7 +129,15 @@ impl FileGrantLog {
         }
         segments.sort_by_key(|segment| segment.number);
         let next = segments.last().map_or(1, |last| last.number.saturating_add(1));
-        Ok(Mutex::new(Log { segments, open: None, backed: 0, closed: Vec::new(), unsynced: false, next }))
+        Ok(Mutex::new(Log {
+            segments,
+            open: None,
+            backed: 0,
+            prepared: None,
+            closed: Vec::new(),
+            unsynced: false,
+            next,
+        }))
     }
 
     fn path(&self, stream: Stream, number: u32) -> PathBuf {
@@ -137,6 +148,29 @@ impl FileGrantLog {
         match stream {
             Stream::Given => self.sizes.given_segments,
             Stream::Refused => self.sizes.refused_segments,
+        }
+    }
+
+    /// Bytes of a new segment that have space before its first record is written.
+    fn reserved_bytes(&self) -> u64 {
+        RESERVED_BYTES.min(self.sizes.segment.max(PIECE_BYTES))
+    }
+
+    /// Gives the first segment of this start its space before another program takes what earlier ones
+    /// gave back. Without space the first record looks for some.
+    fn prepare(&self, stream: Stream) {
+        let log = &mut *self.logs[stream as usize].lock();
+        let path = self.path(stream, log.next);
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
+        let Ok(file) = file else { return };
+        let mut backed = 0;
+        while backed < self.reserved_bytes() && back(&file, backed).is_ok() {
+            backed += PIECE_BYTES;
+        }
+        if backed > 0 {
+            log.prepared = Some((file, backed));
+        } else if let Err(error) = fs::remove_file(&path) {
+            tracing::debug!(%error, path = %path.display(), "an empty segment was not removed");
         }
     }
 
@@ -158,9 +192,12 @@ impl FileGrantLog {
         }
         let number = log.next;
         let path = self.path(stream, number);
-        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
-        log.backed = 0;
-        while log.backed < RESERVED_BYTES.min(self.sizes.segment.max(PIECE_BYTES)) {
+        let mut file;
+        (file, log.backed) = match log.prepared.take() {
+            Some(prepared) => prepared,
+            None => (OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?, 0),
+        };
+        while log.backed < self.reserved_bytes() {
             match back(&file, log.backed) {
                 Ok(()) => log.backed += PIECE_BYTES,
                 Err(error) if !is_full(&error) => return Err(error),
