@@ -35,7 +35,7 @@ use report::{Done, Report};
 /// Files under way at once. Small files wait for round trips and flushes, which overlap.
 const FILES_AT_ONCE: usize = 16;
 /// A command that a signal ends removes its temporary entries in the store for so long at most.
-const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
+const CLEAN_UP_MAX: Duration = Duration::from_secs(20);
 /// How often a file that changes while it is read is read again before it is stored as it was read.
 const READS_MAX: u32 = 3;
 
