@@ -156,8 +156,8 @@ impl FileGrantLog {
         RESERVED_BYTES.min(self.sizes.segment.max(PIECE_BYTES))
     }
 
-    /// Gives the first segment of this start its space before another program takes what earlier ones
-    /// gave back. Without space the first record looks for some.
+    /// Gives the first segment of this start its space before another program takes what earlier
+    /// ones gave back. Without space the first record looks for some.
     fn prepare(&self, stream: Stream) {
         let log = &mut *self.logs[stream as usize].lock();
         let path = self.path(stream, log.next);
