@@ -671,7 +671,7 @@ fn boot_with_wrong_clock_ends_no_session() {
     for folder in ["up/mds", "up/osd1"] {
         let state = system.path(folder).join("machine-clock.toml");
         let kept = sealstone_slots::read(&state, 4096).expect("readable").expect("kept");
-        let kept = String::from_utf8(kept).expect("text");
+        let kept = String::from_utf8(kept.to_vec()).expect("text");
         let (head, tail) = kept.split_once("boot_id = \"").expect("a boot");
         let other = format!("{head}boot_id = \"{:032x}{}", 7, &tail[32..]);
         sealstone_slots::write(&state, other.as_bytes()).expect("written");
