@@ -317,8 +317,8 @@ fn an_interrupted_up_is_made_anew() {
     let mut up = Daemon::start(command(&arguments));
     refused(&arguments).fails(1);
     assert!(up.survives(Duration::from_millis(50)));
-    refused(&["up", "--data", text(&data), "--osds", "2"]).fails(2).says(&["1 devices", "--osds"]);
     assert_eq!(up.end(Signal::Terminate), 0);
+    refused(&["up", "--data", text(&data), "--osds", "2"]).fails(2).says(&["1 devices", "--osds"]);
 }
 
 #[test]
