@@ -140,8 +140,8 @@ impl Keyring {
     /// Changes keys: on a copy, then on stable storage, then in use. `signed` is the key behind the command that asks.
     ///
     /// # Errors
-    /// What `work` fails with, [`Failure::KeysChanged`], [`Failure::KeyStore`], `NoSpace`. Then
-    /// nothing changed.
+    /// The error of `work`, [`Failure::KeysChanged`], [`Failure::KeyStore`] or `NoSpace`. After an
+    /// error the keys are unchanged.
     pub(crate) fn change(
         &self,
         signed: Option<SignedBy>,

@@ -143,7 +143,7 @@ impl KeptClock {
 
     /// Waits after another boot until the wall clock held for a while.
     ///
-    /// What a wrong time ends, such as sessions, does not come back.
+    /// A wrong time would end sessions for good.
     pub(crate) async fn settle(&self) {
         if !self.is_unconfirmed {
             return;

@@ -25,7 +25,7 @@ impl Core {
     }
 }
 
-/// What was visible at some moment.
+/// The committed content of the store at one moment.
 pub(super) struct EmbeddedSnapshot<'a> {
     core: &'a Core,
     base: Arc<Base>,

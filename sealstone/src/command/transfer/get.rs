@@ -166,7 +166,7 @@ impl OperandTarget {
             Self::Itself(path) => Target::Named(path.clone()),
             Self::Inside(folder, name) => {
                 let tree = LocalTree::open(folder)?;
-                // What cannot be listed shows itself when it is written to.
+                // A folder that cannot be listed gives its error at the first write.
                 let _ = tree.remove_stale(&TreePath::top());
                 Target::Below(tree, TreePath::top().join(name))
             }
@@ -533,7 +533,7 @@ async fn fetch(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
         }
     }
     if let Target::Named(_) = target {
-        // What cannot be listed shows itself when it is written to.
+        // A folder that cannot be listed gives its error at the first write.
         let _ = place.remove_stale();
     }
     let xattrs = if rules.xattrs { stored_xattrs(client, &stored, &stat).await? } else { Vec::new() };
