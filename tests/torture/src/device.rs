@@ -37,6 +37,8 @@ const BUSY_MAX: u32 = 60;
 const RAW_BYTES: u64 = 128 << 20;
 /// Given back when a full file system keeps the device from starting.
 const BALLAST_BYTES: usize = 2 << 20;
+/// How often a device that cannot finish a replacement gets more space.
+const ROUNDS_FOR_SPACE_MAX: u32 = 8;
 /// Longest that workers may take to notice that their device is gone.
 const AFTER_DEATH_MAX: Duration = Duration::from_secs(60);
 
@@ -228,15 +230,13 @@ impl Rig {
     /// A device on a full file system may say that it cannot start; with some room it must.
     fn start_with_room(&mut self, ended: Ended) -> Result<Daemon, String> {
         let said = ended.stderr.trim_end();
-        let Some(ballast) = self.ballast.clone() else {
+        if self.ballast.is_none() {
             return Err(format!("the device does not start again: {said}"));
-        };
+        }
         if ended.code != 1 || said.lines().count() != 1 || !said.contains("space") {
             return Err(format!("on a full file system it ends with {}: {said}", ended.code));
         }
-        if fs::remove_file(ballast).is_err() {
-            self.mounted.as_mut().map_or(Ok(()), Mounted::grow)?;
-        }
+        self.give_room()?;
         Daemon::try_start(self.serve())
             .map_err(|ended| format!("with room again it does not start: {}", ended.stderr.trim_end()))
     }
@@ -361,11 +361,29 @@ impl Rig {
         killed: &AtomicBool,
         tally: &Tally,
     ) -> Result<(), String> {
-        let life = Life { killed, sick: false, issuer: &self.issuer, tally };
-        for (worker, client) in self.workers.iter_mut().zip(clients) {
-            runtime.block_on(worker.verify(client, &life))?;
+        let issuer = Arc::clone(&self.issuer);
+        let life = Life { killed, sick: false, issuer: &issuer, tally };
+        for number in 0..self.workers.len() {
+            let mut rounds = 0;
+            loop {
+                let worker = &mut self.workers[number];
+                let waits = worker.waits_for_space() && rounds < ROUNDS_FOR_SPACE_MAX;
+                match runtime.block_on(worker.verify(&clients[number], &life)) {
+                    Err(error) if waits && self.ground == Ground::Tight && error.contains("Busy") => {
+                        self.give_room()?;
+                        rounds += 1;
+                    }
+                    verified => break verified?,
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Gives the ballast back, or a larger file system.
+    fn give_room(&mut self) -> Result<(), String> {
+        let has_ballast = self.ballast.as_ref().is_some_and(|ballast| fs::remove_file(ballast).is_ok());
+        if has_ballast { Ok(()) } else { self.mounted.as_mut().map_or(Ok(()), Mounted::grow) }
     }
 
     /// Everything at rest is sound.

@@ -138,6 +138,33 @@ impl Step {
         }
     }
 
+    /// Its kind and what it changes, without its data.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let kind = match self {
+            Self::Create(..) => "CREATE AND WRITE",
+            Self::Write(..) => "WRITE",
+            Self::Append(..) => "APPEND",
+            Self::Clear(..) => "CLEAR",
+            Self::Punch(..) => "PUNCH",
+            Self::Resize(..) => "a new length",
+            Self::Rewrite(..) => "REWRITE",
+            Self::Attributes(..) => "SET ATTRIBUTES",
+            Self::Copy(..) => "COPY USER OBJECTS",
+            Self::Remove(_) => "REMOVE",
+            Self::CreateCollection(_) => "CREATE COLLECTION",
+            Self::RemoveCollection(_) => "REMOVE COLLECTION",
+            Self::Join(_, _, 0) => "the end of a membership",
+            Self::Join(..) => "a membership",
+            Self::Duplicate { clone: true, .. } => "CREATE CLONE",
+            Self::Duplicate { clone: false, .. } => "CREATE SNAPSHOT",
+            Self::Refresh(_) => "REFRESH SNAPSHOT OR CLONE",
+            Self::Restore(..) => "RESTORE PARTITION FROM SNAPSHOT",
+            Self::RemovePartition(_) => "REMOVE PARTITION",
+        };
+        format!("{kind} of {}", self.object())
+    }
+
     /// What may be done of it where a full medium refuses it: the bytes, and attributes before one of the list.
     #[must_use]
     pub fn begun(&self) -> Vec<Self> {
@@ -154,8 +181,19 @@ impl Step {
         }
     }
 
+    /// Whether the device brings it to its end later if it fails midway.
+    #[must_use]
+    pub const fn is_done_later(&self) -> bool {
+        matches!(self, Self::Refresh(_) | Self::Restore(..))
+    }
+
     /// What it does one after the other, where a crash may come in between.
     fn parts(&self, state: &State) -> Vec<Self> {
+        if let Self::RemoveCollection(collection) = self {
+            let mut parts = leave_all(state, *collection);
+            parts.push(self.clone());
+            return parts;
+        }
         let Self::RemovePartition(partition) = *self else { return vec![self.clone()] };
         let inside = || state.range(all_of(partition));
         let objects = inside().filter(|(_, entry)| matches!(entry, Entry::User(_)));
@@ -274,6 +312,17 @@ fn set_all(object: &mut Object, values: &[(u32, Vec<u8>)]) {
     }
 }
 
+/// The members of a collection leave it, in their order.
+fn leave_all(state: &State, collection: ObjectId) -> Vec<Step> {
+    let mut parts = Vec::new();
+    for (id, entry) in state.range(all_of(collection.partition)) {
+        let Entry::User(object) = entry else { continue };
+        let named = object.memberships.iter().filter(|(_, of)| **of == collection.object);
+        parts.extend(named.map(|(number, _)| Step::Join(*id, *number, 0)));
+    }
+    parts
+}
+
 /// What is in a partition is what is in another one from now on. What the partition itself is stays.
 fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
     let inside = |partition| ObjectId::new(partition, 1)..=ObjectId::new(partition, u64::MAX);
@@ -326,6 +375,12 @@ impl History {
         }
     }
 
+    /// Whether the step that was not answered is one that the device brings to its end later.
+    #[must_use]
+    pub fn is_done_later(&self) -> bool {
+        self.under_way.as_ref().is_some_and(Step::is_done_later)
+    }
+
     /// It was refused, and nothing was changed.
     pub fn refused(&mut self) {
         self.under_way = None;
@@ -353,10 +408,13 @@ impl History {
         }
         let (wrong, done, wanted) = nearest;
         if wrong > 0 {
+            let under_way = self.under_way.as_ref().map_or_else(
+                || "none under way".to_owned(),
+                |step| format!("{done} of {} parts of {}", parts.len(), step.summary()),
+            );
             return Err(format!(
-                "after {} acknowledged steps, and {done} of {} parts of one that was not answered, {}",
+                "after {} acknowledged steps, and {under_way}, {}",
                 self.acknowledged,
-                parts.len(),
                 differences(&wanted, &found)
             ));
         }
@@ -518,5 +576,32 @@ mod tests {
         wrong.remove(&ObjectId::new(0x20000, id(2).object));
         assert!(history.clone().settle(wrong).is_err());
         assert_eq!(history.settle(states[2].clone()), Ok(()), "the partition is removed");
+    }
+
+    /// Members leave a collection one by one before it goes.
+    #[test]
+    fn a_collection_under_removal_may_have_lost_its_first_members() {
+        let mut history = History::default();
+        let steps = [
+            Step::Create(id(1), vec![1]),
+            Step::Create(id(2), vec![2]),
+            Step::CreateCollection(id(9)),
+            Step::Join(id(1), 1, id(9).object),
+            Step::Join(id(2), 3, id(9).object),
+        ];
+        let states = run(&mut history, &steps);
+        history.send(Step::RemoveCollection(id(9)));
+        let all = states[5].clone();
+        let left = |number: u64, slot: u32| {
+            let mut state = all.clone();
+            Step::Join(id(number), slot, 0).apply(&mut state);
+            state
+        };
+        assert_eq!(history.clone().settle(left(1, 1)), Ok(()));
+        let said = history.clone().settle(left(2, 3)).unwrap_err();
+        assert!(said.contains("REMOVE COLLECTION"), "{said}");
+        let mut gone = all.clone();
+        Step::RemoveCollection(id(9)).apply(&mut gone);
+        assert_eq!(history.settle(gone), Ok(()));
     }
 }

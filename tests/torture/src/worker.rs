@@ -131,6 +131,12 @@ impl Worker {
         self.bearers.clear();
     }
 
+    /// Whether its partition may be busy until the device has space to replace its contents.
+    #[must_use]
+    pub fn waits_for_space(&self) -> bool {
+        self.history.is_done_later()
+    }
+
     /// After a restart: reads all of its objects and compares them with what was acknowledged.
     ///
     /// # Errors
@@ -283,6 +289,10 @@ impl Worker {
                 let fate = self.fate(life, &what, error)?;
                 if matches!(fate, Fate::Refused) {
                     life.tally.refused.fetch_add(1, Ordering::Relaxed);
+                    if step.is_done_later() {
+                        // It may have begun: then it is brought to its end when there is space.
+                        return Ok(Fate::Unknown);
+                    }
                     return self.refused(device, life, &step).await;
                 }
                 Ok(fate)
