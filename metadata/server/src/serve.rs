@@ -33,13 +33,19 @@ const DIRECTORY_EVERY: core::time::Duration = core::time::Duration::from_secs(1)
 struct Tally {
     admission: Arc<Admission>,
     accepted: AtomicU64,
+    handshakes_done: AtomicU64,
     handshakes_failed: AtomicU64,
 }
 
 impl Tally {
     fn new(limits: &Limits) -> Self {
         let admission = Admission::new(limits.admission());
-        Self { admission, accepted: AtomicU64::new(0), handshakes_failed: AtomicU64::new(0) }
+        Self {
+            admission,
+            accepted: AtomicU64::new(0),
+            handshakes_done: AtomicU64::new(0),
+            handshakes_failed: AtomicU64::new(0),
+        }
     }
 }
 
@@ -185,6 +191,7 @@ impl Server {
                 "Connections closed for others because a share or all places were used up.",
                 admission.evicted(),
             ),
+            ("handshakes_total", "counter", "TLS handshakes completed.", value(&self.tally.handshakes_done)),
             (
                 "handshakes_failed_total",
                 "counter",
@@ -324,6 +331,7 @@ async fn serve(
         }
     };
     ticket.advance(Stage::Secured);
+    tally.handshakes_done.fetch_add(1, Ordering::Relaxed);
     let connection = Connection::new(ChannelBinding(export), peer.ip().into());
     if let Err(error) = run(stream, connection, shared, login_by, Some(ticket)).await {
         tracing::debug!(%peer, %error, "connection ended");

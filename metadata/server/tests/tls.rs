@@ -290,7 +290,14 @@ async fn too_many_connections_close_the_oldest_silent_one() {
     let running = running(Limits { handshake_timeout: minute, login_timeout: minute, ..limits }).await;
     let (id, password) = (running.server_id, running.password());
     let mut first = running.connect().await;
+    let reaches = async |metric: &str| {
+        let wanted = format!("sealstone_mds_{metric}\n");
+        until(async || running.server.metrics().contains(&wanted).then_some(())).await;
+    };
+    // The client's end of a handshake comes before the server's.
+    reaches("handshakes_total 1").await;
     let mut second = TcpStream::connect(running.server.address()).await.unwrap();
+    reaches("connections_pending 2").await;
     let _third = TcpStream::connect(running.server.address()).await.unwrap();
     assert!(
         timeout(Duration::from_secs(20), second.read(&mut [0; 1])).await.unwrap().map_or(true, |n| n == 0)
@@ -304,16 +311,13 @@ async fn too_many_connections_close_the_oldest_silent_one() {
     first.login(&id, "admin", &password).await.unwrap();
     let mut more = running.connect().await;
     more.login(&id, "admin", &password).await.unwrap();
-    until(async || running.server.metrics().contains("sealstone_mds_connections_pending 1\n").then_some(()))
-        .await;
+    reaches("connections_pending 1").await;
     // No user has more connections than this one, and the reserve of administrators is used up.
     let mut last = running.connect().await;
     let _ = last.login(&id, "admin", &password).await;
-    let gone =
-        until(async || running.server.metrics().contains("sealstone_mds_connections 3\n").then_some(()));
-    gone.await;
+    reaches("connections 3").await;
     drop(first);
-    until(async || running.server.metrics().contains("sealstone_mds_connections 2\n").then_some(())).await;
+    reaches("connections 2").await;
     running.connect().await.login(&id, "admin", &password).await.unwrap();
 }
 
