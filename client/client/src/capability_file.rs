@@ -1,10 +1,11 @@
 //! Capability files: credentials for a part of one file, for programs that never log in.
 //!
-//! Does: hold all that such a program needs, addresses and pins of the devices among it; save, load, check. Does not: talk
-//! to devices; `delegated` does.
-//! Contract: the file is a secret: whoever has it may do what it says until it expires or is revoked. It is never readable
-//! by others, and a damaged one is refused before anything is sent.
-//! Format: `OSDCAP01`, fields as in messages of the metadata server, SHA-256 of all before it; docs/standards/mds.md §5.5.
+//! Does: hold all that such a program needs, addresses and pins of the devices among it; save,
+//! load, check. Does not: talk to devices; `delegated` does. Contract: the file is a secret:
+//! whoever has it may do what it says until it expires or is revoked. It is never readable by
+//! others, and a damaged one is refused before anything is sent. Format: `OSDCAP01`, fields as in
+//! messages of the metadata server, SHA-256 of all before it; docs/standards/mds/operations.md
+//! §5.5.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};

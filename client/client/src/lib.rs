@@ -4,7 +4,7 @@
 //! over iSCSI. Does not: cache data, mount anything.
 //! Contract: the logic stands on two small seams, [`Devices`] and [`Metadata`], on tokio's timers and on an
 //! [`Environment`] for wall-clock and chance, so that a simulation runs all of it in one thread on paused time.
-//! Truth: docs/design/architecture.md §4; docs/standards/mds.md.
+//! Truth: docs/design/architecture.md §4; docs/standards/mds/README.md.
 
 mod attributes;
 mod budget;

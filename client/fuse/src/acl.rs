@@ -2,7 +2,7 @@
 //!
 //! Contract: who has no number here is not shown, and stays in the list whatever is changed here, as long as it has a mask
 //! (a list without one names nobody). Who is shown and comes back under his number has the name that he had.
-//! Truth: include/uapi/linux/posix_acl_xattr.h of Linux; docs/standards/mds.md §5.8.
+//! Truth: include/uapi/linux/posix_acl_xattr.h of Linux; docs/standards/mds/nodes.md §5.8.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

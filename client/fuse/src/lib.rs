@@ -2,7 +2,7 @@
 //!
 //! Does: mount, answer the kernel. Does not: keep data or talk to servers; `sealstone_client::nodes` does.
 //! Contract: [`mount`] returns when the mount can be used; [`Mount::ended`] when it is gone, however that came about.
-//! Truth: docs/adr/0037-a-mount-by-fuse.md.
+//! Truth: docs/adr/0037-fuse-mount.md.
 
 mod acl;
 mod attributes;

@@ -2,7 +2,7 @@
 //!
 //! Does: decide as Linux does with `fs.protected_hardlinks`, whatever that is set to on this machine. Does not: decide for the
 //! owner or root, who may. The session of such a mount is an administrator's, so the server cannot decide this.
-//! Truth: `safe_hardlink_source` in fs/namei.c of Linux; docs/standards/mds.md §5.3.
+//! Truth: `safe_hardlink_source` in fs/namei.c of Linux; docs/standards/mds/operations.md §5.3.
 
 use std::collections::BTreeSet;
 

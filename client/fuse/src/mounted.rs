@@ -4,7 +4,7 @@
 //! the metadata server does, or, on a mount for many users, the kernel by what it is told.
 //! Contract: a write is answered when its bytes are in our memory, a flush when they are on their devices, or, of a new file
 //! that nobody else can come to yet, when that has begun; an fsync when they are durable.
-//! Truth: docs/adr/0037-a-mount-by-fuse.md; docs/adr/0051-closed-before-stored.md.
+//! Truth: docs/adr/0037-fuse-mount.md; docs/adr/0051-asynchronous-close.md.
 
 use core::ops::Range;
 use std::ffi::OsStr;

@@ -1,7 +1,8 @@
 //! What a command costs, before it is looked at: where the transport runs it.
 //!
-//! Does: judge by a few bytes of the CDB that nothing has checked yet. A wrong guess costs time alone.
-//! Truth: docs/adr/0003-tokio-with-commands-on-the-connection-task.md, docs/adr/0014-short-commands-first.md.
+//! Does: judge by a few bytes of the CDB that nothing has checked yet. A wrong guess costs time
+//! alone. Truth: docs/adr/0003-tokio-with-commands-on-the-connection-task.md,
+//! docs/adr/0014-threads-for-long-commands.md.
 
 use sealstone_osd::cdb::{Action, OPERATION_CODE, pointer};
 use sealstone_osd::{Generation, ObjectId, SecurityMethod, capability, table};

@@ -4,7 +4,7 @@
 //! Does not: know what a job does, or stop one.
 //! Contract: every job that was taken runs, even if the pool is dropped meanwhile. A job waits for no more bytes of
 //! later ones than it has itself, however many short ones come.
-//! Truth: docs/adr/0014-short-commands-first.md.
+//! Truth: docs/adr/0014-threads-for-long-commands.md.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;

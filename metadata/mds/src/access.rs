@@ -2,7 +2,7 @@
 //!
 //! Does: owner, group and others, the sticky bit, administrators. Does not: roles; `roles` decides before it what a
 //! role may ask for at all.
-//! Truth: POSIX.1-2017 4.5 and 4.3; docs/standards/mds.md §5.3.
+//! Truth: POSIX.1-2017 4.5 and 4.3; docs/standards/mds/operations.md §5.3.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! Contract: the record is what counts: a change is taken if the directory has the record of the very lease under which it was
 //! made, in the transaction that makes the change; before anybody else sees or changes names in it, the record is gone. So
 //! it outlives the server, and what comes late does nothing. One record of some 60 bytes for each such directory.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0050-names-written-back.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.
 
 use std::collections::HashMap;
 

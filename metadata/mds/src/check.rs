@@ -4,7 +4,7 @@
 //! by itself, nor talk to devices; the shell takes a check that was asked for, and runs it on a thread of its own.
 //! Contract: what is compared is one state of the store, and nobody waits for it. Memory is bounded but for the directories
 //! (some 50 bytes each). A repair is a short transaction that holds whatever changed since the state that was compared.
-//! Truth: docs/standards/mds.md §5.10; docs/adr/0050-checks-beside-the-work.md.
+//! Truth: docs/standards/mds/operations.md §5.10; docs/adr/0052-online-metadata-check.md.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

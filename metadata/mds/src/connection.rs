@@ -5,7 +5,7 @@
 //! after `close` nothing more is answered. In a session a request may be taken out by [`Connection::ask`] instead, so that
 //! others are received before its answer goes out by [`Connection::answer`]. Call [`Connection::ended`] at the end: a login
 //! that stopped half way is a failed one, and recorded.
-//! Truth: docs/standards/mds.md §4.
+//! Truth: docs/standards/mds/login.md §4.
 
 use sealstone_login::ChannelBinding;
 use sealstone_mds_protocol::login::{

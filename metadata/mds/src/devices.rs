@@ -3,7 +3,7 @@
 //! Does: keep records and key hierarchies, hand out credentials signed with them. Does not: talk to devices; the
 //! shell does, with credentials from here.
 //! Contract: a key leaves this module only as the key of a credential; records never hold one.
-//! Truth: docs/design/security.md 3.5, 3.6; docs/standards/mds.md §6.3, §8.
+//! Truth: docs/design/security.md 3.5, 3.6; docs/standards/mds/layouts.md §6.3, §8.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

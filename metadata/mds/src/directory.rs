@@ -6,7 +6,7 @@
 //! Contract: asked only about accounts that are marked as the directory's, and only after their password was proven or an
 //! administrator asked, so that strangers cause no questions. No answer opens no session; a session goes on without one
 //! for the grace that is configured, and not for longer: every request looks at that, whether or not anybody asks again.
-//! Truth: docs/adr/0026-the-directory-says-who-we-say-how.md; docs/standards/mds.md §4.8.
+//! Truth: docs/adr/0026-users-from-ldap.md; docs/standards/mds/login.md §4.8.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 //! Contract: from the first step on he is given nothing more for the file; a credential that is being made meanwhile is not
 //! told. A fence is done when every device has answered with the new tags, or when nothing that he was given before can be
 //! alive. It is on record from the transaction that drew the tags, and so outlives servers.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0048-locks-and-fences.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0048-locks-and-fences.md.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;

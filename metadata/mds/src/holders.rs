@@ -4,7 +4,7 @@
 //! what they hold from being dropped. Does not: store what is held; `holds` has that, in memory.
 //! Contract: a record stands for a holder that this server knows, or knew before it last ended: it goes with its holder,
 //! or a minute after the start. Several servers on one store write their names into theirs, and touch no others'.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0034-nodes-and-holds.md.
+//! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0034-node-numbers-and-open-files.md.
 
 use std::sync::atomic::Ordering;
 

@@ -4,7 +4,7 @@
 //! Does not: store what is held, only that there are holders. If there were some when the server ended, every file that
 //! loses its last name within [`HOLD_MS`] of its start waits as an orphan, as long as they need to come back.
 //! Contract: O(1) for a file; a file that is being removed is not held any more, one that is held is not removed.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0034-nodes-and-holds.md.
+//! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0034-node-numbers-and-open-files.md.
 
 use std::collections::{HashMap, HashSet};
 

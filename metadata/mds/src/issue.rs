@@ -1,9 +1,10 @@
 //! The record of credentials: who was given which, when, and who was refused.
 //!
-//! Does: say what a record holds, write it before the credential leaves, find what is said of a file, and after a restart
-//! remember from it what is still alive. Does not: write files; a shell brings its log.
-//! Contract: a credential whose record could not be written does not leave. Records hold no key.
-//! Truth: docs/standards/mds.md §5.7, §8.6; docs/adr/0029-credentials-on-record.md.
+//! Does: say what a record holds, write it before the credential leaves, find what is said of a
+//! file, and after a restart remember from it what is still alive. Does not: write files; a shell
+//! brings its log. Contract: a credential whose record could not be written does not leave. Records
+//! hold no key. Truth: docs/standards/mds/operations.md §5.7, §8.6;
+//! docs/adr/0029-record-of-issued-credentials.md.
 
 use std::collections::HashMap;
 use std::io;

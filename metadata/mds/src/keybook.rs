@@ -6,7 +6,7 @@
 //! Contract: a step that changes a key is on stable storage, seed and all, before the device hears of it, and stays
 //! there until the device's signed answer is stored too. Both ends may crash anywhere in between: SET KEY sent again sets
 //! the same key, and of a master key both candidates are kept until one of them is proved.
-//! Truth: docs/design/security.md 3.6; docs/standards/mds.md §8.4.
+//! Truth: docs/design/security.md 3.6; docs/standards/mds/store.md §8.4.
 
 mod apply;
 mod plan;

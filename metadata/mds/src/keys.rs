@@ -1,6 +1,6 @@
 //! Keys of the metadata store: one first byte per family, numbers big-endian so that ranges are in order.
 //!
-//! Truth: docs/standards/mds.md §8 has the same table.
+//! Truth: docs/standards/mds/store.md §8 has the same table.
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{

@@ -6,7 +6,7 @@
 //! way of a lease is done before it was given back, or its holder, by his own clock, must have stopped believing in it and, if
 //! it was one to write, is fenced. While a change is being committed no lease is given on its file, so whoever has one was
 //! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0046-leases.md.
 
 mod ends;
 mod gone;

@@ -4,7 +4,7 @@
 //! Does not: sockets, clocks, threads; `sealstone-mds-server` does.
 //! Contract: no state of record outside the store: after a crash a new [`Mds`] on the same store goes on, and every
 //! change is one transaction. [`Connection`] turns frames into calls of [`Mds::handle`].
-//! Truth: docs/standards/mds.md; docs/design/security.md 2.4, 3.5, 3.6.
+//! Truth: docs/standards/mds/README.md; docs/design/security.md 2.4, 3.5, 3.6.
 
 pub mod access;
 pub mod audit;

@@ -1,11 +1,12 @@
 //! Advisory locks: byte ranges as fcntl has them, whole files as flock has them, apart from each other.
 //!
-//! Does: keep them for as long as their holder holds the file: in memory, or, where several servers share a store, in the
-//! store, so that each of them sees all. Does not: wait; whoever wants to asks again, so that nobody waits for himself
-//! either. Does not: end those of a holder that died; `fence` does, when he cannot write any more.
-//! Contract: O(locks of the file), of which there are [`LOCKS_PER_FILE_MAX`] at most. A user has a share of the locks of a
-//! file and of all locks (see `share`).
-//! Truth: POSIX.1-2017 fcntl(); docs/standards/mds.md §5.8; docs/adr/0048-locks-and-fences.md.
+//! Does: keep them for as long as their holder holds the file: in memory, or, where several servers
+//! share a store, in the store, so that each of them sees all. Does not: wait; whoever wants to
+//! asks again, so that nobody waits for himself either. Does not: end those of a holder that died;
+//! `fence` does, when he cannot write any more. Contract: O(locks of the file), of which there are
+//! [`LOCKS_PER_FILE_MAX`] at most. A user has a share of the locks of a file and of all locks (see
+//! `share`). Truth: POSIX.1-2017 fcntl(); docs/standards/mds/leases.md §5.11;
+//! docs/adr/0048-locks-and-fences.md.
 
 mod stored;
 

@@ -6,7 +6,7 @@
 //! another policy access tag first, and nothing is read from it before its device has answered: from there on nobody writes
 //! to it. Whoever asks for the right to gets it, and the move is given up. What a move leaves behind, the old object or the
 //! new one, is queued in the transaction that decides it.
-//! Truth: docs/standards/mds.md §6.4; docs/adr/0043-devices-are-drained-in-use.md.
+//! Truth: docs/standards/mds/layouts.md §6.4; docs/adr/0043-online-device-drain.md.
 
 use std::sync::atomic::Ordering;
 

@@ -3,7 +3,7 @@
 //! Does: turn one request into the changes of one transaction, permissions checked. Does not: begin or commit it,
 //! place objects, sign anything.
 //! Contract: every function leaves the transaction consistent or returns an error, after which it must be dropped.
-//! Truth: docs/standards/mds.md §5.3, §5.4.
+//! Truth: docs/standards/mds/operations.md §5.3, §5.4.
 
 use sealstone_mds_protocol::{
     Access, Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, GroupName, InodeId, Layout,

@@ -5,7 +5,7 @@
 //! Contract: of all servers of a store one does a change, once; a request that comes after a later one of its place does nothing,
 //! and an answer is told to nobody who asks for something else.
 //! O(1) for a change: one record of some 400 bytes beside what it changes, [`PLACES_MAX`] for a holder at most.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0045-changes-that-are-done-once.md.
+//! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0045-replay-cache.md.
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! Does: the decisions between the state machines and the store, its metrics and its audit records. Does not: sockets.
 //! Contract: off unless the operator asked for it. A session of this profile is never an administrator's, changes no
 //! account, and cannot be taken up in the other profile, nor the other way round.
-//! Truth: docs/standards/paper-login.md; docs/adr/0027-the-papers-login-behind-a-flag.md.
+//! Truth: docs/standards/paper-login.md; docs/adr/0027-paper-login-behind-a-flag.md.
 
 mod connection;
 

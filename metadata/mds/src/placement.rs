@@ -1,13 +1,14 @@
 //! Which devices hold a new file, and in what shape.
 //!
-//! Does: the hybrid scheme of OBS: one object by weighted hashing for small files; stripes for large ones, over the devices
-//! in the best condition. A pure function of the devices' figures and the file's number, with the reason beside the
-//! answer. Does not: reserve space; devices refuse what does not fit. Does not: move anything; who is moved asks here where to.
-//! Contract: the same question has the same answer. A device is chosen in proportion to its capacity as long as all are
-//! equally full, and with fixed weights a device that comes or goes moves only what goes to it or was on it. For `n` devices
-//! and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a file, one logarithm for each device; O(n w)
-//! where room is short.
-//! Truth: OBS (hybrid allocation); docs/standards/mds.md §6.2; docs/adr/0040-placement-corrects-itself.md.
+//! Does: the hybrid scheme of OBS: one object by weighted hashing for small files; stripes for
+//! large ones, over the devices in the best condition. A pure function of the devices' figures and
+//! the file's number, with the reason beside the answer. Does not: reserve space; devices refuse
+//! what does not fit. Does not: move anything; who is moved asks here where to. Contract: the same
+//! question has the same answer. A device is chosen in proportion to its capacity as long as all
+//! are equally full, and with fixed weights a device that comes or goes moves only what goes to it
+//! or was on it. For `n` devices and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a
+//! file, one logarithm for each device; O(n w) where room is short. Truth: OBS (hybrid allocation);
+//! docs/standards/mds/layouts.md §6.2; docs/adr/0040-placement-feedback.md.
 
 use sealstone_mds_protocol::{Chosen, Condition, DeviceId, WIDTH_MAX, WidthBound};
 

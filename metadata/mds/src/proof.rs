@@ -3,7 +3,7 @@
 //! Does: make and check them. A proof is the first 8 bytes of HMAC-SHA256 over user and number, under a key that comes
 //! from the server's login keys: whoever has it was led to the node by this server, through directories that he may pass.
 //! Does not: give a right to what the node holds; owner, group and mode decide that at each request.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0034-nodes-and-holds.md.
+//! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0034-node-numbers-and-open-files.md.
 
 use sealstone_crypto::{MacKey, RustCrypto};
 use sealstone_mds_protocol::{ErrorCode, InodeId, NODE_PROOF_BYTES, Node, Response, Stat, UserName};

@@ -5,7 +5,7 @@
 //! of a device.
 //! Contract: a count is changed in the transaction that changes what it counts, so it is exact after every commit and every
 //! crash. One record is read and written for each count, whatever it counts; nothing is walked.
-//! Truth: docs/standards/mds.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.
+//! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 

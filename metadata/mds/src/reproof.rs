@@ -2,7 +2,7 @@
 //!
 //! Does: OPAQUE once more, inside a session and bound to it. Does not: open anything.
 //! Contract: one proof under way for each session, good for one change. Whoever calls has counted the attempt, whether it is
-//! ended or not. Truth: docs/standards/mds.md §4.9.
+//! ended or not. Truth: docs/standards/mds/login.md §4.9.
 
 use sealstone_login::{AccountRecord, LoginContext, ServerStarted, Stretch};
 use sealstone_mds_protocol::ErrorCode;

@@ -1,12 +1,14 @@
 //! Revocation: issued credentials become invalid before they expire, by new policy access tags or new working keys.
 //!
-//! Does: store what is to be revoked, find the objects, keep the list of those whose device has not answered yet, count.
-//! Does not: talk to devices; the shell sends each the new tags, and repeats that until it has answered.
-//! Contract: a revocation that was answered is in the store, and continues after a crash at any point. An object is done
-//! when its device has answered under a signed reply: from then on it refuses the old tag. New credentials carry the new
-//! tag from the transaction on that drew it. A user may hold credentials that are not in the table of issued ones (see
-//! `holdings`): then the working keys of their partitions are replaced, so that a revocation of a user is complete.
-//! Truth: docs/standards/mds.md §5.6, §8.5; docs/adr/0029-credentials-on-record.md, 0062-bounds-per-user.md.
+//! Does: store what is to be revoked, find the objects, keep the list of those whose device has not
+//! answered yet, count. Does not: talk to devices; the shell sends each the new tags, and repeats
+//! that until it has answered. Contract: a revocation that was answered is in the store, and
+//! continues after a crash at any point. An object is done when its device has answered under a
+//! signed reply: from then on it refuses the old tag. New credentials carry the new tag from the
+//! transaction on that drew it. A user may hold credentials that are not in the table of issued
+//! ones (see `holdings`): then the working keys of their partitions are replaced, so that a
+//! revocation of a user is complete. Truth: docs/standards/mds/operations.md §5.6, §8.5;
+//! docs/adr/0029-record-of-issued-credentials.md, 0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

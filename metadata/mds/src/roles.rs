@@ -3,7 +3,7 @@
 //! Does: sort every request into a class, and say which roles may use the class. Does not: look at files; owner, group
 //! and mode decide after it.
 //! Contract: total; a new request does not compile before it is sorted.
-//! Truth: docs/standards/mds.md §5.3 has the same table.
+//! Truth: docs/standards/mds/operations.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
     Access, DeviceState, ErrorCode, Handle, LeaseKind, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role,

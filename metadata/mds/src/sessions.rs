@@ -1,9 +1,10 @@
 //! Sessions: who is logged in.
 //!
-//! Does: open, find, take up, end them; a copy in the store lets them outlive a restart. Does not: log in.
-//! Contract: a session that ended is found by nobody, on any connection, nor after a crash. One that was opened or used a
-//! moment before a crash may be gone, or seem unused since: its user logs in again.
-//! Truth: docs/design/security.md 2.4; docs/standards/mds.md §4.5; docs/adr/0032-sessions-are-not-waited-for.md.
+//! Does: open, find, take up, end them; a copy in the store lets them outlive a restart. Does not:
+//! log in. Contract: a session that ended is found by nobody, on any connection, nor after a crash.
+//! One that was opened or used a moment before a crash may be gone, or seem unused since: its user
+//! logs in again. Truth: docs/design/security.md 2.4; docs/standards/mds/login.md §4.5;
+//! docs/adr/0032-sessions-open-without-disk-wait.md.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! fails or the transaction is dropped nothing happened. What comes back after a crash is the state after one of the
 //! commits, and no older one than the last `commit` or `settle` that returned. [`contract::check`] runs on every
 //! implementation, [`contract::check_crashes`] on those that a test can let crash.
-//! Truth: docs/standards/mds.md §8.
+//! Truth: docs/standards/mds/store.md §8.
 
 use std::error::Error;
 

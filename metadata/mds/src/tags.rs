@@ -3,7 +3,7 @@
 //! Does: know the tag of every object, draw new ones. Does not: tell devices; `revoke` keeps the list of whom to tell.
 //! Contract: every credential for a file's object carries its tag, which is never 0 (0 is not checked). A tag is stored
 //! before it is used, and none is drawn twice.
-//! Truth: docs/design/security.md 3.5; docs/standards/mds.md §8.5.
+//! Truth: docs/design/security.md 3.5; docs/standards/mds/store.md §8.5.
 
 use sealstone_mds_protocol::{ErrorCode, ObjectRef};
 use sealstone_osd::AttributeId;

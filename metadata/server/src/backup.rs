@@ -5,7 +5,7 @@
 //! Contract: a backup opens under the secret that it was made with, whole or not at all. A folder made of it is named
 //! last, so an interrupted restore is seen and done again. What must not come back does not: sessions are left out, and
 //! numbers of objects, files and keys go on from where nobody has been.
-//! Truth: docs/standards/mds.md §8.3.
+//! Truth: docs/standards/mds/store.md §8.3.
 //!
 //! File: `"OSDMB01\0"`, length 4 and a vault (see `vault`) with a key 32, then frames: length 4 and a sealed record
 //! (`record`, under that key and the vault's salt as store id) named `"backup" ‖ number 8 ‖ last 1`. The frames' contents

@@ -8,7 +8,7 @@
 //! one: each begins a segment of its own. Each segment has its space before it is written to; on a full disk the oldest
 //! segments go early, and `known_since_ms` says so.
 //! Format: a segment is `OSDGL001`, time of its first record (8 bytes), then records `length 4 | CRC32C 4 | bytes`,
-//! numbers big-endian; docs/standards/mds.md §8.6.
+//! numbers big-endian; docs/standards/mds/store.md §8.6.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};

@@ -5,7 +5,7 @@
 //! here.
 //! Contract: the key is in no file in the clear. A wrong passphrase, key file or credential is told by name and opens
 //! nothing. What a header asks of the stretching is bounded before it is done.
-//! Truth: docs/standards/mds.md §8.2; docs/design/security.md 3.7.
+//! Truth: docs/standards/mds/store.md §8.2; docs/design/security.md 3.7.
 
 use std::env;
 use std::path::{Path, PathBuf};

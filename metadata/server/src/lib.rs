@@ -4,7 +4,7 @@
 //! a request; `sealstone-mds` does.
 //! Contract: one frame at a time per connection, bounded before it is read; a connection that is slow, silent or wrong
 //! is closed; after [`Server::shutdown`] every answer that was begun has been sent.
-//! Truth: docs/standards/mds.md §1, §2; docs/design/security.md 2.4, 3.7.
+//! Truth: docs/standards/mds/wire.md §1, §2; docs/design/security.md 2.4, 3.7.
 
 mod backup;
 mod channel;

@@ -3,7 +3,7 @@
 //!
 //! Contract: what is said of a database at setup is kept in the folder's file `metadata-store`, but for its password; a
 //! folder without that file has the embedded store.
-//! Truth: docs/standards/mds.md §8.7, §8.9.
+//! Truth: docs/standards/mds/store.md §8.7, §8.9.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

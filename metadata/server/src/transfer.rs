@@ -6,7 +6,7 @@
 //! Contract: memory is bounded. A file is checked whole before anything of it is imported: its length, its records' order
 //! and number, the BLAKE3 of all of it. A store becomes a server's with the last record; until then an import may be run
 //! again.
-//! Truth: docs/standards/mds.md §8.8.
+//! Truth: docs/standards/mds/store.md §8.8.
 //!
 //! File: `"OSDMX01\0"`, version of the records 8, server id 16; then records in ascending order of keys: length of the key
 //! 2, of the value 4, key, value; then FFFFh, number of records 8, bytes of keys and values 8, BLAKE3 of all before 32.

@@ -1,11 +1,12 @@
 //! The embedded store: a file, a journal before it, one writer at a time, readers that never wait.
 //!
-//! Does: keep changes in memory and in the journal until a thread of its own has brought them into the file; durable commits
-//! (the medium has them when `commit` returns; those that meet share one wait for it), lazy ones (in memory until the next
-//! durable one), a version marker, refusal of foreign files.
-//! Contract: after a failed commit nothing more is read or written until the store is opened again. What a crash leaves is
-//! the file and the journal together; a store that was closed is the file alone.
-//! Truth: redb 4 file format; docs/standards/mds.md §8; docs/adr/0049-a-journal-before-the-file.md.
+//! Does: keep changes in memory and in the journal until a thread of its own has brought them into
+//! the file; durable commits (the medium has them when `commit` returns; those that meet share one
+//! wait for it), lazy ones (in memory until the next durable one), a version marker, refusal of
+//! foreign files. Contract: after a failed commit nothing more is read or written until the store
+//! is opened again. What a crash leaves is the file and the journal together; a store that was
+//! closed is the file alone. Truth: redb 4 file format; docs/standards/mds/store.md §8;
+//! docs/adr/0049-journal-of-the-embedded-store.md.
 
 mod file;
 mod journal;

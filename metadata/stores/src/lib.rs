@@ -2,7 +2,7 @@
 //!
 //! Does: keep ordered keys, in a file of this machine, in a database server, or in an LDAP server. Does not: know what they mean. The store
 //! in memory is beside the seam itself.
-//! Truth: docs/standards/mds.md §8.
+//! Truth: docs/standards/mds/store.md §8.
 
 mod embedded;
 #[cfg(feature = "ldap")]

@@ -1,8 +1,9 @@
 //! Access control lists.
 //!
-//! Does: the entries of a list, as types and as text. Does not: decide who may do what.
-//! Contract: text that is not a whole list is refused; what parses is written in one form, and parses the same.
-//! Truth: POSIX.1e (draft 17) 23.1 and 23.3 with entries separated by commas; docs/standards/mds.md §5.8.
+//! Does: the entries of a list, as types and as text. Does not: decide who may do what. Contract:
+//! text that is not a whole list is refused; what parses is written in one form, and parses the
+//! same. Truth: POSIX.1e (draft 17) 23.1 and 23.3 with entries separated by commas;
+//! docs/standards/mds/nodes.md §5.8.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -3,7 +3,7 @@
 //! Does: say what was done, where, and under which lease. Does not: decide whether it may be.
 //! Contract: the changes of a holder are sent in the order in which they were made; each names what it found, so that one that
 //! would be about something else is refused.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0050-names-written-back.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.
 
 use alloc::vec::Vec;
 

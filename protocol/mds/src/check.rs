@@ -1,6 +1,6 @@
 //! Checks of everything that a metadata server has on record: what is asked for, how far one is, what it found.
 //!
-//! Truth: docs/standards/mds.md §5.10.
+//! Truth: docs/standards/mds/operations.md §5.10.
 
 use crate::quota::QuotaDrift;
 use crate::records::InodeId;

@@ -1,6 +1,6 @@
 //! Why a request failed, as a code a program can act on.
 //!
-//! Truth: docs/standards/mds.md §7.
+//! Truth: docs/standards/mds/wire.md §7.
 
 use crate::wire::{Text, WireError, code, record};
 

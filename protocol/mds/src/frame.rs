@@ -2,7 +2,7 @@
 //!
 //! Does: recognise our frames and bound their bodies before a byte of them is read; the same for both profiles.
 //! Does not: check the sequence; each end keeps its own [`Sequence`].
-//! Truth: docs/standards/mds.md §2.
+//! Truth: docs/standards/mds/wire.md §2.
 
 use alloc::vec::Vec;
 

@@ -1,6 +1,6 @@
 //! Credentials beyond an open file: delegated to programs that never log in, revoked, and accounted for.
 //!
-//! Truth: docs/standards/mds.md §5.5 to §5.7.
+//! Truth: docs/standards/mds/operations.md §5.5 to §5.7.
 
 use alloc::vec::Vec;
 

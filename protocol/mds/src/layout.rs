@@ -2,7 +2,7 @@
 //!
 //! Does: the arithmetic of single and striped layouts; both ends use this one copy.
 //! Does not: choose devices; the server's placement does.
-//! Truth: docs/standards/mds.md §6.
+//! Truth: docs/standards/mds/layouts.md §6.
 
 use alloc::vec::Vec;
 use core::ops::Range;

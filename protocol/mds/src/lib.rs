@@ -2,7 +2,7 @@
 //!
 //! Does: turn bytes into typed values once, and back; compute with layouts. Does not: sockets, cryptography, policy.
 //! Contract: nothing here panics on any input; every length is bounded before memory is reserved.
-//! Truth: docs/standards/mds.md, from which an outsider can write a client.
+//! Truth: docs/standards/mds/README.md, from which an outsider can write a client.
 
 #![no_std]
 

@@ -1,7 +1,7 @@
 //! Bodies of the login messages, types 20h to 2Fh.
 //!
 //! Does: shapes and sizes. Does not: any cryptography; `sealstone-login` does.
-//! Truth: docs/standards/mds.md §4.
+//! Truth: docs/standards/mds/login.md §4.
 
 use crate::name::UserName;
 use crate::secret::Secret;

@@ -3,7 +3,7 @@
 //! Does: number, name and encode them. Does not: decide anything.
 //! Contract: a body is `id 8 ‖ operation 2 ‖ schema 1 ‖ 0 ‖ fields`. A later schema may append fields: a reader that
 //! knows schema n reads its own fields of a body with schema > n and ignores the rest; with schema n nothing may follow.
-//! Truth: docs/standards/mds.md §5.
+//! Truth: docs/standards/mds/operations.md §5.
 
 use alloc::vec::Vec;
 

@@ -2,7 +2,7 @@
 //!
 //! Does: the nouns of the requests 0060 to 0078. Does not: decide anything.
 //! Contract: a node's number alone opens nothing: the proof that comes with it shows that its user was led to it.
-//! Truth: docs/standards/mds.md §5.8.
+//! Truth: docs/standards/mds/nodes.md §5.8.
 
 use alloc::vec::Vec;
 

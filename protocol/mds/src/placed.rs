@@ -1,6 +1,6 @@
 //! Why the bytes of a file lie where they lie, as the server noted it when it chose.
 //!
-//! Truth: docs/standards/mds.md §6.2.
+//! Truth: docs/standards/mds/layouts.md §6.2.
 
 use alloc::vec::Vec;
 

@@ -1,6 +1,6 @@
 //! Quotas: what is limited, to how much, and how much of it is used.
 //!
-//! Truth: docs/standards/mds.md §5.9.
+//! Truth: docs/standards/mds/operations.md §5.9.
 
 use crate::name::{FilePath, UserName};
 use crate::records::InodeId;

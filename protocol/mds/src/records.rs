@@ -1,6 +1,6 @@
 //! The nouns that requests and responses are made of.
 //!
-//! Truth: docs/standards/mds.md §5.
+//! Truth: docs/standards/mds/operations.md §5.
 
 use alloc::vec::Vec;
 

@@ -3,7 +3,7 @@
 //! Does: big-endian fixed-width numbers, bounded strings and lists, each checked once on the way in.
 //! Does not: know messages; `request`, `response` and `login` are rows made of these fields.
 //! Contract: `get` never panics and never reserves more memory than the bytes that are really there.
-//! Truth: docs/standards/mds.md §3.
+//! Truth: docs/standards/mds/wire.md §3.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,9 +1,10 @@
 //! Single records at rest: each sealed by itself, in its place.
 //!
-//! Does: encrypt and authenticate a value together with the name that it is kept under. Does not: keep anything.
-//! Contract: [`RecordSeal::open`] gives back exactly what was sealed under the same name by the same seal, or nothing:
-//! a record that was moved to another name or another store does not open. An older value of the same name does.
-//! Truth: docs/standards/mds.md §8; RFC 8452 (AES-256-GCM-SIV: a nonce drawn twice gives nothing away but equality).
+//! Does: encrypt and authenticate a value together with the name that it is kept under. Does not:
+//! keep anything. Contract: [`RecordSeal::open`] gives back exactly what was sealed under the same
+//! name by the same seal, or nothing: a record that was moved to another name or another store does
+//! not open. An older value of the same name does. Truth: docs/standards/mds/store.md §8; RFC 8452
+//! (AES-256-GCM-SIV: a nonce drawn twice gives nothing away but equality).
 //!
 //! Layout: `E1h`, nonce 12, ciphertext, tag 16. Associated data: label, store id 16, name.
 

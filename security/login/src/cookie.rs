@@ -4,7 +4,7 @@
 //! under load.
 //! Contract: a cookie is good on its own channel, for the same first message, from the end of the pause it names until
 //! ten seconds after it was made.
-//! Truth: docs/standards/mds.md §4.6.
+//! Truth: docs/standards/mds/login.md §4.6.
 
 use hkdf::hmac::{Hmac, Mac};
 use sealstone_mds_protocol::login::{COOKIE_BYTES, LoginStart};

@@ -1,6 +1,6 @@
 //! What both ends derive from a finished login.
 //!
-//! Truth: docs/standards/mds.md §4.4.
+//! Truth: docs/standards/mds/login.md §4.4.
 
 use hkdf::Hkdf;
 use hkdf::hmac::{Hmac, Mac};

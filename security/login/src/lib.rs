@@ -1,9 +1,10 @@
 //! Password login as state machines: OPAQUE (RFC 9807) bound to the channel.
 //!
-//! Does: registration, login at both ends, session keys, resumption proofs. Each step consumes the state before it.
-//! Does not: sockets, clocks, accounts, rate limits; randomness is passed in.
-//! Contract: a wrong password and an unknown user look and cost the same to the other end.
-//! Truth: RFC 9807 (OPAQUE), RFC 9266 (channel binding), RFC 9106 (Argon2id); docs/standards/mds.md §4.
+//! Does: registration, login at both ends, session keys, resumption proofs. Each step consumes the
+//! state before it. Does not: sockets, clocks, accounts, rate limits; randomness is passed in.
+//! Contract: a wrong password and an unknown user look and cost the same to the other end. Truth:
+//! RFC 9807 (OPAQUE), RFC 9266 (channel binding), RFC 9106 (Argon2id); docs/standards/mds/login.md
+//! §4.
 
 #![no_std]
 

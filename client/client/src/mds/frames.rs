@@ -1,7 +1,7 @@
 //! Frames over a stream: the part of an MDS connection before and after login that only moves bytes.
 //!
 //! Does: read and write whole frames, check their sequence. Does not: know what is inside.
-//! Truth: docs/standards/mds.md §2.
+//! Truth: docs/standards/mds/wire.md §2.
 
 use std::io;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Does: run OPAQUE bound to the channel, or prove the key of a session that lives. Does not: send requests; `link`
 //! does.
-//! Truth: security.md §2.4; docs/standards/mds.md §4.
+//! Truth: security.md §2.4; docs/standards/mds/login.md §4.
 
 use std::sync::Arc;
 

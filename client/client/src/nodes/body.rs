@@ -6,7 +6,7 @@
 //! a device that restarts costs nothing, nor does a cut of somebody else's that is learnt of late. Two commands on one byte
 //! are never under way together. What could not be stored is told once, and where there is no room to writers before that; a
 //! file is not as long as what could not be stored.
-//! Truth: docs/adr/0036-files-in-place.md.
+//! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md.
 
 use core::ops::Range;
 use core::time::Duration;

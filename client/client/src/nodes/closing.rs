@@ -5,7 +5,7 @@
 //! comes to it, or hears of it, but by that directory, and its lease is given back when what was closed in it before is stored, or after
 //! [`WAIT_MAX`] if a device is not there. Only where there is room by far for the user, and nothing went wrong lately: what could not be
 //! stored is told to whoever syncs, for nobody has the file open any more. [`FILES_MAX`] files and [`BYTES_MAX`] bytes at most; who closes more waits.
-//! Truth: docs/adr/0051-closed-before-stored.md.
+//! Truth: docs/adr/0051-asynchronous-close.md.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};

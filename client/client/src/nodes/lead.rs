@@ -6,7 +6,7 @@
 //! changes it; its name is known; nothing but the right to the directory decides. What is done here is durable after
 //! [`Shared::names_told`], as bytes are after a sync; it is told within milliseconds in any case, in its order. What is refused
 //! nevertheless is forgotten, and told once.
-//! Truth: docs/adr/0050-names-written-back.md.
+//! Truth: docs/adr/0050-directory-write-delegations.md.
 
 use core::time::Duration;
 use std::sync::{Arc, Weak};

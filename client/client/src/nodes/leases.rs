@@ -6,7 +6,7 @@
 //! which goes on while it sleeps; the answer that calls it back prolongs nothing. It is given back when everything that was written
 //! here is durable and told, and nothing of it is kept; from then on what is read or written asks for it again. Reading and writing
 //! of what is being given back waits for nothing, so that giving back can wait for it.
-//! Truth: docs/adr/0046-leases.md; docs/standards/mds.md §5.8.
+//! Truth: docs/adr/0046-leases.md; docs/standards/mds/leases.md §5.11.
 
 mod gone;
 mod keeper;

@@ -4,7 +4,7 @@
 //! told. Does not: decide what may be done here, or tell; `lead` does.
 //! Contract: the first one is told first. What the server is being told does not change any more. Some 300 bytes for each
 //! change, [`CHANGES_MAX`] at most.
-//! Truth: docs/adr/0050-names-written-back.md.
+//! Truth: docs/adr/0050-directory-write-delegations.md.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};

@@ -4,7 +4,7 @@
 //! know FUSE, paths, or the numbers that this machine has for users.
 //! Contract: close-to-open: what was closed here is seen by who opens it afterwards, anywhere. [`File::sync`] returns
 //! when bytes and size are durable. A server or device that restarts is waited for, up to [`NodesOptions::timeout`].
-//! Truth: docs/adr/0036-files-in-place.md; docs/standards/mds.md §5.8.
+//! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md; docs/standards/mds/nodes.md §5.8.
 
 mod ahead;
 mod append;

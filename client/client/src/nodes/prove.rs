@@ -1,10 +1,10 @@
 //! What makes an open file durable: flushes of its objects, bytes sent again when a device restarted, and the word to
 //! the metadata server.
 //!
-//! Contract: a piece leaves memory when each object it lies in was flushed after it was acknowledged, in the life of the
-//! device that was known before it was sent, and the server knows of it. It hears that all objects are there when they
-//! are proven, and not before.
-//! Truth: docs/adr/0036-files-in-place.md; docs/adr/0006-puts-survive-restarts.md.
+//! Contract: a piece leaves memory when each object it lies in was flushed after it was
+//! acknowledged, in the life of the device that was known before it was sent, and the server knows
+//! of it. It hears that all objects are there when they are proven, and not before. Truth:
+//! docs/adr/0036-close-and-sync-of-files-in-place.md; docs/adr/0006-puts-survive-restarts.md.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

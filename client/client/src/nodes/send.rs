@@ -2,7 +2,7 @@
 //!
 //! Contract: pieces are sent in the background, several at once, never two of them on one byte; an object that is not there
 //! is made by the first piece that comes to it.
-//! Truth: docs/adr/0036-files-in-place.md.
+//! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md.
 
 use std::sync::Arc;
 

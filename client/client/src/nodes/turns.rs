@@ -1,7 +1,7 @@
 //! Numbers for changes that are to be done once.
 //!
 //! Contract: a place has one change at a time, and each one a higher number than all before it.
-//! Truth: docs/standards/mds.md §5.8.
+//! Truth: docs/standards/mds/nodes.md §5.8.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -7,7 +7,7 @@
 //! header.
 //! Contract: a checksum changes before its page does, so that no page passes with an older one. redb never reads a
 //! page while it writes it.
-//! Truth: docs/adr/0011-the-index-is-proved-before-the-engine-reads-it.md.
+//! Truth: docs/adr/0011-index-verified-before-opening.md.
 
 use std::collections::HashMap;
 use std::fmt;

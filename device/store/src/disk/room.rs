@@ -7,7 +7,7 @@
 //! and what a commit lets go of only adds to that. So the pages that were free when the file was looked at, less those that
 //! were written since, are some of those that are free.
 //! Costs: an addition of 21 numbers for each change.
-//! Truth: docs/adr/0031-room-in-the-index-is-counted-before-a-change.md.
+//! Truth: docs/adr/0031-index-space-reserved-before-changes.md.
 
 use parking_lot::Mutex;
 

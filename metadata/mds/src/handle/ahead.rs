@@ -5,7 +5,7 @@
 //! Contract: changes are done in their order, in one transaction, up to the first one that is refused; which is told, and
 //! nothing of it is done. Asked for again, they are not done again.
 //! O(changes) for each request, of which there are [`NAME_CHANGES_MAX`] at most.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0050-names-written-back.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.
 
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@
 //! what they are to give back. Does not: decide who is in whose way; `leases` does.
 //! Contract: whoever is told of a lease is told of the file as it is with the lease held. A request that has to wait is
 //! Busy, and nothing was done.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0046-leases.md.
 
 use std::cell::RefCell;
 use std::sync::Arc;

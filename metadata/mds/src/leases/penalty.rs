@@ -6,7 +6,7 @@
 //! Contract: a missed recall of a lease begins a penalty, and so do late answers of [`DELAY_MAX_MS`] together. So others
 //! wait twice [`GIVE_UP_MS`] for a user at most before a penalty. Penalties begin with [`FIRST_MS`], double up to
 //! [`LONGEST_MS`], and begin with the first again after [`FORGET_MS`] without one. Time to write data back does not count.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0062-bounds-per-user.md.
+//! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0062-bounds-per-user.md.
 
 use std::collections::HashMap;
 

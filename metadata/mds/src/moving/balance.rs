@@ -2,7 +2,7 @@
 //!
 //! Contract: what moves is what [`Pool::relief`] says, one object at a time and as little as it takes; each move is one of
 //! [`super`]. It comes to an end though files are in use.
-//! Truth: docs/standards/mds.md §6.5.
+//! Truth: docs/standards/mds/layouts.md §6.5.
 
 use sealstone_mds_protocol::{InodeId, Rebalance, Text};
 

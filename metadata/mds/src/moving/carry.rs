@@ -4,7 +4,7 @@
 //! before a byte is read, and one transaction puts the new layout in the place of the old one and queues the old objects. The
 //! new layout has another number and the file the same *generation*: so a client knows the same bytes in another shape from
 //! other bytes. Nothing begins while anybody could make an old object again: who does not find it is told where the file is.
-//! Truth: docs/standards/mds.md §6.6; docs/adr/0047-files-that-outgrow-their-layout.md.
+//! Truth: docs/standards/mds/layouts.md §6.6; docs/adr/0047-restriping-of-grown-files.md.
 
 use std::sync::atomic::Ordering;
 

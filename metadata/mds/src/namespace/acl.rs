@@ -1,8 +1,9 @@
 //! Access control lists: of a node, and of what is made in a directory.
 //!
-//! Contract: a node with a list has its mask as the group bits of its mode, so that whoever decides by the mode alone gives no
-//! named user more, but the owning group as much as the mask: he has to ask for the list.
-//! Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for what is made below; docs/standards/mds.md §5.8.
+//! Contract: a node with a list has its mask as the group bits of its mode, so that whoever decides
+//! by the mode alone gives no named user more, but the owning group as much as the mask: he has to
+//! ask for the list. Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for what is made below;
+//! docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, XattrName, XattrValue};
 

@@ -2,7 +2,7 @@
 //!
 //! Contract: as for paths; a number that leads nowhere any more is Stale. One transaction each, O(1) but for a page of a
 //! directory, which is O(entries in it).
-//! Truth: docs/standards/mds.md §5.8.
+//! Truth: docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{
     DirEntry, ErrorCode, GroupName, InodeId, LINKS_MAX, Name, NodeKind, Stat, Target, UserName,

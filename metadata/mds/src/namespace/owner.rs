@@ -1,6 +1,7 @@
 //! Whose a file is: owner, group, mode.
 //!
-//! Truth: POSIX.1-2017 chown, chmod, with _POSIX_CHOWN_RESTRICTED; docs/standards/mds.md §5.3.
+//! Truth: POSIX.1-2017 chown, chmod, with _POSIX_CHOWN_RESTRICTED; docs/standards/mds/operations.md
+//! §5.3.
 
 use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, GroupName, InodeId, NodeChange, SetTime, Stat, UserName,

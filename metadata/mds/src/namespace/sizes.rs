@@ -3,7 +3,7 @@
 //! Contract: a byte that was cut off never comes back. Cut to nothing, a file gives its objects up; cut shorter, it does not
 //! grow again before its objects were cleared from there on, which the server does itself. Whoever wrote behind a cut is
 //! told so by the generation.
-//! Truth: docs/standards/mds.md §5.8; docs/adr/0035-what-was-cut-off-stays-away.md.
+//! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0035-truncated-data-is-cleared.md.
 
 use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, Placed, Stat};
 

@@ -2,7 +2,7 @@
 //!
 //! Contract: what lies in a directory belongs to the directory's tree, or is the directory of a tree of its own in none. So a
 //! node that is moved stays in its tree, and nobody ever walks one.
-//! Truth: docs/standards/mds.md §5.9; docs/adr/0044-quotas.md.
+//! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md.
 
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Quota, QuotaChange};
 

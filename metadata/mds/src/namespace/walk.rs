@@ -1,7 +1,7 @@
 //! Paths: from the root down, through symbolic links.
 //!
 //! Contract: O(names on the way), links included, of which there are [`FOLLOW_MAX`] at most; never a scan.
-//! Truth: POSIX.1-2017 4.13; docs/standards/mds.md §5.3.
+//! Truth: POSIX.1-2017 4.13; docs/standards/mds/operations.md §5.3.
 
 use sealstone_mds_protocol::{ErrorCode, FOLLOW_MAX, FileKind, FilePath, InodeId, Name};
 

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
 //! Contract: O(1) each, a list O(its length), which is bounded. What an inode may have is bounded by number and by bytes.
-//! Truth: xattr(7) of Linux for the namespaces; docs/standards/mds.md §5.8.
+//! Truth: xattr(7) of Linux for the namespaces; docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{
     ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, InodeId, Method, XATTR_BYTES_MAX, XATTRS_MAX,

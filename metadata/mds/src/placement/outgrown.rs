@@ -3,7 +3,7 @@
 //! Contract: a file is carried over for at least twice the devices, or four times the unit, and for nothing that the
 //! placement would not do better at that moment. So its width doubles each time, or its unit grows, once for each width: it is
 //! carried over a few times at most, whatever devices do. Small files never are.
-//! Truth: docs/standards/mds.md §6.6; docs/adr/0047-files-that-outgrow-their-layout.md.
+//! Truth: docs/standards/mds/layouts.md §6.6; docs/adr/0047-restriping-of-grown-files.md.
 
 use sealstone_mds_protocol::{Layout, Placed, WIDTH_MAX, WidthBound};
 

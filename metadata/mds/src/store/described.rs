@@ -85,7 +85,7 @@ fn layout(layout: &Layout) -> String {
     format!("{}{unit}: {}", layout.kind_name(), objects.join(", "))
 }
 
-/// The families of docs/standards/mds.md §8.
+/// The families of docs/standards/mds/store.md §8.
 const fn family_name(family: u8) -> &'static str {
     match family {
         b'm' => "the server's own",

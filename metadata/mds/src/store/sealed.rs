@@ -5,7 +5,7 @@
 //! Contract: nothing secret reaches the store below in the clear. A record that was changed, moved to another key or
 //! taken from another store does not open: the transaction fails as `Damaged`. An older value of the same key opens:
 //! see [`adopt`] for what is noticed of that.
-//! Truth: docs/standards/mds.md §8.
+//! Truth: docs/standards/mds/store.md §8.
 
 use std::sync::Arc;
 

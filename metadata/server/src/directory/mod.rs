@@ -5,7 +5,7 @@
 //! unless the operator said otherwise; every question has one deadline, every answer a number of bytes and entries;
 //! referrals are not followed. After a question without an answer the next ones fail at once for [`PAUSE`], so that a
 //! directory that hangs holds up one login at a time.
-//! Truth: RFC 4511, RFC 4513 (TLS, simple bind); docs/adr/0026-the-directory-says-who-we-say-how.md.
+//! Truth: RFC 4511, RFC 4513 (TLS, simple bind); docs/adr/0026-users-from-ldap.md.
 
 mod closed;
 mod conversation;

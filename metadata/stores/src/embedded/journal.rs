@@ -6,7 +6,7 @@
 //! does. What is read back is a row of records without a gap; if one is missing of which a later one knows that it was
 //! durable, that is damage and said so. A block of the medium that has durable records is not written again before the
 //! store's file has them.
-//! Truth: docs/standards/mds.md §8; docs/adr/0049-a-journal-before-the-file.md.
+//! Truth: docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
 
 use std::fs::{File, OpenOptions};
 use std::io;

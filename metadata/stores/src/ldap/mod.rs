@@ -7,7 +7,7 @@
 //! renamed as a whole. Whoever writes first renames the store's entry, so that whatever another one sent before, or sends
 //! later, finds nothing; he learns it by that. When the LDAP server went away during a commit the store is renamed once
 //! more: after that the commit is there or will never be, and it is looked at which.
-//! Truth: docs/standards/mds.md §8.9; docs/adr/0039-a-journal-in-ldap.md.
+//! Truth: docs/standards/mds/store.md §8.9; docs/adr/0039-metadata-in-ldap.md.
 
 use std::error::Error;
 use std::path::PathBuf;

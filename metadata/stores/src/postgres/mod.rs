@@ -6,7 +6,7 @@
 //! they come here.
 //! Contract: as the seam says. Changes are serializable, and the servers take turns. When the database went away during
 //! a commit, it is asked what became of it, and made to decide: nobody is told "done" or "not done" on a guess.
-//! Truth: docs/standards/mds.md §8.7; docs/adr/0038-several-servers-one-database.md.
+//! Truth: docs/standards/mds/store.md §8.7; docs/adr/0038-several-servers-one-database.md.
 
 use std::cell::RefCell;
 use std::error::Error;

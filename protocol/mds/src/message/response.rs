@@ -1,6 +1,6 @@
 //! What the server answers: one row each.
 //!
-//! Truth: docs/standards/mds.md §5.
+//! Truth: docs/standards/mds/operations.md §5.
 
 use alloc::vec::Vec;
 
