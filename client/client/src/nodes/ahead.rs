@@ -1,8 +1,10 @@
-//! Blocks of a file that are read before they are asked for.
+//! Read-ahead of a file.
 //!
-//! Does: see that somebody reads on, say which blocks to fetch, keep them until they were read or written over.
-//! Does not: read; who asks for a block fetches it, or waits for who does.
-//! Contract: a block that was written over, here, is not given out any more; of others' writes an open tells.
+//! Does: detects sequential reads, chooses blocks to fetch, keeps them until they were read or
+//! overwritten.
+//! Does not: read; the reader that needs a block fetches it or waits for its fetch.
+//! Contract: a block that was overwritten on this client is not returned any more. Writes of other
+//! clients are noticed at open.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -11,43 +13,43 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
-/// Blocks that are fetched ahead of a reader at most.
+/// Maximum blocks fetched ahead of a reader.
 const WINDOW_MAX: u64 = 8;
-/// Blocks kept at most.
+/// Maximum blocks kept.
 const KEPT_MAX: usize = 24;
 
-/// A block; empty until somebody has read it. What could not be read is asked for again by whoever needs it.
+/// A block; empty until it was read. A reader fetches a block again whose read-ahead failed.
 pub(super) type Block = Arc<OnceCell<Bytes>>;
 
-/// What was read ahead of a file.
+/// Read-ahead state of a file.
 #[derive(Debug)]
 pub(super) struct Ahead {
     size: u64,
     blocks: BTreeMap<u64, Block>,
-    /// Where the last reads ended.
+    /// Largest end of the recent reads.
     last_end: u64,
-    /// Reads that went on where others ended.
+    /// Number of sequential reads in a row, up to a maximum.
     streak: u64,
 }
 
-/// What one read should do.
+/// The blocks that one read should use and fetch.
 #[derive(Debug, Default)]
 pub(super) struct Advice {
-    /// Use and, if they are empty, fetch these blocks, by number.
+    /// Blocks to use, and to fetch if they are empty, by number.
     pub(super) blocks: Vec<(u64, Block)>,
-    /// Fetch these in the background.
+    /// Blocks to fetch in the background.
     pub(super) fetch: Vec<(u64, Block)>,
 }
 
 impl Ahead {
-    /// Blocks of `size` bytes.
+    /// Creates an empty state with blocks of `size` bytes.
     pub(super) const fn new(size: u64) -> Self {
         Self { size, blocks: BTreeMap::new(), last_end: 0, streak: 0 }
     }
 
-    /// What to do for a read of this range of a file of this length.
+    /// Returns what a read of this range should use and fetch.
     pub(super) fn advise(&mut self, range: &Range<u64>, file_size: u64) -> Advice {
-        // Reads that were sent off together come in any order.
+        // Concurrent reads may arrive in any order.
         let near = range.start.abs_diff(self.last_end) <= self.size;
         if near {
             self.streak = (self.streak + 1).min(WINDOW_MAX * 4);
@@ -58,7 +60,7 @@ impl Ahead {
         }
         let (first, last) = (range.start / self.size, (range.end - 1) / self.size);
         let mut advice = Advice::default();
-        // A single read in the middle of a file fetches what it asked for and no more.
+        // A single read in the middle of a file fetches only its own range.
         let whole = range.end - range.start >= self.size;
         if self.streak < 2 && !whole {
             if (first..=last).all(|number| self.blocks.contains_key(&number)) {
@@ -80,7 +82,7 @@ impl Ahead {
         advice
     }
 
-    /// The block of this number, and whether it is new.
+    /// Returns the block of this number and whether it is new.
     fn block(&mut self, number: u64) -> (Block, bool) {
         let mut new = false;
         let block = self.blocks.entry(number).or_insert_with(|| {
@@ -90,7 +92,7 @@ impl Ahead {
         (block.clone(), new)
     }
 
-    /// Forgets what lies in a range.
+    /// Drops the blocks that overlap a range.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         let size = self.size;
         if !self.blocks.is_empty() {
@@ -98,7 +100,7 @@ impl Ahead {
         }
     }
 
-    /// Forgets a block that could not be fetched for want of memory.
+    /// Drops a block that could not be fetched.
     pub(super) fn give_up(&mut self, number: u64) {
         self.blocks.remove(&number);
     }
@@ -124,7 +126,7 @@ mod tests {
             at += SIZE / 8;
         }
         assert_eq!(fetched, (1..20).collect::<Vec<_>>());
-        assert!(ahead.blocks.len() <= 3, "what was read goes: {:?}", ahead.blocks.keys());
+        assert!(ahead.blocks.len() <= 3, "old blocks are dropped: {:?}", ahead.blocks.keys());
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Appends to an open file, and what acquiring a lock means for a file without a lease.
+//! Appends to an open file, and attributes after acquiring a lock on a file without a lease.
 //!
-//! Does: place bytes at the end of the file that no other client can move meanwhile. Does not: trust the end that a caller knows.
-//! Contract: with a lease to write, the end is chosen under that lease, so appends of all clients lie one behind the other. Without
-//! leases the server is asked for the end, and the bytes are stored before the append returns; two clients that append at the same
-//! moment without a lock can then overwrite each other.
+//! Does: writes at the real end of the file, which no other client can move meanwhile.
+//! Does not: use the end that the caller assumes.
+//! Contract: with a write lease, the end is chosen under that lease, so appends of all clients
+//! follow each other. Without leases the server is asked for the end, and the bytes are stored
+//! before the append returns; two clients that append at the same moment without a lock can then
+//! overwrite each other.
 //! Truth: docs/adr/0058-appends-at-the-true-end.md; write(2) of POSIX, `O_APPEND`.
 
 use std::sync::Arc;
@@ -15,7 +17,8 @@ use super::leases::Standing;
 use crate::{ClientError, Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Body<M, D> {
-    /// Appends bytes if the end of the file is known for certain and there is memory; returns where they begin.
+    /// Appends bytes if a lease makes the end certain and memory is available; returns their
+    /// offset.
     pub(super) fn try_append(self: &Arc<Self>, data: &[u8]) -> Result<Option<u64>, ClientError> {
         let mut state = self.state();
         let standing = self.shared.standing(self.node.inode, LeaseKind::Write, state.seen_under);
@@ -38,7 +41,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(Some(end))
     }
 
-    /// Appends bytes, in one piece if they fit into one command; returns where they begin.
+    /// Appends bytes, contiguous if they fit into one command; returns their offset.
     pub(super) async fn append(self: &Arc<Self>, data: &[u8]) -> Result<u64, ClientError> {
         self.needs_locks()?;
         let mut began = None;
@@ -64,7 +67,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Appends at the end that the server knows, and stores the bytes; none if a lease or memory has to be waited for.
+    /// Appends at the end that the server reports, and stores the bytes; none if a lease or memory
+    /// has to be waited for.
     async fn append_unleased(self: &Arc<Self>, data: &[u8]) -> Result<Option<u64>, ClientError> {
         let _one = self.leasing.lock().await;
         self.hand_over().await?;
@@ -79,7 +83,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(placed)
     }
 
-    /// Waits for the memory that an append of so many bytes needs.
+    /// Waits for the memory that an append of `length` bytes needs.
     async fn take_memory(self: &Arc<Self>, length: usize) {
         let cost = {
             let state = self.state();
@@ -89,14 +93,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.state().pot.merge(permit);
     }
 
-    /// Whether reads and writes proceed without a lease, since none is given.
+    /// Whether reads and writes proceed without a lease because none is given.
     pub(super) fn is_unleased(&self) -> bool {
         let seen_under = self.state().seen_under;
         let standing = self.shared.standing(self.node.inode, LeaseKind::Read, seen_under);
         standing == Standing::Off || self.goes_without()
     }
 
-    /// Stores what was written here before a lock of this file changes hands, if no lease makes others wait for it.
+    /// Stores written bytes before a lock of this file changes hands, if no lease makes others wait
+    /// for them.
     pub(super) async fn store_before_unlock(self: &Arc<Self>) {
         if self.is_unleased()
             && let Err(error) = self.hand_over().await
@@ -105,7 +110,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Fetches the attributes after a lock was acquired, if no lease keeps them valid: bytes of an older version are not used.
+    /// Fetches the attributes after a lock was acquired without a lease, so that no older version
+    /// of the bytes is used.
     pub(super) async fn refresh_after_lock(self: &Arc<Self>) {
         if self.is_unleased()
             && let Err(error) = self.refresh().await
@@ -114,7 +120,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Fetches the attributes. What is kept here since no flush has proven it is stored first if others wrote meanwhile.
+    /// Fetches the attributes. If others wrote meanwhile, buffered unflushed bytes are stored
+    /// first.
     async fn refresh(self: &Arc<Self>) -> Result<(), ClientError> {
         let known = self.state().stat.as_ref().map(|stat| stat.version);
         let stat = self.shared.call_stat(&Request::GetNode { node: self.node }).await?;

@@ -1,11 +1,13 @@
-//! One open file: what was written here and is not on its devices yet, and how it gets there.
+//! One open inode: its buffered writes and how they get to the devices.
 //!
-//! Does: take writes into memory, send them as large commands in the background, keep what no flush has proven, tell
-//! the metadata server the new size. Does not: read; `read` does. Does not: cut; `change` does.
-//! Contract: bytes stay here until a flush in the same life of the device has proven them and the server knows of them, so
-//! a device that restarts costs nothing, nor does a cut of somebody else's that is learnt of late. Two commands on one byte
-//! are never under way together. What could not be stored is told once, and where there is no room to writers before that; a
-//! file is not as long as what could not be stored.
+//! Does: buffers writes, sends them as large commands in the background, keeps them until a flush,
+//! reports the size to the metadata server.
+//! Does not: read; `read` does. Does not: truncate; `change` does.
+//! Contract: bytes stay in memory until they were flushed in the same boot epoch of the device, and
+//! reported to the server. So a restart of a device loses nothing, nor does a remote truncation
+//! that is noticed late. Two commands on one byte are never in flight together. A write-back error
+//! is reported once; if no space is left, writes fail before that. The file ends before bytes that
+//! could not be stored.
 //! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md.
 
 use core::ops::Range;
@@ -29,13 +31,13 @@ use super::state::{Object, Objects, State};
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
 
-/// Pieces that wait for more bytes at most; more are sent as they are.
+/// Maximum buffered pieces that wait for more bytes; above it all are sent.
 const PIECES_MAX: usize = 64;
 
-/// Whoever opens a file whose lock was lost waits so long for those to close it who knew of the lock.
+/// How long an open waits for the programs that lost a lock of the file to close it.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
-/// Was there no room for it?
+/// Whether the error says that no space is left.
 fn is_full(error: &ClientError) -> bool {
     match error {
         ClientError::Refused(failure) => failure.code == ErrorCode::NoSpace,
@@ -44,26 +46,26 @@ fn is_full(error: &ClientError) -> bool {
     }
 }
 
-/// One open file, shared by all who have it open here.
+/// One open inode, shared by all opens of it on this client.
 pub(super) struct Body<M, D> {
     pub(super) shared: Arc<Shared<M, D>>,
     pub(super) node: Node,
-    /// Opens of it here.
+    /// Number of opens on this client.
     pub(super) opens: AtomicUsize,
     pub(super) state: Mutex<State<M, D>>,
-    /// Who opens it at the server shares it; who lets it go there has it alone: of the two requests neither overtakes the
-    /// other.
+    /// Shared by opens at the server, exclusive for a close there, so that neither request
+    /// overtakes the other.
     pub(super) holding: Arc<RwLock<()>>,
-    /// One at a time asks for locks, so that what is claimed again is what programs have.
+    /// Serializes lock requests, so that reclaimed locks are those that programs have.
     pub(super) locking: tokio::sync::Mutex<()>,
-    /// One at a time asks for a lease.
+    /// Serializes lease requests.
     pub(super) leasing: tokio::sync::Mutex<()>,
-    /// Commands that change bytes share it; who cuts, or sends again, has it alone.
+    /// Shared by commands that write; exclusive for truncating and for sending again.
     pub(super) gate: RwLock<()>,
-    /// One at a time asks for objects, tells the server, proves.
+    /// Serializes flushes, size reports and opens at the server.
     pub(super) turn: tokio::sync::Mutex<()>,
     pub(super) allocating: tokio::sync::Mutex<()>,
-    /// A command ended.
+    /// Notified when a command completes.
     pub(super) moved: Notify,
     pub(super) depth: Semaphore,
 }
@@ -92,8 +94,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         lock(&self.state)
     }
 
-    /// Takes over what OpenNode or MakeNode answered to who opens it here. Whoever opens a file sees what others closed
-    /// before, whatever is held here.
+    /// Applies the answer to OpenNode or MakeNode for a new open. The open sees what others closed
+    /// before, whatever is buffered here.
     pub(super) async fn opened(
         self: &Arc<Self>,
         opened: OpenedNode,
@@ -115,13 +117,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             false => Ok(()),
         };
         if let Err(error) = freed {
-            // It is held on, and lies over what others wrote.
+            // The bytes stay buffered and cover what others wrote.
             tracing::warn!(inode = self.node.inode.0, %error, "what was written here before is not durable yet");
         }
         Ok(())
     }
 
-    /// Takes over what the server answered; `anew`: to who opens it here.
+    /// Applies a layout from the server; `is_new_open`: for a new open on this client.
     pub(super) async fn take_opened(
         &self,
         opened: OpenedNode,
@@ -129,7 +131,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         anew: bool,
     ) -> Result<(), ClientError> {
         let OpenedNode { stat, layout, grants, made, sparse, lease, .. } = opened;
-        // Where objects were until they moved they may still be read, with what others wrote since missing.
+        // Objects at their old location, before a move, may still be readable but lack later writes
+        // of others.
         let objects = self.state().objects.clone();
         let there = match (objects, &layout) {
             (Some(known), Some(layout)) => known.open.is_at(layout.objects()).await,
@@ -153,12 +156,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         state.rights_unsure &= !anew;
         if state.stat.as_ref().is_some_and(|known| known.version > stat.version) {
-            // Overtaken by what was told since: whoever writes asks for the objects.
+            // Newer attributes are known; a writer requests the objects itself.
             return Ok(());
         }
         let other = match (&state.objects, &layout) {
             (Some(objects), Some(layout)) => objects.open.layout.number() != layout.number(),
-            // Cut to nothing by somebody else, or overtaken by our own question for objects.
+            // Truncated to zero by another client, or answered before our own request for objects.
             (Some(_), None) => state.generation != stat.generation,
             (None, _) => false,
         };
@@ -172,7 +175,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             state.writable = access != Access::Read;
         }
         if access != Access::Read {
-            // Nobody is given the right to write before what was cut off is cleared.
+            // The server permits writing only after truncated bytes are cleared.
             state.clean_until = u64::MAX;
         }
         state.made = made;
@@ -200,30 +203,30 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(Objects { each: (0..open.layout.width()).map(object).collect(), open })
     }
 
-    /// What the server last told, with what it does not know yet.
+    /// Merges attributes from the server with local changes that it does not know.
     pub(super) fn overlay(&self, mut stat: Stat) -> Stat {
         let mut state = self.state();
         let newer = |known: &Stat| known.version == stat.version && known.ctime_ns > stat.ctime_ns;
         if let Some(known) = state.stat.as_ref().filter(|known| newer(known)) {
-            // Overtaken by a change that leaves the bytes as they are.
+            // A newer change of attributes is known, with the same content.
             stat = known.clone();
         } else if !state.see(&stat)
             && let Some(known) = &state.stat
         {
-            // An answer that was overtaken by what was told since.
+            // Newer attributes are known.
             (stat.size, stat.version, stat.mtime_ns) = (known.size, known.version, known.mtime_ns);
         }
         if let Some(changed_ns) = state.changed_ns {
             stat.size = stat.size.max(state.written_end);
             stat.mtime_ns = changed_ns;
             stat.ctime_ns = stat.ctime_ns.max(changed_ns);
-            // What was written here goes to objects, if there are none yet.
+            // The written bytes will get objects if there are none yet.
             stat.width = stat.width.max(1);
         }
         stat
     }
 
-    /// Takes bytes over, if there is memory for them right now.
+    /// Buffers a write if memory is available; false if it is not, or a lease is needed.
     pub(super) fn try_write(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<bool, ClientError> {
         let mut state = self.state();
         if !self.makes_room(&mut state, offset, data.len())? {
@@ -233,8 +236,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(true)
     }
 
-    /// The same for bytes that are all of a unit, in memory that is kept instead of being copied: another one comes back, as
-    /// large. Where they are not, or cannot be taken right now, it is the same.
+    /// As [`Self::try_write`] for a whole unit: keeps `memory` instead of copying it, and returns
+    /// another buffer of that length. Returns `memory` itself if that is not possible now.
     pub(super) fn try_write_whole(
         self: &Arc<Self>,
         offset: u64,
@@ -242,7 +245,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         part: Range<usize>,
     ) -> Result<Vec<u8>, Vec<u8>> {
         let mut state = self.state();
-        // An error is told to who asks the other way.
+        // `try_write` reports the error.
         let whole = state.error.is_none() && state.dirty.is_whole(offset, part.len());
         if !whole || !matches!(self.makes_room(&mut state, offset, part.len()), Ok(true)) {
             return Err(memory);
@@ -258,7 +261,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(other)
     }
 
-    /// May these bytes be taken over right now? Then the memory for them is in the pot.
+    /// Reserves memory for a write; false if memory or a lease has to be waited for.
     pub(super) fn makes_room(
         &self,
         state: &mut State<M, D>,
@@ -277,12 +280,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(false);
         }
         if let Some(error) = state.error.take_if(|error| is_over_quota(error)) {
-            // Whoever goes on writing need not wait for the end to hear of it.
+            // Reports the quota error at once instead of at close.
             return Err(error);
         }
         if state.error.as_ref().is_some_and(is_full) {
-            // Nor here; but what is missing was taken before, so that the end tells it all the same.
-            return Err(Failure::new(ErrorCode::NoSpace, "bytes that were written before").into());
+            // Likewise; the error stays pending, since bytes of earlier writes are lost.
+            return Err(Failure::new(ErrorCode::NoSpace, "earlier writes were not stored").into());
         }
         let needed = state.dirty.room() + state.dirty.cost(offset, length);
         let more = needed.saturating_sub(state.pot.bytes());
@@ -293,12 +296,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(true)
     }
 
-    /// Takes bytes over.
+    /// Buffers a write, waiting for memory and a lease.
     pub(super) async fn write(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         let unit = self.shared.core.tuning.command_bytes as u64;
         let (mut offset, mut data) = (offset, data);
         self.needs_locks()?;
-        // One piece after the other: the memory for one is there sooner or later, for all of it perhaps never.
+        // One piece at a time: memory for one becomes free in time, memory for all of it may never.
         while !data.is_empty() {
             let within = usize::try_from(unit - offset % unit).unwrap_or(usize::MAX);
             let (head, rest) = data.split_at(within.min(data.len()));
@@ -326,7 +329,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         state.settle_pot();
     }
 
-    /// Takes down that a range was written.
+    /// Records that a range was written.
     fn took(&self, state: &mut State<M, D>, range: Range<u64>) {
         state.ahead.forget(range.clone());
         state.size = state.size.max(range.end);
@@ -339,18 +342,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         i64::try_from(self.shared.core.now_ms()).unwrap_or(i64::MAX).saturating_mul(1_000_000)
     }
 
-    /// What could not be stored, for whoever asks first.
+    /// Returns the pending error, once.
     pub(super) fn take_error(&self) -> Result<(), ClientError> {
         self.state().error.take().map_or(Ok(()), Err)?;
         self.needs_locks()
     }
 
-    /// Do programs here still have the locks that they were given?
+    /// Fails if locks of programs on this file were lost.
     pub(super) fn needs_locks(&self) -> Result<(), ClientError> {
         if self.state().lock_lost { Err(fenced()) } else { Ok(()) }
     }
 
-    /// Others go on without us: nothing that was written here and is not stored is kept.
+    /// Discards unsaved bytes if the error says that this client is fenced.
     pub(super) fn unless_fenced<T>(&self, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
         outcome.inspect_err(|error| {
             if is_fenced(error) {
@@ -359,29 +362,30 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         })
     }
 
-    /// Returns when everything written before is on its devices and the metadata server knows of it: others who open
-    /// the file see it.
+    /// Returns when all earlier writes are on the devices and the size is reported, so that an open
+    /// elsewhere sees them.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), ClientError> {
         let told = self.hand_over().await;
         self.take_error()?;
         told
     }
 
-    /// The same for whoever is not told what could not be stored before: that is left for who has the file open.
+    /// As [`Self::flush`], but leaves the pending error to programs that have the file open.
     pub(super) async fn hand_over(self: &Arc<Self>) -> Result<(), ClientError> {
         let upto = self.dispatch_all();
         self.settle().await;
         self.unless_fenced(self.tell(upto).await)
     }
 
-    /// Returns when everything written before is durable, on devices and metadata server.
+    /// Returns when all earlier writes are durable, on devices and metadata server.
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), ClientError> {
         let stored = self.store().await.and(self.shared.names_told().await);
         self.take_error()?;
         stored
     }
 
-    /// The same for whoever is not told what could not be stored before.
+    /// As [`Self::sync`] for the bytes only, leaving the pending error to programs that have the
+    /// file open.
     pub(super) async fn store(self: &Arc<Self>) -> Result<(), ClientError> {
         let upto = self.dispatch_all();
         self.settle().await;
@@ -389,10 +393,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let proven = self.prove().await;
             let told = self.tell(upto).await;
             self.unless_fenced(proven.and(told))?;
-            // The server may have said that the file has other objects: then it was sent to those, and is not proven.
+            // The server may have returned other objects: the bytes were sent to those and are not
+            // flushed yet.
             if self.state().held.range(..upto.next).next().is_none() {
                 if !self.state().missing {
-                    // Late, but as it was written.
+                    // The file is now as its program wrote it.
                     self.shared.closings.forgive(self.node.inode);
                 }
                 return Ok(());
@@ -401,7 +406,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Err(CUT_AGAIN)
     }
 
-    /// Tells the server of what is on its devices. What is proven too is held here no longer.
+    /// Reports the size of what is acknowledged; durable bytes are then dropped from memory.
     pub(super) async fn tell_stored(self: &Arc<Self>) -> Result<(), ClientError> {
         let stored = self.state().stored();
         match stored {
@@ -410,19 +415,19 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Has what is on its devices proven and told, so that its memory is free; errors wait for whoever closes.
+    /// Flushes and reports acknowledged bytes to free their memory. Errors are reported at close.
     pub(super) async fn make_room(self: &Arc<Self>) {
         if let Err(error) = self.prove().await {
             return self.fail(error);
         }
         if let Err(error) = self.tell_stored().await {
             self.fail(error);
-            // Others wait for the memory. It is durable, and the server is asked again.
+            // Other writers need the memory. The bytes are durable, and the size is reported later.
             self.state().give_up();
         }
     }
 
-    /// Sends and proves what is here, so that its memory is free; errors wait for whoever closes.
+    /// Sends and flushes all buffered bytes to free memory. Errors are reported at close.
     pub(super) async fn give_way(self: &Arc<Self>) {
         self.dispatch_all();
         self.settle().await;
@@ -431,19 +436,19 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// How often it is open here.
+    /// Returns the number of opens on this client.
     pub(super) fn open_count(&self) -> usize {
         self.opens.load(Ordering::Acquire)
     }
 
-    /// Does the server hold it for us, as far as is known here?
+    /// Whether the server has this client's open state of it, as far as is known here.
     pub(super) fn is_held(&self) -> bool {
         let state = self.state();
         state.stat.is_some() && !state.let_go
     }
 
-    /// Has nobody it open? `wait`: a kernel tells of the last close after the program that closed it goes on, which may ask again
-    /// before that.
+    /// Whether no program has it open. `wait`: waits up to [`CLOSE_WAIT`], since the kernel reports
+    /// the last close late.
     pub(super) async fn closed_soon(&self, wait: bool) -> bool {
         let until = Instant::now() + CLOSE_WAIT;
         while self.open_count() != 0 {

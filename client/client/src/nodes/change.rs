@@ -1,8 +1,9 @@
-//! Changes of an open file that are no writes: cutting and growing it, zeroing ranges, where data and holes are.
+//! Changes of an open file other than writes: truncating, growing and zeroing.
 //!
-//! Contract: what is cut off never comes back: the server knows of all that is in the objects, and nothing is under way,
-//! when it is asked to cut, which has the objects cleared; until it has, it gives nobody the right to write, so the next
-//! write asks for that right anew. A cut that is refused changes nothing here either.
+//! Contract: truncated bytes never reappear. The server knows all bytes in the objects, and no
+//! command is in flight, when it is asked to truncate. It clears the objects and gives no write
+//! credentials until that is done, so the next write requests new ones. A refused truncation
+//! changes nothing here.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Body<M, D> {
-    /// Changes what is known of the file, its size among it, in order with what was written here.
+    /// Changes attributes, the size among them, in order with earlier writes.
     pub(super) async fn set(
         self: &Arc<Self>,
         change: NodeChange,
@@ -32,7 +33,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         match change.size {
             Some(size) => self.cut(size, change, through_file).await,
-            // A time that is set now must not be overwritten by a write from before that is told later.
+            // A time that is set now must not be overwritten by an earlier write that is reported
+            // later.
             None if change.mtime.is_some() => {
                 self.hand_over().await?;
                 self.ask(change, through_file).await
@@ -55,12 +57,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     ) -> Result<Stat, ClientError> {
         loop {
             let upto = match size {
-                // Nothing of it is wanted any more.
+                // The bytes are dropped anyway, so nothing is sent.
                 0 => self.state().mark(),
                 _ => self.dispatch_all(),
             };
             if size > 0 {
-                // It clears what it knows of.
+                // The server clears only bytes that it knows.
                 self.settle().await;
                 self.unless_fenced(self.tell(upto).await)?;
             }
@@ -78,13 +80,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if size == 0 {
                 self.shared.closings.forgive(self.node.inode);
             }
-            // Pieces that were to be sent may be gone.
+            // In-flight pieces may have been dropped.
             self.moved.notify_waiters();
             return Ok(stat);
         }
     }
 
-    /// Makes a range read as zeros; the file does not grow.
+    /// Makes a range read as zeros. The file does not grow.
     pub(super) async fn zero(self: &Arc<Self>, range: Range<u64>) -> Result<(), ClientError> {
         self.needs_locks()?;
         self.lease(LeaseKind::Write, false).await?;
@@ -94,7 +96,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 return Ok(());
             }
             self.hand_over().await?;
-            // What is held is older than the zeros, and must not be sent again after them.
+            // Older buffered bytes must not be sent again after the zeros.
             self.prove().await?;
             let openings = self.state().openings;
             match self.zero_once(&range).await {
@@ -113,7 +115,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             state.changed(self.now_ns());
             let none = state.objects.is_none() && state.stat.as_ref().is_none_or(|stat| stat.width == 0);
             if none {
-                // Without objects all of it is zeros.
+                // A file without objects reads as zeros.
                 return Ok(());
             }
         }
@@ -123,24 +125,24 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let clear =
                 |object| Operation::Clear { object, offset: part.start, length: part.end - part.start };
             let cleared = self.durably(&objects, index, clear).await;
-            // Whoever read ahead meanwhile may have read what was there before.
+            // Concurrent read-ahead may have fetched the old bytes.
             self.state().ahead.forget(range.clone());
             match cleared {
                 Ok(()) => lock(&objects.each[index].facts).durable = true,
                 Err(ClientError::Device { error: OsdError::NotFound, .. }) if !self.state().made => {}
                 Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
-                    // Objects go when their file is cut or removed.
+                    // Objects are removed when their file is truncated or removed.
                     self.shared.patiently(|| objects.open.check_current()).await?;
                     return Err(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        // Objects that were given up take commands for a while.
+        // Removed objects accept commands for a while.
         self.shared.patiently(|| objects.open.check_current()).await
     }
 
-    /// Does something to an object in one life of its device, and flushes it.
+    /// Runs a command on an object and flushes it, within one boot epoch of the device.
     async fn durably(
         &self,
         objects: &Objects<M, D>,

@@ -1,10 +1,15 @@
-//! Files that programs close before what was written to them is stored.
+//! Asynchronous close: the close of a small new file returns before its bytes are stored.
 //!
-//! Does: say which files may be, count them, have those wait who would notice. Does not: send bytes or tell the server; `body` does.
-//! Contract: only a new file of one name, in the directory that it was made in, which has been led without a break since: nobody else
-//! comes to it, or hears of it, but by that directory, and its lease is given back when what was closed in it before is stored, or after
-//! [`WAIT_MAX`] if a device is not there. Only where there is room by far for the user, and nothing went wrong lately: what could not be
-//! stored is told to whoever syncs, for nobody has the file open any more. [`FILES_MAX`] files and [`BYTES_MAX`] bytes at most; who closes more waits.
+//! Does: decides which files qualify, counts them, and delays operations that depend on their
+//! bytes.
+//! Does not: send bytes or report sizes; `body` does.
+//! Contract: a file qualifies if it is new, has one name, and is in the directory where it was
+//! created under a delegation that has been valid since. Other clients reach it only through that
+//! directory. Its delegation is returned after the files that were closed in it are stored, or
+//! after [`WAIT_MAX`] if a device does not answer. The user must have ample free space, and no such
+//! file may have failed lately. No program has the file open any more, so an error is reported by
+//! fsync of a directory. At most [`FILES_MAX`] files and [`BYTES_MAX`] bytes are in progress;
+//! further closes are synchronous.
 //! Truth: docs/adr/0051-asynchronous-close.md.
 
 use core::time::Duration;
@@ -24,56 +29,59 @@ use super::shared::{Shared, lock};
 use crate::open::is_gone;
 use crate::{ClientError, Devices, Metadata};
 
-/// Bytes of one file at most.
+/// Maximum bytes of one file.
 const FILE_MAX: u64 = 1 << 20;
-/// Bytes of all of them at most.
+/// Maximum bytes of all files in progress.
 const BYTES_MAX: u64 = 16 << 20;
-/// Files at most.
+/// Maximum files in progress.
 const FILES_MAX: usize = 256;
-/// Room that there has to be, on the devices and within the limits of the user: as much as can be under way in sixteen mounts.
+/// Required free space, on the devices and in the user's quota: as much as sixteen mounts may have
+/// in progress.
 const ROOM_MIN: u64 = 16 * BYTES_MAX;
-/// How long it is believed that there is room.
+/// How long the last answer about free space is used.
 const ROOM_FOR: Duration = Duration::from_secs(5);
-/// It is asked anew after this.
+/// Age of that answer after which it is requested again.
 const ROOM_AGE: Duration = Duration::from_secs(2);
-/// After something that could not be stored.
+/// How long closes are synchronous after a file could not be stored.
 const CAREFUL_FOR: Duration = Duration::from_secs(60);
-/// Files that could not be stored, and are to take the place of nothing, at most; then the oldest of them may.
+/// Maximum remembered files that could not be stored and may not replace another one; above it the
+/// one with the lowest inode number is forgotten.
 const FAILED_MAX: usize = 4_096;
-/// Whoever gives a directory back waits so long for what was closed in it: less than others wait for the lease.
+/// How long the return of a delegation waits for files closed in the directory; shorter than the
+/// time after which it is revoked.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Under way, by order of closing.
+    /// In progress, by order of closing.
     files: BTreeMap<u64, Closed>,
     next: u64,
     bytes: u64,
-    /// How much there was, and when that was told.
+    /// Free bytes, and when the answer arrived.
     room: Option<(Instant, u64)>,
     asking: bool,
     careful_until: Option<Instant>,
-    /// Not as their programs closed them: those are not known to have heard of it.
+    /// Files that could not be stored, where a program may not know of the error.
     failed: BTreeSet<InodeId>,
 }
 
-/// See the module.
+/// The asynchronous closes of a file system.
 #[derive(Debug, Default)]
 pub(super) struct Closings {
     book: Mutex<Book>,
     moved: Notify,
 }
 
-/// What was closed, and where.
+/// A close in progress.
 #[derive(Clone, Copy, Debug)]
 struct Closed {
     inode: InodeId,
-    /// The directory that it was made in.
+    /// The directory in which the file was created.
     directory: InodeId,
     bytes: u64,
 }
 
-/// A file that was closed, and is being stored. Counted until it is dropped.
+/// A file that was closed and is being stored. It counts against the limits until it is dropped.
 #[derive(Debug)]
 pub struct Closing {
     all: Arc<Closings>,
@@ -92,7 +100,8 @@ impl Drop for Closing {
 }
 
 impl Closings {
-    /// One more, if it may be. With whether it is time to ask how much room there is.
+    /// Starts an asynchronous close, if limits and free space permit it. The flag says whether to
+    /// request the free space again.
     fn begin(self: &Arc<Self>, closed: Closed) -> (Option<Closing>, bool) {
         let book = &mut *lock(&self.book);
         let now = Instant::now();
@@ -115,7 +124,7 @@ impl Closings {
         book.room = room.map(|room| (Instant::now(), room));
     }
 
-    /// This could not be stored.
+    /// Records that a file could not be stored.
     fn failed(&self, inode: InodeId) {
         let book = &mut *lock(&self.book);
         book.careful_until = Some(Instant::now() + CAREFUL_FOR);
@@ -125,7 +134,7 @@ impl Closings {
         }
     }
 
-    /// It was stored after all, or nothing of what was closed then is wanted any more.
+    /// Clears the failed mark: the data was stored later, or the file was truncated or removed.
     pub(super) fn forgive(&self, inode: InodeId) {
         lock(&self.book).failed.remove(&inode);
     }
@@ -134,12 +143,12 @@ impl Closings {
         lock(&self.book).failed.contains(&inode)
     }
 
-    /// Did nothing fail that is still there?
+    /// Whether no file is marked as failed.
     fn is_well(&self) -> bool {
         lock(&self.book).failed.is_empty()
     }
 
-    /// Returns when those that were under way are stored.
+    /// Waits until the matching closes that are in progress now have ended.
     async fn ended(&self, wanted: impl Fn(&Closed) -> bool) {
         let upto = lock(&self.book).next;
         loop {
@@ -171,14 +180,15 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.closings.told_room(room);
     }
 
-    /// A lease is about to be given back: what was closed in this, if it is a directory, is stored, as far as devices are there.
+    /// Waits, for [`WAIT_MAX`] at most, until files that were closed in a directory are stored;
+    /// called before its lease is returned.
     pub(super) async fn stored_in_it(&self, inode: InodeId) {
         let _ = timeout(WAIT_MAX, self.closings.directory_ended(inode)).await;
     }
 }
 
 impl<M: Metadata, D: Devices> Body<M, D> {
-    /// May whoever closes it go on before it is stored?
+    /// Starts an asynchronous close of this file, if it qualifies.
     fn closes_soon(&self) -> Option<Closing> {
         let Self { shared, node, .. } = self;
         let (closing, asks) = {
@@ -193,7 +203,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             {
                 return None;
             }
-            // Who wants the lease back finds it counted, or it is not begun.
+            // Counted under the lease lock, so that a return of the lease waits for it.
             shared.while_led([made_in.inode; 2], |[now, _]| {
                 let closed = Closed { inode: node.inode, directory: made_in.inode, bytes: state.size };
                 (now == made_in).then(|| shared.closings.begin(closed))
@@ -208,13 +218,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 }
 
 impl<M: Metadata, D: Devices> File<M, D> {
-    /// May whoever closes it go on now? Then [`File::store_soon`] does the rest.
+    /// Whether the close may return now; then [`File::store_soon`] has to be called.
     #[must_use]
     pub fn closes_soon(&self) -> Option<Closing> {
         self.body().closes_soon()
     }
 
-    /// Does what [`File::flush`] does, for whoever closed it and went on: what goes wrong is told to whoever syncs.
+    /// Does the work of [`File::flush`] after an asynchronous close; fsync reports errors.
     pub async fn store_soon(&self, closing: Closing) {
         let body = self.body();
         let handed_over = body.hand_over().await;
@@ -229,11 +239,11 @@ impl<M: Metadata, D: Devices> File<M, D> {
 }
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
-    /// Something is about to get another name. What was closed here is stored before, if it takes the place of something else, or if
-    /// others come to it there without asking for the directory that it was made in.
+    /// Waits before a rename for the bytes of an asynchronously closed file, if it replaces another
+    /// file or moves to another directory.
     ///
     /// # Errors
-    /// `NotStored`: it was to take the place of something, and is not what was written.
+    /// `NotStored`: the file would replace another one, but its own bytes could not be stored.
     pub(super) async fn moves(
         &self,
         (from_directory, from): (Node, &Name),
@@ -279,14 +289,16 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// A file is about to be somebody else's, whose room is not known here; or is in another directory now.
+    /// Makes later closes of a file synchronous: its owner changes, whose free space is not known,
+    /// or it moves to another directory.
     pub(super) fn is_given_away(&self, inode: InodeId) {
         if let Some(body) = self.shared.body(inode) {
             body.state().made_in = None;
         }
     }
 
-    /// A file is about to get one name more: others may come to it by that.
+    /// Makes later closes of a file synchronous before it gets a second name, and waits for its
+    /// bytes.
     pub(super) async fn is_linked(&self, inode: InodeId) {
         if let Some(body) = self.shared.body(inode) {
             body.state().made_in = None;

@@ -1,24 +1,26 @@
-//! Bytes of a file that were written here and that no device has been sent yet.
+//! Written bytes of a file that were not sent to a device yet.
 //!
-//! Does: collect small writes into pieces as large as a command, give back what is whole, lay what is dirty over what was
-//! read. Does not: send anything, wait, or count memory; it only says how much it would take.
-//! Contract: pieces do not overlap, and none crosses a multiple of the unit; the newest byte of an offset is the one kept.
+//! Does: collects small writes into pieces as large as a command, returns complete pieces, and
+//! copies dirty bytes over data that was read.
+//! Does not: send, wait, or reserve memory; it only computes how much is needed.
+//! Contract: pieces do not overlap, and none crosses a multiple of the unit. The newest byte of
+//! each offset is kept.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
 
 use crate::buffers::Buffers;
 
-/// The least room a piece takes, bytes: what memory is counted in.
+/// Minimum memory that a piece is counted with, in bytes.
 const ROOM_MIN: usize = 4096;
 
-/// Pieces by where they begin in the file.
+/// Pieces by their offset in the file.
 #[derive(Debug)]
 pub(super) struct Dirty {
     pieces: BTreeMap<u64, Piece>,
     unit: u64,
     room: usize,
-    /// Whence buffers as long as a unit come; whoever sends pieces gives them back there.
+    /// Source of buffers as long as a unit; they are returned to it after sending.
     buffers: Buffers,
 }
 
@@ -28,30 +30,31 @@ struct Piece {
     room: usize,
 }
 
-/// A piece that leaves to be sent, and the memory that is counted for it.
+/// A piece that was taken out to be sent, with the memory that is counted for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) offset: u64,
-    /// The piece is a part of it.
+    /// The buffer; `part` of it is the piece.
     pub(super) data: Vec<u8>,
     pub(super) part: Range<usize>,
     pub(super) room: usize,
 }
 
-/// What one write does inside one unit.
+/// The effect of one write inside one unit.
 struct Plan {
-    /// Where the pieces that it touches begin.
+    /// Offsets of the pieces that it overlaps or adjoins.
     touched: Vec<u64>,
-    /// What the piece covers afterwards.
+    /// Range of the merged piece.
     span: Range<u64>,
-    /// Room that those pieces have now.
+    /// Memory that those pieces have now.
     had: usize,
-    /// Room of the new piece.
+    /// Memory of the merged piece.
     room: usize,
 }
 
 impl Dirty {
-    /// Pieces of at most `unit` bytes, a power of two of at least [`ROOM_MIN`].
+    /// Creates an empty set with pieces of at most `unit` bytes, a power of two of at least
+    /// [`ROOM_MIN`].
     pub(super) fn new(unit: usize, buffers: Buffers) -> Self {
         Self { pieces: BTreeMap::new(), unit: unit.max(ROOM_MIN) as u64, room: 0, buffers }
     }
@@ -60,12 +63,12 @@ impl Dirty {
         self.pieces.is_empty()
     }
 
-    /// What the pieces cover, by offset.
+    /// Returns the ranges of all pieces, by offset.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.pieces.iter().map(|(start, piece)| *start..*start + piece.data.len() as u64)
     }
 
-    /// Memory that the pieces are counted with, bytes.
+    /// Memory that the pieces are counted with, in bytes.
     pub(super) const fn room(&self) -> usize {
         self.room
     }
@@ -75,7 +78,7 @@ impl Dirty {
         self.pieces.len()
     }
 
-    /// Memory that a write would add, bytes.
+    /// Memory that a write would add, in bytes.
     pub(super) fn cost(&self, offset: u64, length: usize) -> usize {
         self.parts(offset, length)
             .map(|part| {
@@ -85,13 +88,13 @@ impl Dirty {
             .sum()
     }
 
-    /// Are these bytes a unit of which nothing is here, so that they are a piece as they are?
+    /// Whether these bytes are a complete unit without dirty bytes, and so a piece by themselves.
     pub(super) fn is_whole(&self, offset: u64, length: usize) -> bool {
         let whole = length as u64 == self.unit && offset.is_multiple_of(self.unit);
         whole && self.pieces.range(offset..offset + self.unit).next().is_none()
     }
 
-    /// Takes bytes over.
+    /// Adds bytes.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
         for part in self.parts(offset, data.len()) {
             let from = (part.start - offset) as usize;
@@ -102,7 +105,8 @@ impl Dirty {
 
     fn write_part(&mut self, part: &Range<u64>, bytes: &[u8]) {
         let plan = self.plan(part);
-        // What begins first is grown in place: an append copies only itself, until the room is used up.
+        // The first piece is extended in place: an append copies only its own bytes until the
+        // capacity is used.
         let mut data = match plan.touched.first().filter(|first| **first == plan.span.start) {
             Some(first) => self.take_piece(*first).data,
             None => Vec::new(),
@@ -122,7 +126,7 @@ impl Dirty {
                 self.room -= piece.room;
                 let at = (start - plan.span.start) as usize;
                 data[at..at + piece.data.len()].copy_from_slice(&piece.data);
-                // It may have been laid over what is newer.
+                // It may have covered newer bytes.
                 missing = true;
             }
         }
@@ -133,8 +137,8 @@ impl Dirty {
         self.pieces.insert(plan.span.start, Piece { data, room: plan.room });
     }
 
-    /// A buffer of the same bytes with so much room. One as long as a unit is one that was used before, if there is one: its
-    /// memory need not be fetched from the system, cleared, page by page.
+    /// Returns a buffer with the same bytes and more capacity. Of a whole unit it is a used one, if
+    /// possible, since new memory costs page faults.
     fn larger(&self, mut data: Vec<u8>, room: usize) -> Vec<u8> {
         if room as u64 == self.unit {
             let mut used = self.buffers.take(room);
@@ -154,7 +158,7 @@ impl Dirty {
         let (mut touched, mut had) = (Vec::new(), 0);
         for (&start, piece) in self.pieces.range(unit..unit + self.unit) {
             let end = start + piece.data.len() as u64;
-            // Neighbours too: they become one piece.
+            // Adjacent pieces are merged too.
             if end >= part.start && start <= part.end {
                 touched.push(start);
                 had += piece.room;
@@ -166,7 +170,7 @@ impl Dirty {
         Plan { touched, span, had, room: doubled }
     }
 
-    /// A range, cut where units end.
+    /// Splits a range at the ends of units.
     fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = Range<u64>> + use<> {
         let (unit, end) = (self.unit, offset + length as u64);
         let mut at = offset;
@@ -188,20 +192,21 @@ impl Dirty {
         Taken { offset: start, part: 0..data.len(), data, room }
     }
 
-    /// Pieces as long as a unit: nothing is gained by waiting for more.
+    /// Takes out the pieces as long as a unit, which cannot grow.
     pub(super) fn take_whole(&mut self) -> Vec<Taken> {
         let whole = |(start, piece): (&u64, &Piece)| (piece.data.len() as u64 == self.unit).then_some(*start);
         let starts: Vec<u64> = self.pieces.iter().filter_map(whole).collect();
         starts.into_iter().map(|start| self.take_piece(start)).collect()
     }
 
-    /// Everything, by offset.
+    /// Takes out all pieces, by offset.
     pub(super) fn take_all(&mut self) -> Vec<Taken> {
         let starts: Vec<u64> = self.pieces.keys().copied().collect();
         starts.into_iter().map(|start| self.take_piece(start)).collect()
     }
 
-    /// Lays what is dirty over `into`, the bytes of the file from `offset` on; tells which ranges it covered.
+    /// Copies dirty bytes over `into`, the file's bytes from `offset` on, and appends the covered
+    /// ranges to `covered`.
     pub(super) fn overlay(&self, offset: u64, into: &mut [u8], covered: &mut Vec<Range<u64>>) {
         let wanted = offset..offset + into.len() as u64;
         let first = self.pieces.range(..=wanted.start).next_back().map_or(wanted.start, |(start, _)| *start);
@@ -210,12 +215,12 @@ impl Dirty {
         }
     }
 
-    /// Forgets everything from `size` on.
+    /// Drops all bytes from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
         self.forget(size..u64::MAX);
     }
 
-    /// Forgets a range.
+    /// Drops a range.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let touched: Vec<u64> = self
@@ -236,13 +241,14 @@ impl Dirty {
         }
     }
 
-    /// The byte after the last one.
+    /// Returns the end of the last piece.
     pub(super) fn end(&self) -> u64 {
         self.pieces.iter().next_back().map_or(0, |(start, piece)| start + piece.data.len() as u64)
     }
 }
 
-/// Lays `data`, which belongs at `start`, over `into`, which belongs at `offset`.
+/// Copies the overlap of `data` (at offset `start`) into `into` (at `offset`), and adds its range
+/// to `covered`.
 pub(super) fn lay(offset: u64, into: &mut [u8], start: u64, data: &[u8], covered: &mut Vec<Range<u64>>) {
     let from = start.max(offset);
     let to = (start + data.len() as u64).min(offset + into.len() as u64);
@@ -255,7 +261,7 @@ pub(super) fn lay(offset: u64, into: &mut [u8], start: u64, data: &[u8], covered
     covered.push(from..to);
 }
 
-/// The parts of `range` that none of `covered` covers, by offset.
+/// Returns the parts of `range` that `covered` does not cover, by offset.
 pub(super) fn gaps(range: Range<u64>, mut covered: Vec<Range<u64>>) -> Vec<Range<u64>> {
     covered.sort_by_key(|range| range.start);
     let (mut gaps, mut at) = (Vec::new(), range.start);
@@ -296,7 +302,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was written last is what is read, through any writes, takes and truncations.
+        /// A read returns the last written bytes after any writes, takes and truncations.
         #[test]
         fn the_newest_byte_is_the_one_kept(steps in proptest::collection::vec(any_step(), 1..40)) {
             let mut dirty = Dirty::new(UNIT, Buffers::new(4 * UNIT));
@@ -366,11 +372,11 @@ mod tests {
         let mut dirty = Dirty::new(UNIT, buffers.clone());
         dirty.write(0, &[1; 10]);
         dirty.write(10, &[2; UNIT - 20]);
-        assert!(buffers.take(UNIT).capacity() == 0, "it is in use");
+        assert!(buffers.take(UNIT).capacity() == 0, "the buffer is in use");
         dirty.write(UNIT as u64 - 10, &[3; 10]);
         let whole = dirty.take_whole();
         assert_eq!(whole[0].data, [&[1; 10][..], &[2; UNIT - 20], &[3; 10]].concat());
-        // Less than a unit is counted as less, and must not hold a whole one.
+        // A shorter piece is counted with less memory, so it must not take a whole buffer.
         buffers.give(vec![0xEE; UNIT]);
         dirty.write(0, &[4; 100]);
         assert!(buffers.take(UNIT).capacity() >= UNIT);

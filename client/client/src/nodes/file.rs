@@ -1,6 +1,7 @@
-//! A file that somebody has open.
+//! An open file.
 //!
-//! Contract: dropping it without [`File::close`] sends what was written, and tells nobody of errors.
+//! Contract: a drop without [`File::close`] sends written bytes, but errors are not reported to the
+//! program.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::mds::Mds;
 use crate::pool::DevicePool;
 use crate::{ClientError, Devices, Metadata};
 
-/// An open file. Several that are open on one node share what was written and not sent.
+/// An open file. All opens of one node share buffered writes.
 pub struct File<M: Metadata = Mds, D: Devices = DevicePool> {
     body: Arc<Body<M, D>>,
     access: Access,
@@ -33,17 +34,17 @@ impl<M: Metadata, D: Devices> File<M, D> {
         let stat = opened.stat.clone();
         let body = shared.body_or_make(opened.stat.node());
         body.opens.fetch_add(1, Ordering::AcqRel);
-        // From here on the drop counts back.
+        // From here on the drop decrements the count.
         let file = Self { body, access };
         file.body.opened(opened, access).await?;
         let stat = file.body.overlay(stat);
         Ok((file, stat))
     }
 
-    /// Opens it by a lease, without asking; none if it is not to be had so.
+    /// Opens a file under its lease, without a request; none if that is not possible.
     pub(super) fn open_alone(shared: &Arc<Shared<M, D>>, node: Node, access: Access) -> Option<(Self, Stat)> {
         let body = shared.body(node.inode).filter(|body| body.opens_alone(access))?;
-        // Counted, and looked at again: whoever gives it back meanwhile sees that it is open.
+        // Checked again after counting, since a return of the lease in between sees the count.
         body.opens.fetch_add(1, Ordering::AcqRel);
         let file = Self { body, access };
         let (stat, _) = file.body.believed_stat().filter(|_| file.body.opens_alone(access))?;
@@ -56,31 +57,31 @@ impl<M: Metadata, D: Devices> File<M, D> {
         &self.body
     }
 
-    /// Which node it is.
+    /// Returns the node.
     #[must_use]
     pub fn node(&self) -> Node {
         self.body.node
     }
 
-    /// What it was opened for.
+    /// Returns the access that it was opened for.
     #[must_use]
     pub const fn access(&self) -> Access {
         self.access
     }
 
-    /// Its length as programs here see it, bytes.
+    /// Returns the size as programs on this client see it, in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.body.state().size
     }
 
-    /// Version of its content, if all changes since it was opened here were made here.
+    /// Returns the version of the content, if only this client has changed it since the open.
     #[must_use]
     pub fn version(&self) -> Option<u64> {
         self.body.state().ours_alone
     }
 
-    /// Up to `length` bytes from `offset` on; fewer only where the file ends.
+    /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
     ///
     /// # Errors
     /// `Device`, `Damaged`, `Refused`.
@@ -88,15 +89,15 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.read(offset, length).await
     }
 
-    /// Takes bytes over; they are sent in the background. Waits only for memory.
+    /// Buffers a write, which is sent in the background. Waits only for memory and a lease.
     ///
     /// # Errors
-    /// `TooLarge`. What goes wrong later is told by [`File::flush`] and [`File::sync`].
+    /// `TooLarge`. Later errors are returned by [`File::flush`] and [`File::sync`].
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         self.body.write(offset, data).await
     }
 
-    /// The same if there is memory right now; false, and nothing was taken, if not.
+    /// Buffers a write if memory is available now; otherwise returns false and takes nothing.
     ///
     /// # Errors
     /// As [`File::write`].
@@ -104,8 +105,8 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.try_write(offset, data)
     }
 
-    /// Appends bytes at the end of the file, wherever other clients moved it; returns where they begin. Up to
-    /// [`crate::Tuning::command_bytes`] at once lie in one piece.
+    /// Appends bytes at the end of the file, even if other clients moved it; returns their offset.
+    /// Up to [`crate::Tuning::command_bytes`] are contiguous.
     ///
     /// # Errors
     /// As [`File::write`].
@@ -113,7 +114,8 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.append(data).await
     }
 
-    /// Appends bytes if the end is known by a lease and there is memory; none, and nothing was taken, if not.
+    /// Appends bytes if a lease makes the end certain and memory is available; otherwise returns
+    /// none and takes nothing.
     ///
     /// # Errors
     /// As [`File::write`].
@@ -121,11 +123,12 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.try_append(data)
     }
 
-    /// The same for bytes that are a part of `memory` and as many as one command has, from a multiple of that on: the memory is
-    /// kept instead of being copied, and another one of its length comes back, with anything in it.
+    /// Buffers one aligned command's worth of bytes without a copy: keeps `memory`, of which `part`
+    /// is written, and returns another buffer of its length.
     ///
     /// # Errors
-    /// The memory, as it was: they are none such, or cannot be taken right now. [`File::try_write`] says which.
+    /// Returns `memory` if the bytes are not such a unit or cannot be taken now.
+    /// [`File::try_write`] returns the reason.
     pub fn try_write_whole(
         &self,
         offset: u64,
@@ -135,15 +138,15 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.try_write_whole(offset, memory, part)
     }
 
-    /// Returns when all bytes written are on the devices and the metadata server knows the size.
+    /// Returns when all written bytes are on the devices and the metadata server knows the size.
     ///
     /// # Errors
-    /// What went wrong since somebody was last told.
+    /// The first write-back error that was not reported yet.
     pub async fn flush(&self) -> Result<(), ClientError> {
         self.body.flush().await
     }
 
-    /// Returns when all bytes written, and the size, are durable.
+    /// Returns when all written bytes and the size are durable.
     ///
     /// # Errors
     /// As [`File::flush`].
@@ -151,7 +154,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.sync().await
     }
 
-    /// Makes the file at least so long, whoever wrote to it meanwhile; what is new reads as zeros.
+    /// Extends the file to at least `size` bytes; the new range reads as zeros.
     ///
     /// # Errors
     /// `TooLarge`, `Refused`; else as [`File::flush`].
@@ -159,7 +162,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.grow(size).await
     }
 
-    /// Makes a range read as zeros; the file does not grow.
+    /// Makes a range read as zeros. The file does not grow.
     ///
     /// # Errors
     /// `Device`, `Refused`.
@@ -167,8 +170,8 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.zero(range).await
     }
 
-    /// The first byte from `offset` on that is data, or a hole; the end of the file is a hole, and nothing lies beyond.
-    /// None where the file ends before, or no data follows.
+    /// Returns the first offset from `offset` on that is data, or a hole; the end of the file
+    /// counts as a hole. None beyond the end, or if no data follows.
     ///
     /// # Errors
     /// `Device`, `Refused`.
@@ -176,7 +179,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.seek(offset, what).await
     }
 
-    /// Flushes and closes it.
+    /// Flushes and closes the file.
     ///
     /// # Errors
     /// As [`File::flush`].

@@ -1,8 +1,10 @@
-//! Where an open file has data, and where it has holes.
+//! Data and holes of an open file.
 //!
-//! Does: ask the devices for the maps of the file's objects, as far as the answer needs them. Does not: remember them.
-//! Contract: what was written here is data, whether devices have it or not; a hole may be told as data, since devices
-//! count in blocks, and data is never told as a hole, nor is data that was lost.
+//! Does: requests the maps of the file's objects from the devices, as far as needed.
+//! Does not: cache them.
+//! Contract: bytes that were written here are data, whether devices have them or not. A hole may be
+//! reported as data, since devices count in blocks. Data, lost data included, is never reported as
+//! a hole.
 //! Truth: lseek(2) of Linux, SEEK_DATA and SEEK_HOLE; t10-osd §1.9, READ MAP.
 
 use std::sync::Arc;
@@ -17,16 +19,17 @@ use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
-/// What is looked for in a file.
+/// The target of [`File::seek`](super::File::seek).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Bytes that were written.
     Data,
-    /// Bytes that were not, or were taken away: they read as zeros. The end of the file is one.
+    /// Bytes that read as zeros because they were not written or were deallocated. The end of the
+    /// file is one.
     Hole,
 }
 
-/// An open file's objects, whose maps can be requested.
+/// The objects of an open file, as a source of maps.
 struct BodyObjects<'a, M, D> {
     body: &'a Body<M, D>,
     objects: &'a Objects<M, D>,
@@ -43,7 +46,8 @@ impl<M: Metadata, D: Devices> MapSource for BodyObjects<'_, M, D> {
 }
 
 impl<M: Metadata, D: Devices> Body<M, D> {
-    /// The first byte from `offset` on that is what is looked for; none beyond the end, and where no data follows.
+    /// Returns the first matching offset from `offset` on; none beyond the end, or if no data
+    /// follows.
     pub(super) async fn seek(self: &Arc<Self>, offset: u64, what: Seek) -> Result<Option<u64>, ClientError> {
         // Others may have written data or moved the end.
         self.lease(LeaseKind::Read, false).await?;
@@ -62,8 +66,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let state = self.state();
             let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
             if others || state.outdated {
-                // As for a read: somebody else wrote what is nowhere where we would look.
-                return Err(Failure::new(ErrorCode::Stale, "the file has other bytes meanwhile").into());
+                // As for a read: the known objects lack what others wrote.
+                return Err(Failure::new(ErrorCode::Stale, "the file was changed by another client").into());
             }
             let here: Vec<_> = state.held.values().map(Held::range).chain(state.dirty.ranges()).collect();
             (state.size, state.size.min(state.clean_until), here, state.objects.clone())
@@ -92,7 +96,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Some(maps) if at < until => maps.first_hole(at..until).await?,
                 _ => at,
             };
-            // A hole, unless it is where the bytes from here begin.
+            // A hole, unless buffered bytes begin there.
             if hole < until || ours.is_none_or(|start| hole < start) {
                 return Ok(Some(hole.min(size)));
             }
@@ -101,7 +105,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(Some(size))
     }
 
-    /// What an object has from a byte on. Nothing, if it ends before or nobody made it yet.
+    /// Returns the map of an object from a byte on; empty if it ends before or was not created yet.
     async fn map(&self, objects: &Objects<M, D>, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
         let ask = |from, stretches_max| {
             move |object| Operation::ReadMap { object, from, stretches_max, compare: false }
@@ -113,7 +117,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                     self.check_unmade(objects, error).await?;
                     Vec::new()
                 }
-                // A map begins inside its object: if there is one from its first byte on, it ends before this one.
+                // The offset is beyond the end; a map from the first byte shows whether the object
+                // exists.
                 Err(ClientError::Device { error: OsdError::InvalidField { .. }, .. }) if from > 0 => {
                     self.shared.patiently(|| objects.open.execute(index, ask(0, 1))).await?;
                     Vec::new()
@@ -123,7 +128,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let known = ObjectMap::parse(from, &stretches)?;
         if known.is_ended() {
             let state = self.state();
-            // As for a read: what is missing of a file that was not written in place is lost.
+            // As for a read: missing bytes of a file that was not written in place are lost.
             if !state.sparse && from < objects.open.layout.object_length(index, state.size) {
                 let offset = objects.open.layout.file_offset(index, from).unwrap_or(from);
                 return Err(ClientError::DataMissing { offset });

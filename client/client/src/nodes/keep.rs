@@ -1,7 +1,7 @@
-//! What happens while nobody waits: files closed here are proven and let go, what lies about is sent, the metadata server
-//! hears that we live. And all of it at once, for who waits: a sync of everything, and the end.
+//! Background tasks of a file system: delayed close, periodic write-back, keep-alive. Also syncing
+//! everything and shutting down.
 //!
-//! Contract: the task ends when nothing else has the file system any more.
+//! Contract: the tasks end when nothing else uses the file system.
 
 use core::time::Duration;
 use std::sync::{Arc, Weak};
@@ -16,20 +16,23 @@ use super::shared::{Shared, fenced, is_fenced, passes};
 use crate::open::is_gone;
 use crate::{ClientError, Devices, Metadata};
 
-/// How often the server hears of us; a small part of the time for which it holds what it holds for us.
+/// Interval of keep-alive requests with open files; a small part of the time after which the server
+/// drops open files.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
-/// The same while nothing is open: a session that nobody uses ends.
+/// The interval without open files, so that the session does not expire.
 const IDLE_EVERY: Duration = Duration::from_secs(120);
-/// What was written and not sent is sent after so long at the latest, though nobody closes its file.
+/// Interval of periodic write-back of open files.
 const SEND_EVERY: Duration = Duration::from_secs(5);
-/// A file that was closed is proven and let go after so long: who opens it again at once finds everything here.
+/// Delay before a closed file is flushed and closed at the server, so that an early open finds
+/// everything cached.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What could not be stored for a while is tried again after this, so often at most; each time waits as long as programs would.
+/// Delay before storing a closed file is retried, and the number of tries. Each try waits as long
+/// as a program would.
 const LINGER_AGAIN: Duration = Duration::from_secs(10);
 const LINGER_TRIES_MAX: u32 = 10;
 
-/// Begins the work.
+/// Starts the background tasks.
 pub(super) fn start<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
     let weak = Arc::downgrade(shared);
     shared.runtime.spawn(keep_alive(weak.clone()));
@@ -44,7 +47,7 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
         sleep(KEEP_EVERY).await;
         let Some(shared) = weak.upgrade() else { return };
         let bodies = shared.bodies();
-        // The server counts what was closed here lately, or is kept by a lease, too.
+        // The server also counts files that were closed lately or are cached by a lease.
         let held = bodies.iter().filter(|body| body.is_held());
         let held: Vec<InodeId> = held.map(|body| body.node.inode).collect();
         let open: Vec<_> = bodies.into_iter().filter(|body| body.open_count() > 0).collect();
@@ -53,22 +56,22 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
             continue;
         }
         silent = Duration::ZERO;
-        // The server counts those that it knows of.
+        // The server counts only files whose creation it knows.
         if let Err(error) = shared.names_told().await {
-            tracing::debug!(%error, "the metadata server does not hear of us");
+            tracing::debug!(%error, "keep-alive failed; retrying");
             continue;
         }
         match shared.core.metadata.call(Request::KeepNodes { holder: shared.holder }).await {
             Ok(Response::Kept { held: there, .. })
                 if (there as usize) < held.iter().filter(|id| is_held(&shared, **id)).count() =>
             {
-                // The server began anew, or took us for gone.
+                // The server restarted or dropped the open files of this client.
                 for body in open {
                     hold_again(&shared, &body).await;
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "the metadata server does not hear of us"),
+            Err(error) => tracing::debug!(%error, "keep-alive failed; retrying"),
         }
     }
 }
@@ -77,8 +80,8 @@ fn is_held<M: Metadata, D: Devices>(shared: &Shared<M, D>, inode: InodeId) -> bo
     shared.body(inode).is_some_and(|body| body.is_held())
 }
 
-/// Has a file held again. Nobody is given the right to write while what was cut off is being cleared: then it is held for
-/// reading, for the others wait, and whoever writes asks for the rest.
+/// Opens a file again at the server. While truncated bytes are being cleared, no write credentials
+/// are given; then it is opened for reading only.
 pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>, body: &Body<M, D>) {
     let _holding = body.holding.read().await;
     if body.open_count() == 0 {
@@ -86,7 +89,7 @@ pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D
     }
     let access = body.state().access();
     if let Err(error) = shared.names_told_of(body.node.inode).await {
-        tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
+        tracing::warn!(inode = body.node.inode.0, %error, "could not reopen a file at the server");
         return;
     }
     let held = match shared.core.metadata.call(shared.opening(body.node, access, true)).await {
@@ -105,15 +108,14 @@ pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D
         Err(error) => Err(error),
     };
     if let Err(error) = held {
-        tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
+        tracing::warn!(inode = body.node.inode.0, %error, "could not reopen a file at the server");
     }
 }
 
-/// Claims what programs here have locked from a server that began anew, or another one, or that forgot us.
+/// Reclaims the locks of a file from a server that restarted, or that dropped them.
 ///
 /// # Errors
-/// `Refused` with `Fenced` if a lock is lost: then nothing that was written here is kept, nor told or sent by what the server
-/// gave before this.
+/// `Refused` with `Fenced` if a lock is lost: then all unsaved bytes of the file were discarded.
 pub(super) async fn lock_again<M: Metadata, D: Devices>(
     shared: &Shared<M, D>,
     node: Node,
@@ -127,7 +129,11 @@ pub(super) async fn lock_again<M: Metadata, D: Devices>(
             Err(error) if passes(&error) => return Err(error),
             outcome => {
                 let error = outcome.err().map(tracing::field::display);
-                tracing::warn!(inode = node.inode.0, error, "a lock is lost");
+                tracing::warn!(
+                    inode = node.inode.0,
+                    error,
+                    "could not reclaim a lock; unflushed writes of the file are discarded"
+                );
                 body.discard();
                 return Err(fenced());
             }
@@ -147,7 +153,7 @@ async fn send_what_lies_about<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>)
                     continue;
                 }
             }
-            // One that waits for its device keeps no other from being sent.
+            // A file that waits for its device must not delay the others.
             shared.runtime.spawn(async move {
                 let upto = body.dispatch_all();
                 body.settle().await;
@@ -160,7 +166,7 @@ async fn send_what_lies_about<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>)
     }
 }
 
-/// A file that nobody has open here any more: proven after a while, and let go.
+/// Stores a closed file after [`LINGER`], and closes it at the server if no lease keeps it.
 pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     if body.shared.let_go_unwritten(body) {
         return;
@@ -172,7 +178,7 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
         if stored_late(&body).await && !body.shared.keep(&body) {
             body.shared.drop_lease(body.node.inode);
             close(&body).await;
-            // What was known of it when it was made is older.
+            // Attributes from its creation are older.
             body.shared.names.forget(body.node.inode);
         }
         let (shared, inode) = (body.shared.clone(), body.node.inode);
@@ -181,7 +187,8 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     });
 }
 
-/// Stores what was closed, or gives it up and has somebody told. False: it is open again, or let go of.
+/// Stores a closed file, or records the error after the last try. Returns false if it was opened
+/// again or closed meanwhile.
 async fn stored_late<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) -> bool {
     for tries in 1.. {
         if body.open_count() > 0 || body.state().let_go {
@@ -190,7 +197,7 @@ async fn stored_late<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) -> bool {
         let stored = body.store().await;
         let waits = |error: &ClientError| passes(error) || matches!(error, ClientError::NamesNotTold);
         let again = stored.as_ref().is_err_and(|error| waits(error) && tries < LINGER_TRIES_MAX);
-        // Whoever syncs meanwhile tries himself. Of a file that was removed nobody misses anything.
+        // A concurrent fsync tries by itself. Errors of a removed file do not matter.
         if let Err(error) = stored
             && !again
             && !is_gone(&error)
@@ -199,17 +206,17 @@ async fn stored_late<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) -> bool {
         }
         let untold = {
             let mut state = body.state();
-            // Whoever has opened it meanwhile is told himself.
+            // An open since then reports the error itself.
             if body.open_count() == 0 { state.error.take() } else { None }
         };
         if let Some(error) = untold {
-            // Nobody is left who would ask this file.
+            // No program has the file open, so fsync of a directory reports it.
             body.shared.ledger.book().fail(error);
         }
         if !again {
             break;
         }
-        // Its bytes stay here: the device may come back without them.
+        // The bytes stay in memory, since the device may restart without them.
         sleep(LINGER_AGAIN).await;
     }
     true
@@ -222,29 +229,29 @@ pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
     }
     let request = Request::CloseNode { node: body.node, holder: body.shared.holder };
     if let Err(error) = body.shared.told_before(&request).await {
-        tracing::debug!(%error, "a file could not be let go; the server does it by itself");
+        tracing::debug!(%error, "could not close a file; the server does so later");
         return;
     }
     match body.shared.core.metadata.call(request).await {
         Ok(_) => body.state().let_go = true,
-        Err(error) => tracing::debug!(%error, "a file could not be let go; the server does it by itself"),
+        Err(error) => tracing::debug!(%error, "could not close a file; the server does so later"),
     }
 }
 
-/// Lets everything go.
+/// Ends all state of this client at the server.
 ///
 /// # Errors
-/// What was done to names is not told.
+/// `NamesNotTold` if directory changes could not be written back.
 pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) -> Result<(), ClientError> {
     let told = shared.names_told().await;
     if let Err(error) = &told {
-        tracing::warn!(%error, "what was done to names is not told");
+        tracing::warn!(%error, "directory changes could not be written back");
     }
     shared.lead_nothing().await;
     shared.leases.end();
     let request = Request::EndHolder { holder: shared.holder };
     match shared.core.metadata.call(request).await {
-        // Nothing is held there any more.
+        // The server has closed all files of this client.
         Ok(_) => {
             shared
                 .bodies()
@@ -253,7 +260,7 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
                 .for_each(|body| body.state().let_go = true);
         }
         Err(error) => {
-            tracing::debug!(%error, "the metadata server is not told that this holder is gone; it finds out");
+            tracing::debug!(%error, "could not end the client's state; the metadata server lets it expire");
         }
     }
     shared.drop_leases();
@@ -261,26 +268,27 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
 }
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
-    /// Returns when everything that was written through this is durable.
+    /// Returns when all writes and directory changes of this file system are durable.
     ///
     /// # Errors
-    /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
+    /// The first error of any file; `NotStored` for an earlier error, which the file itself will
+    /// report too.
     pub async fn sync_all(&self) -> Result<(), ClientError> {
         let told = self.shared.names_told().await;
         let stored = |body: Arc<Body<M, D>>| async move {
             body.store().await?;
             if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
         };
-        // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
+        // Most cached files have nothing to store; skipping them keeps fsync of a directory fast.
         let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
         let stored = self.shared.with_all(bodies, stored).await;
         told.and(stored).and(self.shared.ledger.book().take_error())
     }
 
-    /// Makes everything durable and lets go of all files: the end.
+    /// Makes everything durable and closes all files.
     ///
     /// # Errors
-    /// The first that any file had.
+    /// The first error of any file.
     pub async fn shut_down(&self) -> Result<(), ClientError> {
         let outcome =
             self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;

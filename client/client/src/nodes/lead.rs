@@ -1,11 +1,13 @@
-//! Directories that are led: names in them are changed here first, and the server is told.
+//! Write-back of directory changes under a directory delegation.
 //!
-//! Does: ask to lead where names are changed again and again; decide what is done here; tell; have it told before anybody is asked
-//! something that it matters for. Does not: keep what is to be told; `ledger` does.
-//! Contract: done here is only what the server would do too: the directory is leased to write, and by that nobody else sees or
-//! changes it; its name is known; nothing but the right to the directory decides. What is done here is durable after
-//! [`Shared::names_told`], as bytes are after a sync; it is told within milliseconds in any case, in its order. What is refused
-//! nevertheless is forgotten, and told once.
+//! Does: requests a delegation for directories with repeated changes, applies changes locally,
+//! flushes them in batches and before any request that depends on them.
+//! Does not: store the queue; `ledger` does.
+//! Contract: a change is applied locally only if the server would do the same: the directory has a
+//! write lease, so no other client sees or changes it; the name is known; and the user's right to
+//! the directory decides alone. Changes are durable after [`Shared::names_told`], and are flushed
+//! in order within milliseconds in any case. A change that the server refuses is undone in the
+//! caches and reported once.
 //! Truth: docs/adr/0050-directory-write-delegations.md.
 
 use core::time::Duration;
@@ -23,24 +25,24 @@ use super::names::Place;
 use super::shared::{PAUSE_MAX, PAUSE_MIN, REMEMBERED_MS, Shared, is_fenced, is_invalid, lock, passes};
 use crate::{ClientError, Devices, Metadata};
 
-/// Changes that are asked for in a directory before it is asked to be led.
+/// Requested changes in a directory after which a delegation is requested.
 const LEAD_AFTER: u32 = 2;
-/// Where it was refused it is asked for again after this.
+/// Delay before a delegation is requested again after a refusal.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// How long more is waited for before the server is told, if nobody waits for that.
+/// How long changes are gathered before a batch is sent, if no request waits for them.
 const GATHER: Duration = Duration::from_millis(4);
-/// Numbers that are asked for with the first directory.
+/// Inode numbers requested with the first delegation.
 const NUMBERS_FIRST: u16 = 256;
-/// More are asked for when fewer are left.
+/// More inode numbers are requested when fewer than this are left.
 const NUMBERS_LOW: usize = 512;
-/// How often it is looked whether anybody is left who has something to be told.
+/// How often the task checks whether the file system still exists.
 const PACE: Duration = Duration::from_secs(1);
-/// Bits of a mode that mean something else than who may read, write and run.
+/// Mode bits other than the permissions: set-user-ID, set-group-ID, sticky.
 const SPECIAL: u16 = 0o7000;
 /// Permission bits of a symbolic link.
 const LINK_MODE: u16 = 0o777;
 
-/// What a request is about, of what may not have been told.
+/// The local changes that a request depends on.
 enum About<'a> {
     Nodes([Option<InodeId>; 2]),
     Name(InodeId, &'a Name),
@@ -70,7 +72,7 @@ fn about(request: &Request) -> About<'_> {
         | Request::RemoveXattr { node, .. }
         | Request::RenewGrants { handle: Handle::Node { node, .. }, .. } => one(node),
         Request::LinkNode { node, parent, .. } => About::Nodes([Some(node.inode), Some(parent.inode)]),
-        // What was told is given back; who does that has it told before.
+        // Leases are returned only after the changes under them were flushed.
         Request::ReturnLease { .. }
         | Request::Recalls { .. }
         | Request::LeadNames { .. }
@@ -80,7 +82,7 @@ fn about(request: &Request) -> About<'_> {
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
-    /// Returns when the server was told of everything that a request depends on.
+    /// Flushes all local changes that a request depends on.
     pub(super) async fn told_before(&self, request: &Request) -> Result<(), ClientError> {
         let upto = match about(request) {
             About::Nodes([first, second]) => {
@@ -95,20 +97,20 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.told_upto(upto).await
     }
 
-    /// Returns when the server was told of everything that was done to names here: it is durable then.
+    /// Flushes all local changes: when this returns, they are durable.
     ///
     /// # Errors
-    /// `Connection` among others, if the server is not there for as long as it is waited for.
+    /// `NamesNotTold` if the server does not accept them within the timeout.
     pub(super) async fn names_told(&self) -> Result<(), ClientError> {
         self.told_upto(self.ledger.about_all()).await
     }
 
-    /// The same of what was done in a directory, or to a node.
+    /// Flushes the local changes in a directory or of a node.
     pub(super) async fn names_told_of(&self, inode: InodeId) -> Result<(), ClientError> {
         self.told_upto(self.ledger.about(&[inode])).await
     }
 
-    /// The same up to there.
+    /// Waits until the server has acknowledged the changes up to `upto`.
     pub(super) async fn told_upto(&self, upto: Option<u64>) -> Result<(), ClientError> {
         let Some(upto) = upto else { return Ok(()) };
         let begun = Instant::now();
@@ -127,13 +129,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Returns when there is room for more that is to be told.
+    /// Waits until the queue of local changes has space.
     pub(super) async fn room_for_names(&self) -> Result<(), ClientError> {
         let upto = self.ledger.book().room_after();
         self.told_upto(upto).await
     }
 
-    /// Something was changed in a directory by asking for it: it is asked to be led, if that goes on.
+    /// Counts a change that was requested from the server in a directory, and requests a delegation
+    /// if they are frequent.
     pub(super) fn changed_in(self: &Arc<Self>, directory: Node) {
         if !self.leads_names()
             || self.leased(directory.inode).is_none_or(|lease| lease.kind != LeaseKind::Read)
@@ -160,7 +163,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(inode = directory.inode.0, %error, "a directory is not led"),
+            Err(error) => tracing::debug!(inode = directory.inode.0, %error, "no directory delegation"),
         }
         let not_before = refused.then(|| Instant::now() + REFUSED_FOR);
         self.ledger.book().tried(directory.inode, not_before);
@@ -178,7 +181,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         });
     }
 
-    /// Makes something here, if that is to be had. With the lead under which it was made.
+    /// Creates a node locally, if a delegation permits it; returns it with the delegation.
     pub(super) fn make_ahead(
         self: &Arc<Self>,
         directory: Node,
@@ -254,12 +257,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         Some(made)
     }
 
-    /// What has a name for certain, in a directory that is led: something, or nothing.
+    /// Returns the node of a name, or that there is none, if a delegation makes the cached dentry
+    /// authoritative.
     fn sure(&self, directory: InodeId, name: &Name) -> Option<Option<(Node, FileKind)>> {
         self.while_led([directory, directory], |[there, _]| self.names.sure(Place { directory: there, name }))
     }
 
-    /// Takes a name away here, if that is to be had: of what is no directory.
+    /// Removes the name of a node other than a directory locally, if a delegation permits it.
     pub(super) fn remove_ahead(self: &Arc<Self>, directory: InodeId, name: &Name) -> Option<()> {
         let (node, kind) = self.sure(directory, name)??;
         if kind == FileKind::Directory || self.ledger.book().is_full() {
@@ -284,7 +288,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         removed
     }
 
-    /// Gives something another name here, if that is to be had: what is no directory, in the place of nothing or of such a one.
+    /// Renames a node other than a directory locally, over nothing or over such a node, if a
+    /// delegation permits it.
     pub(super) fn rename_ahead(
         self: &Arc<Self>,
         (from_directory, from): (InodeId, &Name),
@@ -306,7 +311,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let let_go = gone.as_ref().is_some_and(|gone| gone.was);
         let at_ms = self.core.now_ms();
         let body = self.body(node.inode);
-        // Nobody is told of it between its new time and its new name.
+        // Locked meanwhile, so that no reader gets the new name with the old time.
         let mut state = body.as_ref().map(|body| body.state());
         let renamed = self.while_led([from_directory, to_directory], |[from_there, to_there]| {
             let mut ledger = self.ledger.book();
@@ -341,14 +346,15 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         renamed
     }
 
-    /// The server does not hear that a file was let go of with its name.
+    /// Queues a close of a file whose removal was not queued, but which the client has already
+    /// closed.
     fn let_go_after_all(&self, is_so: bool, inode: InodeId) {
         if is_so {
             self.ledger.book().push(NameChange::LetGo(inode));
         }
     }
 
-    /// A file that was made here, and that its only programs closed without having written to it, is let go of at once.
+    /// Closes a file at once that was created here and closed by its programs without a write.
     pub(super) fn let_go_unwritten(&self, body: &super::body::Body<M, D>) -> bool {
         let inode = body.node.inode;
         let Ok(_holding) = body.holding.try_write() else { return false };
@@ -358,7 +364,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
         let unknown = self.ledger.is_own(inode);
         if !unknown && !self.drop_lease(inode) {
-            // By no lease: as any other.
+            // Without a lease it is closed as any other file.
             return false;
         }
         {
@@ -374,7 +380,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         true
     }
 
-    /// A lease on a directory took the place of one to read: it is led from here on.
+    /// Records a new delegation, which replaces a read lease on the directory.
     fn leads_now(self: &Arc<Self>, inode: InodeId, lease: Lease, before: Option<u64>) {
         if let Some(before) = before.filter(|before| *before < lease.number)
             && self.take_over_lease(inode, before, lease)
@@ -384,7 +390,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.given(inode, lease);
     }
 
-    /// The server was told of these: what it said to them.
+    /// Takes over the leases that the server granted with acknowledged changes.
     fn was_told(self: &Arc<Self>, changes: &[NameChange], leases: &[LeaseOn]) {
         for change in changes {
             let NameChange::Made(MadeAhead { inode, held: true, .. }) = change else { continue };
@@ -400,17 +406,18 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     }
                     self.given(*inode, lease);
                 }
-                // It was let go of meanwhile, which the server hears next.
+                // It was closed meanwhile; the close is queued.
                 Some(lease) => self.not_ours(*inode, lease),
                 None => {}
             }
         }
     }
 
-    /// What was done here is given up: nothing of it is known any more, and somebody is told.
+    /// Drops changes that the server refused or that were lost: invalidates the caches and records
+    /// the error.
     fn give_up(&self, changes: Vec<NameChange>, why: impl Fn() -> ClientError) {
         for change in &changes {
-            tracing::warn!(error = %why(), ?change, "what was done to a name is lost");
+            tracing::warn!(error = %why(), ?change, "directory change lost; reported at the next fsync");
             for directory in change.directories() {
                 self.names.doubt(directory.inode, change.nodes());
             }
@@ -420,7 +427,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                         body.fail(why());
                     }
                 }
-                // Whoever syncs the file hears of it, as who syncs a directory does; its bytes are what they were.
+                // Fsync of the file reports it, as does fsync of a directory; the file's bytes are
+                // not affected.
                 NameChange::Renamed(RenamedAhead { inode, .. }) => {
                     if let Some(body) = self.body(*inode).filter(|body| body.open_count() > 0) {
                         body.state().error.get_or_insert_with(&why);
@@ -434,7 +442,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Tells the server of what comes next.
+    /// Sends the next batch of local changes.
     async fn tell_names(self: &Arc<Self>) {
         let changes = self.ledger.book().send();
         if changes.is_empty() {
@@ -443,7 +451,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let place = self.turns_place().await;
         let Ok(change) = Change::new(Request::ChangeNames { changes: changes.clone() }) else { return };
         let request = Request::Once { turn: place.turn(), change };
-        // The clock that goes on while this machine sleeps.
+        // This clock also counts the time that the machine is suspended.
         let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
         let mut pause = PAUSE_MIN;
         let answer = loop {
@@ -452,7 +460,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     if self.core.now_ms() > until_ms || self.is_alone() {
                         break Err(ClientError::OutcomeUnknown { request: "ChangeNames" });
                     }
-                    tracing::debug!(%error, "the metadata server is not told of names yet");
+                    tracing::debug!(%error, "directory changes not acknowledged; retrying");
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
@@ -478,7 +486,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     }
                     self.give_up(first.into_iter().collect(), why);
                     if let [there] = there[..] {
-                        // Whatever else was done there is refused too. Of two the server says of the next one which it is.
+                        // All other changes under that delegation would be refused too. Of two
+                        // directories the next refusal shows which one it is.
                         let gone = self.ledger.book().give_up(there);
                         self.give_up(gone, why);
                     }
@@ -488,7 +497,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             Ok(_) => self.give_up_all(changes.len(), &|| ClientError::OTHER_ANSWER),
             Err(error) => {
                 let why = error.to_string();
-                tracing::error!(error = %why, "the metadata server does not take what was done to names");
+                tracing::error!(error = %why, "metadata server refused directory changes; they are lost");
                 self.give_up_all(changes.len(), &|| ClientError::NamesNotTold);
             }
         }
@@ -496,7 +505,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.ledger.moved.notify_waiters();
     }
 
-    /// Is nobody left but who tells the server?
+    /// Whether only the write-back task still uses this file system.
     fn is_alone(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1
     }
@@ -509,7 +518,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 }
 
-/// Tells the server of what is done to names here, for as long as there is somebody who does.
+/// Flushes local changes in the background until the file system is dropped.
 pub(super) async fn tell<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
     let Some(ledger) = weak.upgrade().map(|shared| shared.ledger.clone()) else { return };
     loop {

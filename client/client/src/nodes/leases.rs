@@ -1,11 +1,13 @@
-//! Leases: what may be believed of a file without asking, and giving that back when somebody else wants it.
+//! Leases of this client: requesting, using and returning them.
 //!
-//! Does: ask the server what is to be given back, on a connection of its own; say what is held; ask for what is missing; keep files
-//! that nobody has open here any more, as long as they are leased. Does not: know the kernel; a [`Keeper`] does.
-//! Contract: a lease is believed in for as long after a question was sent as its answer said, by two clocks of this machine, one of
-//! which goes on while it sleeps; the answer that calls it back prolongs nothing. It is given back when everything that was written
-//! here is durable and told, and nothing of it is kept; from then on what is read or written asks for it again. Reading and writing
-//! of what is being given back waits for nothing, so that giving back can wait for it.
+//! Does: receives recalls on a connection of its own; says which leases are valid; requests
+//! missing ones; keeps closed files cached while they are leased.
+//! Does not: know the kernel; a [`Keeper`] does.
+//! Contract: a lease is valid for the time in the answer to Recalls, counted from when the request
+//! was sent, by two clocks of which one counts suspended time. An answer does not renew the leases
+//! that it recalls. A lease is returned when all data written under it is durable and reported, and
+//! its cached data is dropped; later reads and writes request it again. Reads and writes do not
+//! wait for a return in progress, so that the return can wait for them.
 //! Truth: docs/adr/0046-leases.md; docs/standards/mds/leases.md §5.11.
 
 mod gone;
@@ -36,34 +38,35 @@ use super::ledger::OWN;
 use super::shared::{Shared, fenced, is_fenced, lock};
 use crate::{ClientError, Devices, Metadata};
 
-/// How long the server is asked to wait for something to tell.
+/// How long the server may delay the answer to Recalls if nothing is recalled.
 const WAIT_MS: u32 = 4_000;
-/// A question that is answered sooner, with nothing, is asked again after this.
+/// Minimum time between requests if the server answers early with nothing.
 const PACE: Duration = Duration::from_secs(1);
-/// Where no leases are given it is asked again after this.
+/// How often a server that gives no leases is asked again.
 const NONE_HERE: Duration = Duration::from_secs(60);
-/// A recall of what is not known here: its grant was overtaken, and comes within this time, or was lost.
+/// How long a recall of an unknown lease waits for the answer that grants it.
 const OVERTAKEN: Duration = Duration::from_secs(1);
-/// Whoever is told that there is no lease does without for this time, which is less than the server gives none to others.
+/// How long a denied lease is not requested again. Must be shorter than the server's denial period.
 const WITHOUT: Duration = Duration::from_secs(1);
-/// Pause before a lease is asked for again that somebody else is giving back.
+/// Pause before a lease is requested again that is being returned.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Files that nobody has open here any more, kept by their leases, at most.
+/// Maximum closed files that stay cached by their leases.
 const KEPT_MAX: usize = 2_048;
-/// So many of them go when there are more: the ones that were used least lately.
+/// Number of files to evict, least recently used first, when there are more.
 const KEPT_SPARE: usize = 256;
-/// One that nobody used for this long goes.
+/// Idle time after which the lease of a closed file is returned.
 const KEPT_FOR: Duration = Duration::from_secs(120);
-/// A directory that is led, and in which nobody did anything for so long, is led no more: whoever looks into it waits for nobody.
+/// Idle time after which a directory delegation is returned, so that other clients need not wait
+/// for a recall.
 const LED_FOR: Duration = Duration::from_secs(6);
-/// Nobody had anything open or leased for so long: nothing is asked until somebody has.
+/// Time without open files or leases after which Recalls is not sent any more.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Until when something is believed, by two clocks.
+/// The end of a validity period, by two clocks.
 #[derive(Clone, Copy, Debug)]
 struct Until {
     instant: Instant,
-    /// Of the clock that goes on while this machine sleeps, milliseconds since 1970.
+    /// By the clock that counts suspended time, in milliseconds since 1970.
     wall_ms: u64,
 }
 
@@ -76,48 +79,48 @@ impl Until {
 
 struct Entry<M, D> {
     lease: Lease,
-    /// It is called back, and believed in until then.
+    /// Set while the lease is being returned: the end of its validity.
     called: Option<Until>,
-    /// Nobody has it open here any more.
+    /// The inode, if no program has it open and it stays cached.
     kept: Option<Arc<Body<M, D>>>,
     used: Instant,
 }
 
 struct Book<M, D> {
-    /// 0: not known, or none are given.
+    /// The current epoch; 0 if it is not known or there are no leases.
     era: u64,
     known: u64,
     until: Option<Until>,
     entries: BTreeMap<InodeId, Entry<M, D>>,
-    /// Called back before they were given.
+    /// Recalls that arrived before the grant, by lease number.
     overtaken: BTreeMap<u64, InodeId>,
-    /// An answer that names one of these was overtaken by its being given back.
+    /// Returned leases, so that late answers that grant them are ignored.
     gone: Gone,
 }
 
-/// How it stands with a lease.
+/// State of the lease on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is ours.
+    /// Valid.
     Held,
-    /// It is being given back, and believed in until that is done.
+    /// Recalled, and valid until it is returned.
     Called,
-    /// The same, and its time is over.
+    /// Recalled and expired, but not returned yet.
     Over,
-    /// None is given, or the server does not hear of us: what is done without leases is done.
+    /// The server gives no leases or does not answer: the client works without them.
     Off,
-    /// It has to be asked for.
+    /// Not granted yet; it has to be requested.
     Missing,
 }
 
-/// See the module.
+/// The leases of this client.
 pub(super) struct Leases<M, D> {
     second: Option<Arc<M>>,
     book: Mutex<Book<M, D>>,
     keeper: OnceLock<Arc<dyn Keeper>>,
     moved: Notify,
     wanted: Arc<Notify>,
-    /// Nothing is asked any more.
+    /// Set at the end: no request is sent any more.
     ended: AtomicBool,
 }
 
@@ -141,7 +144,7 @@ impl<M: Metadata, D: Devices> Leases<M, D> {
         }
     }
 
-    /// It is the end: the server is to forget this holder, and not to hear of it again.
+    /// Stops the listener, since a request after EndHolder would register this client again.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -150,7 +153,7 @@ impl<M: Metadata, D: Devices> Leases<M, D> {
         let _ = self.keeper.set(keeper);
     }
 
-    /// Somebody opens something.
+    /// Wakes the listener before something is opened.
     pub(super) fn want(&self) {
         if self.second.is_some() {
             self.wanted.notify_one();
@@ -169,8 +172,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.core.environment.now_ms()
     }
 
-    /// How it stands with a lease of this kind, or a stronger one. One under which the file was not seen yet, since it was given
-    /// in passing or to who holds the file again, has to be asked for too: what is known of the file may be older.
+    /// Returns the state of a lease of this kind or stronger. A lease under which the attributes
+    /// were not received counts as missing, since they may be older.
     pub(super) fn standing(&self, inode: InodeId, kind: LeaseKind, seen_under: u64) -> Standing {
         if self.leases.second.is_none() {
             return Standing::Off;
@@ -193,12 +196,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// For how long what is known of a file is to be believed, if it is leased, and by which lease.
+    /// Returns lease number and remaining validity, if the lease is valid and not recalled.
     pub(super) fn believed(&self, inode: InodeId, kind: LeaseKind) -> Option<(u64, Duration)> {
         self.believed_by(inode, kind).map(|(lease, left)| (lease.number, left))
     }
 
-    /// The lease that something is believed by.
+    /// Returns the valid lease on a node.
     pub(super) fn leased(&self, inode: InodeId) -> Option<Lease> {
         self.believed_by(inode, LeaseKind::Read).map(|(lease, _)| lease)
     }
@@ -219,19 +222,20 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         Some((entry.lease, left))
     }
 
-    /// Whom leases on names are to be given to, if they are given to us at all.
+    /// Returns the client id to send with requests that may grant leases, if leases work at the
+    /// moment.
     pub(super) fn leads(&self) -> Option<HolderId> {
         self.leases.want();
         self.is_led().then_some(self.holder)
     }
 
-    /// Are leases given to us at all, just now?
+    /// Whether the server grants leases at the moment.
     fn is_led(&self) -> bool {
         let book = lock(&self.leases.book);
         book.era != 0 && book.until.is_some_and(|until| !until.left(self.wall_ms()).is_zero())
     }
 
-    /// The server gave one. It is not believed in if the answer was overtaken: by its being given back, or by another era.
+    /// Records a granted lease. Ignores it if it is of another epoch or was returned already.
     pub(super) fn given(self: &Arc<Self>, inode: InodeId, lease: Lease) {
         let mut book = lock(&self.leases.book);
         if lease.era != book.era {
@@ -247,7 +251,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         if let Some(long_ago) = book.gone.knows(inode, lease.number) {
             drop(book);
             if long_ago {
-                // The server was not told, or its answer is late: then this does nothing.
+                // ReturnLease was lost, or this answer is late; then returning it again does
+                // nothing.
                 let shared = self.clone();
                 self.runtime.spawn(async move {
                     let _ = shared.return_lease(inode, lease.number).await;
@@ -256,7 +261,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return;
         }
         let called = book.overtaken.remove(&lease.number).map(|_| {
-            // What calls it back prolonged nothing.
+            // The answer that recalled it renewed nothing.
             Until { instant: Instant::now(), wall_ms: 0 }
         });
         let kept = book.entries.remove(&inode).and_then(|old| old.kept);
@@ -267,11 +272,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// A file that nobody has open here any more: it is kept, if it is leased.
+    /// Keeps a closed file cached, if it has a valid lease. Evicts others above the limit.
     pub(super) fn keep(self: &Arc<Self>, body: &Arc<Body<M, D>>) -> bool {
         let inode = body.node.inode;
         if body.state().lock_lost {
-            // The server is to hear that nothing of it is left here.
+            // Close it at the server instead, which clears its record there.
             return false;
         }
         let nameless = body.state().stat.as_ref().is_some_and(|stat| stat.links == 0);
@@ -300,12 +305,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         true
     }
 
-    /// A file is about to lose its last name, and nobody has it open here: it is let go of before, so that it goes with its
-    /// name and is not kept for us. Says whether it was.
+    /// Closes a file that is about to lose its last name and is not open, so that the server
+    /// removes it at once. Returns whether it was closed.
     pub(super) async fn let_go_of(self: &Arc<Self>, inode: InodeId) -> bool {
         let Some(body) = self.body(inode) else { return false };
         let (number, entry) = {
-            // Whoever writes looks whether it is still ours while he has this.
+            // Writers check the lease under this lock.
             let mut state = body.state();
             let last = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
             if !last || !state.is_stored() || state.let_go || body.open_count() > 0 {
@@ -323,10 +328,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         drop(entry);
         keep::close(&body).await;
         if body.open_count() > 0 {
-            // Somebody opened it meanwhile, and goes on without the lease.
+            // It was opened meanwhile, and the open continues without a lease.
             self.leases.forget_kept(inode).await;
             if let Err(error) = self.return_lease(inode, number).await {
-                tracing::debug!(%error, "a lease could not be given back; the server does without");
+                tracing::debug!(%error, "could not return a lease; the server revokes it");
             }
         }
         drop(body);
@@ -334,12 +339,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         true
     }
 
-    /// It stays after all: what is kept of it elsewhere was not told to forget it.
+    /// Invalidates the kernel's cache of a file that was not removed after all.
     pub(super) async fn stays(&self, inode: InodeId) {
         self.leases.forget_kept(inode).await;
     }
 
-    /// A file has no name any more: it goes when nobody has it open, and is not kept.
+    /// Starts the return of the lease of a file without names, so that the server removes it.
     pub(super) fn nameless(self: &Arc<Self>, inode: InodeId) {
         let mut book = lock(&self.leases.book);
         if book.entries.get(&inode).is_some_and(|entry| entry.kept.is_some()) {
@@ -347,14 +352,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// A kept file is in use again.
+    /// Marks a cached file as open again.
     pub(super) fn unkeep(&self, inode: InodeId) {
         if let Some(entry) = lock(&self.leases.book).entries.get_mut(&inode) {
             entry.kept = None;
         }
     }
 
-    /// Has one given back that is ours.
+    /// Starts the return of a lease.
     fn call_in(self: &Arc<Self>, book: &mut Book<M, D>, inode: InodeId) {
         let until = book.until;
         let Some(entry) = book.entries.get_mut(&inode).filter(|entry| entry.called.is_none()) else { return };
@@ -368,18 +373,19 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.runtime.spawn(async move { shared.give_back(inode, number, true).await });
     }
 
-    /// Gives a lease back: what was written here is durable and told, and nothing is kept.
+    /// Returns a lease after everything written under it is durable and reported, and the caches
+    /// are dropped.
     async fn give_back(self: &Arc<Self>, inode: InodeId, number: u64, tells: bool) {
         let is_ours =
             |book: &Book<M, D>| book.entries.get(&inode).is_some_and(|one| one.lease.number == number);
-        // Of what was only looked up nothing is kept elsewhere for longer than without leases.
+        // Without an open inode, the kernel caches nothing beyond the time without leases.
         let mut used = self.body(inode).is_some();
         if used {
             self.leases.forget_kept(inode).await;
         }
         let gone = loop {
             if let Err(error) = self.names_told_of(inode).await {
-                tracing::warn!(inode = inode.0, %error, "a lease waits for what was done to names under it");
+                tracing::warn!(inode = inode.0, %error, "returning a lease waits for directory changes; retrying");
                 if !is_ours(&lock(&self.leases.book)) {
                     return;
                 }
@@ -400,14 +406,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 continue;
             }
             if let Err(error) = stored {
-                tracing::warn!(inode = inode.0, %error, "a lease waits for what was written under it");
+                tracing::warn!(inode = inode.0, %error, "returning a lease waits for written data; retrying");
                 if !is_ours(&lock(&self.leases.book)) {
                     return;
                 }
                 sleep(PACE).await;
                 continue;
             }
-            // Whoever writes looks whether it is still ours while he has this.
+            // Writers check the lease under this lock.
             let mut state = body.as_ref().map(|body| body.state());
             if state.as_ref().is_some_and(|state| !state.is_stored()) {
                 continue;
@@ -428,7 +434,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             drop(state);
             break body.filter(|body| body.open_count() == 0);
         };
-        // What was read while the rest was being stored.
+        // Drops what was read while the data was being stored.
         if used {
             self.leases.forget_kept(inode).await;
         } else if let Some(keeper) = self.leases.keeper.get() {
@@ -437,7 +443,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.leases.moved.notify_waiters();
         let open = match &gone {
             Some(body) => {
-                // Nobody has it open: it is let go of with the lease.
+                // No program has it open: CloseNode returns the lease too.
                 keep::close(body).await;
                 body.open_count() > 0
             }
@@ -447,7 +453,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             && open
             && let Err(error) = self.return_lease(inode, number).await
         {
-            tracing::debug!(%error, "a lease could not be given back; the server does without");
+            tracing::debug!(%error, "could not return a lease; the server revokes it");
         }
         drop(gone);
         self.forget(inode);
@@ -457,17 +463,18 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.call_done(&Request::ReturnLease { inode, holder: self.holder, number }).await
     }
 
-    /// The server calls some back.
+    /// Starts the return of recalled leases.
     fn recalled(self: &Arc<Self>, recalls: &[Recall]) {
         let mut book = lock(&self.leases.book);
         for recall in recalls {
             match book.entries.get(&recall.inode).map(|entry| entry.lease.number) {
                 Some(number) if number == recall.number => self.call_in(&mut book, recall.inode),
-                // Another one took its place, which the server knows.
+                // A newer lease replaced it; the server knows that.
                 Some(number) if number > recall.number => {}
                 known => {
                     if known.is_some() {
-                        // It took the place of the one that is known, by an answer that did not come yet.
+                        // The recalled lease replaces the known one, by an answer that has not
+                        // arrived yet.
                         self.call_in(&mut book, recall.inode);
                     }
                     book.overtaken.insert(recall.number, recall.inode);
@@ -479,7 +486,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                             if book.overtaken.remove(&recall.number).is_none() {
                                 return;
                             }
-                            // Its answer may come yet.
+                            // The answer may still arrive.
                             book.gone.note(recall.inode, recall.number);
                         }
                         let _ = shared.return_lease(recall.inode, recall.number).await;
@@ -489,10 +496,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// All leases are gone or called in: everything is stored and forgotten, then the new era begins.
+    /// Stores everything, drops all leases and then begins a new epoch.
     async fn begin_era(self: &Arc<Self>, era: u64) {
         self.ledger.book().begin_anew();
-        // Of what is open without a lease a server that began anew knows nothing either.
+        // A restarted server has also lost open files without a lease.
         let anew = lock(&self.leases.book).era != 0;
         let open = self.bodies().into_iter().filter(|body| anew && body.open_count() > 0);
         let open: Vec<InodeId> = open.map(|body| body.node.inode).collect();
@@ -522,18 +529,18 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             );
         }
         while works.join_next().await.is_some() {}
-        // Who names a new era has nothing left to tell of what he did in others.
+        // A request with the new epoch confirms that nothing of an older epoch is left to send.
         while let Err(error) = self.names_told().await {
-            tracing::warn!(%error, "what was done to names is not told yet");
+            tracing::warn!(%error, "directory changes not acknowledged; retrying");
         }
         let mut book = lock(&self.leases.book);
         (book.era, book.known) = (era, 0);
         book.overtaken.clear();
-        // Of another era nothing is believed, and its numbers may be others'.
+        // Returned leases of another epoch are not valid anyway, and their numbers may be reused.
         book.gone = Gone::default();
     }
 
-    /// Gives back what nobody used for long. Is there anything left?
+    /// Returns leases that were not used for long. Returns whether any lease is left.
     fn tend(self: &Arc<Self>) -> bool {
         let old = |entry: &Entry<M, D>| {
             let led = entry.lease.kind == LeaseKind::Write && entry.kept.is_none();
@@ -544,7 +551,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             let old = book.entries.iter().filter(|(_, entry)| old(entry));
             old.map(|(id, entry)| (*id, entry.kept.is_some())).collect()
         };
-        // What somebody has open is not given back for that, whether it is used or not.
+        // Leases of open files are not returned for being idle.
         old.retain(|(id, kept)| *kept || self.body(*id).is_none());
         let mut book = lock(&self.leases.book);
         book.gone.forget(GONE_FOR);
@@ -554,7 +561,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         !book.entries.is_empty()
     }
 
-    /// Forgets one that is not being given back: closing the file does that. Was there one?
+    /// Forgets a lease that is not being returned, before a CloseNode. Returns whether there was
+    /// one.
     pub(super) fn drop_lease(&self, inode: InodeId) -> bool {
         let mut book = lock(&self.leases.book);
         let known = book.entries.get(&inode).filter(|entry| entry.called.is_none());
@@ -566,7 +574,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         true
     }
 
-    /// Lets all of it go: the end.
+    /// Drops all leases at shutdown.
     pub(super) fn drop_leases(&self) {
         let entries = core::mem::take(&mut lock(&self.leases.book).entries);
         drop(entries);
@@ -579,7 +587,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.shared.standing(self.node.inode, kind, seen_under)
     }
 
-    /// Returns when the file is leased for this, or nothing is to be had. `quiet`: not while it is being given back either.
+    /// Waits for a lease, or until it is clear that none is granted. `quiet`: also waits while a
+    /// recalled lease is being returned.
     pub(super) async fn lease(self: &Arc<Self>, kind: LeaseKind, quiet: bool) -> Result<(), ClientError> {
         loop {
             let moved = self.shared.leases.moved.notified();
@@ -607,7 +616,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                         self.leased(&stat, lease.number);
                         self.shared.given(self.node.inode, lease);
                         if self.standing(kind) == Standing::Missing {
-                            // One that is on its way back.
+                            // It is being returned.
                             sleep(AGAIN).await;
                         }
                     }
@@ -616,7 +625,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Ok(_) => return Err(ClientError::OTHER_ANSWER),
                 Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Busy => sleep(AGAIN).await,
                 Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Invalid => {
-                    // The server began anew, or took us for gone.
+                    // The server restarted or dropped the open files of this client.
                     self.go_without();
                     match self.hold_again().await {
                         Err(error) if is_fenced(&error) => self.discard(),
@@ -624,20 +633,20 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                     }
                 }
                 Err(error) => {
-                    // Without: whatever it is, is told where it matters.
-                    tracing::debug!(inode = self.node.inode.0, %error, "no lease");
+                    // Continue without a lease; the error recurs where it matters.
+                    tracing::debug!(inode = self.node.inode.0, %error, "lease request failed");
                     self.go_without();
                 }
             }
         }
     }
 
-    /// Others went on without us: what was written here is not taken any more, and whoever wrote it is told.
+    /// Discards unsaved data after the client was fenced; writers get an error.
     pub(super) fn discard(&self) {
         let locked = lock(&self.shared.locks).lose(self.node.inode);
         let mut state = self.state();
         if locked {
-            // It is asked for again to be read.
+            // The file is opened again for reading only.
             (state.lock_lost, state.writes) = (true, false);
         }
         let wrote = !state.is_stored();
@@ -646,7 +655,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         state.missing = missing;
         let size = state.stat.as_ref().map_or(0, |stat| stat.size);
         (state.size, state.writable, state.ours_alone) = (size, false, None);
-        // Its credentials are refused, and are not renewed: whoever reads asks for others.
+        // The fenced credentials are refused and not renewed; readers request new ones.
         (state.objects, state.ours) = (None, false);
         state.unsure += 1;
         if wrote || locked {
@@ -656,13 +665,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let inode = self.node.inode.0;
         match (wrote, locked) {
             (true, true) => {
-                tracing::warn!(inode, "this mount was not heard of: locks and what was written are lost")
+                tracing::warn!(inode, "client was fenced; locks and unflushed writes lost")
             }
             (true, false) => {
-                tracing::warn!(inode, "this mount was not heard of, and what was written is lost")
+                tracing::warn!(inode, "client was fenced; unflushed writes lost")
             }
-            (false, true) => tracing::warn!(inode, "this mount was not heard of, and locks are lost"),
-            (false, false) => tracing::debug!(inode, "this mount was not heard of, and nothing is lost"),
+            (false, true) => tracing::warn!(inode, "client was fenced; locks lost"),
+            (false, false) => tracing::debug!(inode, "client was fenced; nothing lost"),
         }
         self.moved.notify_waiters();
     }
@@ -675,7 +684,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.state().without_until = Some(Instant::now() + WITHOUT);
     }
 
-    /// Takes down what the server told with a lease: from here on nobody else changes it.
+    /// Records attributes that were received with a lease; from here on only this client changes
+    /// them.
     fn leased(&self, stat: &Stat, number: u64) {
         let mut state = self.state();
         if state.see(stat) {
@@ -684,7 +694,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         state.seen_under = number;
     }
 
-    /// The attributes as they are now: of a file that is open, with a lease if there is one to be had.
+    /// Returns the attributes; of an open file with a lease, if one is granted.
     pub(super) async fn stat(self: &Arc<Self>) -> Result<Stat, ClientError> {
         if self.open_count() > 0 && self.shared.is_led() {
             self.lease(LeaseKind::Read, true).await?;
@@ -699,17 +709,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(stat)
     }
 
-    /// For how long attributes that were told are to be believed; none: as those of a file that nobody has open.
+    /// Returns how long the kernel may cache attributes; none means as for a file that is not open.
     pub(super) fn attributes_for(&self) -> Option<Duration> {
         match self.shared.believed(self.node.inode, LeaseKind::Read) {
             Some((_, left)) => Some(left),
-            // Asked for with a lease, before they are used.
+            // They are requested with a lease before they are used.
             None if self.open_count() > 0 && self.shared.is_led() => Some(Duration::ZERO),
             None => None,
         }
     }
 
-    /// The attributes, if they are believed, and for how long.
+    /// Returns the attributes, if a lease keeps them valid, and for how long.
     pub(super) fn believed_stat(&self) -> Option<(Stat, Duration)> {
         let (number, left) = self.shared.believed(self.node.inode, LeaseKind::Read)?;
         let state = self.state();
@@ -718,14 +728,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Some((self.overlay(stat), left))
     }
 
-    /// Something of it was changed here, and how it is now was not told.
+    /// Records a local change of attributes whose result is not known.
     pub(super) fn note_unsure(&self, rights: bool) {
         let mut state = self.state();
         state.unsure += 1;
         state.rights_unsure |= rights;
     }
 
-    /// May it be opened for this without asking?
+    /// Whether it can be opened with this access without a request.
     pub(super) fn opens_alone(&self, access: Access) -> bool {
         let kind = if access == Access::Read { LeaseKind::Read } else { LeaseKind::Write };
         let Some((number, _)) = self.shared.believed(self.node.inode, kind) else { return false };

@@ -1,9 +1,10 @@
-//! Changes of names that were made here, in their order, until the server has been told of them.
+//! The queue of local changes of names, in order, until the server has acknowledged them.
 //!
-//! Does: keep them, the numbers that are left for nodes to be made, and what is about which node; say up to where the server was
-//! told. Does not: decide what may be done here, or tell; `lead` does.
-//! Contract: the first one is told first. What the server is being told does not change any more. Some 300 bytes for each
-//! change, [`CHANGES_MAX`] at most.
+//! Does: keeps the changes, the reserved inode numbers, and which change concerns which node or
+//! name.
+//! Does not: decide what may be changed locally, or send; `lead` does.
+//! Contract: the first change is sent first. A change that is being sent is not modified any more.
+//! A change takes about 300 bytes; there are at most [`CHANGES_MAX`].
 //! Truth: docs/adr/0050-directory-write-delegations.md.
 
 use std::collections::{HashMap, VecDeque};
@@ -16,18 +17,20 @@ use tokio::time::Instant;
 use super::shared::lock;
 use crate::ClientError;
 
-/// Changes that the server was not told of yet at most; whoever makes more waits until it was told of half of them.
+/// Maximum queued changes. When it is reached, further changes wait until half of them are
+/// acknowledged.
 pub(super) const CHANGES_MAX: usize = 4_096;
-/// So many are told together at most.
+/// Maximum changes in one batch.
 pub(super) const TOGETHER_MAX: usize = 256;
-/// Bytes of those at most, by a guess of each that is no smaller than it is.
+/// Maximum bytes of a batch, by an estimate that is not below the real size.
 const TOGETHER_BYTES_MAX: usize = 48 * 1024;
-/// Directories whose changes are counted at most.
+/// Maximum directories whose changes are counted.
 const TRIES_MAX: usize = 1_024;
-/// What a lease of a file is called that the server was not told of: nobody else knows it.
+/// Lease number of a file that was created locally and not sent yet, so that no other client knows
+/// it.
 pub(super) const OWN: u64 = u64::MAX;
 
-/// What was tried to be led.
+/// Attempts to get a delegation on one directory.
 #[derive(Clone, Copy, Debug)]
 struct Try {
     changes: u32,
@@ -37,40 +40,41 @@ struct Try {
 
 #[derive(Default)]
 pub(super) struct Book {
-    /// None: it was given up.
+    /// A dropped change leaves `None`, so that sequence numbers do not shift.
     queue: VecDeque<Option<NameChange>>,
-    /// How many were told, or given up, before the first of the queue.
+    /// Number of changes that were removed from the front.
     first: u64,
-    /// Up to where in the queue the server is being told.
+    /// Length of the front part that is being sent.
     sent: usize,
-    /// What they are about, and the count of changes with the last of those.
+    /// Sequence number of the last change that concerns each node.
     touched: HashMap<InodeId, u64>,
-    /// The same of names.
+    /// Sequence number of the last change that concerns each name.
     named: HashMap<(InodeId, Name), u64>,
-    /// Files that were made here, are held open, and that the server was not told of: with the count up to their making.
+    /// Files created here that are open and not sent yet, with the sequence number of the creation.
     held: HashMap<InodeId, u64>,
     numbers: VecDeque<Node>,
     asking_numbers: bool,
-    /// Whose what is made here is, by the group that is asked for; as the server did it.
+    /// Owner and group of a new node, by the group that was requested, as the server chose them
+    /// before.
     makers: HashMap<Option<GroupName>, (UserName, Option<GroupName>)>,
     tries: HashMap<InodeId, Try>,
-    /// What was refused, until somebody is told.
+    /// The first refusal, until it is reported.
     error: Option<ClientError>,
 }
 
-/// See the module.
+/// The queue with its notifications.
 #[derive(Default)]
 pub(super) struct Ledger {
     book: Mutex<Book>,
-    /// There is something to be told.
+    /// Notified when a change is queued.
     pub(super) more: Notify,
-    /// Somebody waits for it.
+    /// Notified when a request waits for the queue.
     pub(super) hurry: Notify,
-    /// Something was told.
+    /// Notified when changes were acknowledged or dropped.
     pub(super) moved: Notify,
 }
 
-/// Bytes of a change in a request, or somewhat more.
+/// Returns an upper estimate of the encoded bytes of a change.
 fn size_of(change: &NameChange) -> usize {
     const FIXED: usize = 160;
     match change {
@@ -88,12 +92,12 @@ fn size_of(change: &NameChange) -> usize {
     }
 }
 
-/// What a change is about, directories among it.
+/// Returns all nodes that a change concerns, directories included.
 fn about(change: &NameChange) -> impl Iterator<Item = InodeId> {
     change.nodes().chain(change.directories().map(|directory| directory.inode))
 }
 
-/// The names that it is about.
+/// Returns the names that a change concerns.
 fn names(change: &NameChange) -> impl Iterator<Item = (InodeId, &Name)> {
     let (first, second) = match change {
         NameChange::Made(made) => (Some((made.directory.inode, &made.name)), None),
@@ -112,7 +116,8 @@ impl Ledger {
         lock(&self.book)
     }
 
-    /// Up to where the server has to be told before it is asked something about these; none: it knows of all about them.
+    /// Returns the sequence number to flush before a request about these nodes; none if all is
+    /// acknowledged.
     pub(super) fn about(&self, nodes: &[InodeId]) -> Option<u64> {
         let book = self.book();
         if book.queue.is_empty() {
@@ -121,7 +126,7 @@ impl Ledger {
         nodes.iter().filter_map(|node| book.touched.get(node).copied()).max()
     }
 
-    /// The same of a name.
+    /// As [`Self::about`], for a name.
     pub(super) fn about_name(&self, directory: InodeId, name: &Name) -> Option<u64> {
         let book = self.book();
         if book.queue.is_empty() {
@@ -130,18 +135,18 @@ impl Ledger {
         book.named.get(&(directory, name.clone())).copied()
     }
 
-    /// The same of everything.
+    /// As [`Self::about`], for all changes.
     pub(super) fn about_all(&self) -> Option<u64> {
         let book = self.book();
         (!book.queue.is_empty()).then(|| book.upto())
     }
 
-    /// Was the server told of so many?
+    /// Whether the changes up to `upto` are acknowledged.
     pub(super) fn is_told(&self, upto: u64) -> bool {
         self.book().first >= upto
     }
 
-    /// Is it a file that nobody but us knows?
+    /// Whether the file was created here and not sent yet.
     pub(super) fn is_own(&self, inode: InodeId) -> bool {
         self.book().is_own(inode)
     }
@@ -149,21 +154,21 @@ impl Ledger {
 
 impl Book {
     pub(super) fn is_full(&self) -> bool {
-        // What is being told counts, until it is.
+        // Changes count until they are acknowledged.
         self.queue.len() >= CHANGES_MAX
     }
 
-    /// Up to where the server has to be told before there is room for much more; none: there is room.
+    /// Returns the sequence number to wait for before more is queued; none if there is space.
     pub(super) fn room_after(&self) -> Option<u64> {
         self.is_full().then(|| self.upto() - CHANGES_MAX as u64 / 2)
     }
 
-    /// May more come before it is worth telling of what is there?
+    /// Whether a batch is not full yet, so that it is worth waiting for more.
     pub(super) fn waits_for_more(&self) -> bool {
         self.queue.len() < TOGETHER_MAX
     }
 
-    /// Is it a file that nobody but us knows?
+    /// Whether the file was created here and not sent yet.
     pub(super) fn is_own(&self, inode: InodeId) -> bool {
         self.held.contains_key(&inode)
     }
@@ -172,7 +177,7 @@ impl Book {
         self.queue.is_empty()
     }
 
-    /// How many changes were ever made.
+    /// Returns the sequence number of the last change.
     fn upto(&self) -> u64 {
         self.first + self.queue.len() as u64
     }
@@ -182,7 +187,7 @@ impl Book {
         self.named.extend(names(change).map(|(directory, name)| ((directory, name.clone()), upto)));
     }
 
-    /// Puts a change down; gives the count of changes with it.
+    /// Queues a change and returns its sequence number.
     pub(super) fn push(&mut self, change: NameChange) -> u64 {
         let upto = self.upto() + 1;
         self.touch(&change, upto);
@@ -195,8 +200,8 @@ impl Book {
         upto
     }
 
-    /// A file that was made here is let go of before anybody wrote to it. Says whether the server was told that it is held, or
-    /// is being told: then it has to hear of this too.
+    /// Records that an unwritten new file was closed. Returns whether the close has to be queued,
+    /// since its creation as open was sent.
     pub(super) fn let_go(&mut self, inode: InodeId) -> bool {
         let Some(upto) = self.held.remove(&inode) else { return true };
         let at = (upto - self.first) as usize;
@@ -209,7 +214,7 @@ impl Book {
         }
     }
 
-    /// What is to be told next, together; from here on it does not change.
+    /// Returns the next batch; its changes are not modified from here on.
     pub(super) fn send(&mut self) -> Vec<NameChange> {
         let (mut bytes, mut changes) = (0, Vec::new());
         self.sent = 0;
@@ -226,7 +231,7 @@ impl Book {
         changes
     }
 
-    /// The first of these were told.
+    /// Removes the first `done` changes, which were acknowledged.
     pub(super) fn told(&mut self, done: usize) {
         for _ in 0..done {
             drop(self.pop());
@@ -234,7 +239,7 @@ impl Book {
         self.sent = 0;
     }
 
-    /// Takes the first one away: it was told, or is given up.
+    /// Removes the first change.
     pub(super) fn pop(&mut self) -> Option<NameChange> {
         self.sent = 0;
         let mut popped = None;
@@ -247,7 +252,7 @@ impl Book {
         Some(change)
     }
 
-    /// Nothing is known any more of what a change was about, unless a later one is about it too.
+    /// Removes the index entries of a change, unless a later change has replaced them.
     fn forget(&mut self, change: &NameChange) {
         let Self { touched, named, held, first, .. } = self;
         for node in about(change) {
@@ -268,7 +273,8 @@ impl Book {
         }
     }
 
-    /// Gives up what was done in a directory under a lease; what else was done stays, in its order. While nothing is being told.
+    /// Drops all changes under a delegation and keeps the others in order. Must not be called while
+    /// a batch is in flight.
     pub(super) fn give_up(&mut self, there: AheadIn) -> Vec<NameChange> {
         self.sent = 0;
         let is_there = |change: &NameChange| change.directories().any(|directory| directory == there);
@@ -293,7 +299,7 @@ impl Book {
         gone
     }
 
-    /// The number of the next node to be made, if one is left.
+    /// Returns the next reserved inode number.
     pub(super) fn number(&self) -> Option<Node> {
         self.numbers.front().copied()
     }
@@ -306,12 +312,13 @@ impl Book {
         self.numbers.len()
     }
 
-    /// Should numbers be asked for? Then somebody does, until [`Book::asked_numbers`].
+    /// Whether inode numbers should be requested. If so, the caller requests them and calls
+    /// [`Book::asked_numbers`].
     pub(super) fn ask_numbers(&mut self, below: usize) -> bool {
         self.numbers.len() < below && !core::mem::replace(&mut self.asking_numbers, true)
     }
 
-    /// They were: what was reserved, if anything.
+    /// Ends a request for inode numbers with its result.
     pub(super) fn asked_numbers(&mut self, numbers: Option<Numbers>) {
         self.asking_numbers = false;
         self.reserve(numbers);
@@ -323,32 +330,33 @@ impl Book {
         self.numbers.extend((first.0..).zip(proofs).map(node));
     }
 
-    /// Whose something is that is made here, if the server made such a thing before.
+    /// Returns owner and group of a new node, if the server has created one with this group before.
     pub(super) fn maker(&self, group: Option<&GroupName>) -> Option<&(UserName, Option<GroupName>)> {
         self.makers.get(&group.cloned())
     }
 
-    /// The server made something, for this group, if one was asked for.
+    /// Records the owner and group that the server gave a new node.
     pub(super) fn note_maker(&mut self, group: Option<&GroupName>, made: (&UserName, Option<&GroupName>)) {
-        // Else it has its group from its directory.
+        // Otherwise the group came from the directory.
         if group == made.1 && !self.makers.contains_key(&group.cloned()) {
             self.makers.insert(group.cloned(), (made.0.clone(), made.1.cloned()));
         }
     }
 
-    /// The server is another one, or sees us as somebody else: perhaps it does not know our numbers any more.
+    /// Forgets what is bound to a server or session: numbers, owners and attempts.
     pub(super) fn begin_anew(&mut self) {
         self.makers.clear();
         self.tries.clear();
         self.numbers.clear();
     }
 
-    /// The server does not take one of our numbers: the others are no better.
+    /// Drops all reserved numbers, since the server refused one of them.
     pub(super) fn forget_numbers(&mut self) {
         self.numbers.clear();
     }
 
-    /// A change was asked for in a directory. Is it time to ask for leading it? Then somebody does, until [`Book::tried`].
+    /// Counts a requested change. Returns whether to request a delegation now; if so, the caller
+    /// calls [`Book::tried`] afterwards.
     pub(super) fn is_to_be_led(&mut self, directory: InodeId, after: u32) -> bool {
         if self.tries.len() >= TRIES_MAX && !self.tries.contains_key(&directory) {
             self.tries.retain(|_, one| one.asking);
@@ -362,7 +370,7 @@ impl Book {
         asks
     }
 
-    /// It was asked for: not again before then, if it was refused.
+    /// Ends a request for a delegation. After a refusal none is requested before `not_before`.
     pub(super) fn tried(&mut self, directory: InodeId, not_before: Option<Instant>) {
         match self.tries.get_mut(&directory) {
             Some(one) if not_before.is_some() => (one.asking, one.not_before) = (false, not_before),
@@ -370,7 +378,7 @@ impl Book {
         }
     }
 
-    /// What was refused, to be told once.
+    /// Records a refusal, to be reported once.
     pub(super) fn fail(&mut self, error: ClientError) {
         self.error.get_or_insert(error);
     }
@@ -454,12 +462,12 @@ mod tests {
         book.push(made(1, 11));
         assert_eq!(book.send().len(), 2);
         book.push(made(1, 12));
-        assert!(book.let_go(InodeId(10)), "the server is being told that it is held");
+        assert!(book.let_go(InodeId(10)), "the creation is being sent");
         assert!(!book.let_go(InodeId(12)));
         book.told(2);
         let next = book.send();
         assert!(matches!(&next[..], [NameChange::Made(made)] if !made.held && made.inode == InodeId(12)));
-        assert!(book.let_go(InodeId(11)), "the server was told");
+        assert!(book.let_go(InodeId(11)), "the creation was sent");
     }
 
     #[test]
@@ -470,7 +478,7 @@ mod tests {
         }
         let gone = ledger.book().give_up(there(1));
         assert_eq!(gone, [made(1, 10), removed(1, 10)]);
-        assert!(ledger.is_told(1) && !ledger.is_told(2), "who waits for what stays goes on waiting");
+        assert!(ledger.is_told(1) && !ledger.is_told(2), "remaining changes are not acknowledged");
         assert!(!ledger.is_own(InodeId(10)) && ledger.is_own(InodeId(11)));
         assert_eq!(ledger.book().send(), [made(2, 11), removed(2, 11)]);
         ledger.book().told(2);
@@ -498,7 +506,7 @@ mod tests {
         let directory = InodeId(1);
         assert!(!book.is_to_be_led(directory, 2));
         assert!(book.is_to_be_led(directory, 2));
-        assert!(!book.is_to_be_led(directory, 2), "somebody is asking");
+        assert!(!book.is_to_be_led(directory, 2), "a request is in flight");
         book.tried(directory, Some(Instant::now() + core::time::Duration::from_secs(60)));
         assert!(!book.is_to_be_led(directory, 2));
         book.tried(directory, None);

@@ -1,4 +1,4 @@
-//! Directories listed without asking, and whether a list is still the same.
+//! Listing directories from the cache, and detecting changes of a list.
 
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, Stat};
 
@@ -6,7 +6,7 @@ use super::{Edition, Listed, Nodes};
 use crate::{Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
-    /// Shows what is known of a directory without asking: names after this one, in byte order, until `take` has enough.
+    /// Passes cached entries after `after` to `take`, in byte order, until `take` returns true.
     pub fn list(
         &self,
         directory: Node,
@@ -19,8 +19,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// A page of at most `limit` entries after this name, and whether there may be more, without asking. None: of many of them not
-    /// all is known, as it has to be for whoever looks at each; of a few it may not be.
+    /// Returns up to `limit` cached entries after `after`, and whether there may be more. None if
+    /// the attributes of more than a quarter are not cached.
     #[must_use]
     pub fn page_known(
         &self,
@@ -46,26 +46,26 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         enough.then_some((entries, !whole))
     }
 
-    /// Is a directory listed without asking?
+    /// Whether the directory can be listed from the cache.
     #[must_use]
     pub fn lists(&self, directory: Node) -> bool {
         let lease = self.shared.leased(directory.inode);
         lease.is_some_and(|lease| self.shared.names.lists(directory.inode, &lease))
     }
 
-    /// A number that grows with each change that is made here of names, or of what nodes are.
+    /// A counter of local changes of names or attributes.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.shared.names.changes()
     }
 
-    /// What is known better here of a node that is open, than whoever told of it knew.
+    /// Returns the attributes of an open node, with local changes that `stat` lacks.
     #[must_use]
     pub fn known_better(&self, stat: &Stat) -> Option<Stat> {
         Some(self.shared.body(stat.inode)?.overlay(stat.clone()))
     }
 
-    /// What a directory is listed as, if it is leased.
+    /// Returns the edition of the directory's list, if it is leased.
     #[must_use]
     pub fn edition(&self, directory: Node) -> Option<Edition> {
         let lease = self.shared.leased(directory.inode)?;

@@ -1,4 +1,5 @@
-//! Locks that programs here hold, as far as they are told: to be claimed again from a server that began anew.
+//! Locks that the server granted to programs on this client, so that they can be reclaimed after a
+//! restart.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use sealstone_mds_protocol::{Lock, LockKind};
 pub(super) struct Locks(BTreeMap<InodeId, Vec<Lock>>);
 
 impl Locks {
-    /// Takes down what was granted: it takes the place of what the same owner had in its range.
+    /// Records a granted lock; it replaces what the same owner had in its range.
     pub(super) fn note(&mut self, inode: InodeId, lock: Lock) {
         let locks = self.0.entry(inode).or_default();
         let mut left = Vec::with_capacity(locks.len() + 1);
@@ -36,12 +37,12 @@ impl Locks {
         }
     }
 
-    /// Are there any?
+    /// Whether the file has any locks.
     pub(super) fn has(&self, inode: InodeId) -> bool {
         self.0.contains_key(&inode)
     }
 
-    /// Forgets all of one owner; had he any?
+    /// Forgets all locks of one owner; returns whether there were any.
     pub(super) fn forget(&mut self, inode: InodeId, owner: u64) -> bool {
         let Some(locks) = self.0.get_mut(&inode) else { return false };
         let before = locks.len();
@@ -53,12 +54,12 @@ impl Locks {
         had
     }
 
-    /// All on a file are lost; were there any?
+    /// Forgets all locks of a file; returns whether there were any.
     pub(super) fn lose(&mut self, inode: InodeId) -> bool {
         self.0.remove(&inode).is_some()
     }
 
-    /// All on a file.
+    /// Returns all locks of a file.
     pub(super) fn of(&self, inode: InodeId) -> Vec<Lock> {
         self.0.get(&inode).cloned().unwrap_or_default()
     }

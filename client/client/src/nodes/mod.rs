@@ -1,9 +1,11 @@
-//! A file system of nodes: directories and files by number, files open in place, as a mount needs them.
+//! A file system of nodes: directories and files by inode number, as a mount needs them.
 //!
-//! Does: name, make, move and remove nodes; open files that are read and written anywhere, by many at once. Does not:
-//! know FUSE, paths, or the numbers that this machine has for users.
-//! Contract: close-to-open: what was closed here is seen by who opens it afterwards, anywhere. [`File::sync`] returns
-//! when bytes and size are durable. A server or device that restarts is waited for, up to [`NodesOptions::timeout`].
+//! Does: looks up, creates, renames and removes nodes. Opens files that many callers read and write
+//! at any offset.
+//! Does not: know FUSE, paths, or user ids of this machine.
+//! Contract: close-to-open consistency: an open anywhere sees what was closed before.
+//! [`File::sync`] returns when bytes and size are durable. Requests to an unavailable server or
+//! device are retried for [`NodesOptions::timeout`].
 //! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md; docs/standards/mds/nodes.md §5.8.
 
 mod ahead;
@@ -51,18 +53,18 @@ use crate::{Client, ClientError, Devices, Metadata};
 use names::{Known, Own};
 use shared::Shared;
 
-/// What was made.
+/// The result of creating a node.
 struct Made {
     stat: Stat,
     lease: Option<Lease>,
-    /// It may have been changed here since.
+    /// Whether the node may have been changed by this client before the answer arrived.
     overtaken: bool,
 }
 
-/// Pages of a directory that is listed because names are looked up in it in vain, at most.
+/// Maximum pages that [`Nodes::list_soon`] fetches of a directory after lookups that found nothing.
 const LISTED_PAGES_MAX: usize = 16;
 
-/// A file system of nodes. Clones share everything.
+/// A file system of nodes. Clones share all state.
 pub struct Nodes<M = Mds, D = DevicePool> {
     shared: Arc<Shared<M, D>>,
 }
@@ -73,36 +75,37 @@ impl<M, D> Clone for Nodes<M, D> {
     }
 }
 
-/// Room and numbers of the whole file system.
+/// Capacity and number of nodes of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystemStat {
-    /// Bytes of all devices.
+    /// Total bytes of all devices.
     pub total: u64,
-    /// Bytes in use on them.
+    /// Bytes used on the devices.
     pub used: u64,
-    /// Files, directories and all else that has a number.
+    /// Number of inodes in use.
     pub nodes: u64,
-    /// Numbers that are left.
+    /// Number of inodes left.
     pub nodes_free: u64,
 }
 
-/// What is to be made, by whom.
+/// Parameters of a node to be created.
 #[derive(Clone, Debug)]
 pub struct Making {
-    /// What.
+    /// The kind of node.
     pub what: NodeKind,
     /// Permission bits.
     pub mode: u16,
-    /// Permission bits that it shall not have, unless its directory has a list for what is made in it.
+    /// Permission bits to remove, unless the directory has a default access control list.
     pub umask: u16,
-    /// Whose it will be, if not the session's own user (administrators).
+    /// The owner, if it is not the session's own user (administrators only).
     pub owner: Option<UserName>,
-    /// Its group.
+    /// The group, if it is not the default one.
     pub group: Option<GroupName>,
 }
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
-    /// Over the connections of `client`. Must be called inside a tokio runtime, on which it works in the background.
+    /// Creates a file system over the connections of `client`. Must be called inside a tokio
+    /// runtime, which then runs the background tasks.
     #[must_use]
     pub fn new(client: &Client<M, D>, options: NodesOptions) -> Self {
         let shared = Arc::new(Shared::new(client.core.clone(), options));
@@ -110,23 +113,24 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Self { shared }
     }
 
-    /// How it works.
+    /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &NodesOptions {
         &self.shared.options
     }
 
-    /// Runs a task on the runtime that it was made in.
+    /// Runs a task on the runtime of this file system.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.shared.runtime.spawn(task);
     }
 
-    /// While this lives, the calling thread may begin calls that a task goes on with.
+    /// Enters the runtime: while the guard lives, the calling thread may start futures that need
+    /// it.
     pub fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
         self.shared.runtime.enter()
     }
 
-    /// The node that an absolute path leads to, without following links.
+    /// Resolves an absolute path without following symbolic links.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
@@ -139,7 +143,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok(stat)
     }
 
-    /// What has this name in a directory.
+    /// Looks up a name in a directory.
     ///
     /// # Errors
     /// `Refused` with `NotFound` among others.
@@ -158,7 +162,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             let mark = self.shared.names.mark(parent.inode);
             let request = Request::Lookup { parent, name: name.clone(), holder: self.shared.leads() };
             let answer = self.shared.call(&request).await?;
-            // By another name it may have been changed here: the server was not told of that before it was asked for this one.
+            // The client may have changed this node under another name, and this lookup did not
+            // flush that change first.
             let led_to = match &answer {
                 Response::Stat { stat } | Response::LookedUp { stat: Some(stat), .. } => Some(stat.inode),
                 _ => None,
@@ -188,7 +193,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// What is known of a name without asking.
+    /// Returns the cached dentry of a name, if a valid lease covers the directory.
     fn known(&self, directory: InodeId, name: &Name) -> Known {
         match self.shared.leased(directory) {
             Some(lease) => self.shared.names.known(directory, &lease, name),
@@ -196,7 +201,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// The same of a node.
+    /// Returns the cached attributes of a node, if a valid lease covers them.
     fn known_node(&self, inode: InodeId) -> Option<Stat> {
         if let Some(body) = self.shared.body(inode) {
             return body.believed_stat().map(|(stat, _)| stat);
@@ -209,7 +214,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.names.node(inode, &lease)
     }
 
-    /// Names are looked up in vain: has all of the directory listed, if it is not large, so that what it has not is known.
+    /// Lists the whole directory in the background after repeated misses, so that later misses need
+    /// no request. Stops after [`LISTED_PAGES_MAX`] pages.
     fn list_soon(&self, directory: Node) {
         let nodes = self.clone();
         self.shared.runtime.spawn(async move {
@@ -224,7 +230,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         });
     }
 
-    /// A node as it is now.
+    /// Returns the current attributes of a node.
     ///
     /// # Errors
     /// `Refused` with `NotFound` among others.
@@ -238,7 +244,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// For how long attributes that were told of a node are to be believed.
+    /// Returns how long the attributes of a node may be cached.
     #[must_use]
     pub fn attributes_for(&self, inode: InodeId) -> Duration {
         let leased = self.shared.body(inode).and_then(|body| body.attributes_for());
@@ -251,12 +257,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.body(node.inode).is_some_and(|body| !body.is_unleased())
     }
 
-    /// Whoever keeps more of a file than this, and is to forget it before a lease is given back.
+    /// Sets the cache that is invalidated before a lease is returned.
     pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
         self.shared.leases.set_keeper(keeper);
     }
 
-    /// What is left of a file that lost a name, if it is open or kept here.
+    /// Updates cached state of a file that lost a name.
     fn lost_a_name(&self, stat: Stat) {
         let (inode, links) = (stat.inode, stat.links);
         self.overlay(stat);
@@ -273,7 +279,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// A page of a directory in byte order of names, after this one, and whether there may be more.
+    /// Reads a page of a directory in byte order of names, starting after `after`; the flag says
+    /// whether there may be more.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
@@ -305,7 +312,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok((entries, more))
     }
 
-    /// Makes a node.
+    /// Creates a node.
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
@@ -317,7 +324,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok(self.make_held(parent, name, making, false).await?.stat)
     }
 
-    /// Makes a file and opens it for update.
+    /// Creates a file and opens it for reading and writing.
     ///
     /// # Errors
     /// As [`Nodes::make`].
@@ -390,7 +397,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if let Some(lease) = lease {
             self.shared.given(stat.inode, lease);
             if leads {
-                // Of what is ours the owner's bits decide.
+                // The session's user owns the directory, so the owner's bits decide whether it may
+                // be listed.
                 own.made(&lease, &stat, ours && stat.mode & 0o400 != 0);
             }
         }
@@ -404,7 +412,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok(Made { stat, lease, overtaken })
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file (hard link).
     ///
     /// # Errors
     /// `Refused` with `Exists` among others.
@@ -421,7 +429,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// Takes a name away: of a directory, which must be empty, or of anything but one.
+    /// Removes a name: with `directory`, of an empty directory; otherwise of any other node.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
@@ -456,13 +464,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok(())
     }
 
-    /// A name is about to be taken away: lets go of what has it, if it is its last one and nobody has it open here.
+    /// Closes the node of a name before the name is removed, if it is its last one and no program
+    /// has it open.
     async fn let_go_of(&self, parent: Node, name: &Name) -> Option<InodeId> {
         let Known::There(node, _) = self.known(parent.inode, name) else { return None };
         self.shared.let_go_of(node.inode).await.then_some(node.inode)
     }
 
-    /// A directory is about to lose its name: nothing is done in it here from now on that the server does not know.
+    /// Releases the delegation on a directory that is about to be removed or replaced: its local
+    /// changes are acknowledged first.
     async fn leads_no_more(&self, parent: Node, name: &Name) -> Result<(), ClientError> {
         match self.known(parent.inode, name) {
             Known::There(node, FileKind::Directory) => self.shared.lead_no_more(node.inode).await,
@@ -470,14 +480,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// That was refused, or it has another name meanwhile.
+    /// Invalidates the kernel's cache of a file that was closed for a removal and still exists.
     async fn stays(&self, gone: Option<InodeId>) {
         if let Some(inode) = gone {
             self.shared.stays(inode).await;
         }
     }
 
-    /// Gives a node another place.
+    /// Renames a node.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Exists`, `NotEmpty`, `Cycle` among others.
@@ -521,7 +531,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let Response::Renamed { moved, other } = answer else { return Err(ClientError::OTHER_ANSWER) };
         let left = match (mode, &other) {
             (RenameMode::Exchange, Some(other)) => Known::of(other),
-            // Two names of one file stay as they are.
+            // A rename between two names of one file changes nothing.
             _ if moved.links > 1 && moved.kind != FileKind::Directory => Known::Unknown,
             (RenameMode::Exchange, None) => Known::Unknown,
             _ => Known::Nothing,
@@ -543,12 +553,13 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok(())
     }
 
-    /// Changes what is known of a node; with a size it cuts or grows a file. `through_file`: it is open here for update.
+    /// Changes attributes of a node; a size truncates or grows a file. `through_file`: the caller
+    /// has it open for writing.
     ///
     /// # Errors
     /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
     pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
-        // Whether what is done in it may be done here may be another question then.
+        // The new attributes may forbid a delegation on this directory.
         self.shared.lead_no_more(node.inode).await?;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let outcome = self.set_now(node, change, through_file).await;
@@ -582,7 +593,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         Ok(self.overlay(stat))
     }
 
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Invalid` among others.
@@ -593,7 +604,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// Opens a file. Also tells what it is.
+    /// Opens a file and returns its attributes.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
@@ -612,7 +623,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
         let mut outcome = self.open_at_server(&body, access).await;
         if matches!(&outcome, Err(error) if shared::is_fenced(error)) && body.open_count() == 0 {
-            // Nobody here has anything left of it.
+            // No program has it open any more, so no data of a lost lock is left.
             body.begin_anew().await;
             outcome = self.open_at_server(&body, access).await;
         }
@@ -633,7 +644,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         File::open(&self.shared, opened, access).await
     }
 
-    /// A change of attributes came to its end.
+    /// Ends the local change with the outcome of the request.
     fn ended<T>(&self, own: Own<'_>, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
         match outcome {
             Ok(done) => {
@@ -644,7 +655,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// Sets, changes or removes an advisory lock; gives the one in the way, and then nothing was done. Nobody waits here.
+    /// Acquires, changes or releases an advisory lock. Returns the conflicting lock, if any; then
+    /// nothing was changed. Does not wait for the conflicting lock.
     ///
     /// # Errors
     /// `Refused` with `Invalid`, `Limit`, `Deadlock` among others.
@@ -671,7 +683,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             };
             match (outcome, &body) {
                 (Err(error), Some(body)) if shared::is_invalid(&error) && !held => {
-                    // The server began anew, or took us for gone.
+                    // The server restarted or dropped the open files of this client.
                     held = true;
                     body.hold_again().await?;
                 }
@@ -688,7 +700,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// The lock that would be in the way of this one.
+    /// Returns the lock that conflicts with this one, if any.
     ///
     /// # Errors
     /// As [`Nodes::lock`].
@@ -696,7 +708,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.lock_node(node, lock, true, false).await
     }
 
-    /// Ends all locks of one owner on a file, if he has any.
+    /// Releases all locks of one owner on a file; sends nothing if there are none.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
@@ -713,11 +725,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.call_done(&Request::UnlockNode { node, holder, owner }).await
     }
 
-    /// Room, and how many nodes there are: as the quotas of the session's user, and of the tree that a node is in, let
-    /// them be seen.
+    /// Returns capacity and number of nodes, as limited by the quotas of the session's user and of
+    /// the node's tree.
     ///
     /// # Errors
-    /// `SessionOver`, `Connection`; `Refused` if the node is gone.
+    /// `SessionOver`, `Connection`; `Refused` if the node does not exist.
     pub async fn file_system(&self, node: Node) -> Result<FileSystemStat, ClientError> {
         match self.shared.call(&Request::StatFs { node: Some(node) }).await? {
             Response::FileSystem { total, used, nodes, nodes_free } => {
@@ -727,14 +739,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
     }
 
-    /// Is it a file that can be opened here?
+    /// Whether the node is a regular file.
     #[must_use]
     pub const fn is_file(stat: &Stat) -> bool {
         matches!(stat.kind, FileKind::File)
     }
 }
 
-/// A change that failed: was it refused, or may it have been done?
+/// Ends a local change whose request failed: a refusal changed nothing; after other errors the
+/// outcome is unknown.
 fn not_done(own: Own<'_>, error: ClientError) -> ClientError {
     if matches!(error, ClientError::Refused(_)) {
         own.refused();

@@ -1,11 +1,14 @@
-//! Names that were looked up, believed for as long as their directory is leased.
+//! Cache of dentries and attributes that leases keep valid.
 //!
-//! Does: remember what a name leads to, that nothing has it, and that a directory is known as a whole; remember what nodes are that
-//! nobody has open here. Does not: ask; `Nodes` does. Does not: say whether a lease is believed in; whoever asks says which one is.
-//! Contract: what the server answered is remembered under the lease that it was told with, and only if nothing was changed here that
-//! it may be older than: whoever changes something here says so before, and from then on until the answer the names that it is about
-//! are not known. After a change of which nobody knows whether it was done nothing is remembered for [`WITHOUT`], in which it
-//! is done or never will be. At most [`NAMES_MAX`] names and [`NODES_MAX`] nodes, some 200 and 350 bytes each.
+//! Does: caches the node of a name, that a name does not exist, complete directories, and
+//! attributes of nodes that are not open.
+//! Does not: send requests. Does not: check whether a lease is valid; the caller passes the valid
+//! lease.
+//! Contract: an answer is cached under the lease that came with it, and only if no local change may
+//! be newer. A local change is announced before its request is sent; until its answer its names are
+//! not cached. After a change with an unknown outcome nothing is cached for [`WITHOUT`]; by then it
+//! has been done or never will be. At most [`NAMES_MAX`] names and [`NODES_MAX`] nodes, of about
+//! 200 and 350 bytes each.
 //! Truth: docs/adr/0046-leases.md.
 
 mod ahead;
@@ -23,52 +26,53 @@ use super::shared::lock;
 pub(super) use ahead::Place;
 pub use list::{Edition, Listed};
 
-/// Names of all directories together at most.
+/// Maximum cached names of all directories.
 pub(super) const NAMES_MAX: usize = 65_536;
-/// Nodes that nobody has open at most.
+/// Maximum cached nodes that are not open.
 pub(super) const NODES_MAX: usize = 8_192;
-/// After a change whose outcome is not known.
+/// How long nothing is cached after a change whose outcome is unknown.
 const WITHOUT: Duration = Duration::from_secs(60);
-/// Directories share so many counts of changes; two that share one are taken for one.
+/// Number of change counters. Directories that share a counter are invalidated together.
 const WAYS: usize = 256;
-/// Looked for in vain so often, a directory is listed, so that what it has not is known.
+/// Lookups without success after which a whole directory is listed.
 const VAIN_MAX: u8 = 2;
 
-/// What is known of a name.
+/// A cached directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It leads there, to something of this kind.
+    /// The name leads to this node, of this kind.
     There(Node, FileKind),
-    /// Nothing has it.
+    /// The name does not exist (negative entry).
     Nothing,
-    /// It has to be looked up.
+    /// The name has to be looked up.
     Unknown,
 }
 
 impl Known {
-    /// It leads to this.
+    /// Returns the entry that leads to this node.
     pub(super) const fn of(stat: &Stat) -> Self {
         Self::There(stat.node(), stat.kind)
     }
 }
 
-/// A lease, told from those of other lives of the server.
+/// A lease number with the epoch of the lease.
 type Number = (u64, u64);
 
 const fn number(lease: &Lease) -> Number {
     (lease.era, lease.number)
 }
 
-/// Why what is known of a node is believed.
+/// The lease that keeps cached attributes valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
-    /// By the lease on it.
+    /// The lease on the node itself.
     Own(Number),
-    /// It was made here since this directory was leased, and nobody else was led to it.
+    /// The lease on the directory in which this client created the node; no other client has looked
+    /// it up.
     Made(InodeId, Number),
 }
 
-/// A list of a directory that is being fetched.
+/// A listing of a directory that is being fetched page by page.
 #[derive(Debug)]
 struct Listing {
     mark: Mark,
@@ -79,16 +83,16 @@ struct Listing {
 struct Directory {
     lease: Number,
     names: BTreeMap<Name, Known>,
-    /// What is not here is nowhere.
+    /// Whether names that are not cached do not exist.
     whole: bool,
-    /// It may be listed.
+    /// Whether the user may list the directory.
     shown: bool,
     listing: Option<Listing>,
     vain: u8,
     used: Instant,
 }
 
-/// Changes of some directories, made here.
+/// Counts local changes in some directories.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     count: u64,
@@ -103,30 +107,30 @@ struct Book {
     ways: Vec<Way>,
     /// Changes of anything.
     all: Way,
-    /// Those that are about nodes, whatever their names.
+    /// Number of changes of attributes.
     of_nodes: u64,
-    /// Names that are being changed: by how many, and whether there were ever two since the first of them.
+    /// Names that are being changed: the number of changes, and whether two of them overlapped.
     pending: HashMap<(InodeId, Name), (u32, bool)>,
     without_until: Option<Instant>,
 }
 
-/// When a question was asked.
+/// The change counters before a request, to detect changes until its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     directory: InodeId,
     count: u64,
     all: u64,
-    /// Nothing is being changed.
+    /// Whether no change of names was in progress.
     names: bool,
     nodes: bool,
 }
 
-/// See the module.
+/// The cache of a file system.
 #[derive(Debug)]
 pub(super) struct Names(Mutex<Book>);
 
 fn way(directory: InodeId) -> usize {
-    // Numbers are given one after the other.
+    // Inode numbers are consecutive.
     directory.0 as usize % WAYS
 }
 
@@ -137,11 +141,11 @@ impl Book {
         }
     }
 
-    /// Puts a name, if there is room.
+    /// Caches an entry; evicts the least recently used directories above the limit.
     fn put(&mut self, id: InodeId, name: &Name, known: Known) {
         let Some(directory) = self.directories.get_mut(&id) else { return };
         if directory.whole && known == Known::Nothing {
-            // What is not there is nowhere.
+            // Names that are not cached do not exist.
             self.names -= usize::from(directory.names.remove(name).is_some());
             return;
         }
@@ -168,7 +172,8 @@ impl Book {
         self.without_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// The directory under this lease, emptied if it is another one than before. None: a newer one is known.
+    /// Returns the directory under this lease, emptied if the lease is a new one. None if a newer
+    /// lease is known.
     fn under(&mut self, id: InodeId, lease: Number) -> Option<&mut Directory> {
         if let Some(known) = self.directories.get(&id) {
             if known.lease.0 == lease.0 && known.lease.1 > lease.1 {
@@ -192,7 +197,7 @@ impl Book {
 
     fn make_room(&mut self, inode: InodeId) {
         if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&inode) {
-            // Most of them are under leases that were given back.
+            // Most entries belong to returned leases.
             self.nodes.clear();
         }
     }
@@ -217,7 +222,7 @@ impl Names {
         }))
     }
 
-    /// What is known of a name, under the lease that is believed in.
+    /// Returns the cached entry of a name under a valid lease.
     pub(super) fn known(&self, directory: InodeId, lease: &Lease, name: &Name) -> Known {
         let book = &mut *lock(&self.0);
         let Some(one) = book.directories.get_mut(&directory).filter(|one| one.lease == number(lease)) else {
@@ -231,14 +236,15 @@ impl Names {
         }
     }
 
-    /// What a node is that nobody has open here, under the lease that is believed in.
+    /// Returns the cached attributes of a node that is not open, under a valid lease.
     pub(super) fn node(&self, inode: InodeId, lease: &Lease) -> Option<Stat> {
         let book = lock(&self.0);
         let (under, stat) = book.nodes.get(&inode)?;
         (*under == Under::Own(number(lease))).then(|| stat.clone())
     }
 
-    /// The directory by whose lease it is known what a node is that was made here.
+    /// Returns the directory whose lease keeps the attributes of a node valid that was created
+    /// here.
     pub(super) fn made_in(&self, inode: InodeId) -> Option<InodeId> {
         match lock(&self.0).nodes.get(&inode)?.0 {
             Under::Made(directory, _) => Some(directory),
@@ -246,14 +252,15 @@ impl Names {
         }
     }
 
-    /// What a node is that was made here, under the lease on its directory that is believed in.
+    /// Returns the cached attributes of a node that was created here, under the valid lease of its
+    /// directory.
     pub(super) fn made(&self, inode: InodeId, (directory, lease): (InodeId, &Lease)) -> Option<Stat> {
         let book = lock(&self.0);
         let (under, stat) = book.nodes.get(&inode)?;
         (*under == Under::Made(directory, number(lease))).then(|| stat.clone())
     }
 
-    /// Before a question about names in a directory is sent.
+    /// Returns the change counters before a request about names in a directory is sent.
     pub(super) fn mark(&self, directory: InodeId) -> Mark {
         let book = lock(&self.0);
         let way = book.ways[way(directory)];
@@ -266,7 +273,8 @@ impl Names {
         }
     }
 
-    /// A name was looked up. True: others were in vain before, and a list of the whole directory may be worth it.
+    /// Caches the result of a lookup. Returns whether to list the whole directory, after repeated
+    /// misses.
     pub(super) fn looked_up(&self, mark: &Mark, lease: &Lease, name: &Name, found: Known) -> bool {
         let book = &mut *lock(&self.0);
         if !book.is_as_at(mark) {
@@ -282,16 +290,16 @@ impl Names {
         vain
     }
 
-    /// A node was looked at that nobody has open here.
+    /// Caches attributes of a node that is not open.
     pub(super) fn seen(&self, mark: &Mark, lease: &Lease, stat: &Stat) {
         let book = &mut *lock(&self.0);
-        // By another name it may have been changed meanwhile.
+        // A node with several names may have been changed under another one.
         if (stat.links == 1 || stat.kind == FileKind::Directory) && book.nodes_are_as_at(mark) {
             book.note_node(lease, stat);
         }
     }
 
-    /// A page of a directory was fetched, after this name.
+    /// Caches a page of a directory that follows `after`.
     pub(super) fn listed(
         &self,
         mark: &Mark,
@@ -307,7 +315,7 @@ impl Names {
         directory.shown = true;
         let begun = match (after, directory.listing.take()) {
             (None, _) => Some(*mark),
-            // Nothing was changed here since its first page.
+            // Nothing was changed here since the first page.
             (Some(after), Some(listing)) if listing.after == *after && listing.mark.count == mark.count => {
                 Some(listing.mark)
             }
@@ -315,7 +323,7 @@ impl Names {
         };
         directory.has_no_others(after, entries, more);
         for entry in entries {
-            // Without attributes it may not be looked up.
+            // Without attributes the user may not be able to look it up.
             let known = entry.stat.as_ref().map_or(Known::Unknown, Known::of);
             book.put(mark.directory, &entry.name, known);
         }
@@ -329,14 +337,14 @@ impl Names {
         }
     }
 
-    /// A lease is given back, or is no more.
+    /// Drops everything under a lease that is returned or void.
     pub(super) fn forget(&self, inode: InodeId) {
         let book = &mut *lock(&self.0);
         book.drop_directory(inode);
         book.nodes.remove(&inode);
     }
 
-    /// Something is about to be changed here: names in directories, or what nodes are.
+    /// Announces a local change of names, or of attributes (without a name).
     pub(super) fn change<'a>(&'a self, parts: &[(InodeId, Option<&'a Name>)]) -> Own<'a> {
         let book = &mut *lock(&self.0);
         book.all.under_way += 1;
@@ -350,7 +358,7 @@ impl Names {
             way.count += 1;
             book.nodes.remove(inode);
             if name.is_none() {
-                // Who may pass it may be others from here on, ourselves among them.
+                // The change may affect who can search the directory, this user included.
                 book.drop_directory(*inode);
             }
             let lease = book.directories.get(inode).map(|one| one.lease);
@@ -366,24 +374,24 @@ impl Names {
     }
 }
 
-/// A change that is made here.
+/// A local change whose request is in progress.
 pub(super) struct Own<'a> {
     names: &'a Names,
     parts: Vec<(InodeId, Option<&'a Name>, Option<Number>)>,
-    /// The count of all changes when it began.
+    /// The counter of all changes when it began.
     alone: u64,
     of_nodes: u64,
-    /// Whether it was done is known.
+    /// Whether the outcome is known.
     known: bool,
 }
 
 impl Own<'_> {
-    /// It was not done.
+    /// Records that the change was not done.
     pub(super) fn refused(mut self) {
         self.known = true;
     }
 
-    /// May what it made have been changed here before its answer came?
+    /// Whether the created node may have been changed here before the answer arrived.
     pub(super) fn is_overtaken(&self) -> bool {
         let book = lock(&self.names.0);
         let several = |(inode, name): (&InodeId, &Name)| {
@@ -393,7 +401,8 @@ impl Own<'_> {
         book.of_nodes != self.of_nodes || named.any(several)
     }
 
-    /// It was done: what its names lead to now, in the order in which they were given, and what else is not as it was.
+    /// Records that the change was done: `now` has the new entries in the order of the names,
+    /// `others` the nodes to drop.
     pub(super) fn done(mut self, now: &[Known], others: &[InodeId]) {
         self.known = true;
         let book = &mut *lock(&self.names.0);
@@ -403,15 +412,15 @@ impl Own<'_> {
         for ((inode, name, lease), known) in self.parts.iter().zip(now) {
             let same = lease.is_some() && book.directories.get(inode).map(|one| one.lease) == *lease;
             let Some(name) = name.filter(|_| same) else { continue };
-            // Two changes of one name may overtake each other: it is looked up.
+            // Two concurrent changes of one name may have been done in either order.
             if book.pending.get(&(*inode, name.clone())).is_some_and(|(_, several)| !several) {
                 book.put(*inode, name, *known);
             }
         }
     }
 
-    /// It made a directory, which is leased: nothing is in it, unless something was put there before this was known.
-    /// `lists`: whoever made it may list it.
+    /// Caches a new leased directory as complete and empty, unless something was changed since.
+    /// `lists`: whether its creator may list it.
     pub(super) fn made(&self, lease: &Lease, stat: &Stat, lists: bool) {
         let book = &mut *lock(&self.names.0);
         if book.all.count == self.alone

@@ -1,10 +1,11 @@
-//! What makes an open file durable: flushes of its objects, bytes sent again when a device restarted, and the word to
-//! the metadata server.
+//! Durability of an open file: flushes of its objects, sending bytes again after a restart of a
+//! device, and reporting to the metadata server.
 //!
-//! Contract: a piece leaves memory when each object it lies in was flushed after it was
-//! acknowledged, in the life of the device that was known before it was sent, and the server knows
-//! of it. It hears that all objects are there when they are proven, and not before. Truth:
-//! docs/adr/0036-close-and-sync-of-files-in-place.md; docs/adr/0006-puts-survive-restarts.md.
+//! Contract: a piece leaves memory when each of its objects was flushed after the acknowledgement,
+//! in the boot epoch from before it was sent, and the server knows the size. The server is told
+//! that all objects exist only after they were flushed.
+//! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md;
+//! docs/adr/0006-puts-survive-restarts.md.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,26 +23,27 @@ use super::state::{Held, Mark, Objects};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
-/// Times that bytes are sent again because a device restarted, before that is an error.
+/// Maximum times that bytes are sent again because a device restarted.
 pub(super) const REDOS_MAX: u32 = 8;
-/// Times that the server's word that the file was cut or carried over meanwhile is followed.
+/// Maximum times that an operation follows a truncation or migration of the file.
 pub(super) const REOPENS_MAX: u32 = 4;
 
-/// Somebody else cuts it as fast as it is followed.
-pub(super) const CUT_AGAIN: ClientError = ClientError::Protocol("a file that is cut again and again");
+/// Another client truncates the file faster than this one can open it again.
+pub(super) const CUT_AGAIN: ClientError =
+    ClientError::Protocol("too many concurrent truncations of the file");
 
-/// What a flush proved.
+/// The result of a flush.
 #[derive(PartialEq, Eq)]
 enum Proof {
     Durable,
-    /// A device restarted since: what is held may be gone.
+    /// A device restarted: sent bytes may be lost.
     Restarted,
-    /// Somebody cut the file: what the server was not told of may be gone.
+    /// Another client truncated the file: bytes that were not reported may be lost.
     Overtaken,
 }
 
 impl<M: Metadata, D: Devices> Body<M, D> {
-    /// Returns when everything that was acknowledged before is durable on the devices.
+    /// Returns when all bytes acknowledged before are durable on the devices.
     pub(super) async fn prove(self: &Arc<Self>) -> Result<(), ClientError> {
         let _alone = self.turn.lock().await;
         self.prove_alone().await
@@ -57,7 +59,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let objects = match objects {
                 Some(objects) => objects,
                 None if !held => return Ok(()),
-                // Cut to nothing by somebody else: what is held goes to new ones.
+                // Truncated to zero by another client: the bytes need new objects.
                 None => self.objects_to_write(Instant::now()).await?,
             };
             let proven = match self.shared.patiently(|| self.flush_objects(&objects)).await {
@@ -72,7 +74,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Err(error) => Err(error),
             };
             match proven {
-                // They went with what was cut off.
+                // The objects were removed by a truncation.
                 Err(error) if is_stale(&error) => self.reopen().await?,
                 proven => proven?,
             }
@@ -111,7 +113,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         let mut state = self.state();
         if state.lost {
-            // Something was found missing while the flushes were under way.
+            // A lost object was found while the flushes were in progress.
             return Ok(Proof::Restarted);
         }
         let same = |known: &Objects<M, D>| known.open.layout.number() == objects.open.layout.number();
@@ -138,7 +140,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 return Ok(Proof::Restarted);
             }
             Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
-                // Objects go when their file is cut or removed.
+                // Objects are removed when their file is truncated or removed.
                 objects.open.check_current().await?;
                 return Err(error);
             }
@@ -147,20 +149,21 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if let Some(now) = now {
             self.shared.set_life(now);
         }
-        // That the object is there proves nothing: the server may have made it again, empty, to fence it.
+        // The existence of the object proves nothing: the server may have created it again, empty,
+        // to fence it.
         if life.is_none() || life != now {
             return Ok(Proof::Restarted);
         }
         let mut facts = lock(&known.facts);
-        // What came in between is not proven.
+        // Writes during the flush may not be durable.
         facts.open = facts.writes != writes;
         facts.writes = facts.writes.saturating_sub(writes);
         facts.durable = true;
         Ok(Proof::Durable)
     }
 
-    /// Objects that no byte came to are made too, by whoever was given them: once all are there, one that is missing is
-    /// known to be lost.
+    /// Creates objects that got no bytes, if they were allocated for this client. Once all exist, a
+    /// missing one is known to be lost.
     async fn make_missing(&self, objects: &Objects<M, D>) -> Result<(), ClientError> {
         {
             let state = self.state();
@@ -185,7 +188,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let flush = |object| Operation::Flush { object };
             match self.shared.patiently(|| objects.open.execute(index, flush)).await {
                 Ok(_) => {}
-                // Lost by a restart before it was durable: the next proof makes it again.
+                // Lost in a restart before it was durable: the next flush creates it again.
                 Err(ClientError::Device { error: OsdError::NotFound, .. }) => {
                     *known.made.lock().await = false;
                     return Ok(());
@@ -193,14 +196,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Err(error) => return Err(error),
             }
             let mut facts = lock(&known.facts);
-            // Bytes that came meanwhile are proven by the next flush.
+            // Concurrent writes are covered by the next flush.
             facts.durable = !facts.open;
         }
         Ok(())
     }
 
-    /// After a restart. What the server was told of is the file's: of that, only what it still has is sent. A cut in the
-    /// moment after that is not seen.
+    /// Sends all bytes again after a restart. Of reported bytes only those that the server still
+    /// has are sent; a truncation right after that check is not seen.
     async fn send_all_again(&self) -> Result<(), ClientError> {
         if self.state().held.values().any(|held| held.told) {
             self.reopen().await?;
@@ -208,8 +211,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.send_again(true).await
     }
 
-    /// Sends again, alone, what is held: all of it after a restart, or what the server was not told of. What is lost once
-    /// more, the next flush finds.
+    /// Sends bytes again with no other write in flight: all after a restart, else those that were
+    /// not reported. The next flush finds what is lost once more.
     async fn send_again(&self, all: bool) -> Result<(), ClientError> {
         let begun = Instant::now();
         if self.state().held.is_empty() {
@@ -221,7 +224,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let held: Vec<(u64, Held)> = {
             let mut state = self.state();
             if !state.writes_to(&objects) {
-                // Cut again meanwhile: whoever called looks again.
+                // Truncated again meanwhile; the caller checks again.
                 return Ok(());
             }
             if all {
@@ -257,7 +260,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             .flat_map(|(_, held)| objects.open.layout.extents(held.range()))
             .map(|extent| extent.index)
             .collect();
-        // What is sent again in a life that is not known to be another is proven by the one before.
+        // Bytes that are sent again count for the new boot epoch, so it is read before that.
         for index in (0..objects.each.len()).filter(|_| all) {
             let known = &objects.each[index];
             if !touched.contains(&index) {
@@ -284,7 +287,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    /// Nothing is held that a restart could have taken.
+    /// Clears the flush state, since no buffered bytes could be lost by a restart.
     fn forget_touched(&self) {
         let mut state = self.state();
         (state.lost, state.overtaken) = (false, false);
@@ -293,13 +296,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Tells the metadata server what it does not know yet, of what was written up to a mark; all of that has been sent.
+    /// Reports to the metadata server what was written up to a position and is not known there; all
+    /// of it has been sent.
     pub(super) async fn tell(self: &Arc<Self>, upto: Mark) -> Result<(), ClientError> {
         let _alone = self.turn.lock().await;
         self.tell_alone(&upto, 0).await
     }
 
-    /// Makes the file at least so long, for everybody.
+    /// Extends the file to at least `size` bytes at the server.
     pub(super) async fn grow(self: &Arc<Self>, size: u64) -> Result<(), ClientError> {
         if size > FILE_SIZE_MAX {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
@@ -326,13 +330,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Err(CUT_AGAIN)
     }
 
-    /// False: something came in between.
+    /// Returns false if it has to be repeated.
     async fn tell_once(&self, upto: &Mark, grow: u64) -> Result<bool, ClientError> {
         let (lost, overtaken) = {
             let state = self.state();
             (state.lost, state.overtaken)
         };
-        // The server is told of nothing that is not in the objects.
+        // Only bytes that are in the objects are reported.
         if lost {
             self.send_all_again().await?;
         } else if overtaken {
@@ -352,7 +356,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if !news {
                 return Ok(true);
             }
-            // Without objects there is nothing on a device that a size could be about.
+            // Without objects no bytes are on a device, so there is no size to report.
             let written = changed_ns.is_some() && state.objects.is_some();
             let request = Request::Written {
                 node: self.node,
@@ -377,7 +381,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             state.made = made;
             state.see_own(&stat);
         } else {
-            // Cut right after that: what was told went with the rest.
+            // Truncated right after that: the reported bytes are gone.
             let now = state.objects.as_ref().map(|objects| &objects.open);
             let same = now
                 .zip(objects.as_ref())
@@ -388,8 +392,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(true)
     }
 
-    /// A quota does not let the file become as long as it was written: what fits is kept, and the rest is cut off, here as
-    /// at the server. The refusal comes all the same, unless there is room meanwhile.
+    /// Handles a quota that is smaller than the written file: the part that fits is kept, the rest
+    /// truncated. The error is returned, unless there is space meanwhile.
     async fn keep_what_fits(
         &self,
         upto: &Mark,
@@ -399,10 +403,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if let Request::Written { fit, .. } = &mut request {
             *fit = true;
         }
-        // What arrived behind the cut would stay there.
+        // Bytes that arrived after the truncation would stay in the objects.
         let _alone = self.gate.write().await;
         if self.state().generation != generation {
-            return Err(Failure::new(ErrorCode::Stale, "the file was cut meanwhile").into());
+            return Err(Failure::new(ErrorCode::Stale, "the file was truncated meanwhile").into());
         }
         match self.shared.call_stat(&request).await {
             Err(error) if is_over_quota(&error) => {
@@ -412,7 +416,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 state.was_cut(&stat);
                 state.missing = true;
                 drop(state);
-                // Pieces that were to be sent may be gone.
+                // In-flight pieces may have been dropped.
                 self.moved.notify_waiters();
                 Err(error)
             }
@@ -420,7 +424,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Is every object of the file durable on its device?
+    /// Whether all objects of the file are durable.
     fn all_made(&self, objects: &Option<Objects<M, D>>) -> bool {
         let state_made = |objects: &Objects<M, D>| {
             objects.each.iter().all(|object| {
@@ -431,17 +435,19 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         objects.as_ref().is_some_and(state_made)
     }
 
-    /// The file was cut, or carried over to other objects, by somebody else: takes over what it is now. What is held here
-    /// and was not told is written again by the next word to the server, as if it were written after that.
+    /// Applies a truncation or migration by another client. Buffered bytes that were not reported
+    /// are then written again.
     async fn reopen(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         let opened = self.shared.open_node(self.node, access, true).await?;
-        // If the server began anew, nobody else asks whether it knows of them: now the file counts as held.
+        // After a restart of the server this open registers the file again, so locks are reclaimed
+        // at once.
         lock_again(&self.shared, self.node).await?;
         self.take_opened(opened, access, false).await
     }
 
-    /// The server does not know that we hold it: it began anew, or did not hear of us. Has it held, and locked, as before.
+    /// Opens the file again and reclaims its locks, after the server restarted or dropped this
+    /// client.
     pub(super) async fn hold_again(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         self.shared.open_node(self.node, access, true).await?;
@@ -449,14 +455,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         lock_again(&self.shared, self.node).await
     }
 
-    /// The server did not know that we have it open: meanwhile its objects may have moved.
+    /// Marks the layout as possibly stale: while the server did not know of this open, it may have
+    /// moved the objects.
     pub(super) fn was_forgotten(&self) {
         let mut state = self.state();
         state.outdated |= state.objects.is_some();
     }
 
-    /// Nobody has the file open here any more who lost a lock on it: nothing that was written is kept, and the server hears
-    /// so.
+    /// Discards unsaved bytes and closes the file at the server, after all programs that lost a
+    /// lock on it have closed it.
     pub(super) async fn begin_anew(self: &Arc<Self>) {
         self.discard();
         self.shared.drop_lease(self.node.inode);
@@ -468,14 +475,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// The same for who reads: unless somebody has done so since he looked.
+    /// Opens the file again for reading, unless another task has done so since `openings`.
     pub(super) async fn reopen_to_read(&self, openings: u64) -> Result<(), ClientError> {
         let _alone = self.turn.lock().await;
         if self.state().openings != openings {
             return Ok(());
         }
         let opened = self.shared.open_node(self.node, Access::Read, true).await?;
-        // If one is lost it is read all the same.
+        // A lost lock does not prevent reading.
         if let Err(error) = lock_again(&self.shared, self.node).await
             && !is_fenced(&error)
         {
@@ -500,14 +507,14 @@ impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
         }
     }
 
-    /// The server gave a lease with this, perhaps.
+    /// Records the lease that an open may have returned.
     pub(super) fn take_lease(self: &Arc<Self>, node: Node, answer: &Response) {
         if let Response::NodeOpened { node: OpenedNode { lease: Some(lease), .. } } = answer {
             self.given(node.inode, *lease);
         }
     }
 
-    /// The question for that.
+    /// Returns the request that opens a node.
     pub(super) fn opening(&self, node: Node, access: Access, again: bool) -> Request {
         Request::OpenNode { node, access, method: self.options.method, holder: self.holder, again }
     }

@@ -1,7 +1,8 @@
-//! Reading an open file: what is here, what was read ahead, and the rest from its devices.
+//! Reading an open file: from buffered writes, from read-ahead blocks, and from its devices.
 //!
-//! Contract: a program reads what programs here wrote before, whether devices have it or not. Holes are zeros: behind the
-//! end of an object, in objects that nobody made yet; an object that was made and is gone is an error.
+//! Contract: a read sees all earlier writes of this client, whether devices have them or not. Holes
+//! read as zeros: behind the end of an object, and in objects that were not created yet. An object
+//! that was created and does not exist is an error.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -22,14 +23,14 @@ use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Body<M, D> {
-    /// The bytes of a range, as far as the file has them.
+    /// Reads a range, as far as the file has it.
     pub(super) async fn read(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
         self.lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
             let openings = self.state().openings;
             match self.read_as_it_is(offset, length).await {
                 Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
-                // What was given to write it is worth nothing, and what is there is others'.
+                // The write credentials are void; the remaining bytes are those of other clients.
                 Err(error) if is_fenced(&error) => self.discard(),
                 outcome => return outcome,
             }
@@ -42,8 +43,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let mut state = self.state();
             let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
             if others || state.outdated {
-                // Somebody else wrote what is nowhere where we would look.
-                return Err(Failure::new(ErrorCode::Stale, "the file has other bytes meanwhile").into());
+                // The known objects lack what others wrote.
+                return Err(Failure::new(ErrorCode::Stale, "the file was changed by another client").into());
             }
             let end = offset.saturating_add(length as u64).min(state.size);
             if offset >= end {
@@ -83,7 +84,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if let [(number, block)] = &advice.blocks[..]
             && holes == [range.clone()]
         {
-            // One block has it all: no byte is copied.
+            // One block contains the range, so no byte is copied.
             let bytes = self.fetch(&objects, *number, block).await?;
             let at = (range.start - *number * self.block_size()) as usize;
             let length = (range.end - range.start) as usize;
@@ -100,7 +101,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(here.into());
         }
         let size = self.block_size();
-        // One block after the other, and none kept while we wait for the memory of the next: others wait for it too.
+        // One block at a time: none is kept while memory for the next is awaited, since other
+        // readers wait for that memory too.
         for (number, block) in advice.blocks {
             let bytes = self.fetch(&objects, number, &block).await?;
             drop(block);
@@ -120,7 +122,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.shared.core.tuning.command_bytes as u64
     }
 
-    /// Fetches a block while nobody waits for it, if there is memory for it.
+    /// Fetches a block in the background, if memory is available.
     fn fetch_behind(self: &Arc<Self>, objects: &Objects<M, D>, number: u64, block: Block) {
         let (body, objects) = (self.clone(), objects.clone());
         if body.shared.core.budget.try_take(body.block_size() as usize).is_none() {
@@ -128,7 +130,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return;
         }
         self.shared.runtime.spawn(async move {
-            // Taken when it is our turn to read, not before: whoever reads it already may wait for that memory.
+            // Reserved only when this task fetches: a reader that fetches it already may be waiting
+            // for that memory.
             let read = block.get_or_try_init(|| async {
                 match body.shared.core.budget.try_take(body.block_size() as usize) {
                     Some(lease) => body.read_block(&objects, number, Some(lease)).await.map_err(Some),
@@ -136,15 +139,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 }
             });
             if let Err(error) = read.await {
-                // Whoever needs it asks again, and is told.
+                // A reader that needs the block fetches it again and gets the error.
                 let error = error.map(tracing::field::display);
-                tracing::debug!(number, error, "a block could not be read ahead");
+                tracing::debug!(number, error, "read-ahead failed");
                 body.state().ahead.give_up(number);
             }
         });
     }
 
-    /// A block, read now or waited for.
+    /// Returns a block; fetches it or waits for its fetch.
     async fn fetch(
         self: &Arc<Self>,
         objects: &Objects<M, D>,
@@ -180,7 +183,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(self.shared.core.buffers.freeze(bytes, lease))
     }
 
-    /// A range of the file from its devices, all of them at once.
+    /// Reads a range of the file from its devices in parallel.
     async fn read_range(
         self: &Arc<Self>,
         objects: &Objects<M, D>,
@@ -219,7 +222,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    /// Bytes of one object; what it does not have is zeros.
+    /// Reads bytes of one object; missing bytes are zeros.
     async fn read_object(
         &self,
         objects: &Objects<M, D>,
@@ -257,13 +260,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(data)
     }
 
-    /// An object is not there: that is a hole if nobody made it yet, and a loss if somebody did.
+    /// Fails if a missing object is lost; succeeds if it was not created yet and so is a hole.
     pub(super) async fn check_unmade(
         &self,
         objects: &Objects<M, D>,
         missing: ClientError,
     ) -> Result<(), ClientError> {
-        // Data goes when its file is cut or removed; whoever reads on is told that.
+        // Objects are removed when their file is truncated or removed; then this returns `Stale`.
         objects.open.check_current().await?;
         match self.state().made {
             true => Err(missing),

@@ -1,7 +1,7 @@
-//! How what was written to an open file gets to its devices.
+//! Sending written bytes of an open file to its devices.
 //!
-//! Contract: pieces are sent in the background, several at once, never two of them on one byte; an object that is not there
-//! is made by the first piece that comes to it.
+//! Contract: pieces are sent in the background, several at once, but never two with the same byte.
+//! The first piece for a missing object creates it.
 //! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::state::{Held, Mark, Objects, State};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
-/// Pieces that wait for a proof at most, however short they are.
+/// Maximum pieces that wait for a flush, however short they are.
 const UNPROVEN_MAX: usize = 512;
 
 impl<M: Metadata, D: Devices> Body<M, D> {
@@ -38,7 +38,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Sends off everything dirty, however short; what had been written then.
+    /// Sends all dirty bytes, complete pieces or not; returns the position up to which they go.
     pub(super) fn dispatch_all(self: &Arc<Self>) -> Mark {
         let mut state = self.state();
         let pieces = state.dirty.take_all();
@@ -54,7 +54,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             match outcome {
                 Ok(()) => self.acknowledge(&mut state, number),
                 Err(error) => {
-                    tracing::warn!(inode = self.node.inode.0, %error, "bytes could not be stored");
+                    tracing::warn!(inode = self.node.inode.0, %error, "write failed; its bytes are lost, and the next fsync or close reports it");
                     state.held.remove(&number);
                     state.was_not_stored();
                     state.error.get_or_insert(error);
@@ -81,9 +81,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Keeps an error until somebody is told.
+    /// Records an error until a program gets it.
     pub(super) fn fail(&self, error: ClientError) {
-        tracing::warn!(inode = self.node.inode.0, %error, "a file is not as it was written");
+        tracing::warn!(inode = self.node.inode.0, %error, "write-back failed; the next fsync or close reports it");
         if is_fenced(&error) {
             self.discard();
         }
@@ -107,9 +107,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                             held.sent = true;
                             held.clone()
                         }
-                        // Cut, or carried over to other objects, while we waited.
+                        // Truncated, or migrated to other objects, meanwhile.
                         Some(_) => continue,
-                        // Gone, or sent with what a restart had lost.
+                        // Truncated, or sent again already after a restart.
                         None => return Ok(()),
                     }
                 };
@@ -128,17 +128,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// From when on patience is counted for what was begun then: a queue that moves tries nobody's.
+    /// Returns when the timeout of a write begins: progress of other pieces restarts it.
     fn patience_from(&self, begun: Instant) -> Instant {
         self.state().progress.map_or(begun, |progress| progress.max(begun))
     }
 
-    /// Waits until nothing that was sent off earlier is under way on the same bytes.
+    /// Waits until no earlier piece with the same bytes is in flight.
     async fn wait_for_earlier(&self, number: u64) {
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
-            // Registered before we look: no wake-up is lost.
+            // Registered before the check, so that no wake-up is lost.
             moved.as_mut().enable();
             let free = {
                 let state = self.state();
@@ -158,7 +158,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
     }
 
-    /// Every byte of a piece to its objects.
+    /// Writes all bytes of a piece to its objects.
     pub(super) async fn write_out(
         &self,
         objects: &Objects<M, D>,
@@ -182,7 +182,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         data: Bytes,
     ) -> Result<(), ClientError> {
         let mut missing = None;
-        // Not there, then made by somebody else, then there: a third time something is wrong.
+        // Missing, then created by another task, then present; a third failure is an error.
         for _ in 0..3 {
             match self.write_once(objects, place, data.clone()).await {
                 Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
@@ -210,7 +210,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 match self.make_in(objects, index, make).await {
                     Ok(()) => {
                         *made = true;
-                        // A flush that went on beside it may not have covered it.
+                        // A concurrent flush may not have covered it.
                         lock(&known.facts).open = true;
                         return Ok(());
                     }
@@ -225,16 +225,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             facts.open = true;
             facts.writes = facts.writes.saturating_add(1);
         };
-        // Before, since it may be done although nobody hears of it.
+        // Recorded before, since the write may be done even if its answer is lost.
         note();
         let write = |object| Operation::Write { object, offset, data: data.clone() };
         objects.open.execute(index, write).await?;
-        // And after: a flush that went on beside it may not have covered it.
+        // And after, since a concurrent flush may not have covered it.
         note();
         Ok(())
     }
 
-    /// Makes an object, in a life of its device that is known: from before, or from the answer.
+    /// Creates an object in a known boot epoch of its device: one known before, or that of the
+    /// answer.
     async fn make_in(
         &self,
         objects: &Objects<M, D>,
@@ -258,7 +259,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    /// An object that is not there is made by the next try; one that was lost is sent again with all that was in it.
+    /// Handles a missing object: it will be created by the next try. If it was lost, all its bytes
+    /// are sent again.
     async fn made_anew(&self, objects: &Objects<M, D>, index: usize) -> Result<(), ClientError> {
         let Some(known) = objects.each.get(index) else { return Err(ClientError::OTHER_ANSWER) };
         let (touched, durable) = {
@@ -266,21 +268,22 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             (facts.open, facts.durable)
         };
         if durable || self.state().made {
-            // Objects go when their file is cut or removed.
+            // Objects are removed when their file is truncated or removed.
             objects.open.check_current().await?;
             let device = objects.open.device_of(index).await?;
             let name = objects.open.core.device_label(device).await;
             return Err(ClientError::Device { device, name, error: OsdError::NotFound });
         }
         if touched {
-            // Before it can be made anew: a flush would find it there.
+            // Set before it can be created again, since a flush would then find it.
             self.state().lost = true;
         }
         *known.made.lock().await = false;
         Ok(())
     }
 
-    /// Several commands are durable together only if one life of the device saw them all.
+    /// Fetches the boot epoch, if it is not known. Several commands are durable together only
+    /// within one boot epoch.
     async fn know_life(&self, objects: &Objects<M, D>, index: usize) -> Result<(), ClientError> {
         let known = &objects.each[index];
         if lock(&known.facts).life.is_some() {
@@ -299,7 +302,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    /// The objects, asked for if the file has none yet.
+    /// Returns the objects with write credentials; requests them from the server if needed.
     pub(super) async fn objects_to_write(&self, begun: Instant) -> Result<Objects<M, D>, ClientError> {
         let _alone = self.allocating.lock().await;
         let hint = {
@@ -307,7 +310,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if let (Some(objects), true) = (&state.objects, state.writable) {
                 return Ok(objects.clone());
             }
-            // More is coming as long as somebody has it open and goes on; a whole piece says that it does.
+            // More bytes will follow while a program writes; a complete piece is a sign of that, so
+            // the size is not final.
             let whole =
                 state.held.values().any(|held| held.data.len() >= self.shared.core.tuning.command_bytes);
             (!whole).then_some(state.size)
@@ -336,10 +340,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Err(CUT_AGAIN)
     }
 
-    /// Takes over what Allocate answered; nothing if that was overtaken by what was told since.
+    /// Applies the answer to Allocate; none if newer attributes are known.
     async fn take_allocated(&self, opened: OpenedNode) -> Result<Option<Objects<M, D>>, ClientError> {
         let Some(layout) = opened.layout else {
-            // Cut to nothing while it was being answered: asked again, it has others.
+            // Truncated to zero meanwhile; the next request gets new objects.
             return Ok(None);
         };
         let there = opened.made;
@@ -357,7 +361,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             state.ours = false;
         }
         state.made = there;
-        // Nobody is given the right to write before what was cut off is cleared.
+        // The server permits writing only after truncated bytes are cleared.
         state.clean_until = u64::MAX;
         state.ours |= !there && state.objects.is_none();
         state.writable = true;
@@ -367,7 +371,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(Some(objects))
     }
 
-    /// Waits until nothing that was sent off so far is under way.
+    /// Waits until nothing sent so far is in flight.
     pub(super) async fn settle(&self) {
         let last = self.state().next;
         loop {

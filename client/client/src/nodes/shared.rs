@@ -1,8 +1,10 @@
-//! What all open files of one mount share: the way to the servers, patience, the memory that is spoken for.
+//! State that all open files of one mount share: connections, retry policy, memory.
 //!
-//! Does: ask the metadata server until it answers or patience ends; remember the lives of devices; make room when memory
-//! is short. Does not: know offsets.
-//! Contract: what is asked again after a lost answer is the same when done twice, or the server remembers that it was done.
+//! Does: retries requests to the metadata server within the timeout; remembers boot epochs of
+//! devices; frees memory when it is short.
+//! Does not: know offsets.
+//! Contract: a request that is repeated after a lost answer is idempotent, or the server has it in
+//! its replay cache.
 
 use core::future::Future;
 use core::time::Duration;
@@ -29,31 +31,33 @@ use crate::open::{Core, Life};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
-/// The first pause before something is tried again; it doubles up to [`PAUSE_MAX`].
+/// First pause before a retry; it doubles up to [`PAUSE_MAX`].
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// The longest pause.
+/// Longest pause before a retry.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a change is asked for again: somewhat less than a server remembers it.
+/// How long a change is retried: less than the replay cache of the server keeps its answer.
 pub(super) const REMEMBERED_MS: u64 = 23 * 3600 * 1000;
 
-/// Files that are worked on at once at most, where that is done for all.
+/// Maximum files that an operation on all files handles in parallel.
 const AT_ONCE_MAX: usize = 256;
 
-/// How nodes are worked with.
+/// Options of a file system of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodesOptions {
-    /// Security method for objects; the server may raise it.
+    /// Security method for objects; the server may require a stronger one.
     pub method: Method,
-    /// How long something that cannot be reached is waited for before it is an error; none: for ever.
+    /// How long a request to an unreachable server or device is retried; none for no limit.
     pub timeout: Option<Duration>,
-    /// How long names and attributes that the server told are believed without asking again.
+    /// How long names and attributes are cached without a lease.
     pub attributes_for: Duration,
-    /// Are leases asked for, by which files and attributes are believed until somebody else wants them?
+    /// Whether leases are used, which keep files and attributes cached until another client needs
+    /// them.
     pub leases: bool,
-    /// Files that are kept by them when nobody has them open here any more, at most.
+    /// Maximum closed files that leases keep cached.
     pub leases_kept: usize,
-    /// Are names changed here first, in directories that nobody else uses? They are durable after a sync then, as bytes are.
+    /// Whether directory delegations are used: names are then changed locally, and are durable
+    /// after a sync.
     pub names_ahead: bool,
 }
 
@@ -70,18 +74,18 @@ impl Default for NodesOptions {
     }
 }
 
-/// See the module.
+/// The shared state of a file system.
 pub(super) struct Shared<M, D> {
     pub(super) core: Arc<Core<M, D>>,
     pub(super) options: NodesOptions,
     pub(super) holder: HolderId,
     turns: Turns,
-    /// Where tasks run that nobody waits for: callers may be threads of their own.
+    /// Runs the background tasks, since callers may be threads outside the runtime.
     pub(super) runtime: tokio::runtime::Handle,
-    /// Boot epoch of each device, as it was last told.
+    /// Last known boot epoch of each device.
     lives: Mutex<BTreeMap<DeviceId, u16>>,
     bodies: Mutex<BTreeMap<InodeId, Weak<Body<M, D>>>>,
-    /// What programs here have locked.
+    /// Locks that were granted to programs on this client.
     pub(super) locks: Mutex<Locks>,
     pub(super) leases: Leases<M, D>,
     pub(super) names: Names,
@@ -111,7 +115,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Does `attempt` until it succeeds, fails for good, or patience ends.
+    /// Runs `attempt` until it succeeds, fails permanently, or the timeout ends.
     pub(super) async fn patiently<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
@@ -120,7 +124,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.patiently_since(|| begun, attempt).await
     }
 
-    /// The same where the wait began before, or begins anew whenever something is done.
+    /// As [`Self::patiently`], with a start of the timeout that may move.
     pub(super) async fn patiently_since<T, F>(
         &self,
         begun: impl Fn() -> Instant,
@@ -144,25 +148,25 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Asks the metadata server, patiently.
+    /// Sends a request to the metadata server, with retries.
     pub(super) async fn call(&self, request: &Request) -> Result<Response, ClientError> {
         self.told_before(request).await?;
         self.patiently(|| self.core.metadata.call(request.clone())).await
     }
 
-    /// Has something changed, once, however often it has to be asked for.
+    /// Sends a change that the server does exactly once, with retries.
     pub(super) async fn change(&self, request: Request) -> Result<Response, ClientError> {
         self.told_before(&request).await?;
         let name = request.name();
-        let change =
-            Change::new(request).map_err(|_| ClientError::Protocol("not a change that has a turn"))?;
+        let change = Change::new(request)
+            .map_err(|_| ClientError::Protocol("the request cannot be sent as an exactly-once change"))?;
         let place = self.turns.take().await;
         let request = Request::Once { turn: place.turn(), change };
-        // The clock that goes on while this machine sleeps.
+        // This clock also counts the time that the machine is suspended.
         let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
         self.patiently(|| async {
             if self.core.now_ms() > until_ms {
-                // The server may have forgotten that it was done.
+                // The replay cache may not have the answer any more.
                 return Err(ClientError::OutcomeUnknown { request: name });
             }
             self.core.metadata.call(request.clone()).await
@@ -170,12 +174,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         .await
     }
 
-    /// Waits for a number for something that is to be done once.
+    /// Waits for a slot for an exactly-once request.
     pub(super) async fn turns_place(&self) -> Place<'_> {
         self.turns.take().await
     }
 
-    /// The same, where the answer is what a node is now.
+    /// As [`Self::change`], for an answer with attributes.
     pub(super) async fn change_stat(&self, request: Request) -> Result<Stat, ClientError> {
         match self.change(request).await? {
             Response::Stat { stat } => Ok(stat),
@@ -183,7 +187,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Asks for what a node is now.
+    /// As [`Self::call`], for an answer with attributes.
     pub(super) async fn call_stat(&self, request: &Request) -> Result<Stat, ClientError> {
         match self.call(request).await? {
             Response::Stat { stat } => Ok(stat),
@@ -191,7 +195,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// The same, where it may be nothing.
+    /// As [`Self::call`], for an answer without data.
     pub(super) async fn call_done(&self, request: &Request) -> Result<(), ClientError> {
         match self.call(request).await? {
             Response::Done {} | Response::Stat { .. } => Ok(()),
@@ -221,12 +225,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         lock(&self.lives).insert(device, epoch);
     }
 
-    /// The open file of a node, if it is open.
+    /// Returns the open inode of a node, if there is one.
     pub(super) fn body(&self, inode: InodeId) -> Option<Arc<Body<M, D>>> {
         lock(&self.bodies).get(&inode).and_then(Weak::upgrade)
     }
 
-    /// The open file of a node; made if it is not open.
+    /// Returns the open inode of a node; creates it if there is none.
     pub(super) fn body_or_make(self: &Arc<Self>, node: Node) -> Arc<Body<M, D>> {
         let mut bodies = lock(&self.bodies);
         if let Some(body) = bodies.get(&node.inode).and_then(Weak::upgrade) {
@@ -237,7 +241,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         body
     }
 
-    /// Forgets an open file that is open no more.
+    /// Removes an open inode that nothing uses any more.
     pub(super) fn forget(&self, inode: InodeId) {
         let mut bodies = lock(&self.bodies);
         if bodies.get(&inode).is_some_and(|body| body.strong_count() == 0) {
@@ -245,23 +249,23 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Nobody here has a file any more; who opens it again begins anew.
+    /// Removes an open inode; a later open creates a new one.
     pub(super) fn leave(&self, inode: InodeId) {
         lock(&self.bodies).remove(&inode);
     }
 
-    /// All open files.
+    /// Returns all open inodes.
     pub(super) fn bodies(&self) -> Vec<Arc<Body<M, D>>> {
         lock(&self.bodies).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Memory for so many bytes; whoever holds some that a device could have is made to send it first.
+    /// Reserves memory, waiting for it; buffered bytes of all files are flushed meanwhile.
     pub(super) async fn room(self: &Arc<Self>, bytes: usize) -> Lease {
         if let Some(lease) = self.core.budget.try_take(bytes) {
             return lease;
         }
         self.relieve();
-        // Another piece may become whole while we wait, and then nobody would send it.
+        // Repeated, since another piece may become complete meanwhile.
         let take = self.core.budget.take(bytes);
         tokio::pin!(take);
         loop {
@@ -272,10 +276,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Does something with these open files, many at once: one that waits for its device keeps no other from it.
+    /// Runs `work` on these inodes in parallel, so that one that waits for its device does not
+    /// delay the others.
     ///
     /// # Errors
-    /// The first of any of them, when all are done.
+    /// The first error of any of them, after all have ended.
     pub(super) async fn with_all<F>(
         self: &Arc<Self>,
         bodies: impl IntoIterator<Item = Arc<Body<M, D>>>,
@@ -299,8 +304,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         outcome
     }
 
-    /// Has everything sent and proven, in the background, one that waits for its device beside the others. What was read
-    /// ahead goes at once.
+    /// Sends and flushes everything in the background, and drops read-ahead blocks at once.
     fn relieve(self: &Arc<Self>) {
         for body in self.bodies() {
             {
@@ -323,32 +327,33 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Did the server refuse it to us?
+/// Whether the server denied the request.
 pub(super) fn is_denied(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
 }
 
-/// Did others go on, since a lease was not given back in time, or the server did not hear of us for too long?
+/// Whether the server has fenced this client: it did not return a lease in time, or was silent for
+/// too long.
 pub(super) fn is_fenced(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced)
 }
 
-/// What whoever lost a lock is told.
+/// Returns the error of a fenced client.
 pub(super) fn fenced() -> ClientError {
     Failure::new(ErrorCode::Fenced, "").into()
 }
 
-/// Does the server not know that we hold the file, perhaps?
+/// Whether the server may not know that this client has the file open.
 pub(super) fn is_invalid(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Invalid)
 }
 
-/// Does a quota not allow it?
+/// Whether a quota was exceeded.
 pub(super) fn is_over_quota(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Quota)
 }
 
-/// Is it of a kind that goes away by itself: a server or device that restarts, a network that comes back?
+/// Whether the error is transient: a restarting server or device, or an interrupted network.
 pub(super) fn passes(error: &ClientError) -> bool {
     match error {
         ClientError::Connection(_) | ClientError::LoginBusy { .. } => true,
@@ -356,7 +361,7 @@ pub(super) fn passes(error: &ClientError) -> bool {
         ClientError::Device { error, .. } => match error {
             OsdError::Busy => true,
             error if error.is_about_time() => true,
-            // All operations here may be done twice.
+            // All operations here are idempotent.
             OsdError::OutcomeUnknown { .. } => true,
             OsdError::Session(
                 SessionError::Unreachable(_)

@@ -1,9 +1,11 @@
-//! What is known of one open file: its length, the bytes that are held, the objects they belong to.
+//! State of one open inode: its size, dirty and in-flight bytes, and the objects that store them.
 //!
-//! Does: keep what was written, what was sent and what the metadata server was told in step with what it tells.
-//! Does not: send or ask anything.
-//! Contract: what the server was told belongs to the file as it is there, and goes when somebody cuts it off there. What it
-//! was not told of is as if it were written after that.
+//! Does: keeps written bytes, sent bytes and the last attributes from the metadata server
+//! consistent with each other.
+//! Does not: send requests or commands.
+//! Contract: bytes whose size was reported to the server belong to the file there, and are dropped
+//! when another client truncates it. Bytes whose size was not reported count as written after such
+//! a truncation.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -21,10 +23,10 @@ use crate::budget::Lease;
 use crate::buffers::Buffers;
 use crate::open::{Life, OpenObjects};
 
-/// The objects of a file, and what is known of each.
+/// The objects of a file with the state of each.
 pub(super) struct Objects<M, D> {
     pub(super) open: Arc<OpenObjects<M, D>>,
-    /// One for each object.
+    /// One entry for each object.
     pub(super) each: Vec<Object>,
 }
 
@@ -34,16 +36,17 @@ impl<M, D> Clone for Objects<M, D> {
     }
 }
 
-/// What is known of one object.
+/// State of one object.
 #[derive(Clone)]
 pub(super) struct Object {
-    /// Held by whoever makes it; true once it is there.
+    /// Locked while the object is created; true when it exists.
     pub(super) made: Arc<tokio::sync::Mutex<bool>>,
     pub(super) facts: Arc<Mutex<Facts>>,
 }
 
 impl Object {
-    /// Nothing is held that a restart of its device could have taken.
+    /// Clears the flush state: no buffered write of this object could be lost by a restart of its
+    /// device.
     pub(super) fn forget_touched(&self) {
         let mut facts = lock(&self.facts);
         (facts.open, facts.writes, facts.life) = (false, 0, None);
@@ -52,89 +55,94 @@ impl Object {
 
 #[derive(Default)]
 pub(super) struct Facts {
-    /// The life of its device, as it was told before the first command that is not proven.
+    /// Boot epoch of the device as of before the first unflushed command.
     pub(super) life: Option<Life>,
-    /// Commands after the one that made it, that no flush has proven.
+    /// Number of unflushed commands after the one that created the object.
     pub(super) writes: u32,
-    /// Something that no flush has proven was done to it.
+    /// Whether there are unflushed commands.
     pub(super) open: bool,
-    /// It has been proven: it cannot be gone any more.
+    /// Whether the object was flushed: a restart cannot lose it.
     pub(super) durable: bool,
 }
 
 pub(super) struct State<M, D> {
-    /// Length of the file as programs here see it.
+    /// File size as programs on this client see it.
     pub(super) size: u64,
-    /// As the server last told, whoever changed it.
+    /// The last attributes from the server.
     pub(super) stat: Option<Stat>,
-    /// Of the objects that we write to, and the length that they were cut to.
+    /// Generation (number of truncations) of the objects that are written.
     pub(super) generation: u32,
-    /// Version of the content if nobody but us changed it since it was opened here.
+    /// Version of the content, if only this client has changed it since the open.
     pub(super) ours_alone: Option<u64>,
-    /// Local change of content, not told yet: nanoseconds since 1970.
+    /// Time of the last local change of content that was not reported, in nanoseconds since 1970.
     pub(super) changed_ns: Option<i64>,
-    /// Local changes of content, counted.
+    /// Number of local changes of content.
     pub(super) changes: u64,
-    /// Where what was written here ends, as far as the server was not told of it; 0: it knows of all.
+    /// End of the written bytes whose size was not reported; 0 if all are.
     pub(super) written_end: u64,
     pub(super) dirty: Dirty,
-    /// Memory of what is dirty.
+    /// Memory reserved for dirty bytes.
     pub(super) pot: Lease,
-    /// Sent or being sent, by order of dispatch.
+    /// Pieces that are sent or being sent, in order of dispatch.
     pub(super) held: BTreeMap<u64, Held>,
     pub(super) next: u64,
     pub(super) unproven: usize,
-    /// When a piece was last stored.
+    /// When a piece was last acknowledged.
     pub(super) progress: Option<Instant>,
-    /// What could not be stored, until somebody was told.
+    /// The write-back error to report at the next fsync or close.
     pub(super) error: Option<ClientError>,
-    /// Bytes that were written here are nowhere, since it was last cut to nothing.
+    /// Whether written bytes were lost since the file was last truncated to zero.
     pub(super) missing: bool,
-    /// A lock of programs here is lost: until all of them have closed the file nothing is written.
+    /// Whether locks of programs were lost: writes fail until all of them have closed the file.
     pub(super) lock_lost: bool,
-    /// The device may have lost what is held.
+    /// Whether a device restarted and may have lost sent bytes.
     pub(super) lost: bool,
-    /// Somebody cut the file, or gave its objects up: what was sent and not told may not be in its objects any more.
+    /// Whether the file was truncated or replaced remotely: bytes sent but not reported may be
+    /// missing in its objects.
     pub(super) overtaken: bool,
     pub(super) proving: bool,
-    /// Somebody sends what lies about.
+    /// Whether a task is sending dirty bytes.
     pub(super) sending: bool,
-    /// Somebody makes it give its memory back.
+    /// Whether a task is flushing this inode to free memory.
     pub(super) yielding: bool,
     pub(super) objects: Option<Objects<M, D>>,
-    /// Are they good for writing?
+    /// Whether the credentials of `objects` permit writing.
     pub(super) writable: bool,
-    /// The server told of a cut since it told of the objects, or of what others wrote, perhaps to objects that are somewhere else.
+    /// Whether the layout may be stale: since it was fetched the file was truncated, or others
+    /// wrote it, perhaps in other objects.
     pub(super) outdated: bool,
-    /// Answers of the server with the objects that were taken over.
+    /// Number of layouts received from the server.
     pub(super) openings: u64,
-    /// Is it open here for reading too? Who may only write is not given more.
+    /// Whether it is open for reading here; a write-only open gets no right to read.
     pub(super) reads: bool,
-    /// Is it open here for writing, whatever objects it has now?
+    /// Whether it is open for writing here, whatever the current objects permit.
     pub(super) writes: bool,
-    /// Were the objects chosen for us: is it ours to make all of them?
+    /// Whether the objects were allocated for this client, which then has to create all of them.
     pub(super) ours: bool,
-    /// Does the server know that all objects are on their devices?
+    /// Whether the server knows that all objects exist on their devices.
     pub(super) made: bool,
-    /// From here on the objects may hold bytes that were cut off and are not cleared yet: they read as zeros.
+    /// From here on the objects may contain truncated bytes that are not cleared yet; these read as
+    /// zeros.
     pub(super) clean_until: u64,
-    /// Was it written in place? Then what is missing at the end of an object reads as zeros.
+    /// Whether the file was written in place: then missing bytes at the end of an object are zeros.
     pub(super) sparse: bool,
     pub(super) ahead: Ahead,
-    /// The lease that was held when the attributes were told; 0: none.
+    /// Number of the lease under which the attributes were received; 0 for none.
     pub(super) seen_under: u64,
-    /// Changes of attributes here of which the outcome was not told, and how many of them the attributes that are known have.
+    /// Number of local attribute changes whose result is not known, and its value when the cached
+    /// attributes were requested.
     pub(super) unsure: u64,
     pub(super) sure: u64,
-    /// Rights were changed here since it was opened.
+    /// Whether rights were changed here since the open.
     pub(super) rights_unsure: bool,
-    /// The server has no lease for us until then.
+    /// No lease is requested before this time, since the server denied one.
     pub(super) without_until: Option<Instant>,
-    /// The server knows that nobody has it open here.
+    /// Whether the server knows that this client has closed it.
     pub(super) let_go: bool,
-    /// It was made here, to be opened.
+    /// Whether this client created the file and opened it with the creation.
     pub(super) made_here: bool,
-    /// The lead of the directory under which it was made here first, as long as it was in no other one since.
+    /// The directory delegation under which the file was created, while it has not left that
+    /// directory.
     pub(super) made_in: Option<AheadIn>,
 }
 
@@ -142,12 +150,12 @@ pub(super) struct State<M, D> {
 pub(super) struct Held {
     pub(super) offset: u64,
     pub(super) data: Bytes,
-    /// A command with it has gone out.
+    /// Whether a command with these bytes was sent.
     pub(super) sent: bool,
     pub(super) acknowledged: bool,
-    /// The server knows of it.
+    /// Whether a size that includes these bytes was reported to the server.
     pub(super) told: bool,
-    /// A flush has proven it.
+    /// Whether a flush made these bytes durable.
     pub(super) proven: bool,
 }
 
@@ -157,19 +165,19 @@ impl Held {
     }
 }
 
-/// What had been written at some moment.
+/// A position in the sequence of local writes.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
-    /// How many changes there were; none if there are some that are on no device.
+    /// Number of changes at that time; none if some of them are on no device.
     pub(super) changes: Option<u64>,
-    /// Pieces before this one were sent off.
+    /// Number of the first piece after the position.
     pub(super) next: u64,
-    /// Where they end, as far as the server was not told.
+    /// End of the bytes before the position whose size was not reported.
     pub(super) end: u64,
 }
 
 impl<M, D> State<M, D> {
-    /// All of it, new.
+    /// Creates the state of an inode without data.
     pub(super) fn new(unit: usize, pot: Lease, buffers: Buffers) -> Self {
         Self {
             size: 0,
@@ -215,13 +223,13 @@ impl<M, D> State<M, D> {
         }
     }
 
-    /// Everything written so far, all of it sent off.
+    /// Returns the position after all writes so far, all of which were dispatched.
     pub(super) fn mark(&self) -> Mark {
         Mark { changes: Some(self.changes), next: self.next, end: self.written_end }
     }
 
-    /// What is on its devices of what was written so far, up to the first piece that is not; none if the server knows of
-    /// all that.
+    /// Returns the position up to which all pieces are acknowledged; none if all of that was
+    /// reported.
     pub(super) fn stored(&self) -> Option<Mark> {
         let waits = self.held.iter().find(|(_, held)| !held.acknowledged);
         if waits.is_none() && self.dirty.is_empty() {
@@ -233,12 +241,13 @@ impl<M, D> State<M, D> {
         Some(Mark { changes: None, next, end })
     }
 
-    /// Is nothing here that is not durable and told?
+    /// Whether all bytes are durable and reported.
     pub(super) fn is_stored(&self) -> bool {
         self.dirty.is_empty() && self.held.is_empty() && self.changed_ns.is_none()
     }
 
-    /// Was it made here, and not written to since? Then nothing of it is anywhere else.
+    /// Whether the file was created here and not written since, so that no other copy of its state
+    /// exists.
     pub(super) fn is_unwritten(&self) -> bool {
         let empty =
             self.stat.as_ref().is_some_and(|stat| stat.width == 0 && stat.size == 0 && stat.links == 1);
@@ -246,19 +255,19 @@ impl<M, D> State<M, D> {
         self.made_here && empty && untouched && !self.let_go
     }
 
-    /// Nothing is here that a device or the server does not have for certain, nor an error that nobody was told of.
+    /// Whether there is nothing to send or report, and no pending error.
     pub(super) fn is_settled(&self) -> bool {
         let here = !self.held.is_empty() || !self.dirty.is_empty() || self.changed_ns.is_some();
         !here && self.error.is_none() && !self.lost && !self.overtaken
     }
 
-    /// Takes down that the content was changed here.
+    /// Records a local change of content.
     pub(super) fn changed(&mut self, now_ns: i64) {
         self.changed_ns = Some(now_ns);
         self.changes += 1;
     }
 
-    /// With which rights it is asked for again.
+    /// Returns the access with which the file is opened again.
     pub(super) fn access(&self) -> Access {
         match (self.writes, self.reads) {
             (true, true) => Access::Update,
@@ -267,12 +276,12 @@ impl<M, D> State<M, D> {
         }
     }
 
-    /// Are these the objects that we write to?
+    /// Whether these are the current objects, with credentials to write.
     pub(super) fn writes_to(&self, objects: &Objects<M, D>) -> bool {
         self.writable && self.objects.as_ref().is_some_and(|known| Arc::ptr_eq(&known.open, &objects.open))
     }
 
-    /// New rights, for the same objects perhaps: then what is known of each still holds.
+    /// Sets new objects; keeps the state of each one if the layout is the same.
     pub(super) fn take_objects(&mut self, mut objects: Objects<M, D>) -> Objects<M, D> {
         if let Some(known) =
             self.objects.take().filter(|known| known.open.layout.number() == objects.open.layout.number())
@@ -283,8 +292,8 @@ impl<M, D> State<M, D> {
         objects
     }
 
-    /// Takes down what the server told; false if it was overtaken by what it told since. Of another version nothing that
-    /// was read ahead is good.
+    /// Records attributes from the server; returns false if newer ones are known. A new version
+    /// drops the read-ahead blocks.
     pub(super) fn see(&mut self, stat: &Stat) -> bool {
         let known = self.stat.as_ref().map(|known| known.version);
         if known.is_some_and(|known| known > stat.version) {
@@ -292,12 +301,13 @@ impl<M, D> State<M, D> {
         }
         if known != Some(stat.version) {
             self.ahead.forget(0..u64::MAX);
-            // The server lets a file grow only when what was cut off is cleared.
+            // The server grows a file only after the truncated bytes are cleared.
             if stat.size > self.clean_until {
                 self.clean_until = u64::MAX;
             }
         }
-        // What somebody has open to write stays where it is; what is only read may have been moved, or carried over, before.
+        // Objects of a file that is open for writing do not move; those of a file that is only read
+        // may have been migrated.
         let elsewhere = stat.generation != self.generation || (known != Some(stat.version) && !self.writes);
         self.outdated |= self.objects.is_some() && elsewhere;
         self.size = stat.size.max(self.written_end);
@@ -305,15 +315,15 @@ impl<M, D> State<M, D> {
         true
     }
 
-    /// Takes down what the server told after a change of ours.
+    /// Records the attributes that the server returned for a change of this client.
     pub(super) fn see_own(&mut self, stat: &Stat) {
-        // A version more than ours: somebody else wrote in between.
+        // The version grew by more than one: another client wrote in between.
         self.ours_alone = self.ours_alone.filter(|known| stat.version <= known + 1).map(|_| stat.version);
         self.see(stat);
     }
 
-    /// Follows what the server told of the objects: `other` ones than we know, or the same after a cut. What it knew of
-    /// was cut with the rest; what it did not know of is to be written again. Without a cut other ones are a copy.
+    /// Follows a new generation or a new layout (`other`). A truncation drops bytes that were
+    /// reported; the others are written again. A new layout without a truncation is a copy.
     pub(super) fn follow(&mut self, stat: &Stat, other: bool) {
         self.openings += 1;
         if stat.generation == self.generation {
@@ -332,13 +342,13 @@ impl<M, D> State<M, D> {
         self.ahead.forget(0..u64::MAX);
     }
 
-    /// The same bytes are in other objects now. What is acknowledged and not proven may have been lost before it was copied
-    /// there, as by a restart.
+    /// The file was migrated to other objects. Acknowledged bytes that were not flushed may have
+    /// been lost before the copy.
     fn was_carried(&mut self) {
         self.lost |= self.held.values().any(|held| held.sent && !held.proven);
     }
 
-    /// Takes down that the server knows of everything up to a mark.
+    /// Records that the server knows everything up to a position.
     pub(super) fn told(&mut self, upto: &Mark) {
         for held in self.held.range_mut(..upto.next).map(|(_, held)| held) {
             held.told |= held.acknowledged;
@@ -350,8 +360,8 @@ impl<M, D> State<M, D> {
         }
     }
 
-    /// A piece could not be stored, and is gone: it makes no file longer. Behind what was stored there would be zeros that nobody
-    /// wrote, in a file that looks whole.
+    /// A piece could not be stored and was dropped. The file ends before it, since a hole of zeros
+    /// there would look like data.
     pub(super) fn was_not_stored(&mut self) {
         self.missing = true;
         self.written_end = self.written_end.min(self.untold_end());
@@ -359,7 +369,7 @@ impl<M, D> State<M, D> {
         self.size = self.size.min(known.max(self.written_end));
     }
 
-    /// Gives up telling the server of what is durable: whoever wrote it is told so.
+    /// Drops durable bytes that cannot be reported; the writer gets an error.
     pub(super) fn give_up(&mut self) {
         self.missing = true;
         for held in self.held.values_mut() {
@@ -368,7 +378,7 @@ impl<M, D> State<M, D> {
         self.let_go();
     }
 
-    /// Takes down that a flush has proven these.
+    /// Records that a flush made these pieces durable.
     pub(super) fn proven(&mut self, numbers: &[u64]) {
         for number in numbers {
             if let Some(held) = self.held.get_mut(number) {
@@ -378,26 +388,28 @@ impl<M, D> State<M, D> {
         self.let_go();
     }
 
-    /// What is proven and told is held no longer; what was not told could go with a cut of somebody else's.
+    /// Drops pieces that are durable and reported. Others are kept, since a remote truncation could
+    /// remove them.
     fn let_go(&mut self) {
         let Self { held, unproven, ahead, .. } = self;
         held.retain(|_, held| {
             let goes = held.proven && held.told;
             if goes {
                 *unproven -= held.data.len();
-                // A block that was read before these bytes were there was right only as long as they lay over it.
+                // Read-ahead blocks lack these bytes, and were correct only while the piece covered
+                // them.
                 ahead.forget(held.range());
             }
             !goes
         });
     }
 
-    /// Forgets what lies from `end` on and was told.
+    /// Drops reported bytes from `end` on.
     pub(super) fn forget_told(&mut self, end: u64) {
         self.shorten(end, |held| held.told);
     }
 
-    /// Forgets everything from `end` on: it was cut off here.
+    /// Drops all bytes from `end` on: the file was truncated by this client.
     pub(super) fn cut(&mut self, end: u64) {
         self.dirty.truncate(end);
         self.settle_pot();
@@ -407,16 +419,17 @@ impl<M, D> State<M, D> {
         self.ahead.forget(0..u64::MAX);
         let untold = !self.dirty.is_empty() || self.held.values().any(|held| !held.told);
         if !untold {
-            // The server's version is another since the cut, and its time is that of the cut.
+            // The server set version and time with the truncation, so nothing is left to report.
             (self.changed_ns, self.written_end) = (None, 0);
         }
     }
 
-    /// Takes down that the server cut the file, for us, to what it told, while nothing was under way.
+    /// Records a truncation that the server did for this client while no command was in flight.
     pub(super) fn was_cut(&mut self, stat: &Stat) {
         self.cut(stat.size);
         let other = stat.width == 0;
-        // One more than ours: somebody else cut it before, and may have written other objects since.
+        // The generation grew by more than one: another client truncated it before and may have
+        // written other objects since.
         let alone = [self.generation, self.generation.wrapping_add(1)].contains(&stat.generation);
         self.outdated |= self.objects.is_some() && !alone;
         self.follow(stat, other);
@@ -428,7 +441,8 @@ impl<M, D> State<M, D> {
         self.made &= !other;
         self.writable = false;
         self.sparse = true;
-        // It grows at the server only when what was cut off is cleared; here it can grow before that.
+        // The server grows the file only after truncated bytes are cleared; this client may grow it
+        // before that.
         self.clean_until = stat.size;
         self.see_own(stat);
     }
@@ -454,13 +468,13 @@ impl<M, D> State<M, D> {
         }
     }
 
-    /// Where what is here and was not told ends.
+    /// Returns the end of the bytes whose size was not reported.
     fn untold_end(&self) -> u64 {
         let untold = self.held.values().filter(|held| !held.told).map(|held| held.range().end);
         untold.max().unwrap_or(0).max(self.dirty.end())
     }
 
-    /// Gives back memory that nothing dirty needs any more.
+    /// Releases reserved memory that the dirty bytes do not need.
     pub(super) fn settle_pot(&mut self) {
         let more = self.pot.bytes().saturating_sub(self.dirty.room());
         if more > 0 {

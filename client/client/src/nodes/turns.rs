@@ -1,6 +1,6 @@
-//! Numbers for changes that are to be done once.
+//! Request slots for exactly-once requests, as in NFSv4.1 sessions.
 //!
-//! Contract: a place has one change at a time, and each one a higher number than all before it.
+//! Contract: a slot has one request in flight, and sequence numbers only grow.
 //! Truth: docs/standards/mds/nodes.md §5.8.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use std::sync::{Mutex, PoisonError};
 use sealstone_mds_protocol::{HolderId, PLACES_MAX, Turn};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The places of one holder.
+/// The slots of one client.
 pub(super) struct Turns {
     holder: HolderId,
     room: Semaphore,
-    /// Those that nobody has, the last one that was given back on top.
+    /// Free slots, the last released one on top.
     free: Mutex<Vec<u16>>,
     last: AtomicU64,
 }
 
-/// A place, until it is dropped.
+/// A slot in use; the drop frees it.
 pub(super) struct Place<'a> {
     turns: &'a Turns,
     turn: Turn,
@@ -35,7 +35,7 @@ impl Turns {
         }
     }
 
-    /// Waits for one.
+    /// Waits for a free slot.
     pub(super) async fn take(&self) -> Place<'_> {
         // The semaphore is never closed.
         let room = self.room.acquire().await.ok();
@@ -76,7 +76,7 @@ mod tests {
         places.sort_unstable();
         assert_eq!(places, (0..PLACES_MAX).collect::<Vec<_>>());
         let waiting = tokio::time::timeout(std::time::Duration::from_millis(5), turns.take()).await;
-        assert!(waiting.is_err(), "nobody gets a place that another one has");
+        assert!(waiting.is_err(), "a slot in use is not given again");
         let before = held.swap_remove(9).turn();
         let after = turns.take().await.turn();
         assert!(after.place == before.place && after.number > before.number);

@@ -6,7 +6,7 @@ use super::Nodes;
 use crate::{ClientError, Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
     /// `Refused` with `NoAttribute` among others.
@@ -28,7 +28,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         value: XattrValue,
         mode: XattrMode,
     ) -> Result<(), ClientError> {
-        // Whether what is done in it may be done here may be another question then.
+        // The attribute may be an access control list, which rules out a delegation on this
+        // directory.
         self.shared.lead_no_more(node.inode).await?;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
@@ -36,7 +37,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.ended(own, set).map(drop)
     }
 
-    /// The names of the extended attributes that one may see.
+    /// Returns the names of the visible extended attributes.
     ///
     /// # Errors
     /// `Refused` with `NotFound` among others.
@@ -52,7 +53,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NoAttribute` among others.
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
-        // Whether what is done in it may be done here may be another question then.
+        // The attribute may be an access control list, which rules out a delegation on this
+        // directory.
         self.shared.lead_no_more(node.inode).await?;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
@@ -60,7 +62,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.ended(own, removed).map(drop)
     }
 
-    /// An attribute was changed here: its times, and who may do what if it is a list.
+    /// Records that the attributes of an open node changed, and rights too if it was an access
+    /// control list.
     fn note_unsure(&self, node: Node) {
         if let Some(body) = self.shared.body(node.inode) {
             body.note_unsure(true);

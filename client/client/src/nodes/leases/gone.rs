@@ -1,7 +1,7 @@
-//! Leases that were given back: an answer that names one comes too late.
+//! Leases that were returned, so that late answers that grant them are ignored.
 //!
-//! Contract: what was given back is known as such for the rest of its era, however late an answer names it. Some 50 bytes each, about
-//! [`GONE_MAX`] of them.
+//! Contract: a returned lease is known as such for the rest of its epoch. Each entry takes about 50
+//! bytes; there are about [`GONE_MAX`] at most.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -11,18 +11,18 @@ use tokio::time::Instant;
 
 use super::OVERTAKEN;
 
-/// For so long they are remembered one by one; an answer that comes even later is known by its number.
+/// How long returned leases are remembered one by one; after that only the highest number is.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(120);
-/// So many are, about; of more only those of the last second are.
+/// Number of entries above which only those of the last second are kept.
 const GONE_MAX: usize = 16_384;
 
-/// See the module. All are of one era, in which numbers grow.
+/// Returned leases of one epoch, in which lease numbers grow.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
-    /// The last one of each node, and when it was given back.
+    /// The last returned lease of each node, with the time.
     each: BTreeMap<InodeId, (u64, Instant)>,
-    /// The greatest number of those that are remembered no more: what is not greater, and not here, was given back, or is
-    /// given back at once.
+    /// The highest number of the forgotten entries. A lease up to it was returned, or is returned
+    /// at once if it is granted late.
     upto: u64,
 }
 
@@ -35,7 +35,7 @@ impl Gone {
         self.each.insert(inode, (known.max(number), Instant::now()));
     }
 
-    /// Remembers one by one only those that were given back within this time.
+    /// Forgets the entries that are older than `within`.
     pub(super) fn forget(&mut self, within: Duration) {
         let upto = &mut self.upto;
         self.each.retain(|_, (number, when)| {
@@ -45,7 +45,7 @@ impl Gone {
         });
     }
 
-    /// Was this one given back? Then whether that is long ago.
+    /// Whether this lease was returned; if so, whether that is long ago.
     pub(super) fn knows(&self, inode: InodeId, number: u64) -> Option<bool> {
         match self.each.get(&inode) {
             Some((last, when)) if *last >= number => Some(when.elapsed() >= OVERTAKEN),
@@ -64,9 +64,9 @@ mod tests {
     async fn what_was_given_back_stays_given_back_when_it_is_not_remembered_by_itself() {
         let mut gone = Gone::default();
         gone.note(InodeId(1), 7);
-        // One of before that is told of late.
+        // An older one that is recorded late.
         gone.note(InodeId(1), 5);
-        assert_eq!(gone.knows(InodeId(1), 7), Some(false), "it may be on its way back");
+        assert_eq!(gone.knows(InodeId(1), 7), Some(false), "ReturnLease may be in flight");
         assert_eq!(gone.knows(InodeId(2), 6), None);
         sleep(GONE_FOR).await;
         assert_eq!(gone.knows(InodeId(1), 7), Some(true));

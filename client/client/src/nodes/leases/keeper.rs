@@ -1,14 +1,16 @@
-//! Whoever keeps more of what is leased than is kept here.
+//! Invalidation of caches outside the client, such as the kernel's.
 
 use core::future::Future;
 use core::pin::Pin;
 
 use sealstone_mds_protocol::InodeId;
 
-/// Whoever keeps more of a file than is kept here, as the kernel keeps pages and attributes.
+/// A cache outside the client that has to be invalidated before a lease is returned, such as the
+/// kernel's pages and attributes.
 pub trait Keeper: Send + Sync + 'static {
-    /// Has it forgotten. What is written meanwhile because of that is taken here; a lease is given back after it.
+    /// Drops everything cached of a file. Pages that this writes back are accepted; the lease is
+    /// returned after it.
     fn forget(&self, inode: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// The same of what is in a directory, if it is one. Nothing that it was told before is in its list when it is told again.
+    /// Drops the list of a directory. A later listing must contain nothing that was cached before.
     fn forget_list(&self, directory: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }

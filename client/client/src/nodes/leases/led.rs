@@ -1,7 +1,7 @@
-//! Leases on directories in which names are changed here first.
+//! Directory delegations: use and return.
 //!
-//! Contract: what is put down while a directory is led is told before its lease is given back: whoever puts it down looks at the
-//! lease under the lock under which that begins.
+//! Contract: a change that is queued under a delegation is acknowledged before the delegation is
+//! returned, since both check it under the same lock.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use super::super::shared::{Shared, lock};
 use super::{AGAIN, Entry};
 use crate::{ClientError, Devices, Metadata};
 
-/// Directories that are given back at once at most.
+/// Maximum delegations returned at once.
 const TOGETHER_MAX: usize = 16;
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
-    /// Are names changed here first, where that is to be had?
+    /// Whether this client uses directory delegations.
     pub(in super::super) fn leads_names(&self) -> bool {
         self.options.names_ahead && self.leases.second.is_some()
     }
 
-    /// Does something while these directories are led: no lease on them is given back before the server was told of what it
-    /// puts down.
+    /// Runs `work` under delegations on these directories. None of them is returned before the
+    /// changes that `work` queues are acknowledged.
     pub(in super::super) fn while_led<T>(
         &self,
         directories: [InodeId; 2],
@@ -51,7 +51,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         work(led)
     }
 
-    /// A lease took the place of another one, which is believed in: what is known by that goes on. Else it is one as any other.
+    /// Replaces a valid lease by its upgrade and keeps the cached dentries. Returns false if the
+    /// old lease is not valid any more.
     pub(in super::super) fn take_over_lease(&self, inode: InodeId, before: u64, lease: Lease) -> bool {
         let mut book = lock(&self.leases.book);
         let called = book.overtaken.contains_key(&lease.number);
@@ -66,7 +67,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         true
     }
 
-    /// One was given for what is not held any more: the server hears of that.
+    /// Records as returned a lease on a file that was closed meanwhile; the queued close returns
+    /// it.
     pub(in super::super) fn not_ours(&self, inode: InodeId, lease: Lease) {
         let mut book = lock(&self.leases.book);
         if lease.era == book.era {
@@ -74,7 +76,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// The server does not know of one that is believed in: it is given up.
+    /// Starts the return of a delegation that the server does not know.
     pub(in super::super) fn lead_is_lost(self: &Arc<Self>, inode: InodeId, number: u64) {
         let mut book = lock(&self.leases.book);
         if book.entries.get(&inode).is_some_and(|entry| entry.lease.number == number) {
@@ -82,10 +84,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// A directory is not led from here on: the server was told of what was done in it.
+    /// Waits until the delegation on a directory is returned, and so its local changes are
+    /// acknowledged.
     ///
     /// # Errors
-    /// `NamesNotTold`, if it was not there for as long as it is waited for.
+    /// `NamesNotTold` on timeout.
     pub(in super::super) async fn lead_no_more(self: &Arc<Self>, inode: InodeId) -> Result<(), ClientError> {
         let led = {
             let book = lock(&self.leases.book);
@@ -110,7 +113,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Gives back all directories that are led, at the end: who looks into one afterwards waits for nobody.
+    /// Returns all directory delegations at shutdown, so that other clients need not wait for a
+    /// recall.
     pub(in super::super) async fn lead_nothing(self: &Arc<Self>) {
         let led: Vec<_> = {
             let book = lock(&self.leases.book);
@@ -127,7 +131,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 async move {
                     let request = Request::ReturnLease { inode, holder: shared.holder, number };
                     if let Err(error) = shared.core.metadata.call(request).await {
-                        tracing::debug!(inode = inode.0, %error, "a directory is not given back; the server waits for it");
+                        tracing::debug!(inode = inode.0, %error, "could not return a directory delegation; the server waits until it expires");
                     }
                 },
                 &self.runtime,
@@ -136,8 +140,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         while works.join_next().await.is_some() {}
     }
 
-    /// A file that nobody has open here is about to lose its last name: lets go of it, if nothing of it is here that is not
-    /// stored; the server hears of that with the name, and nobody opens it before that. None: it stays.
+    /// Closes a file that is not open and about to lose its last name, if all of it is stored. The
+    /// close is sent with the removal. None if the file has to stay.
     pub(in super::super) fn let_go_here(self: &Arc<Self>, node: Node) -> Option<LetGo<M, D>> {
         let body = self.body_or_make(node);
         let gone = self.let_go_alone(&body);
@@ -156,7 +160,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return None;
         }
         let Some(stat) = &state.stat else {
-            // Looked at, perhaps, by a lease.
+            // It may have a lease from a lookup.
             let was = self.drop_lease(inode);
             drop(state);
             return Some(LetGo { body: body.clone(), was, _alone: alone });
@@ -170,7 +174,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         Some(LetGo { body: body.clone(), was: true, _alone: alone })
     }
 
-    /// What was let go of is to be told: whoever opens it now asks after that. `lost`: its name is.
+    /// Unlocks a file that was closed for a removal; later opens wait for the queued changes.
+    /// `lost`: whether its name was removed.
     pub(in super::super) fn gone_here(&self, gone: LetGo<M, D>, lost: bool) {
         let inode = gone.body.node.inode;
         if lost {
@@ -180,10 +185,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 }
 
-/// A file that was let go of here. As long as this lives nobody opens it: who wants to finds this body, and waits.
+/// A file that was closed for a removal. While this exists, opens of it wait.
 pub(in super::super) struct LetGo<M, D> {
     body: Arc<Body<M, D>>,
-    /// Was there something to let go of?
+    /// Whether the file was open or leased at the server.
     pub(in super::super) was: bool,
     _alone: OwnedRwLockWriteGuard<()>,
 }

@@ -1,4 +1,4 @@
-//! What is to be given back is asked for, as long as anybody here has something open or leased.
+//! The task that receives recalls while this client has open files or leases.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use super::super::shared::{Shared, lock};
 use super::{AGAIN, IDLE, NONE_HERE, PACE, Until, WAIT_MS};
 use crate::{Devices, Metadata};
 
-/// Asks what is to be given back, again and again.
+/// Sends Recalls requests in a loop.
 pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
     let Some((second, wanted, holder)) = weak.upgrade().and_then(|shared| {
         Some((shared.leases.second.clone()?, shared.leases.wanted.clone(), shared.holder))
@@ -41,7 +41,7 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
         let answer = second.call(Request::Recalls { holder, era, known, wait_ms: WAIT_MS }).await;
         let Some(shared) = weak.upgrade() else { return };
         if shared.leases.ended.load(Ordering::Acquire) {
-            // Whoever says something now would be a holder again.
+            // A request now would register this client again.
             return;
         }
         let paced;
@@ -59,11 +59,11 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
             }
             Ok(Response::Recalls { era: now, .. }) if now != era => {
                 shared.begin_era(now).await;
-                // One who is told of another era each time waits a little.
+                // Limits the rate if each answer has another epoch.
                 paced = era != 0 && sent.elapsed() < AGAIN;
             }
             Ok(Response::Recalls { believed_ms, last, recalls, .. }) => {
-                // First: the answer that calls one back does not prolong it.
+                // Done first, since the answer does not renew the leases that it recalls.
                 shared.recalled(&recalls);
                 let believed = Duration::from_millis(u64::from(believed_ms));
                 let until = Until {
@@ -72,7 +72,8 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
                 };
                 let mut book = lock(&shared.leases.book);
                 book.known = last;
-                // Of as many as it can name there may be more, called back before this was asked.
+                // A full answer may be incomplete: more leases may have been recalled before it was
+                // requested.
                 if recalls.len() < RECALLS_MAX {
                     book.until = Some(until);
                 }
@@ -82,7 +83,7 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
             }
             Ok(_) => paced = true,
             Err(error) => {
-                tracing::debug!(%error, "the metadata server does not say what is to be given back");
+                tracing::debug!(%error, "no answer to Recalls; retrying");
                 paced = true;
             }
         }

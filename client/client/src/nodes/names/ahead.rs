@@ -1,14 +1,14 @@
-//! Names that are changed here, and told of later.
+//! Local changes of cached names under a directory delegation.
 //!
-//! Contract: each of these changes what is known of names if that is for certain, and else does nothing. What was asked for before,
-//! and is answered after it, is not remembered.
+//! Contract: each function changes the cache only if the entries are certain, and otherwise does
+//! nothing. Answers to earlier requests are not cached after it.
 
 use sealstone_mds_protocol::{AheadIn, FileKind, InodeId, Lease, Name, Node, Stat};
 
 use super::super::shared::lock;
 use super::{Book, Known, Names, Under, number, way};
 
-/// One place among names, in a directory that is led.
+/// A name in a directory with a delegation.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Place<'a> {
     pub(in super::super) directory: AheadIn,
@@ -16,7 +16,7 @@ pub(in super::super) struct Place<'a> {
 }
 
 impl Book {
-    /// What is known of a name for certain; none: it is being changed, or has to be looked up.
+    /// Returns the certain entry of a name; none if it is being changed or has to be looked up.
     fn sure(&self, place: Place<'_>) -> Option<Option<(Node, FileKind)>> {
         let Place { directory: AheadIn { inode, era, lease }, name } = place;
         let one = self.directories.get(&inode).filter(|one| one.lease == (era, lease))?;
@@ -32,7 +32,7 @@ impl Book {
         }
     }
 
-    /// Something changed in a directory; as the server does it.
+    /// Records a change in a directory, with the attributes that the server will set.
     fn touch(&mut self, AheadIn { inode, .. }: AheadIn, at_ms: u64) {
         self.ways[way(inode)].count += 1;
         self.all.count += 1;
@@ -43,7 +43,7 @@ impl Book {
         }
     }
 
-    /// A node changed: what a change that is under way made of it may be older.
+    /// Records a change of a node, which makes results of changes in progress outdated.
     fn changed(&mut self, node: InodeId, at_ms: u64) {
         self.of_nodes += 1;
         if let Some((_, stat)) = self.nodes.get_mut(&node) {
@@ -53,12 +53,12 @@ impl Book {
 }
 
 impl Names {
-    /// What a name leads to, for certain.
+    /// Returns the certain entry of a name.
     pub(in super::super) fn sure(&self, place: Place<'_>) -> Option<Option<(Node, FileKind)>> {
         lock(&self.0).sure(place)
     }
 
-    /// A node is made here; false: it has to be asked for.
+    /// Caches a node that is created locally; false if it has to be created by a request.
     pub(in super::super) fn make_ahead(&self, place: Place<'_>, stat: &Stat, at_ms: u64) -> bool {
         let book = &mut *lock(&self.0);
         if book.sure(place) != Some(None) {
@@ -72,7 +72,7 @@ impl Names {
         true
     }
 
-    /// A name is taken away here from this.
+    /// Removes the name of a node locally; false if that needs a request.
     pub(in super::super) fn remove_ahead(&self, place: Place<'_>, node: InodeId, at_ms: u64) -> bool {
         let book = &mut *lock(&self.0);
         if book.sure(place).flatten().is_none_or(|(found, _)| found.inode != node) {
@@ -84,7 +84,7 @@ impl Names {
         true
     }
 
-    /// Something is given another name here, which `replaced` has until now.
+    /// Renames a node locally, over `replaced` if there is one; false if that needs a request.
     pub(in super::super) fn rename_ahead(
         &self,
         (from, to): (Place<'_>, Place<'_>),
@@ -114,7 +114,7 @@ impl Names {
         true
     }
 
-    /// A lease took the place of another one, without a moment in between: what was known is known.
+    /// Moves cached entries to the lease that replaced `before` without a gap.
     pub(in super::super) fn go_on(&self, directory: InodeId, before: u64, lease: &Lease) {
         let book = &mut *lock(&self.0);
         let (before, now) = ((lease.era, before), number(lease));
@@ -128,7 +128,7 @@ impl Names {
         }
     }
 
-    /// What was done in a directory here was refused: nothing of it is known any more.
+    /// Drops the cache of a directory and of nodes, since local changes in it were refused.
     pub(in super::super) fn doubt(&self, directory: InodeId, nodes: impl IntoIterator<Item = InodeId>) {
         let book = &mut *lock(&self.0);
         book.ways[way(directory)].count += 1;

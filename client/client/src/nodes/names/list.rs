@@ -1,7 +1,8 @@
-//! Directories listed from what is known of them.
+//! Listing directories from the cache.
 //!
-//! Contract: only what the server let be listed under the same lease, or was made here: whoever may look names up may not be told them. An
-//! edition stays the same only while nothing in the directory changes, here or elsewhere, or what is listed might be older.
+//! Contract: lists only names that the server listed under the same lease, or that were created
+//! here, since the right to look up is not the right to list. An edition is the same only while
+//! nothing in the directory changed and the list is current.
 
 use core::ops::Bound;
 
@@ -10,7 +11,7 @@ use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Lease, Name};
 use super::super::shared::lock;
 use super::{Directory, Known, Names, number, way};
 
-/// What a directory is listed as: under one lease, with nothing in it changed meanwhile.
+/// Identifies a state of a directory's list: one lease and a number of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edition {
     era: u64,
@@ -19,24 +20,24 @@ pub struct Edition {
 }
 
 impl Edition {
-    /// Under this lease, after so many changes.
+    /// Creates the edition of this lease after `changes` changes.
     #[must_use]
     pub const fn new(lease: &Lease, changes: u64) -> Self {
         Self { era: lease.era, lease: lease.number, changes }
     }
 }
 
-/// How far a list came.
+/// Where a listing from the cache ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// What comes next is not known, or whoever took it has enough. The last name that was taken, if there was one.
+    /// Before an entry that is not cached or not taken; with the last name that was taken, if any.
     Upto(Option<Name>),
-    /// There is no more.
+    /// At the end of the directory.
     End,
 }
 
 impl Directory {
-    /// A page was told: what is not known of names in its range is that there is nothing.
+    /// Marks the cached names in the range of a listed page that the page lacks as absent.
     pub(super) fn has_no_others(&mut self, after: Option<&Name>, page: &[DirEntry], more: bool) {
         let until = match page.last() {
             Some(last) if more => Bound::Included(&last.name),
@@ -58,25 +59,25 @@ impl Directory {
 }
 
 impl Names {
-    /// The edition of a directory under the lease that is believed in.
+    /// Returns the edition of a directory under a valid lease.
     pub(in super::super) fn edition(&self, directory: InodeId, lease: &Lease) -> Edition {
         Edition::new(lease, lock(&self.0).ways[way(directory)].count)
     }
 
-    /// How many changes of anything were made here.
+    /// Returns the number of local changes.
     pub(in super::super) fn changes(&self) -> u64 {
         lock(&self.0).all.count
     }
 
-    /// Is all of a directory known, and may it be listed, under the lease that is believed in?
+    /// Whether all of a directory is cached and may be listed, under a valid lease.
     pub(in super::super) fn lists(&self, directory: InodeId, lease: &Lease) -> bool {
         let book = lock(&self.0);
         let one = book.directories.get(&directory).filter(|one| one.lease == number(lease));
         one.is_some_and(|one| one.whole && one.shown)
     }
 
-    /// Shows names after this one, in byte order, until `take` has enough: then it did not take the last one. It must not come
-    /// back here.
+    /// Passes names after `after` to `take`, in byte order, until it returns true, which means that
+    /// it did not take that one. `take` must not call this cache.
     pub(in super::super) fn list(
         &self,
         (directory, lease): (InodeId, &Lease),
