@@ -83,7 +83,7 @@ fn files_on_a_raw_device_survive_sigkill_and_nobody_else_gets_it() {
     let second = ["osd", "init", "--data", text(&other), "--device", device, "--force"];
     run(&second).fails(1).says(&["in use"]);
     daemon.end(Signal::Terminate);
-    run(&second[..6]).fails(1).says(&["there is a store here already", "--force"]);
+    run(&second[..6]).fails(1).says(&["a store exists here already", "--force"]);
     assert!(!other.exists(), "a refusal leaves nothing behind");
     run(&second).ok();
     // The first folder's device is another store's now.

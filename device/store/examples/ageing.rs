@@ -1,8 +1,10 @@
-//! The allocator in a store that is full and old: `cargo run --release -p sealstone-store --example ageing [GIB]`.
+//! The block allocator in a full and aged store: `cargo run --release -p sealstone-store --example
+//! ageing [GIB]`.
 //!
-//! Fills a map to 95 % with objects of 4 KiB to 4 MiB, overwrites and replaces them at random for many rounds, and prints
-//! one JSON object for each stage: time of an allocation by its size, and how many runs a MiB of new data is in. The
-//! map is the store's own source, without a disk below it.
+//! Fills a map to 95 % with objects of 4 KiB to 4 MiB, overwrites and replaces them at random for
+//! many rounds, and prints one JSON object for each stage: time of an allocation by its size, and
+//! the number of runs per MiB of new data. The map is the store's own source, without a disk below
+//! it.
 #![allow(clippy::print_stdout)]
 
 #[path = "../src/disk/pool.rs"]
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 use sealstone_store::contract::Random;
 use space::{FreeMap, Run, Turnover};
 
-/// Blocks freed before they come back, as a group would.
+/// Number of freed blocks that are held back before they become free, as in a commit group.
 const GROUP: u64 = 16 << 10;
 const SIZES: [(&str, u64); 4] = [("4k", 1), ("64k", 16), ("1m", 256), ("64m", 16384)];
 
@@ -58,7 +60,7 @@ struct Aged {
 }
 
 impl Aged {
-    /// 1 to 1024 blocks, each order of magnitude alike.
+    /// Draws 1 to 1024 blocks, each power of two with the same probability.
     fn size(&mut self) -> u64 {
         let top = 1 << self.random.below(11);
         1 + self.random.below(top)
@@ -117,7 +119,7 @@ impl Aged {
         self.drop_blocks(vec![cut(from, count)]);
     }
 
-    /// What allocations cost now; they are given back.
+    /// Measures allocations, and frees them again.
     fn report(&mut self, stage: &str) -> String {
         self.commit();
         let runs: usize = self.objects.iter().map(Vec::len).sum();

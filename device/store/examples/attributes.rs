@@ -1,7 +1,8 @@
-//! Cost of attributes in the disk store: `cargo run --release -p sealstone-store --example attributes`.
+//! Cost of attributes in the disk store: `cargo run --release -p sealstone-store --example
+//! attributes`.
 //!
-//! Prints medians of one get, one set and one page of ten, in a store that holds few attributes and in one that holds
-//! many: the growth is what the index costs. Takes a few seconds.
+//! Prints medians of one get, one set and one page of ten, in a store with few attributes and in
+//! one with many: the difference is the cost of the index. Takes a few seconds.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! What stored digests cost a writer: small and large writes, in a partition that keeps them and in one that does not.
+//! Cost of stored digests for a writer: small and large writes, in a partition with digests and in
+//! one without.
 //!
-//! `cargo run --release -p sealstone-store --example digested`. Rounds take turns; figures are medians of the CPU time of
-//! the process, with which a busy machine meddles least.
+//! `cargo run --release -p sealstone-store --example digested`. Rounds alternate; results are
+//! medians of the CPU time of the process, which other load on the machine affects least.
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
@@ -18,7 +19,7 @@ const LENGTH: u64 = 64 << 20;
 /// Rounds of each kind.
 const ROUNDS: usize = 7;
 
-/// CPU time of the process so far, in ticks of 10 ms.
+/// Returns the CPU time of the process so far, in ticks of 10 ms.
 fn ticks() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

@@ -1,9 +1,10 @@
-//! Cold and warm random reads through the page cache and past it:
-//! `cargo run --release -p sealstone-store --example direct [FOLDER]`.
+//! Cold and warm random reads through the page cache and past it: `cargo run --release -p
+//! sealstone-store --example direct [FOLDER]`.
 //!
-//! Prints one JSON object: reads a second by size and by threads, each of which waits for one read at a time, as the
-//! store's callers do. Rounds alternate; medians of three. What io_uring makes of the same file, fio tells:
-//! `fio --name=r --filename=FILE --rw=randread --bs=4k --direct=1 --ioengine=io_uring --iodepth=32`.
+//! Prints one JSON object: reads per second by size and by number of threads, each of which waits
+//! for one read at a time, as the store's callers do. Rounds alternate; medians of three. To
+//! compare with io_uring on the same file: `fio --name=r --filename=FILE --rw=randread --bs=4k
+//! --direct=1 --ioengine=io_uring --iodepth=32`.
 #![allow(clippy::print_stdout)]
 
 use std::fs::File;
@@ -31,7 +32,7 @@ fn main() -> Result<(), Failure> {
         file.sync()?;
     }
     let opened = |io| -> Result<Arc<dyn MediumFile>, Failure> {
-        // The lock goes at once, so that both ways can be had.
+        // The lock is released at once, so that both modes can be opened.
         Ok(FileMedium::open_with(&folder, io)?.open_data("data")?)
     };
     let (cached, direct) = (opened(Io::Cached)?, opened(Io::Direct)?);

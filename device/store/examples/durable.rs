@@ -1,9 +1,9 @@
-//! What durability costs: `cargo run --release -p sealstone-store --example durable [FOLDER [ROUNDS [KINDS]]]`; kinds are
-//! `files`, `device`, `files_direct`, `device_direct`, with commas between them.
+//! Cost of durability: `cargo run --release -p sealstone-store --example durable [FOLDER [ROUNDS
+//! [KINDS]]]`; kinds are `files`, `device`, `files_direct`, `device_direct`, separated by commas.
 //!
-//! Prints one JSON object: durable 4 KiB writes a second of 1 and of 16 writers, and sequential writes beside a plain
-//! file written and synced alike. Rounds alternate, so that a busy machine troubles both sides; medians, and the
-//! ratio of each round.
+//! Prints one JSON object: durable 4 KiB writes per second of 1 and of 16 writers, and sequential
+//! writes beside a plain file that is written and synced in the same way. Rounds alternate, so that
+//! other load affects both sides; medians, and the ratio of each round.
 #![allow(clippy::print_stdout)]
 
 use std::fs::File;
@@ -61,7 +61,8 @@ fn store(folder: &Path, kind: &str) -> Result<DiskStore, Failure> {
     Ok(DiskStore::open(medium, Options::default())?)
 }
 
-/// Writes that were made durable one by one, for a while, by so many threads: each second.
+/// Writes and flushes one write at a time, for this time, with this many threads; returns writes
+/// per second.
 fn durable_writes(store: &DiskStore, writers: u64, time: Duration) -> Result<f64, Failure> {
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let start = Instant::now();

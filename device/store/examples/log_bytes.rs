@@ -16,12 +16,12 @@ use sealstone_store::{
 
 /// Operations of each kind.
 const COUNT: u64 = 100;
-/// Name of the log's file.
+/// Name of the log file.
 const LOG: &str = "write-log";
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A disk that keeps the offset of the last write to the log.
+/// A disk that records the offset of the last write to the log.
 struct LogMeter {
     disk: SimMedium,
     last: Arc<AtomicU64>,

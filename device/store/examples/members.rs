@@ -1,4 +1,4 @@
-//! What members of a collection cost on real files: `members [count] [folder]`.
+//! Cost of collection members on real files: `members [count] [folder]`.
 #![allow(clippy::print_stdout, reason = "an example that prints what it measured")]
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use sealstone_store::{
     DiskStore, FileMedium, FormatOptions, MAX_LIST, Memberships as _, ObjectStore as _, Options, format,
 };
 
-/// Operations between two ticks, as the background thread makes them.
+/// Number of operations between two ticks, in place of the background thread.
 const TICK: u64 = 10_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let begun = Instant::now();
     for member in 0..count {
-        // In no order, as members come.
+        // In arbitrary order.
         store.join(collection, 0x1_0000 + member.wrapping_mul(0x9E37_79B1) % count, 1)?;
         tick(&store, member)?;
     }

@@ -1,8 +1,8 @@
-//! What opening a store of many objects costs, in time and memory: `open [objects] [bytes each] [folder]`. With
-//! `SEALSTONE_OPEN_JSON=1` what it prints is JSON, one object a line.
+//! Time and memory for opening a store of many objects: `open [objects] [bytes each] [folder]`.
+//! With `SEALSTONE_OPEN_JSON=1` it prints JSON, one object per line.
 //!
-//! Three processes of its own: one fills the store and ends as if killed, one opens it after that, one opens it after
-//! it was closed in order.
+//! It runs three processes: one fills the store and ends as if killed, one opens it after that, one
+//! opens it after a clean close.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints what it measured")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore as _, Options, format};
 
-/// Operations between two ticks, as the background thread makes them.
+/// Number of operations between two ticks, in place of the background thread.
 const TICK: u64 = 10_000;
 const PART: &str = "SEALSTONE_OPEN_PART";
 const JSON: &str = "SEALSTONE_OPEN_JSON";

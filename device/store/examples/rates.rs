@@ -1,6 +1,8 @@
-//! Rates of the disk store on real files: `cargo run --release -p sealstone-store --example rates [FOLDER]`.
+//! Throughput of the disk store on real files: `cargo run --release -p sealstone-store --example
+//! rates [FOLDER]`.
 //!
-//! Prints medians of several rounds: warm reads beside plain pread of the same bytes, writes, and flushes.
+//! Prints medians of several rounds: warm reads beside plain pread of the same bytes, writes, and
+//! flushes.
 #![allow(clippy::print_stdout)]
 
 use std::fs::File;

@@ -1,7 +1,8 @@
-//! What small objects cost in the index and in blocks: `small [FOLDER] [OBJECTS] [ROUNDS] [LENGTH]`.
+//! Cost of small objects in the index and in blocks: `small [FOLDER] [OBJECTS] [ROUNDS] [LENGTH]`.
 //!
-//! Prints one JSON object for each length: durable puts a second of 1 and of 16 writers, bytes on disk for each object,
-//! reads a second (of all, and of few), time to open. In two stores that take turns: one that keeps small objects in the index, and one that does not.
+//! Prints one JSON object for each length: durable puts per second of 1 and of 16 writers, bytes on
+//! disk per object, reads per second (of all, and of few), time to open. Compares two stores in
+//! alternating rounds: one that keeps small objects in the index, and one that does not.
 #![allow(clippy::print_stdout, reason = "an example that prints what it measured")]
 
 use std::os::unix::fs::MetadataExt;
@@ -16,9 +17,9 @@ use sealstone_store::{DiskStore, FileMedium, FormatOptions, MAX_INLINE, ObjectSt
 
 const WRITERS: u64 = 16;
 const TURN: Duration = Duration::from_millis(700);
-/// Bytes of an object, unless one length is given as the last argument.
+/// Object lengths in bytes, unless one is given as the last argument.
 const LENGTHS: [usize; 3] = [512, 1024, 2048];
-/// Objects that are read so often that all of them stay in memory.
+/// Number of objects that are read so often that all of them stay in memory.
 const HOT: u64 = 1000;
 
 type Failure = Box<dyn std::error::Error>;
@@ -80,7 +81,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Medians of both sides, and the median of the ratios of the rounds.
+/// Returns the medians of both sides, and the median of the ratios of the rounds.
 fn pair(sides: &[Vec<f64>; 2]) -> String {
     let ratios: Vec<f64> = sides[0].iter().zip(&sides[1]).map(|(blocks, index)| index / blocks).collect();
     let [blocks, index] = [middle(&sides[0]), middle(&sides[1])];
@@ -113,7 +114,7 @@ impl Side {
         Ok(Self { store: DiskStore::open(Arc::new(medium), options.clone())?, folder, options })
     }
 
-    /// New objects, made durable one by one, by so many threads: each second.
+    /// Creates objects and flushes after each, with this many threads; returns objects per second.
     fn durable_puts(&self, writers: u64, round: u64, length: usize) -> Result<f64, Failure> {
         let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
         let base = (1 << 40) + (round << 33) + (writers << 28);
@@ -158,7 +159,8 @@ impl Side {
         Ok(self.store.flush()?)
     }
 
-    /// Objects read at random: each second. Most records are not in the store's cache, all pages in the system's.
+    /// Reads objects at random; returns reads per second. Most records are not in the store's
+    /// cache, but all pages are in the system's.
     fn reads(&self, objects: u64, length: usize, seed: u64) -> Result<f64, Failure> {
         let mut random = Random::new(seed);
         let mut into = vec![0; length];

@@ -1,17 +1,19 @@
-//! Where two objects differ, as far as one call looks.
+//! Compares two objects block by block and lists where they differ, up to a limit per call.
 //!
-//! Does: lay out what both backends find block by block, and say where to go on.
-//! Contract: blocks come in ascending order, each once; not those that both have as holes.
+//! Does: merges the block lists of both objects, and returns the offset at which the next call
+//! continues.
+//! Contract: the caller reports blocks in ascending order, each once, without those that are holes
+//! in both objects.
 
 use crate::store::push_stretch;
 use crate::{BLOCK, MAP_PIECES_MAX, MAX_STRETCHES, PIECE, Stretch, StretchKind};
 
-/// A part of a comparison.
+/// One part of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// What differs, in order.
+    /// The differing extents, in ascending order.
     pub stretches: Vec<Stretch>,
-    /// Up to where it looked; `None` is the end of the longer object.
+    /// End of the compared range; `None` if the end of the longer object was reached.
     pub next: Option<u64>,
 }
 
@@ -21,17 +23,17 @@ pub(crate) struct Comparer {
     both: u64,
     longer: u64,
     max: usize,
-    /// How many pieces of 1 MiB were gone over, and the last one.
+    /// Number of 1 MiB pieces visited, and the last one.
     pieces: usize,
     piece: u64,
-    /// Beyond the end of the shorter object, up to where all is in the map.
+    /// Offset up to which `stretches` is complete; it may lie beyond the end of the shorter object.
     at: u64,
     map: Vec<Stretch>,
     stop: Option<u64>,
 }
 
 impl Comparer {
-    /// From `offset` on, of an object of length `mine` with one of length `theirs`.
+    /// Starts at `offset`, for an object of length `mine` and one of length `theirs`.
     pub(crate) fn new(offset: u64, mine: u64, theirs: u64, max: usize) -> Self {
         let both = mine.min(theirs);
         Self {
@@ -48,8 +50,9 @@ impl Comparer {
         }
     }
 
-    /// A block that one of them has. `mine`: if the first one does; `same`: both have this very one. Gives whether more is
-    /// wanted.
+    /// Adds a block that at least one object has. `mine`: its kind in the first object, if it has
+    /// one; `same`: both objects refer to this very block. Returns whether the caller should
+    /// continue.
     pub(crate) fn block(&mut self, block: u64, mine: Option<StretchKind>, same: bool) -> bool {
         let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
         if end <= self.offset {
@@ -78,7 +81,7 @@ impl Comparer {
         self.map.len() <= self.max
     }
 
-    /// There are no more blocks, or no more are wanted.
+    /// Finishes the comparison: there are no more blocks, or the limit is reached.
     pub(crate) fn end(mut self) -> Comparison {
         let stop = self.stop.filter(|stop| *stop < self.longer);
         push_stretch(&mut self.map, self.at, stop.unwrap_or(self.longer), StretchKind::Hole);

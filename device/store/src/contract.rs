@@ -1,7 +1,8 @@
-//! The contract suite: every backend's test is one call of [`contract`], and one of [`model`].
+//! The contract suite: every backend runs it by one call of [`contract`], and one of [`model`].
 //!
-//! Does: try each method with its refusals and edges; compare any store with [`MemoryStore`], step by step.
-//! Does not: crash anything; the crash tests of each backend do.
+//! Does: tests each method with its refusals and edge cases; compares any store with
+//! [`MemoryStore`], step by step.
+//! Does not: simulate crashes; the crash tests of each backend do.
 
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
@@ -28,13 +29,13 @@ mod small;
 
 pub use digests::wrong_digests;
 
-/// Capacity of the stores that the suite asks for, in bytes.
+/// Capacity of the stores that the suite creates, in bytes.
 const CAPACITY: u64 = 4 << 20;
 
-/// Every promise of [`ObjectStore`], on fresh stores from `make(capacity in bytes)`.
+/// Tests the contract of [`ObjectStore`] on new stores from `make(capacity in bytes)`.
 ///
 /// # Panics
-/// When a promise is broken.
+/// If a store breaks the contract.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
     let promises: [fn(&S); 33] = [
         unknown_objects_are_not_found,
@@ -76,19 +77,19 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
     }
 }
 
-/// A user object's id.
+/// Returns the id of a user object.
 fn user(object: u64) -> ObjectId {
     ObjectId::new(0x1_0000, object)
 }
 
-/// A store's first user object, made.
+/// Creates the first user object of a store.
 fn made<S: ObjectStore>(store: &S) -> ObjectId {
     let id = user(0x1_0001);
     store.create(id, ObjectType::User).expect("create in a fresh store");
     id
 }
 
-/// `length` bytes that differ from block to block and from seed to seed.
+/// Returns `length` bytes that differ from block to block and from seed to seed.
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -99,7 +100,7 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The whole object.
+/// Reads the whole object.
 fn content<S: ObjectStore + ?Sized>(store: &S, id: ObjectId) -> Vec<u8> {
     let length = store.stat(id).expect("stat").length;
     let mut bytes = vec![0xEE; length as usize];
@@ -148,7 +149,7 @@ fn create_and_remove_change_what_exists<S: ObjectStore>(store: &S) {
     store.remove(user(0x1_0000)).expect("remove");
     refuses!(store.stat(user(0x1_0000)), StoreError::NotFound(_));
     assert_eq!((store.space().objects, store.space().used), (3, 0));
-    // An object made again under the id starts empty.
+    // A new object under the same id starts empty.
     store.create(user(0x1_0000), ObjectType::User).expect("create again");
     assert!(content(store, user(0x1_0000)).is_empty());
     assert!(store.attributes(user(0x1_0000), None).expect("attributes").is_empty());
@@ -331,7 +332,8 @@ fn attributes_come_back_in_order<S: ObjectStore>(store: &S) {
 fn listing_is_ordered_and_bounded<S: ObjectStore>(store: &S) {
     let mut ids = Vec::new();
     for object in 0..40 {
-        // Half of them before a flush, half after: a merged view.
+        // Half of the objects are created before a flush and half after it, so that listing merges
+        // both.
         let id = ObjectId::new(object % 3, (object * 7919) % 1000);
         store.create(id, ObjectType::User).expect("create");
         store.write(id, 0, b"x").expect("write");
@@ -372,7 +374,7 @@ fn a_full_store_refuses_growth_only<S: ObjectStore>(store: &S) {
     store.write(id, 3 << 20, &data[4096..]).expect("fill to the last block");
     assert_eq!(store.space().used, CAPACITY);
     refuses!(store.write(small, 4096, b"x"), StoreError::NoSpace);
-    // Everything that does not grow goes on, flushed or not.
+    // Operations that do not grow an object still succeed, flushed or not.
     for round in 0..8 {
         store.write(id, (round % 4) << 19, &data[..1 << 19]).expect("overwrite when full");
         store.flush().expect("flush when full");
@@ -440,41 +442,41 @@ fn scopes_nest_and_flush_is_repeatable<S: ObjectStore>(store: &S) {
 /// One step of the model test.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// `create` object number `.0` (of a small set).
+    /// `create` of object number `.0` (of a small set).
     Create(u8),
     /// `remove`.
     Remove(u8),
-    /// `write` at, length, seed of the bytes.
+    /// `write` at offset, length, seed of the bytes.
     Write(u8, u64, usize, u64),
-    /// `read` at, length.
+    /// `read` at offset, length.
     Read(u8, u64, usize),
-    /// `resize` to.
+    /// `resize` to a length.
     Resize(u8, u64),
-    /// `clear` at, length.
+    /// `clear` at offset, length.
     Clear(u8, u64, u64),
-    /// `punch` at, length.
+    /// `punch` at offset, length.
     Punch(u8, u64, u64),
-    /// `share` from, to.
+    /// `share` from one object to another.
     Share(u8, u8),
-    /// `map` from, max.
+    /// `map` from an offset, at most so many extents.
     Map(u8, u64, usize),
-    /// `compare` with, from, max.
+    /// `compare` with an object, from an offset, at most so many extents.
     Compare(u8, u8, u64, usize),
-    /// `set_attribute` number, length (0 removes), seed.
+    /// `set_attribute` by number, length (0 removes), seed.
     SetAttribute(u8, u32, usize, u64),
-    /// `list` from, max.
+    /// `list` from an object, at most so many.
     List(u8, usize),
-    /// `create` collection number `.0` (of a small set).
+    /// `create` of collection number `.0` (of a small set).
     CreateCollection(u8),
-    /// `remove` collection `.0`.
+    /// `remove` of collection `.0`.
     RemoveCollection(u8),
     /// `join` collection, object, slot.
     Join(u8, u8, u32),
     /// `leave` collection, object.
     Leave(u8, u8),
-    /// `members` of a collection, from, max; and how many there are.
+    /// `members` of a collection, from an object, at most so many; and their number.
     Members(u8, u8, usize),
-    /// `set_profile` of one of the two partitions, which may have to be made; by code, 0 for none.
+    /// `set_profile` of one of two partitions, created if missing; by profile code, 0 for none.
     Profile(u8, u8),
     /// `page_digest`.
     PageDigest(u8, u32),
@@ -482,19 +484,19 @@ pub enum Op {
     Flush,
 }
 
-/// The objects that [`Op`]s name.
+/// Returns the id of the object that an [`Op`] refers to by number.
 #[must_use]
 pub fn object(number: u8) -> ObjectId {
     ObjectId::new(0x1_0000 + u64::from(number) % 2, 0x1_0000 + u64::from(number))
 }
 
-/// The collections that [`Op`]s name.
+/// Returns the id of the collection that an [`Op`] refers to by number.
 #[must_use]
 pub fn collection(number: u8) -> ObjectId {
     ObjectId::new(0x1_0000 + u64::from(number) % 2, 0x2_0000 + u64::from(number))
 }
 
-/// Runs one step; gives what it answered, in a form that can be compared between stores.
+/// Runs one step; returns its result in a form that can be compared between stores.
 pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
     match *op {
         Op::Create(o) => format!("{:?}", store.create(object(o), ObjectType::User)),
@@ -538,15 +540,16 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
     }
 }
 
-/// First steps of a history: the profiles of the partitions of [`object`], drawn from `random`.
+/// Returns the first steps of a history: the profiles of the partitions of [`object`], drawn from
+/// `random`.
 pub fn random_profiles(random: &mut Random) -> [Op; 2] {
     [0, 1].map(|partition| Op::Profile(partition, random.below(6) as u8))
 }
 
-/// Everything that a store holds, by value: for comparing two stores, or one before and after a crash.
+/// Returns all content of a store by value, to compare two stores, or one before and after a crash.
 ///
 /// # Errors
-/// What the store answers to `list`, `stat`, `read` or `attributes`.
+/// Errors of `list`, `stat`, `read` and `attributes`.
 pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot>, StoreError> {
     let mut all = Vec::new();
     let mut from = ObjectId::ROOT;
@@ -587,23 +590,23 @@ pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot
 /// One object of a [`snapshot`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct ObjectSnapshot {
-    /// Its id.
+    /// The object's id.
     pub id: ObjectId,
-    /// Its kind.
+    /// The object's kind.
     pub kind: ObjectType,
-    /// Bytes of capacity taken.
+    /// Used capacity in bytes.
     pub used_bytes: u64,
-    /// All its bytes.
+    /// All bytes of the object.
     pub content: Vec<u8>,
-    /// Where it has bytes, and which are shared.
+    /// The map of its data, with the shared extents.
     pub map: Vec<Stretch>,
     /// All its attributes.
     pub attributes: Vec<(AttributeId, Vec<u8>)>,
-    /// Its members, and the collections that it is a member of, with the slots.
+    /// Its members, and the collections that it is a member of, with their slots.
     pub ties: [Vec<(u64, u32)>; 2],
     /// The digest profile of its partition.
     pub profile: Option<Profile>,
-    /// The units whose stored digest is not that of their bytes; none.
+    /// Units whose stored digest does not match their bytes; always empty in a correct store.
     pub wrong: Vec<u64>,
 }
 
@@ -616,11 +619,11 @@ impl std::fmt::Debug for ObjectSnapshot {
     }
 }
 
-/// Longest object that [`random_op`] makes, in bytes.
+/// Longest object that [`random_op`] creates, in bytes.
 const MODEL_LENGTH: u64 = 3 << 19;
 
-/// A step drawn from `random`: mostly small and unaligned, sometimes large, aligned or at a chunk boundary; half of the
-/// objects stay so short that they may lie in an index, most of the time.
+/// Returns a step drawn from `random`: mostly small and unaligned, sometimes large, aligned or at a
+/// chunk boundary. Half of the objects usually stay short enough to be stored in an index.
 pub fn random_op(random: &mut Random) -> Op {
     let object = random.below(6) as u8;
     let small = object >= 3 && random.below(16) > 0;
@@ -663,7 +666,7 @@ pub fn random_op(random: &mut Random) -> Op {
     }
 }
 
-/// A step about collections.
+/// Returns a random step that concerns collections.
 fn random_tie(random: &mut Random, object: u8) -> Op {
     let collection = random.below(4) as u8;
     match random.below(12) {
@@ -675,10 +678,11 @@ fn random_tie(random: &mut Random, object: u8) -> Op {
     }
 }
 
-/// Runs the same steps on `store` and on a [`MemoryStore`] of the same capacity; every answer must be the same.
+/// Runs the same steps on `store` and on a [`MemoryStore`] of the same capacity, and compares the
+/// results.
 ///
 /// # Panics
-/// At the first difference, naming the step.
+/// At the first difference, with the step in the message.
 pub fn model<S: ObjectStore + ?Sized>(store: &S, ops: &[Op]) {
     let oracle = MemoryStore::new(store.space().total);
     for (step, op) in ops.iter().enumerate() {
@@ -689,18 +693,18 @@ pub fn model<S: ObjectStore + ?Sized>(store: &S, ops: &[Op]) {
     assert_eq!(found, expected, "contents after {} steps", ops.len());
 }
 
-/// A small seeded generator (SplitMix64): one seed, one history.
+/// A small seeded random generator (SplitMix64), so that a seed reproduces a history.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of one seed.
+    /// Creates the generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -710,7 +714,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`; 0 if `limit` is 0.
+    /// Returns a number below `limit`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.next() % limit }
     }

@@ -1,16 +1,17 @@
 //! CRC32C (Castagnoli), the checksum of blocks and records.
 //!
-//! Does: name the algorithm in one place. Truth: RFC 3720 appendix B.4 (the test vectors below).
+//! Does: names the algorithm in one place.
+//! Source of truth: RFC 3720 appendix B.4 (the test vectors below).
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
-/// The checksum of some bytes.
+/// Returns the checksum of some bytes.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    // The algorithm's results have 32 bits.
+    // Only the low 32 bits are used.
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The checksum of two pieces of bytes, one after the other.
+/// Returns the checksum of the concatenation of two byte slices.
 pub(crate) fn crc32c_of(first: &[u8], second: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(first);

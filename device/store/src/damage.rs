@@ -1,47 +1,50 @@
-//! What is damaged: the words for it.
+//! Types that describe damage.
 //!
-//! Does: name the object, the kind and the bytes; keep what is known, with a bound. Does not: look for damage;
-//! [`DiskStore`](crate::DiskStore) does when it opens, reads and scrubs.
+//! Does: names the object, the kind and the bytes; keeps a bounded list of known damage.
+//! Does not: search for damage; [`DiskStore`](crate::DiskStore) does when it opens, reads and
+//! scrubs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use sealstone_osd::ObjectId;
 
-/// Most pieces of damage that are kept. What is beyond is still refused when it is read.
+/// Maximum number of damage entries that are kept. Further damage is still refused when it is read.
 pub const MAX_DAMAGE: usize = 65536;
 
-/// What of an object is damaged.
+/// What part of an object is damaged.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DamageKind {
-    /// Bytes fail their checksum.
+    /// The bytes do not match their checksum.
     Data,
-    /// The medium gives an error for these bytes, or the file that they lie in is missing or too short.
+    /// The medium returns an error for these bytes, or their file is missing or too short.
     Unreadable,
-    /// The record is lost that says where these bytes lie.
+    /// The record with the location of these bytes is lost.
     Map,
     /// The object's own record is lost: its length and kind are unknown. Offset and length are 0.
     Record,
     /// Some of its attributes are lost. Offset and length are 0.
     Attributes,
-    /// What it is a member of, or who its members are, is in doubt. Offset and length are 0.
+    /// Its memberships, or the members of the collection, are uncertain. Offset and length are 0.
     Memberships,
-    /// The stored digest of one of its attribute pages is not that of its values, or is lost. Offset and length are 0.
+    /// The stored digest of one of its attribute pages is lost or does not match the page. Offset
+    /// and length are 0.
     Digests,
-    /// The sum over its digests is not what they add up to, or is lost: a record of where its bytes are is gone, or is
-    /// one of another time. Offset and length are 0.
+    /// The stored sum of its digests is lost or wrong, because a chunk record is lost or out of
+    /// date. Offset and length are 0.
     Sum,
-    /// Of a partition: which digests its objects have is lost; it counts as the default. Offset and length are 0.
+    /// Of a partition: the record of its digest profile is lost; the default profile applies.
+    /// Offset and length are 0.
     Profile,
 }
 
-/// One piece of damage.
+/// One damaged range or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Damage {
-    /// Whose.
+    /// The object concerned.
     pub object: ObjectId,
-    /// Of what kind.
+    /// The kind of damage.
     pub kind: DamageKind,
     /// First damaged byte of the object.
     pub offset: u64,
@@ -50,54 +53,56 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Damage of the whole object's `kind`.
+    /// Returns damage of this kind that concerns the whole object.
     pub(crate) fn whole(object: ObjectId, kind: DamageKind) -> Self {
         Self { object, kind, offset: 0, length: 0 }
     }
 }
 
-/// What of the store itself is damaged. Found when it is opened.
+/// Damage of the store itself, found when it is opened.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreFault {
-    /// A segment file is not there.
+    /// A segment file is missing.
     MissingFile {
-        /// Its name on the medium.
+        /// File name on the medium.
         name: String,
     },
-    /// A segment file has less than its length.
+    /// A segment file is shorter than it should be.
     ShortFile {
-        /// Its name on the medium.
+        /// File name on the medium.
         name: String,
-        /// Its length in bytes.
+        /// Actual length in bytes.
         found: u64,
-        /// What it should be, in bytes.
+        /// Expected length in bytes.
         expected: u64,
     },
-    /// A segment file that does not belong to the store. It is left alone.
+    /// A segment file that does not belong to the store. It is left unchanged.
     UnknownFile {
-        /// Its name on the medium.
+        /// File name on the medium.
         name: String,
     },
-    /// One of the two copies of the superblock was damaged; it was written anew.
+    /// One of the two copies of the superblock was damaged; it was rewritten.
     Superblock,
-    /// Pages of the index fail their checksum or cannot be read.
+    /// Pages of the index do not match their checksum or cannot be read.
     IndexPages {
-        /// How many were met; a page may be met more than once.
+        /// Number of such reads; a page may be counted more than once.
         pages: u64,
     },
-    /// The index's last commit may be lost: its place in the header is damaged, and so is the copy.
+    /// The last commit of the index may be lost: its slot in the header and the copy of it are
+    /// damaged.
     LostCommit,
-    /// Objects with ids from `from` to `to` may be lost without a trace.
+    /// Objects with ids from `from` to `to` may be lost, and which of them existed is unknown.
     LostObjects {
         /// The lowest id.
         from: ObjectId,
         /// The highest id.
         to: ObjectId,
     },
-    /// Records that disagree although their pages are sound: no medium does that.
+    /// Records contradict each other although their pages are intact; a defect of the medium cannot
+    /// cause that.
     Inconsistent {
-        /// How many.
+        /// Number of such records.
         records: u64,
     },
 }
@@ -119,28 +124,28 @@ impl fmt::Display for StoreFault {
     }
 }
 
-/// What is known to be damaged.
+/// All known damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Does the store refuse changes until it is opened again, or mended?
+    /// Whether the store refuses changes until it is reopened or repaired.
     pub read_only: bool,
-    /// Of the store itself.
+    /// Damage of the store itself.
     pub faults: Vec<StoreFault>,
-    /// Of objects, in order of their ids.
+    /// Damage of objects, in order of their ids.
     pub damage: Vec<Damage>,
-    /// Is there more than is kept ([`MAX_DAMAGE`])?
+    /// Whether there is more damage than is kept ([`MAX_DAMAGE`]).
     pub more: bool,
 }
 
 impl Health {
-    /// Is nothing damaged?
+    /// Whether no damage is known.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty() && self.damage.is_empty()
     }
 }
 
-/// The damage that is known, by object.
+/// The known damage, by object.
 #[derive(Debug, Default)]
 pub(crate) struct DamageBook {
     objects: BTreeMap<ObjectId, Vec<Damage>>,
@@ -149,7 +154,7 @@ pub(crate) struct DamageBook {
 }
 
 impl DamageBook {
-    /// Adds a piece. Bytes that are known already, or follow on known ones, make no second piece.
+    /// Adds an entry, merged with entries of the same kind that it overlaps or touches.
     pub(crate) fn add(&mut self, new: Damage) {
         let full = self.count >= MAX_DAMAGE;
         if full && !self.objects.contains_key(&new.object) {
@@ -157,7 +162,7 @@ impl DamageBook {
             return;
         }
         let pieces = self.objects.entry(new.object).or_default();
-        // Pieces of one kind never touch, so that their ends are in order, too.
+        // Entries of one kind never touch, so their ends are in order, too.
         let end = new.offset + new.length;
         let first =
             pieces.partition_point(|old| (old.kind, old.offset + old.length) < (new.kind, new.offset));
@@ -174,7 +179,7 @@ impl DamageBook {
         self.count = self.count + 1 - (behind - first);
     }
 
-    /// Takes out bytes of one kind, or what is said of the whole object.
+    /// Removes a range of one kind, or an entry that concerns the whole object.
     pub(crate) fn remove(&mut self, gone: &Damage) {
         let Some(pieces) = self.objects.get_mut(&gone.object) else { return };
         let before = pieces.len();
@@ -199,23 +204,23 @@ impl DamageBook {
         }
     }
 
-    /// What is known of an object.
+    /// Returns the known damage of an object.
     pub(crate) fn of(&self, id: ObjectId) -> Vec<Damage> {
         self.objects.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Is anything known of an object?
+    /// Whether damage of the object is known.
     pub(crate) fn knows(&self, id: ObjectId) -> bool {
         self.objects.contains_key(&id)
     }
 
-    /// Puts what was found of an object in place of what was known.
+    /// Replaces the known damage of an object.
     pub(crate) fn replace(&mut self, id: ObjectId, found: impl IntoIterator<Item = Damage>) {
         self.count -= self.objects.remove(&id).map_or(0, |old| old.len());
         found.into_iter().for_each(|damage| self.add(damage));
     }
 
-    /// The objects that miss records, if all of them are known.
+    /// Returns the objects that lack records, if all of them are known.
     pub(crate) fn incomplete(&self) -> Option<HashSet<ObjectId>> {
         let all_there = |kind| {
             use DamageKind::{Data, Digests, Profile, Sum, Unreadable};

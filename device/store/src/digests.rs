@@ -1,68 +1,76 @@
-//! The seam for stored digests: what a protected read needs instead of hashing the data.
+//! Stored digests: an integrity-protected read returns them instead of hashing the data.
 //!
-//! Does: keep the digest of each unit beside its bytes, by the profile of the partition, and one of each attribute
-//! page. Does not: authenticate; a MAC over the values does.
-//! Contract: a value that is given is that of the bytes that were written, or there is none; with the bytes of a read
-//! come the values of the same moment. What is not known is computed from bytes whose checksum was right. Bytes that
-//! nobody compared with a checksum come with the value that they must have ([`Checked::ByReceiver`]).
-//! Truth: docs/design/store.md, "Digests"; docs/design/security.md 5.1 to 5.5.
+//! Does: keeps the digest of each unit with its bytes, by the profile of the partition, and one of
+//! each attribute page.
+//! Does not: authenticate; a MAC over the values does.
+//! Contract: a returned digest is that of the bytes that were written, or there is none. A read
+//! returns bytes and digests of the same moment. Unknown digests are computed from bytes whose
+//! checksum was right. Bytes that were not compared with a checksum are returned with the digest
+//! that they must have ([`Checked::ByReceiver`]).
+//! Source of truth: docs/design/store.md, "Digests"; docs/design/security.md 5.1 to 5.5.
 
 use sealstone_digest::{Covered, Profile, Value};
 use sealstone_osd::ObjectId;
 
 use crate::StoreError;
 
-/// Who compares the bytes of units whose digests are stored with what is stored of them. All other bytes of a read (units
-/// that its ends cut, holes, units whose digest is not known) the store compares with their checksums in any case.
+/// Which side compares bytes with stored digests. It concerns whole units with a stored digest; the
+/// store compares all other bytes of a read (partial units, holes, units without a digest) with
+/// their checksums in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// Whoever gets the bytes, by the digests that come with them. He must not use the bytes without, nor make digests
-    /// out of them. Of an object that is known to be damaged the store checks all the same.
+    /// The receiver of the bytes compares them with the returned digests. It must not use the bytes
+    /// before, nor compute digests from them. The store still checks objects with known damage
+    /// itself.
     ByReceiver,
-    /// The store: the bytes by their checksums, and the stored digests by the bytes. `Damaged` says what is wrong.
+    /// The store compares the bytes with their checksums, and the stored digests with the bytes. It
+    /// fails with `Damaged`.
     ByStore,
 }
 
-/// What [`Digests::read_digested`] gives beside the bytes.
+/// Result of [`Digests::read_digested`] besides the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digested {
-    /// Bytes read; short only at the object's end.
+    /// Number of bytes read; short only at the object's end.
     pub count: usize,
     /// Length of the object in bytes.
     pub object_length: u64,
     /// The digests of the bytes read; `None` if the partition has no profile.
     pub covered: Option<Covered>,
-    /// How many of the whole units' values were stored, and not computed for this read.
+    /// Number of whole units whose digest was stored rather than computed for this read.
     pub stored: u64,
 }
 
-/// What [`Digests::digests`] tells.
+/// Result of [`Digests::digests`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownDigests {
     /// Length of the object in bytes.
     pub object_length: u64,
     /// The profile of the values; `None` if the partition has none.
     pub profile: Option<Profile>,
-    /// The first unit that lies in the range as a whole.
+    /// The first unit that lies completely in the range.
     pub first_unit: u64,
-    /// For it and those that follow: the stored value, or `None` for a hole and for what is not known.
+    /// The stored values of that unit and the following ones; `None` for a hole or an unknown
+    /// value.
     pub values: Vec<Option<Value>>,
 }
 
 /// Digests of objects' bytes and attribute pages.
 pub trait Digests: Send + Sync {
-    /// The profile of a partition's objects: the default one unless another was set; `None` means checksums alone.
+    /// Returns the profile of a partition's objects: the default one unless another was set; `None`
+    /// means checksums alone.
     fn profile(&self, partition: u64) -> Option<Profile>;
 
-    /// Sets the profile of a partition that has no objects yet, or whose profile was lost to damage. `NotFound` if there
-    /// is no such partition, `Exists` with the first object if it has any. It ends with the partition.
+    /// Sets the profile of a partition that has no objects yet, or whose profile was lost to
+    /// damage. Fails with `NotFound` if there is no such partition, and with `Exists` and the first
+    /// object if it has any. Removing the partition deletes the profile.
     fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError>;
 
-    /// The stored digests of the units that lie as a whole in a range; reads no data. `TooLarge` above
-    /// [`MAX_TRANSFER`](crate::MAX_TRANSFER).
+    /// Returns the stored digests of the units that lie completely in a range; reads no data. Fails
+    /// with `TooLarge` above [`MAX_TRANSFER`](crate::MAX_TRANSFER).
     fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError>;
 
-    /// As `read`, with the digests of what was read, and told who checks it.
+    /// Like `read`, with the digests of the bytes; `checked` says which side compares them.
     fn read_digested(
         &self,
         id: ObjectId,
@@ -71,8 +79,9 @@ pub trait Digests: Send + Sync {
         checked: Checked,
     ) -> Result<Digested, StoreError>;
 
-    /// As `write`, for a caller who has the digests of the data: `covered` was made from `data`, with a cover that
-    /// starts at `offset`. Values of another profile than the partition's are not used.
+    /// Like `write`, for a caller that has the digests of the data. `covered` was computed from
+    /// `data`, with a cover that starts at `offset`; digests of another profile than the
+    /// partition's are ignored.
     fn write_digested(
         &self,
         id: ObjectId,
@@ -81,8 +90,8 @@ pub trait Digests: Send + Sync {
         covered: &Covered,
     ) -> Result<(), StoreError>;
 
-    /// The digest of an attribute page as it is stored ([`AttributePage`](sealstone_digest::AttributePage), by
-    /// ascending numbers); `None` if the partition has no profile. Computed when first asked for after a change, and
-    /// kept.
+    /// Returns the digest of an attribute page ([`AttributePage`](sealstone_digest::AttributePage),
+    /// by ascending numbers); `None` if the partition has no profile. The first call after a change
+    /// computes and stores it.
     fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError>;
 }

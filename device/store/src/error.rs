@@ -1,21 +1,21 @@
-//! What can go wrong, by what the caller can do about it.
+//! Error types of the store, by what the caller can do about them.
 
 use std::io;
 
 use sealstone_osd::{ObjectId, ObjectType};
 use thiserror::Error;
 
-/// Why an operation on an open store was refused or failed. An operation that fails changes nothing.
+/// Why an operation on an open store was refused or failed. A failed operation changes nothing.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// `create`: the id is taken.
+    /// `create`: the id is in use.
     #[error("object {0} exists")]
     Exists(ObjectId),
-    /// There is no object of this id.
+    /// No object has this id.
     #[error("object {0} not found")]
     NotFound(ObjectId),
-    /// `remove`: the collection still has members; let them leave first.
+    /// `remove`: the collection still has members; remove them from it first.
     #[error("collection {0} has members")]
     HasMembers(ObjectId),
     /// The operation would use more than the capacity. Reads, removals and overwrites still work.
@@ -24,49 +24,49 @@ pub enum StoreError {
     /// A length, offset or count is above a limit of the store; nothing was changed.
     #[error("{what} is above the limit of {limit}")]
     TooLarge {
-        /// What was too large, e.g. "object length".
+        /// The quantity that is too large, e.g. "object length".
         what: &'static str,
         /// The limit, in the unit of `what`.
         limit: u64,
     },
-    /// The medium gave back other bytes than were written. Writing the whole range again repairs it.
+    /// The medium returned other bytes than were written. Writing the whole range again repairs it.
     #[error("object {object}: {length} bytes at {offset} are damaged on the medium")]
     Damaged {
         /// The object.
         object: ObjectId,
         /// First byte of the damaged block.
         offset: u64,
-        /// Length of the damaged piece in bytes, up to the end of the object.
+        /// Length of the damaged range in bytes, up to the end of the object.
         length: u64,
     },
-    /// An index record fails its checksum; it, or a part of it, cannot be read.
+    /// An index record fails its checksum: it cannot be read, or only in part.
     #[error("object {object}: its index record is damaged")]
     IndexDamaged {
         /// The object whose record is damaged.
         object: ObjectId,
     },
-    /// `list`, `collections`: a page of the index is lost, and objects with ids from `from` to `to` may be on it. What comes
-    /// before is in `before`; what comes after is listed from behind `to` on.
+    /// `list`, `collections`: a page of the index is lost, and objects with ids from `from` to `to`
+    /// may be on it. `before` has the list up to there; to list the rest, continue after `to`.
     #[error("objects from {from} to {to} may be lost and cannot be listed")]
     ListGap {
-        /// What the list has before the gap.
+        /// The part of the list before the gap.
         before: Vec<(ObjectId, ObjectType)>,
-        /// The first id that may be lost.
+        /// First id that may be lost.
         from: ObjectId,
-        /// The last one.
+        /// Last id that may be lost.
         to: ObjectId,
     },
-    /// A flush, a commit or the index failed before; nothing is written until the store is opened again. Reads
-    /// go on. Or the index was found damaged at open: then the store is for reading only.
+    /// A flush, a commit or the index failed before, or the index was found damaged at open.
+    /// Nothing is written until the store is opened again; reads still work.
     #[error("the store refuses writes after a failure; open it again")]
     Poisoned,
-    /// `flush` from inside a [`Scope`](crate::Scope) of the same thread: it would wait for itself.
+    /// `flush` inside a [`Scope`](crate::Scope) of the same thread: it would wait for itself.
     #[error("flush inside an open scope")]
     ScopeOpen,
     /// The medium failed. After a failed flush the store is also poisoned.
     #[error("medium: {doing}")]
     Io {
-        /// What the store was doing.
+        /// The operation that failed.
         doing: &'static str,
         /// The medium's error.
         #[source]
@@ -75,7 +75,7 @@ pub enum StoreError {
     /// The index engine failed. The store is poisoned if this was a commit.
     #[error("index: {doing}")]
     Index {
-        /// What the store was doing.
+        /// The operation that failed.
         doing: &'static str,
         /// The engine's error.
         #[source]
@@ -87,13 +87,13 @@ pub enum StoreError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// Nothing here: format it first.
+    /// No store was found: format one first.
     #[error("no store here")]
     NotFormatted,
-    /// `format`: there is a store already, and overwriting it was not asked for.
-    #[error("there is a store here already")]
+    /// `format`: a store exists already, and `overwrite` was not set.
+    #[error("a store exists here already")]
     AlreadyFormatted,
-    /// A format was interrupted. No data was ever acknowledged: format again.
+    /// A format was interrupted. No write was ever acknowledged: format again.
     #[error("a format was interrupted; format again")]
     FormatIncomplete,
     /// Written by another version of the format.
@@ -103,39 +103,39 @@ pub enum FormatError {
     Version {
         /// The version in the superblock.
         found: u32,
-        /// The newest version that this program reads; older ones it upgrades.
+        /// The newest version that this program reads; it upgrades older ones.
         supported: u32,
     },
     /// The changes in the write log could not be committed.
     #[error("the write log could not be replayed")]
     Replay {
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<StoreError>,
     },
     /// The superblock is not one of ours, or fails its checksum.
     #[error("the superblock is damaged: {0}")]
     Superblock(&'static str),
-    /// The capacity asked for is outside the limits.
+    /// The requested capacity is outside the limits.
     #[error("capacity {bytes} bytes is outside {min}..={max}")]
     Capacity {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
         /// Smallest capacity in bytes.
         min: u64,
         /// Largest capacity in bytes.
         max: u64,
     },
-    /// A file that belongs to the store is not there.
+    /// A file of the store is missing.
     #[error("file {name} of the store is missing")]
     Missing {
-        /// Its name on the medium.
+        /// File name on the medium.
         name: String,
     },
     /// A segment file is shorter than the superblock says.
     #[error("file {name} of the store has {found} bytes, expected {expected}")]
     Truncated {
-        /// Its name on the medium.
+        /// File name on the medium.
         name: String,
         /// Bytes found.
         found: u64,
@@ -145,13 +145,14 @@ pub enum FormatError {
     /// The index belongs to another store (its uuid differs from the superblock's).
     #[error("the index belongs to another store")]
     Foreign,
-    /// No record of the index can be read: no object can be found. The data files are untouched.
+    /// No record of the index can be read, so that no object can be found. The data files are
+    /// unchanged.
     #[error("the index is damaged at its root: no object can be found")]
     IndexLost,
     /// Another process has this store open, or the device is mounted.
     #[error("the store is in use by another process")]
     InUse,
-    /// The path of a device leads to something that is neither a block device nor a regular file.
+    /// The path of a device leads to neither a block device nor a regular file.
     #[error("neither a block device nor a regular file")]
     NotADevice,
     /// The device's sectors cannot hold a store's blocks.
@@ -160,12 +161,12 @@ pub enum FormatError {
         /// Length of its logical sector in bytes.
         bytes: u32,
     },
-    /// The device has no room for a store.
+    /// The device is too small for a store.
     #[error("the device has {bytes} bytes; a store needs {min}")]
     DeviceTooSmall {
         /// Its length in bytes.
         bytes: u64,
-        /// The least length in bytes.
+        /// Minimum length in bytes.
         min: u64,
     },
     /// The device is shorter than when it was formatted.
@@ -173,25 +174,25 @@ pub enum FormatError {
     DeviceShrunk {
         /// Its length in bytes.
         found: u64,
-        /// Its length in its label.
+        /// Length in bytes in its label.
         expected: u64,
     },
-    /// The device to be formatted carries something, and overwriting it was not asked for.
-    #[error("the device carries {what}")]
+    /// The device to be formatted has other content, and `overwrite` was not set.
+    #[error("the device already contains {what}")]
     Occupied {
-        /// What it looks like, e.g. "a GPT partition table".
+        /// Its apparent content, e.g. "a GPT partition table".
         what: &'static str,
     },
-    /// The device's label or its table of regions is not sound.
+    /// The device's label or its table of regions is corrupt.
     #[error("the device's label is damaged: {0}")]
     Label(&'static str),
-    /// The device is labelled, but as another one than the folder's.
+    /// The device's label does not match the folder.
     #[error("the device belongs to another store: its label has another uuid")]
     OtherDevice,
     /// The medium failed.
     #[error("medium: {doing}")]
     Io {
-        /// What the store was doing.
+        /// The operation that failed.
         doing: &'static str,
         /// The medium's error.
         #[source]
@@ -200,7 +201,7 @@ pub enum FormatError {
     /// The index engine failed.
     #[error("index: {doing}")]
     Index {
-        /// What the store was doing.
+        /// The operation that failed.
         doing: &'static str,
         /// The engine's error.
         #[source]

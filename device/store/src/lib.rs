@@ -1,9 +1,10 @@
-//! Objects, attributes and extents on a medium: the trait, memory and disk backends.
+//! Objects, attributes and extents on a medium: the trait, and the memory and disk backends.
 //!
-//! Does: keep bytes and attributes by object id, survive power loss, say exactly what it lost.
-//! Does not: know OSD commands, permissions or partitions' rules; `sealstone-device` does.
-//! Contract: [`ObjectStore`] and the suite in [`contract`], which every backend passes.
-//! Truth: `docs/design/store.md`.
+//! Does: keeps bytes and attributes by object id, survives power loss, reports exactly what was
+//! lost.
+//! Does not: know OSD commands, permissions or the rules of partitions; `sealstone-device` does.
+//! Contract: [`ObjectStore`], and the suite in [`contract`], which every backend passes.
+//! Source of truth: `docs/design/store.md`.
 
 mod compare;
 pub mod contract;

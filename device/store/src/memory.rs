@@ -1,6 +1,7 @@
-//! A store in memory: for tests, for trying things out, and as the oracle that the disk store is compared to.
+//! A store in memory: for tests and experiments, and as the oracle that the disk store is compared
+//! with.
 //!
-//! Does: everything the contract says, block for block as the disk store (holes, space, refusals).
+//! Does: implements the whole contract, block for block as the disk store (holes, space, refusals).
 //! Does not: survive the process. `flush` only returns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,14 +23,14 @@ use crate::{
 mod digests;
 mod examine;
 
-/// Members of collections, from both ends, with the slots.
+/// Members of collections, in both directions, with the slots.
 #[derive(Clone, Default)]
 struct Ties {
     members: BTreeMap<ObjectId, BTreeMap<u64, u32>>,
     memberships: BTreeMap<ObjectId, BTreeMap<u64, u32>>,
 }
 
-/// One block's bytes; objects that share it hold one of its handles each.
+/// One block's bytes; objects that share it hold one reference each.
 type Block = Arc<[u8]>;
 
 /// A store in memory.
@@ -55,7 +56,7 @@ struct Object {
 }
 
 impl MemoryStore {
-    /// An empty store of `capacity` bytes, rounded down to whole blocks.
+    /// Creates an empty store of `capacity` bytes, rounded down to whole blocks.
     #[must_use]
     pub fn new(capacity: u64) -> Self {
         let capacity_blocks = capacity / BLOCK;
@@ -70,8 +71,8 @@ impl MemoryStore {
         }
     }
 
-    /// Runs `change` on one object and settles the space it took or gave back. Nothing of what it shares changes
-    /// hands, so the difference of what it has alone is that of the whole store.
+    /// Runs `change` on one object and updates the used space. The change keeps shared blocks
+    /// shared, so the difference in the object's own blocks is that of the whole store.
     fn change<T>(
         &self,
         id: ObjectId,
@@ -93,7 +94,8 @@ impl MemoryStore {
 }
 
 impl Clone for MemoryStore {
-    /// A store of its own: what is shared in this one is shared in the copy, and nothing between the two.
+    /// Returns an independent store: blocks shared in this one are shared in the copy, but none
+    /// between the two.
     fn clone(&self) -> Self {
         let inner = self.inner.lock();
         let mut copies: HashMap<*const u8, Block> = HashMap::new();
@@ -112,23 +114,23 @@ impl Clone for MemoryStore {
     }
 }
 
-/// Does no other object have it?
+/// Whether no other object has the block.
 fn is_own(block: &Block) -> bool {
     Arc::strong_count(block) == 1
 }
 
 impl Object {
-    /// How many blocks of a range this object has alone.
+    /// Returns how many blocks of a range this object has alone.
     fn own(&self, range: impl RangeBounds<u64>) -> u64 {
         self.blocks.range(range).filter(|(_, block)| is_own(block)).count() as u64
     }
 
-    /// The bytes of a block that is about to be written to: those of this object alone.
+    /// Returns the bytes of a block for writing, after copying the block if it is shared.
     fn bytes(&mut self, block: u64) -> &mut [u8] {
         Arc::make_mut(self.blocks.entry(block).or_insert_with(empty_block))
     }
 
-    /// How many blocks `zero` takes: those that it writes to in part, and that others have, too.
+    /// Returns how many blocks `zero` allocates: shared blocks that it writes partially.
     fn zero_growth(&self, offset: u64, end: u64) -> u64 {
         let edges = [offset, end].into_iter().filter(|at| at % BLOCK != 0 && offset < end);
         let blocks: BTreeSet<u64> = edges.map(|at| at / BLOCK).collect();
@@ -156,7 +158,7 @@ impl Object {
         self.length = self.length.max(offset + data.len() as u64);
     }
 
-    /// Zeros; whole blocks become holes. Does not change the length.
+    /// Zeroes a range; whole blocks become holes. Does not change the length.
     fn zero(&mut self, offset: u64, end: u64) {
         let whole = offset.div_ceil(BLOCK)..end / BLOCK;
         if whole.start < whole.end {
@@ -184,7 +186,8 @@ impl Object {
         Ok(())
     }
 
-    /// The blocks from `offset`'s on, after `gap` bytes are taken out at `offset`. Whole blocks only move.
+    /// Returns the blocks from that of `offset` on, after removing `gap` bytes at `offset`. Whole
+    /// blocks only move.
     fn punched(&self, offset: u64, gap: u64) -> BTreeMap<u64, Block> {
         if offset.is_multiple_of(BLOCK) && gap.is_multiple_of(BLOCK) {
             let moved = self.blocks.range((offset + gap) / BLOCK..);
@@ -285,7 +288,8 @@ impl ObjectStore for MemoryStore {
         self.change(id, |object, free| {
             let end = end_of(offset, length)?;
             if length > 0 {
-                // The last block may be a partial one: past the end of the object there are only zeros.
+                // The last block may be a partial one: bytes past the end of the object must be
+                // zero.
                 let zero_to = if end >= object.length { end.next_multiple_of(BLOCK) } else { end };
                 if object.zero_growth(offset, zero_to) > free {
                     return Err(StoreError::NoSpace);
@@ -324,7 +328,7 @@ impl ObjectStore for MemoryStore {
         let source = inner.objects.get(&from).ok_or(StoreError::NotFound(from))?;
         let (blocks, length) = (source.blocks.clone(), source.length);
         let target = inner.objects.get_mut(&to).ok_or(StoreError::NotFound(to))?;
-        // What only the target had, and not what it had in common with the source.
+        // Blocks that only the target had, not those that it shared with the source.
         let before = std::mem::replace(&mut target.blocks, blocks);
         target.length = length;
         inner.used_blocks -= before.values().filter(|block| is_own(block)).count() as u64;
@@ -347,7 +351,7 @@ impl ObjectStore for MemoryStore {
                         }
                         pieces += 1;
                     }
-                    // With the last of them it is at its end.
+                    // The last permitted piece ends the range.
                     stop = if pieces == MAP_PIECES_MAX { (piece + 1) * PIECE } else { object.length };
                     push_stretch(&mut map, at, start, StretchKind::Hole);
                     push_stretch(&mut map, start, end, StretchKind::Data { shared: !is_own(block) });
@@ -513,7 +517,7 @@ struct Piece {
     length: usize,
 }
 
-/// Cuts a byte range at block boundaries.
+/// Splits a byte range at block boundaries.
 fn pieces(offset: u64, length: u64) -> impl Iterator<Item = Piece> {
     let end = offset + length;
     let mut start = offset;

@@ -1,9 +1,11 @@
-//! A disk that misbehaves by the seed: the medium of the crash tests and of the whole-system simulation.
+//! A simulated disk with seeded faults: the medium of the crash tests and of the whole-system
+//! simulation.
 //!
-//! Does: lose, tear (at 512-byte sectors) and reorder what was not synced when the power fails; fail the n-th
-//! read, write or sync; be full; rot. Does not: use time, threads or any randomness but its seed.
+//! Does: loses, tears (at 512-byte sectors) and reorders unsynced writes at a power failure; fails
+//! the n-th read, write or sync; can be full; can corrupt bytes.
+//! Does not: use time, threads or any randomness but its seed.
 //! Contract: one seed and one sequence of calls give one history.
-//! Truth: the promises in [`Medium`], kept to the letter and not a bit better.
+//! Source of truth: the contract of [`Medium`], exactly and nothing beyond it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,7 +16,7 @@ use parking_lot::Mutex;
 pub use crate::contract::Random;
 use crate::medium::{Medium, MediumFile};
 
-/// What the disk writes as a whole, in bytes.
+/// Unit that the disk writes atomically, in bytes.
 pub const SECTOR: u64 = 512;
 
 /// One sector's bytes; `None` is a sector never written, which reads as zeros.
@@ -26,7 +28,7 @@ pub struct SimMedium {
     state: Arc<Mutex<State>>,
 }
 
-/// How often each kind of call was made since the disk was made.
+/// Number of calls of each kind since the disk was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Reads.
@@ -37,16 +39,17 @@ pub struct Calls {
     pub syncs: u64,
 }
 
-/// Which call fails, counted from 1 over the life of the disk as [`Calls`] counts.
+/// A fault, at the n-th call of a kind, counted from 1 over the life of the disk as in [`Calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The n-th read gives EIO.
+    /// The n-th read fails with EIO.
     Read(u64),
-    /// The n-th write gives EIO after a random part of it was done.
+    /// The n-th write fails with EIO after a random part of it was done.
     Write(u64),
-    /// The n-th write gives ENOSPC after a random part of it was done.
+    /// The n-th write fails with ENOSPC after a random part of it was done.
     Full(u64),
-    /// The n-th sync gives EIO; of what was pending a random part is durable, and no later sync helps the rest.
+    /// The n-th sync fails with EIO; a random part of the pending writes is durable, and no later
+    /// sync helps the rest.
     Sync(u64),
     /// The power fails in the n-th write or sync (both counted together).
     Power(u64),
@@ -62,9 +65,9 @@ struct State {
     faults: Vec<Fault>,
     dead: bool,
     space: u64,
-    /// Sectors that cannot be read: name of the file and number.
+    /// Sectors that cannot be read: file name and sector number.
     bad: BTreeSet<(String, u64)>,
-    /// Power failures so far.
+    /// Number of power failures so far.
     boots: u64,
 }
 
@@ -79,12 +82,12 @@ struct Node {
     durable: BTreeMap<u64, Sector>,
     /// Lengths set since the last sync.
     pending_lengths: Vec<u64>,
-    /// What each sector was since the last sync, in order.
+    /// The versions of each sector since the last sync, in order.
     pending: BTreeMap<u64, Vec<Sector>>,
 }
 
 impl SimMedium {
-    /// An empty disk without faults or limit.
+    /// Creates an empty disk without faults or limit.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with(State {
@@ -105,29 +108,31 @@ impl SimMedium {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Adds a fault; each strikes once.
+    /// Adds a fault; each occurs once.
     pub fn fault(&self, fault: Fault) {
         self.state.lock().faults.push(fault);
     }
 
-    /// Limits the disk to `bytes` of sectors that were written or allocated; what would take more gives ENOSPC.
+    /// Limits the disk to `bytes` of sectors that were written or allocated; beyond that, calls
+    /// fail with ENOSPC.
     pub fn limit_space(&self, bytes: u64) {
         self.state.lock().space = bytes;
     }
 
-    /// How many calls were made so far.
+    /// Returns the number of calls so far.
     #[must_use]
     pub fn calls(&self) -> Calls {
         self.state.lock().calls
     }
 
-    /// Did the power fail? Then every call fails, until [`crash`](Self::crash) gives what survived.
+    /// Whether the power failed. Then every call fails, until [`crash`](Self::crash) returns the
+    /// surviving disk.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state.lock().dead
     }
 
-    /// Another disk in this state, whose luck is another one's: to try many futures of one past.
+    /// Returns a copy of the disk with another seed, to try many futures of one past.
     #[must_use]
     pub fn fork_with(&self, seed: u64) -> Self {
         let mut state = self.state.lock().clone();
@@ -135,14 +140,15 @@ impl SimMedium {
         Self::with(state)
     }
 
-    /// Another disk in exactly this state, faults and all: to try several futures of one past.
+    /// Returns an exact copy of the disk including its faults, to try several futures of one past.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::with(self.state.lock().clone())
     }
 
-    /// The power fails now, if it did not already: all handles are dead. Gives a disk with what survived:
-    /// all that was synced, and by the seed none, all or any part of the rest.
+    /// Fails the power now, if it did not fail already: all handles fail from now on. Returns a
+    /// disk with the surviving data: everything synced, and by the seed none, all or any part of
+    /// the rest.
     #[must_use]
     pub fn crash(&self) -> Self {
         let mut state = self.state.lock();
@@ -186,8 +192,9 @@ impl SimMedium {
         })
     }
 
-    /// The process dies now, if the power did not fail already: all handles are dead. Gives the same disk with all that was
-    /// written, synced or not: the system remembers it until the power fails.
+    /// Kills the process now, if the power did not fail already: all handles fail from now on.
+    /// Returns the same disk with all writes, synced or not, as the system keeps them until a power
+    /// failure.
     #[must_use]
     pub fn kill(&self) -> Self {
         let mut state = self.state.lock();
@@ -197,17 +204,18 @@ impl SimMedium {
         Self::with(State { random, dead: false, faults: Vec::new(), ..state.clone() })
     }
 
-    /// From now on every read of this sector gives EIO, until it is written again, as disks do.
+    /// Makes every read of this sector fail with EIO until it is written again, as disks do.
     pub fn spoil(&self, name: &str, offset: u64) {
         self.state.lock().bad.insert((name.to_owned(), offset / SECTOR));
     }
 
-    /// All sectors can be read again.
+    /// Makes all sectors readable again.
     pub fn heal(&self) {
         self.state.lock().bad.clear();
     }
 
-    /// Flips bits of a byte in place, durably, as rot does. Does nothing if there is no such file.
+    /// Flips bits of a byte in place, durably, as corruption does. Does nothing if there is no such
+    /// file.
     pub fn rot(&self, name: &str, offset: u64, bits: u8) {
         let mut state = self.state.lock();
         let Some(&node) = state.names.get(name) else { return };
@@ -219,7 +227,7 @@ impl SimMedium {
     }
 }
 
-/// How much of what was pending survives: 0 is nothing, 100 all.
+/// Percentage of the pending writes that survives: 0 is nothing, 100 all.
 #[derive(Clone, Copy)]
 struct Odds(u64);
 
@@ -234,7 +242,7 @@ impl Odds {
 }
 
 impl Node {
-    /// The file after a power loss, in which what survived is durable.
+    /// Returns the file after a power loss, with the surviving data durable.
     fn survivor(&self, random: &mut Random, odds: Odds) -> Self {
         let mut sectors = self.durable.clone();
         for (&index, versions) in &self.pending {
@@ -262,7 +270,7 @@ impl Node {
         node
     }
 
-    /// Drops and zeroes what lies beyond the length.
+    /// Drops and zeroes data beyond the length.
     fn cut(&mut self) {
         let mut beyond = self.current.split_off(&self.length.div_ceil(SECTOR));
         beyond.clear();
@@ -282,7 +290,8 @@ impl Node {
         self.pending_lengths.clear();
     }
 
-    /// A failed sync: some of what was pending is durable, the rest counts as clean and is lost in a crash.
+    /// Fails a sync: some pending writes are durable, the rest counts as clean and is lost in a
+    /// crash.
     fn half_durable(&mut self, random: &mut Random) {
         let survivor = self.survivor(random, Odds(50));
         self.durable = survivor.durable;
@@ -327,7 +336,7 @@ impl Fate {
     }
 }
 
-/// How a call goes.
+/// Outcome of a call.
 enum Fate {
     Good,
     /// Fails with EIO, half done.
@@ -384,7 +393,7 @@ impl State {
         })
     }
 
-    /// Runs a change that is done whole or not at all.
+    /// Runs a change that is done completely or not at all.
     fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
         match self.write_fate()? {
             Fate::Good => {
@@ -405,7 +414,7 @@ impl State {
         self.bad.iter().any(|(name, sector)| touched.contains(sector) && self.names.get(name) == Some(&node))
     }
 
-    /// Space in use, in bytes.
+    /// Returns the used space in bytes.
     fn used(&self) -> u64 {
         let sectors = |node: &Node| {
             let beyond = match node.allocated {
@@ -417,7 +426,7 @@ impl State {
         self.names.values().map(|&node| sectors(&self.nodes[node])).sum::<u64>() * SECTOR
     }
 
-    /// Is there no room for so many sectors more?
+    /// Whether the disk lacks space for this many more sectors.
     fn is_full(&self, more: impl FnOnce(&Self) -> u64) -> bool {
         self.space != u64::MAX && {
             let more = more(self);
@@ -594,7 +603,8 @@ impl MediumFile for SimFile {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.medium.state.lock().whole(|state| {
-            // Whatever was there is gone; a pattern shows who still reads it.
+            // Discarded bytes are overwritten with a pattern, which exposes code that still reads
+            // them.
             let node = &mut state.nodes[self.node];
             for (index, within, range) in sectors(offset, length as usize) {
                 if node.current.contains_key(&index) {
@@ -605,7 +615,7 @@ impl MediumFile for SimFile {
     }
 }
 
-/// Cuts a byte range into (sector, position in it, range of the buffer).
+/// Splits a byte range into (sector, offset in it, range of the buffer).
 fn sectors(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The seam between the object device and whatever keeps its bytes.
+//! The trait between the object device and the storage of its bytes.
 
 use std::marker::PhantomData;
 
@@ -13,58 +13,62 @@ use crate::{Comparison, Damage, StoreError};
 
 /// Unit of allocation and of checksums, in bytes.
 pub const BLOCK: u64 = 4096;
-/// Longest object, in bytes (sparse; how much is mapped is limited by the capacity).
+/// Longest object, in bytes (sparse; the capacity limits how much is mapped).
 pub const MAX_OBJECT_LENGTH: u64 = 1 << 50;
 /// Longest single `write`, in bytes.
 pub const MAX_TRANSFER: u64 = 1 << 30;
-/// Longest attribute value, in bytes (the attribute list's length field is 16 bits, FFFFh is reserved).
+/// Longest attribute value, in bytes (the attribute list's length field is 16 bits, FFFFh is
+/// reserved).
 pub const MAX_ATTRIBUTE_LENGTH: usize = 0xFFFE;
-/// All attributes of one object together, in bytes; each counts 16 bytes more than its value.
+/// Maximum of all attributes of one object together, in bytes; each counts 16 bytes more than its
+/// value.
 pub const MAX_ATTRIBUTES_PER_OBJECT: u64 = 4 << 20;
-/// Most ids that one `list` returns; a larger `max` is cut to this.
+/// Maximum number of ids that one `list` returns; a larger `max` is reduced to this.
 pub const MAX_LIST: usize = 1 << 16;
 
-/// What [`ObjectStore::stat`] tells.
+/// Result of [`ObjectStore::stat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What `create` was told.
+    /// The kind passed to `create`.
     pub kind: ObjectType,
     /// Logical length in bytes.
     pub length: u64,
-    /// Bytes of the blocks that it has, shared ones too; holes take none.
+    /// Bytes of its blocks, including shared ones; holes take none.
     pub used_bytes: u64,
 }
 
-/// Most stretches that one `map` returns; a larger `max` is cut to this.
+/// Maximum number of extents that one `map` returns; a larger `max` is reduced to this.
 pub const MAX_STRETCHES: usize = 1 << 16;
 
-/// Most pieces of 1 MiB with blocks in them that one `map` or `compare` goes over: so much work is done under the object's lock.
+/// Maximum number of 1 MiB pieces with blocks that one `map` or `compare` visits: it limits the
+/// work under the object's lock.
 pub const MAP_PIECES_MAX: usize = 512;
 
-/// A part of an object, in a [`map`](ObjectStore::map).
+/// One extent of an object in a [`map`](ObjectStore::map).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// Its first byte.
     pub offset: u64,
     /// Its length in bytes, not 0.
     pub length: u64,
-    /// What is there.
+    /// What it consists of.
     pub kind: StretchKind,
 }
 
-/// What is in a part of an object.
+/// What a part of an object consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StretchKind {
-    /// Nothing: it reads as zeros and takes no space.
+    /// No data: it reads as zeros and takes no space.
     Hole,
     /// Blocks.
     Data {
-        /// Other objects refer to the same blocks: they come free only when the last of them lets go.
+        /// Whether other objects refer to the same blocks: they become free only when no object
+        /// refers to them.
         shared: bool,
     },
 }
 
-/// Appends what lies between two offsets, to the last stretch if it goes on with the same kind.
+/// Appends the range between two offsets, merged with the last extent if it has the same kind.
 pub(crate) fn push_stretch(map: &mut Vec<Stretch>, from: u64, to: u64, kind: StretchKind) {
     match map.last_mut() {
         _ if from >= to => {}
@@ -73,25 +77,27 @@ pub(crate) fn push_stretch(map: &mut Vec<Stretch>, from: u64, to: u64, kind: Str
     }
 }
 
-/// What [`ObjectStore::space`] tells.
+/// Result of [`ObjectStore::space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Capacity in bytes, a multiple of [`BLOCK`].
     pub total: u64,
-    /// Bytes that all objects' blocks take; blocks that several objects share are counted once.
+    /// Bytes of all objects' blocks; blocks that several objects share are counted once.
     pub used: u64,
-    /// Bytes that objects may still take now: what is left of the capacity, or less where the medium beneath has less.
+    /// Bytes that objects can still take now: the rest of the capacity, or less if the underlying
+    /// medium has less.
     pub available: u64,
-    /// How many objects of any kind there are.
+    /// Number of objects of any kind.
     pub objects: u64,
-    /// The part of `available` that other programs can take, too; `None` if nobody can.
+    /// The part of `available` that other programs can take, too; `None` if it is the store's own.
     pub shared: Option<SharedSpace>,
 }
 
-/// What a store may take of a file system that others use, too: several stores on one must not count it each.
+/// Space that a store may take of a file system with other users: several stores on one must not
+/// each count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedSpace {
-    /// The same for all stores on one file system of a machine, until the machine restarts.
+    /// Equal for all stores on one file system of a machine, until the machine restarts.
     pub id: [u8; 16],
     /// Bytes that data may take of the file system.
     pub free: u64,
@@ -99,11 +105,12 @@ pub struct SharedSpace {
     pub own: u64,
 }
 
-/// Keeps a transaction group open: all that is done while it lives lands in one group and in one record of the write log,
-/// so that after a crash either all of it is there or none. It does not roll back when a later operation fails.
+/// Keeps a commit group open: all operations during its life are in one group and in one record of
+/// the write log, so that after a crash either all or none of them are present. It does not roll
+/// back if a later operation fails.
 ///
-/// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a `flush`. What was done in it
-/// survives the death of the process when [`end`](Self::end) returned.
+/// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a
+/// `flush`. Its changes survive the death of the process when [`end`](Self::end) has returned.
 #[must_use = "the group may close as soon as the scope is dropped"]
 pub struct Scope<'a> {
     inside: Option<(&'a DiskStore, Inside<'a>)>,
@@ -112,21 +119,21 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// A scope of a backend that has no groups.
+    /// Returns a scope of a backend that has no groups.
     pub(crate) fn none() -> Self {
         Self { inside: None, _thread: PhantomData }
     }
 
-    /// A scope that keeps a group of the disk store open.
+    /// Returns a scope that keeps a group of the disk store open.
     pub(crate) fn inside(store: &'a DiskStore, inside: Inside<'a>) -> Self {
         Self { inside: Some((store, inside)), _thread: PhantomData }
     }
 
-    /// Ends the scope; returns when all that was done in it survives the death of the process. Does not wait if another
-    /// scope of this thread is around it.
+    /// Ends the scope; returns when its changes survive the death of the process. Does not wait if
+    /// another scope of this thread encloses it.
     ///
     /// # Errors
-    /// If it had to be committed for that, and that failed.
+    /// If that required a commit, and the commit failed.
     pub fn end(mut self) -> Result<(), StoreError> {
         self.leave()
     }
@@ -147,57 +154,64 @@ impl Drop for Scope<'_> {
 
 /// Bytes and attributes by object.
 ///
-/// Operations on one object are atomic towards each other; an `Ok` makes the change visible to all that come
-/// after, and it survives the death of the process; within a scope, when that has ended. Only [`flush`](Self::flush) makes
-/// it survive power loss. An operation that fails changes nothing.
-/// Every method but `create`, `list`, `flush`, `space` and `begin` gives `NotFound` for an unknown id.
+/// Operations on one object are atomic. An `Ok` makes the change visible to all later calls, and
+/// the change survives the death of the process (within a scope, when that has ended). Only
+/// [`flush`](Self::flush) makes it survive power loss. A failed operation changes nothing.
+/// Every method but `create`, `list`, `flush`, `space` and `begin` fails with `NotFound` for an
+/// unknown id.
 pub trait ObjectStore: Memberships + Digests + Examine {
     /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
     fn begin(&self) -> Scope<'_>;
 
-    /// Makes an empty object. `Exists` if the id is taken, of whatever kind.
+    /// Creates an empty object. Fails with `Exists` if the id is in use, by whatever kind.
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError>;
 
-    /// Removes an object with its bytes, attributes and memberships. Never fails for lack of space; `HasMembers` for
-    /// a collection that has any.
+    /// Removes an object with its bytes, attributes and memberships. Never fails for lack of space;
+    /// fails with `HasMembers` for a collection that has any.
     fn remove(&self, id: ObjectId) -> Result<(), StoreError>;
 
-    /// Kind, length and space taken.
+    /// Returns kind, length and used space.
     fn stat(&self, id: ObjectId) -> Result<Stat, StoreError>;
 
-    /// Reads from `offset`; gives the bytes read, short only at the object's end. Holes read as zeros.
-    /// `Damaged` if any block it touches fails its checksum; `into` then holds unspecified bytes.
+    /// Reads from `offset`; returns the number of bytes read, short only at the object's end. Holes
+    /// read as zeros. Fails with `Damaged` if any block of the range fails its checksum; `into`
+    /// then has unspecified content.
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError>;
 
-    /// Writes at `offset`, extending the object (with a hole) as needed. Empty `data` changes nothing.
+    /// Writes at `offset`, extending the object (with a hole) as needed. Empty `data` changes
+    /// nothing.
     fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError>;
 
-    /// Sets the length: cuts, or extends with a hole.
+    /// Sets the length: truncates, or extends with a hole.
     fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError>;
 
-    /// Makes `length` bytes at `offset` zero, extending the object as needed; whole blocks become holes.
-    /// A `length` of 0 changes nothing.
+    /// Zeroes `length` bytes at `offset`, extending the object as needed; whole blocks become
+    /// holes. A `length` of 0 changes nothing.
     fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError>;
 
-    /// Takes `length` bytes at `offset` out; the tail moves down and the object gets shorter. What lies
-    /// beyond the end is ignored.
+    /// Removes `length` bytes at `offset`; the tail moves down and the object gets shorter. Bytes
+    /// beyond the end are ignored.
     fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError>;
 
-    /// Gives `to`, which must exist, the length and bytes of `from` instead of its own, without copying: both share
-    /// the blocks until one of them is written to. Attributes and kinds stay. Takes no space; a later write to a
-    /// shared block takes as much as one to a hole. An object shared with itself does not change.
+    /// Replaces length and bytes of `to`, which must exist, with those of `from` without copying:
+    /// both share the blocks until one of them is written. Attributes and kinds do not change.
+    /// Takes no space; a later write to a shared block takes as much as one to a hole. Sharing an
+    /// object with itself changes nothing.
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError>;
 
-    /// What is where from `offset` on: stretches without gaps, in order, neighbours of different kinds; at most `max` of
-    /// them (and [`MAX_STRETCHES`]), and no further than the end of the 1 MiB piece that is the last of
-    /// [`MAP_PIECES_MAX`] with blocks. One asks again from the end of the last stretch, which may go on with the same
-    /// kind, until there is none: that is the object's end.
+    /// Returns the map from `offset` on: extents without gaps, in order, neighbours of different
+    /// kinds. There are at most `max` of them (and [`MAX_STRETCHES`]), and the map ends at the
+    /// latest with the 1 MiB piece that is the last of [`MAP_PIECES_MAX`] with blocks. Continue at
+    /// the end of the last extent, which may have the same kind as the next, until the result is
+    /// empty: that is the object's end.
     fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError>;
 
-    /// Where `id` differs from `other`, from `offset` to the end of the longer one: stretches of `id` that are not the
-    /// very same blocks there, nor holes in both; beyond its own end `id` has a hole. In order, at most `max` of them
-    /// (and [`MAX_STRETCHES`]), and no further than the end of the 1 MiB piece that is the last of [`MAP_PIECES_MAX`] in
-    /// which one of them has blocks; says where to go on. Reads no data, so that equal bytes in different blocks differ.
+    /// Returns where `id` differs from `other`, from `offset` to the end of the longer one: extents
+    /// of `id` that are neither the same blocks nor holes in both; beyond its own end `id` has a
+    /// hole. In order, at most `max` of them (and [`MAX_STRETCHES`]). The result ends at the latest
+    /// with the 1 MiB piece that is the last of [`MAP_PIECES_MAX`] with blocks in either object,
+    /// and says where to continue. Reads no data, so equal bytes in different blocks count as
+    /// different.
     fn compare(
         &self,
         id: ObjectId,
@@ -206,20 +220,20 @@ pub trait ObjectStore: Memberships + Digests + Examine {
         max: usize,
     ) -> Result<Comparison, StoreError>;
 
-    /// One attribute's value, `None` if it was never set.
+    /// Returns one attribute's value, `None` if it was never set.
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Sets an attribute; an empty value removes it.
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError>;
 
-    /// All attributes, or those of one page, in order.
+    /// Returns all attributes, or those of one page, in order.
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError>;
 
-    /// Up to `max` objects (at most [`MAX_LIST`]) with ids from `from` on, in order. `ListGap` if some of them may be lost
-    /// without a trace: whoever gets fewer than `max` has all there are.
+    /// Returns up to `max` objects (at most [`MAX_LIST`]) with ids from `from` on, in order. Fewer
+    /// than `max` are all. Fails with `ListGap` if it is unknown which ids in a range existed.
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError>;
 
-    /// As `list`, of the objects that can still be found: those that may be lost are left out.
+    /// Like `list`, for the objects that can still be found: ids that may be lost are omitted.
     fn list_known(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
         let max = max.min(MAX_LIST);
         let (mut found, mut from) = (Vec::new(), from);
@@ -244,25 +258,27 @@ pub trait ObjectStore: Memberships + Digests + Examine {
         }
     }
 
-    /// Returns when everything acknowledged before the call is durable. `Poisoned` after one failed.
+    /// Returns when everything acknowledged before the call is durable. Fails with `Poisoned` after
+    /// an earlier failure.
     fn flush(&self) -> Result<(), StoreError>;
 
-    /// Capacity and use.
+    /// Returns capacity and use.
     fn space(&self) -> Space;
 
-    /// How the store was left when it was open before; a backend that keeps nothing was never open.
+    /// Returns how the store was closed the last time; a backend without persistence was never
+    /// open.
     fn previous_shutdown(&self) -> PreviousShutdown {
         PreviousShutdown::Clean
     }
 
-    /// What is known to be damaged of one object, from opening and from every read since. Reads nothing; a backend that
-    /// does not rot knows nothing.
+    /// Returns the known damage of one object, from opening and from every read since. Reads
+    /// nothing; a backend without persistence knows none.
     fn known_damage(&self, _id: ObjectId) -> Vec<Damage> {
         Vec::new()
     }
 }
 
-/// `offset + length` if an object may be that long.
+/// Returns `offset + length` if an object may be that long.
 pub(crate) fn end_of(offset: u64, length: u64) -> Result<u64, StoreError> {
     match offset.checked_add(length) {
         Some(end) if end <= MAX_OBJECT_LENGTH => Ok(end),
@@ -278,12 +294,14 @@ pub(crate) fn check_transfer(length: usize) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Bytes that an attribute counts towards [`MAX_ATTRIBUTES_PER_OBJECT`]; none if it is not there.
+/// Returns the bytes that an attribute counts towards [`MAX_ATTRIBUTES_PER_OBJECT`]; none if it
+/// does not exist.
 pub(crate) fn attribute_weight(length: usize) -> u64 {
     if length == 0 { 0 } else { length as u64 + 16 }
 }
 
-/// An object's attribute weight after one changes from `old` to `new` bytes, if the limits allow it.
+/// Returns an object's attribute weight after one attribute changes from `old` to `new` bytes, if
+/// the limits permit it.
 pub(crate) fn attribute_budget(total: u64, old: usize, new: usize) -> Result<u64, StoreError> {
     if new > MAX_ATTRIBUTE_LENGTH {
         return Err(StoreError::TooLarge { what: "attribute length", limit: MAX_ATTRIBUTE_LENGTH as u64 });

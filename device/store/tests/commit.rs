@@ -1,4 +1,4 @@
-//! How many commits serve how many flushes, on a disk that takes its time.
+//! How many commits serve how many flushes, on a slow disk.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{AttributeId, DiskStore, Medium, MediumFile, ObjectStore, PreviousShutdown, format};
 
-/// A disk whose syncs take a few milliseconds, as real ones do.
+/// A disk whose syncs take a few milliseconds, as on real ones.
 struct Slow {
     disk: SimMedium,
     syncs: Arc<AtomicU64>,
@@ -23,7 +23,7 @@ struct SlowFile {
     barrier: Arc<SyncBarrier>,
 }
 
-/// Stops syncs of a disk while it is closed.
+/// Blocks syncs of a disk while it is closed.
 #[derive(Default)]
 struct SyncBarrier {
     state: Mutex<BarrierState>,
@@ -54,7 +54,7 @@ impl SyncBarrier {
         state.waiting -= 1;
     }
 
-    /// Waits until a sync waits.
+    /// Waits until a sync is blocked.
     fn wait_for_sync(&self) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| state.waiting == 0).unwrap());
@@ -138,13 +138,13 @@ fn whoever_was_served_does_not_wait_for_the_next_commit() {
             });
         }
     });
-    // Each commit syncs at least one segment and the index. A served waiter behind the next commit's leader would make
-    // about one commit for two or three flushes.
+    // Each commit syncs at least one segment and the index. If a served thread waited behind the
+    // next commit's leader, there would be about one commit for two or three flushes.
     let commits = (syncs.load(Ordering::Relaxed) - before) / 2;
     assert!(commits * 4 <= WRITERS * WRITES, "{commits} commits for {} flushes", WRITERS * WRITES);
 }
 
-/// A store that fails its commit tells all who wait, and none of them hangs.
+/// A failed commit fails all waiting threads, and none of them hangs.
 #[test]
 fn a_failed_commit_ends_all_waiting() {
     let disk = SimMedium::new(1);
@@ -172,7 +172,7 @@ fn a_failed_commit_ends_all_waiting() {
     assert!(store.is_poisoned());
 }
 
-/// How long an operation gets to be answered although its answer has to wait.
+/// Upper limit for the early answer of an operation whose answer has to wait.
 const EARLY_ANSWER_MAX: Duration = Duration::from_millis(300);
 
 /// A change outlives the process only if the log has all changes before it, or those are committed.
@@ -199,7 +199,7 @@ fn change_after_overfull_log_waits_for_commit() {
     let is_answered = AtomicBool::new(false);
     let (killed, was_answered) = std::thread::scope(|threads| {
         threads.spawn(|| {
-            // More than a half of the log, which has 1 MiB. The commit syncs the block first.
+            // More than half of the log, which has 1 MiB. The commit syncs the block first.
             let scope = store.begin();
             store.write(large, 0, &[7; 4096]).unwrap();
             for number in 0..10 {

@@ -1,5 +1,5 @@
-//! What survives when the power fails: everything flushed, and of the rest a prefix of whole scopes. When the process dies:
-//! everything acknowledged.
+//! Crash tests. After a power failure everything flushed is present, and of the rest a prefix of
+//! whole scopes. After the death of the process everything acknowledged is present.
 
 use crate::support::{Fresh, MEDIA, fresh, fresh_device, open, seeds};
 use sealstone_store::contract::{self, Op, Random};
@@ -14,23 +14,23 @@ struct World {
     medium: SimMedium,
     /// The state of the last acknowledged flush.
     durable: MemoryStore,
-    /// What was acknowledged since: the operations of each scope.
+    /// Operations acknowledged since, by scope.
     since: Vec<Vec<Op>>,
-    /// The scope during which the medium died: it may be there as a whole.
+    /// The scope during which the medium failed: it may be present, as a whole.
     unanswered: Option<Vec<Op>>,
 }
 
-/// How a life ends.
+/// How a session ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// What was not synced may be lost.
+    /// Unsynced data may be lost.
     PowerLoss,
-    /// What was written is there.
+    /// All written data is present.
     ProcessDeath,
 }
 
 impl World {
-    /// A world on a new store, whose partitions have profiles of their own.
+    /// Creates a run on a new store, whose partitions have different profiles.
     fn new(seed: u64, fresh: Fresh) -> Self {
         let (medium, store) = fresh(seed, CAPACITY);
         let mut random = Random::new(seed);
@@ -43,7 +43,8 @@ impl World {
         Self { random, medium, durable, since: Vec::new(), unanswered: None }
     }
 
-    /// Works until the power fails. What an operation answered does not matter here, the model test checks it.
+    /// Works until the power fails. Results of operations are not checked here; the model test does
+    /// that.
     fn work(&mut self, steps: u64) {
         let Ok(store) = open(&self.medium) else {
             assert!(self.medium.is_dead(), "a store opens unless the power fails");
@@ -84,13 +85,13 @@ impl World {
         }
     }
 
-    /// The power fails, if it did not; what comes back must be a state at the end of a scope, not before the
-    /// last flush.
+    /// Fails the power, if it did not fail; the reopened store must have the state at the end of a
+    /// scope, not before the last flush.
     fn crash(&mut self, seed: u64) {
         self.end(seed, End::PowerLoss);
     }
 
-    /// The life ends. After the death of the process every acknowledged scope must be there.
+    /// Ends the session. After the death of the process every acknowledged scope must be present.
     fn end(&mut self, seed: u64, end: End) {
         self.medium = match end {
             End::PowerLoss => self.medium.crash(),
@@ -136,7 +137,7 @@ fn flushed_data_and_whole_groups_survive_every_crash_of_a_raw_device() {
     seeds(25).into_iter().for_each(|seed| crash_six_times(seed, fresh_device));
 }
 
-/// Whatever was written when the process died, and however often it dies, also while it replays the log.
+/// Wherever the process dies, and however often, also during a replay of the log.
 #[test]
 fn acknowledged_scopes_survive_process_death() {
     for (seed, fresh) in seeds(15).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
@@ -206,7 +207,8 @@ fn every_crash_point_of_a_short_workload_is_survived() {
     }
 }
 
-/// A scope of many operations is there as a whole or not at all, even if the store commits on its own.
+/// A scope of many operations is present as a whole or not at all, even if the store commits on its
+/// own.
 #[test]
 fn a_scope_is_atomic_when_groups_close_by_themselves() {
     use sealstone_osd::{ObjectId, ObjectType};
@@ -253,7 +255,7 @@ fn a_scope_is_atomic_when_groups_close_by_themselves() {
     }
 }
 
-/// As above with many threads: one scope never lies in two groups, whoever flushes.
+/// As above with many threads: one scope is never split over two groups, whichever thread flushes.
 #[test]
 fn a_scope_is_atomic_when_others_flush() {
     use sealstone_osd::{ObjectId, ObjectType};
@@ -312,7 +314,7 @@ fn a_scope_is_atomic_when_others_flush() {
     }
 }
 
-/// Many lives that are short: a few operations, the power fails somewhere, and again.
+/// Many short sessions: a few operations, a power failure somewhere, and again.
 #[test]
 fn thousands_of_short_lives_lose_nothing_that_was_flushed() {
     let start = MEDIA.map(|fresh| {

@@ -1,4 +1,5 @@
-//! Rot, bad sectors, lost and short files: all is there, or it is said what is not; no byte is ever wrong.
+//! Corruption, bad sectors, missing and short files: all data is present, or the loss is reported;
+//! no read returns wrong bytes.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,8 @@ fn fill(store: &DiskStore, round: u8) {
     store.flush().unwrap();
 }
 
-/// A store whose index has some dozen pages, with everything in the state of the second round; still open.
+/// Returns a store whose index has a few dozen pages, with everything in the state of the second
+/// round; still open.
 fn filled() -> (SimMedium, DiskStore) {
     let (medium, store) = fresh(1, 4 << 20);
     for object in 0..OBJECTS {
@@ -62,14 +64,14 @@ fn bytes(medium: &SimMedium, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Where the pages lie that hold anything.
+/// Returns the offsets of the used pages.
 fn pages(medium: &SimMedium) -> Vec<u64> {
     let bytes = bytes(medium, INDEX);
     let used = bytes.chunks(PAGE as usize).enumerate().filter(|(_, page)| page.iter().any(|&byte| byte != 0));
     used.map(|(at, _)| at as u64 * PAGE).collect()
 }
 
-/// Everything is there, and the store works.
+/// Checks that all objects are present and that the store works.
 fn all_is_well(store: &DiskStore, what: &str) {
     assert!(!store.is_poisoned(), "{what}: {:?}", store.health());
     assert!(store.health().damage.is_empty(), "{what}: {:?}", store.health());
@@ -78,7 +80,7 @@ fn all_is_well(store: &DiskStore, what: &str) {
     store.flush().unwrap();
 }
 
-/// The objects of which something cannot be had. What can is right.
+/// Returns the objects that cannot be read completely. Everything that can be read must be right.
 fn lost(store: &DiskStore, what: &str) -> BTreeSet<ObjectId> {
     let mut lost = BTreeSet::new();
     for object in 0..OBJECTS {
@@ -101,7 +103,8 @@ fn lost(store: &DiskStore, what: &str) -> BTreeSet<ObjectId> {
     lost
 }
 
-/// The store opens and names exactly the objects that it cannot give, or says that it cannot find any.
+/// Checks that the store opens and reports exactly the objects that it cannot read, or that none
+/// can be found.
 fn is_said_precisely(medium: &SimMedium, what: &str) {
     let store = match open(medium) {
         Ok(store) => store,
@@ -134,7 +137,8 @@ fn is_said_precisely(medium: &SimMedium, what: &str) {
     }
 }
 
-/// A list is whole, or it is an error that says where objects are missing; what can be listed still is.
+/// Checks that a list is complete or fails with the range of missing objects; the rest can still be
+/// listed.
 fn lists_tell_what_they_miss(store: &DiskStore, what: &str) {
     let all: BTreeSet<ObjectId> = (0..OBJECTS).map(id).chain([id(1000)]).collect();
     let known: BTreeSet<ObjectId> =
@@ -167,7 +171,7 @@ fn lists_tell_what_they_miss(store: &DiskStore, what: &str) {
     }
 }
 
-/// How a page goes bad.
+/// How a page is damaged.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Bits,
@@ -198,7 +202,7 @@ fn harm(medium: &SimMedium, page: u64, harm: Harm, random: &mut Random) {
     }
 }
 
-/// Closed in order, or killed: both ways each page of the index goes bad in each way.
+/// After a clean close and after a kill, each page of the index is damaged in each way.
 #[test]
 fn a_bad_page_of_the_index_costs_what_is_said_and_no_older_state_comes_back() {
     let (medium, store) = filled();
@@ -207,7 +211,7 @@ fn a_bad_page_of_the_index_costs_what_is_said_and_no_older_state_comes_back() {
     for seed in seeds(1) {
         let mut random = Random::new(seed);
         for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
-            // The header's page has tests of its own.
+            // Other tests cover the header's page.
             for page in pages(medium).into_iter().filter(|&page| page > 0) {
                 for kind in HARMS {
                     let medium = medium.fork();
@@ -219,7 +223,7 @@ fn a_bad_page_of_the_index_costs_what_is_said_and_no_older_state_comes_back() {
     }
 }
 
-/// One wrong bit is found and put right, wherever it is in the index.
+/// One wrong bit is found and corrected, anywhere in the index.
 #[test]
 fn a_flipped_bit_anywhere_in_the_index_costs_nothing() {
     let (medium, store) = filled();
@@ -272,12 +276,13 @@ fn a_flipped_bit_in_the_header_of_the_index_costs_nothing() {
     }
 }
 
-/// Where our copy of the index's header lies.
+/// Returns the offset of our copy of the index's header.
 fn copy_at(medium: &SimMedium) -> u64 {
     medium.open(INDEX, false).unwrap().length().unwrap() - PAGE
 }
 
-/// The whole page of the header goes, or that of the copy: zeroed, rotten, or not to be read. The other stands in for it.
+/// The whole page of the header is lost, or that of the copy: zeroed, corrupt, or unreadable. The
+/// other one replaces it.
 #[test]
 fn the_header_of_the_index_may_be_lost() {
     let (medium, store) = filled();
@@ -314,7 +319,8 @@ fn the_header_of_the_index_may_be_lost() {
     }
 }
 
-/// Pages go bad under an open store: errors and a store that stops writing, no panic, no wrong byte.
+/// Pages are damaged under an open store: it returns errors and stops writing, without a panic or a
+/// wrong byte.
 #[test]
 fn rot_of_the_index_under_an_open_store_is_an_error() {
     for seed in seeds(2) {
@@ -326,7 +332,7 @@ fn rot_of_the_index_under_an_open_store_is_an_error() {
             for kind in [Harm::Bits, Harm::Zero, Harm::Other, Harm::Unreadable] {
                 let medium = medium.fork();
                 let store = open(&medium).unwrap();
-                // Closing cut the file off.
+                // Closing truncated the file.
                 if page >= bytes(&medium, INDEX).len() as u64 {
                     continue;
                 }
@@ -339,7 +345,7 @@ fn rot_of_the_index_under_an_open_store_is_an_error() {
                 }
                 let flushed = store.flush().is_ok();
                 drop(store);
-                // What comes back is the second round or, if the flush said so, the third.
+                // The reopened store has the second round or, if the flush succeeded, the third.
                 let Ok(store) = open(&medium) else { continue };
                 for object in 0..OBJECTS {
                     let Ok(value) = store.attribute(id(object), NAME) else { continue };
@@ -423,7 +429,8 @@ fn a_file_that_is_not_ours_is_said_and_left_alone() {
     all_is_well(&store, "a file more");
 }
 
-/// Damage of data stays with its object; who writes the block whole, cuts it off or removes the object has mended it.
+/// Damage of data is confined to its object; writing the whole block, truncating it away, or
+/// removing the object repairs it.
 #[test]
 fn damage_of_data_is_confined_and_mended_by_writing() {
     let (medium, store) = fresh(1, 4 << 20);
@@ -466,9 +473,9 @@ fn damage_of_data_is_confined_and_mended_by_writing() {
     assert!(open(&medium).unwrap().health().is_sound());
 }
 
-/// Spoils the record of a tag and an object, on a page that is sound afterwards; or takes it away.
+/// Corrupts the record of a tag and an object, on a page that is intact afterwards; or removes it.
 fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) {
-    // Inline blocks are nobody's.
+    // Inline blocks belong to no object.
     let owner = ObjectId::new(u64::from(tag != INLINE), object);
     edit_record(medium, record_key(tag, owner, sub), |value| {
         let mut value = value.expect("it is there");
@@ -477,7 +484,7 @@ fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) 
     });
 }
 
-/// A record that is rotten on a sound page is its object's affair alone.
+/// A corrupt record on an intact page affects only its object.
 #[test]
 fn a_rotten_record_is_confined_to_its_object_and_mended_by_writing() {
     let name_key = 1 << 32 | 1;
@@ -525,7 +532,7 @@ fn a_rotten_inline_block_is_confined_to_its_objects_and_mended_by_writing() {
         store.flush().unwrap();
         let used = store.space().used;
         drop(store);
-        // The first object's has the first number.
+        // The first object's block has the first number.
         spoil_record(&medium, INLINE, 0, 0, false);
         let store = open(&medium).unwrap();
         let sick: Vec<_> = [1, 4, 5].into_iter().take(1 + copies as usize).map(id).collect();
@@ -565,7 +572,8 @@ fn a_rotten_inline_block_is_confined_to_its_objects_and_mended_by_writing() {
     }
 }
 
-/// The number of an object whose map is lost is given to another one: what stood there is not taken for its bytes.
+/// The number of an object whose map is lost is allocated to another one: its old bytes are not
+/// mistaken for the new ones.
 #[test]
 fn an_inline_block_whose_map_is_lost_is_used_again() {
     let (medium, store) = fresh(1, 4 << 20);
@@ -604,7 +612,8 @@ fn fill_but(store: &DiskStore, sick: u64) {
     }
 }
 
-/// A record that is gone from a sound page was taken by a program: nothing is believed enough to write.
+/// A record missing from an intact page was removed by a program: the index is not trusted enough
+/// to write.
 #[test]
 fn a_record_that_vanished_makes_the_store_read_only() {
     for (tag, sub) in [(2, 0), (3, 1 << 32 | 1), (4, 5), (5, 1000), (INLINE, 0)] {

@@ -1,4 +1,4 @@
-//! Stored digests on the disk: what is known, for how long, and what is never given.
+//! Stored digests on the disk: which are known, for how long, and which are never returned.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use sealstone_store::{
 
 const PARTITION: u64 = 0x1_0000;
 
-/// Which units of an object are known; those that are, are right.
+/// Returns which units of an object have a known digest; checks that those are right.
 fn known(store: &DiskStore, id: ObjectId) -> Vec<bool> {
     let mut content = vec![0; store.stat(id).unwrap().length as usize];
     store.read(id, 0, &mut content).unwrap();
@@ -47,7 +47,7 @@ fn writes_leave_every_unit_known_and_so_it_stays() {
     }
 }
 
-/// As a store of version 2 has them: records whose profile byte is 0, in a partition that has a profile.
+/// As in a store of version 2: records whose profile byte is 0, in a partition that has a profile.
 #[test]
 fn units_without_a_stored_digest_get_one_when_they_are_written() {
     let (_, store) = fresh(1, 8 << 20);
@@ -92,7 +92,8 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     store.write(id, 0, &bytes(1, 64 << 10)).unwrap();
     store.flush().unwrap();
-    // Block 5, in the second unit; the first data ever written lies at the start of the first segment.
+    // Block 5, in the second unit; the first data ever written is at the start of the first
+    // segment.
     medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
     let mut into = vec![0; 64 << 10];
     assert!(
@@ -101,7 +102,8 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     assert!(
         matches!(store.read_digested(id, 16 << 10, &mut into[..1], Checked::ByStore), Ok(read) if read.count == 1)
     );
-    // A write to another block of the unit finds no sound rest to hash: the unit has no digest from then on.
+    // A write to another block of the unit cannot hash the damaged rest: the unit has no digest
+    // from then on.
     store.write(id, 6 * BLOCK, &[9; BLOCK as usize]).unwrap();
     let values = store.digests(id, 0, 64 << 10).unwrap().values;
     assert_eq!(values.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
@@ -109,13 +111,13 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
         store.read_digested(id, 0, &mut into, Checked::ByStore),
         Err(StoreError::Damaged { .. })
     ));
-    // The block written anew makes it whole.
+    // Rewriting the block repairs it.
     store.write(id, 5 * BLOCK, &[8; BLOCK as usize]).unwrap();
     assert_eq!(known(&store, id), [true; 4]);
 }
 
-/// What a layer above does that has a good copy: it writes the damaged pieces as they are told. Then the object is what it
-/// was, down to its digests, and so it stays.
+/// A layer above that has a good copy writes the damaged ranges as reported. Then the object is as
+/// before, including its digests, and stays so.
 #[test]
 fn a_good_copy_of_what_is_damaged_makes_the_object_what_it_was() {
     for profile in Profile::ALL {
@@ -155,8 +157,8 @@ fn a_good_copy_of_what_is_damaged_makes_the_object_what_it_was() {
     }
 }
 
-/// Whoever has the digests checks the bytes: he gets what the medium gave, with the digests that it should have had. All
-/// that he cannot check the store has checked.
+/// A receiver that has the digests checks the bytes: it gets them as the medium returned them, with
+/// the digests that they should have. The store checks everything that the receiver cannot.
 #[test]
 fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() {
     for profile in Profile::ALL {
@@ -184,19 +186,19 @@ fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() 
         }
         assert!(store.health().is_sound());
         medium.rot("segment-00000", third + 5, 0x10);
-        // The unit is cut: its digest is not that of what is read.
+        // The unit is read partially: its digest does not apply to the bytes read.
         let (start, end) = (third as usize, (third + unit) as usize);
         for (at, length) in [(start, unit as usize - 1), (start + 1, unit as usize - 1), (0, start + 6)] {
             let found = read(at as u64, length, Checked::ByReceiver).unwrap_err();
             assert!(matches!(found, StoreError::Damaged { offset, .. } if offset == third), "{found:?}");
         }
-        // Now it is known, and is told to everybody.
+        // Now the damage is known, and every read reports it.
         assert!(!store.health().is_sound());
         for checked in [Checked::ByReceiver, Checked::ByStore] {
             assert!(matches!(read(0, end, checked), Err(StoreError::Damaged { .. })));
         }
         assert!(matches!(store.read(id, 0, &mut vec![0; end]), Err(StoreError::Damaged { .. })));
-        // Beside it nothing is wrong, and once it is written anew nothing is anywhere.
+        // The rest is undamaged, and after rewriting the damage, all of it.
         assert!(read(0, start, Checked::ByReceiver).unwrap().1 == right(0, start));
         store.write(id, third, &content[start..end]).unwrap();
         let (got, covered) = read(0, 70_001, Checked::ByReceiver).unwrap();
@@ -204,7 +206,8 @@ fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() 
     }
 }
 
-/// A digest that is not of the bytes, though all checksums are right: here by a caller who hands over a wrong one.
+/// A digest that does not match the bytes, though all checksums are right: here from a caller that
+/// passes a wrong one.
 #[test]
 fn a_scrub_finds_digests_that_are_not_of_the_bytes() {
     for profile in Profile::ALL {
@@ -237,7 +240,7 @@ fn a_rest_that_cannot_be_read_costs_the_digest_and_not_the_write() {
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     store.write(id, 0, &bytes(1, 32 << 10)).unwrap();
     store.flush().unwrap();
-    // All of the data, and nothing of the index: the store may read that at any time.
+    // All of the data, and nothing of the index, which the store may read at any time.
     for name in medium.list().unwrap().iter().filter(|name| name.starts_with("segment")) {
         (0..1 << 20).step_by(512).for_each(|at| medium.spoil(name, at));
     }
@@ -267,7 +270,7 @@ fn lazily_a_part_of_a_unit_costs_no_read_and_the_reader_computes() {
     assert_eq!(read.covered.unwrap().values()[1], Profile::Blake3.value(1, &into[1 << 14..2 << 14]));
 }
 
-/// AdHash: a small change reads no more than the block that it changes, and hashes little.
+/// AdHash: a small change reads only the block that it changes, and hashes little.
 #[test]
 fn a_small_change_is_incremental_under_adhash() {
     let (medium, store) = fresh(1, 8 << 20);
@@ -282,7 +285,7 @@ fn a_small_change_is_incremental_under_adhash() {
         reads.push(medium.calls().reads - before);
         assert!(known(&store, id).iter().all(|known| *known));
     }
-    // The block that changes is read in both cases, the unit's other block under SHA-1 alone.
+    // The changed block is read in both cases, the unit's other block under SHA-1 only.
     assert!(reads[0] < reads[1], "{reads:?}");
 }
 
@@ -305,7 +308,7 @@ fn a_rotten_digest_is_an_error_and_no_digest() {
     let mut all = vec![0; file.length().unwrap() as usize];
     file.read_at(0, &mut all).unwrap();
     let place = all.windows(32).rposition(|window| window == digest.as_bytes()).expect("stored as it is");
-    // More than what can be mended.
+    // More than can be repaired.
     (0..5).for_each(|byte| medium.rot("index.redb", place as u64 + 7 * byte, 1));
     let store = open(&medium).unwrap();
     assert!(matches!(store.digests(id, 0, 16 << 10), Err(StoreError::IndexDamaged { .. })));
@@ -336,7 +339,7 @@ fn a_pages_digest_survives_and_goes_with_the_next_change() {
     assert_eq!(store.page_digest(id, 7).unwrap(), one);
 }
 
-/// All objects of a store keep their sums.
+/// Checks that all objects of a store have right sums.
 fn check_sums(store: &DiskStore, what: &str) -> usize {
     let mut seen = 0;
     for (id, _) in store.list(ObjectId::ROOT, 100).unwrap() {

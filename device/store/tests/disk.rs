@@ -1,4 +1,4 @@
-//! The disk store keeps the contract, on the simulated disk and on real files.
+//! Contract tests of the disk store, on the simulated disk and on real files.
 
 use std::sync::Arc;
 use std::thread;
@@ -49,7 +49,8 @@ fn a_file_as_raw_device_keeps_the_contract() {
     });
 }
 
-/// Past the page cache, on files and on a file as raw device; where temporary files know no O_DIRECT, that is said.
+/// With O_DIRECT, on files and on a file as raw device; without O_DIRECT for temporary files, the
+/// test prints that it is skipped.
 #[test]
 fn data_past_the_page_cache_keeps_the_contract() {
     let folder = tempfile::tempdir().unwrap();
@@ -77,8 +78,8 @@ fn data_past_the_page_cache_keeps_the_contract() {
     }
 }
 
-/// What removed objects took goes back to the file system, in files and through a raw device; where holes cannot be
-/// punched it merely stays.
+/// Space of removed objects returns to the file system, in files and through a raw device; without
+/// support for holes it stays allocated.
 #[test]
 fn removed_objects_give_their_space_back_when_asked() {
     use std::os::unix::fs::MetadataExt;
@@ -134,7 +135,7 @@ fn any_history_is_that_of_the_model() {
         let (medium, store) = if seed % 5 == 0 { fresh_device(seed, 4 << 20) } else { fresh(seed, 4 << 20) };
         println!("seed {seed}");
         contract::model(&store, &ops);
-        // And after a clean reopen it is all still there.
+        // After a clean reopen it is all still present.
         let before = contract::snapshot(&store).unwrap();
         let space = store.space();
         store.flush().unwrap();
@@ -152,7 +153,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The same as above, with shrinking.
+    /// As above, with shrinking.
     #[test]
     fn any_short_history_is_that_of_the_model(
         profiles: u64, mut ops in proptest::collection::vec(any_op(), 1..60),
@@ -187,7 +188,7 @@ fn rot_is_reported_where_it_is_and_nowhere_else() {
     store.create(id, ObjectType::User).unwrap();
     store.write(id, 0, &[7; 100_000]).unwrap();
     store.flush().unwrap();
-    // The first data ever written lies at the start of the first segment.
+    // The first data ever written is at the start of the first segment.
     medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
     let mut bytes = vec![0; 100_000];
     match store.read(id, 0, &mut bytes) {
@@ -328,7 +329,7 @@ fn a_full_store_takes_overwrites_in_scopes() {
     }
 }
 
-/// Whatever rots in the index: an error, never a panic, and never wrong bytes.
+/// Corruption anywhere in the index: an error, never a panic or wrong bytes.
 #[test]
 fn rot_anywhere_in_the_index_is_no_panic_and_no_lie() {
     let (medium, store) = fresh(1, 4 << 20);

@@ -1,4 +1,4 @@
-//! Looking for damage: whatever was stored to tell is compared, and what is missing of it is made.
+//! Examination for damage: all stored checks are compared, and missing digests are computed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use sealstone_store::{
 
 const PARTITION: u64 = 0x1_0000;
 
-/// All of an object; gives bytes read, damage, and the pieces that miss digests.
+/// Examines all of an object; returns bytes read, damage, and the pieces that lack digests.
 fn examine(store: &DiskStore, id: ObjectId) -> (u64, Vec<Damage>, Vec<u64>) {
     let mut examination = Examination::of(id);
     let (mut read, mut damage, mut incomplete) = (0, Vec::new(), Vec::new());
@@ -32,7 +32,7 @@ fn examine(store: &DiskStore, id: ObjectId) -> (u64, Vec<Damage>, Vec<u64>) {
     }
 }
 
-/// Which units are known; those that are, are right.
+/// Returns which units have a known digest; checks that those are right.
 fn known(store: &DiskStore, id: ObjectId) -> Vec<bool> {
     let mut content = vec![0; store.stat(id).unwrap().length as usize];
     store.read(id, 0, &mut content).unwrap();
@@ -50,7 +50,7 @@ fn complete(store: &DiskStore, id: ObjectId, pieces: &[u64]) {
     }
 }
 
-/// A digest that is not of the bytes, though all checksums are right.
+/// Writes a digest that does not match the bytes, though all checksums are right.
 fn write_wrong(store: &DiskStore, id: ObjectId, profile: Profile, data: &[u8], at: usize) -> (u64, u64) {
     let mut other = data.to_vec();
     other[at] ^= 1;
@@ -73,7 +73,7 @@ fn a_digest_that_is_not_of_the_bytes_is_damage_until_they_are_written_anew() {
         assert_eq!(store.damage_of(id), [damage]);
         assert_eq!(store.examine_bytes(id, offset + 5, 1).unwrap(), [damage]);
         assert_eq!(store.examine_bytes(id, 0, offset).unwrap(), []);
-        // A rotten block elsewhere in the chunk does not hide it, nor the other way round.
+        // A corrupt block elsewhere in the chunk does not hide it, nor the reverse.
         store.write(id, offset, &data[offset as usize..][..length as usize]).unwrap();
         assert_eq!(store.damage_of(id), [], "{profile:?}");
         assert_eq!(examine(&store, id).1, []);
@@ -92,7 +92,7 @@ fn rot_does_not_hide_a_wrong_digest_beside_it() {
     assert_eq!(examine(&store, id).1, [piece(2 * BLOCK, BLOCK), piece(offset, length)]);
 }
 
-/// As an older version left them, or `punch`: the units have no digest.
+/// As after an older version or a `punch`: the units have no digest.
 #[test]
 fn missing_digests_are_made_and_those_that_are_there_stay() {
     let (medium, store) = fresh(1, 16 << 20);
@@ -147,7 +147,7 @@ fn a_digest_that_disagrees_is_never_made_anew() {
             let (_, found, incomplete) = examine(&store, copy);
             assert_eq!((found, incomplete), (vec![damage], vec![]), "{profile:?} as {other:?}");
         }
-        // A sound one of another profile gives way to the partition's own.
+        // An intact digest of another profile is replaced by one of the partition's profile.
         store.write(id, 0, &data).unwrap();
         let copy = object_of(&store, PARTITION + 3, Some(Profile::AdHash256));
         store.share(id, copy).unwrap();
@@ -206,7 +206,7 @@ fn record(medium: &SimMedium, key: [u8; 25]) -> Option<Vec<u8>> {
     found
 }
 
-/// A record of another time is sound by itself: the sum over all of them tells.
+/// An outdated record is intact in itself: only the sum over all of them reveals it.
 #[test]
 fn a_chunk_of_another_time_is_found_by_the_sum() {
     let (medium, store) = fresh(1, 8 << 20);
@@ -223,17 +223,17 @@ fn a_chunk_of_another_time_is_found_by_the_sum() {
     drop(store);
     edit_record(&medium, key, |_| before);
     let store = open(&medium).unwrap();
-    // The blocks that it names have been given away since.
+    // The blocks that it refers to have been reallocated since.
     assert_eq!(kinds(&store, id).last(), Some(&DamageKind::Sum));
     assert_eq!(store.examine_records(id).unwrap(), [DamageKind::Sum]);
-    // Writing does not mend it: what is lost may be more than what is written.
+    // Writing does not repair it: more may be lost than is written.
     store.write(id, 1 << 20, &bytes(3, 1 << 20)).unwrap();
     assert_eq!(kinds(&store, id), [DamageKind::Sum]);
     store.remove(id).unwrap();
     assert!(store.health().is_sound(), "{:?}", store.health());
 }
 
-/// By the profile of now, and by the one that the partition had when it was made.
+/// By the current profile, and by the one that the partition had when the digest was computed.
 #[test]
 fn the_digest_of_an_attribute_page_is_compared() {
     for later in [Profile::Sha1, Profile::Blake3] {
@@ -267,7 +267,7 @@ fn the_digest_of_an_attribute_page_is_compared() {
     }
 }
 
-/// Its objects count as those of the default profile: nobody makes digests of that for them.
+/// Its objects count as having the default profile: no digests of that are computed for them.
 #[test]
 fn a_lost_profile_is_damage_of_the_partition_and_can_be_given_again() {
     let (medium, store) = fresh(1, 8 << 20);

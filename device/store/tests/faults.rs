@@ -18,7 +18,7 @@ fn workload(seed: u64) -> Vec<Op> {
     ops
 }
 
-/// A store with a history, closed, and what it holds.
+/// A closed store with a history, and its contents.
 struct Past {
     seed: u64,
     medium: SimMedium,
@@ -35,13 +35,13 @@ fn past(seed: u64, fresh: Fresh) -> Past {
     Past { seed, medium, memory }
 }
 
-/// Runs the workload with one fault, from a store just opened: nothing is cached.
+/// Runs the workload with one fault, on a store just opened, without cached records.
 fn survive(past: &Past, fault: Fault, crash: bool) {
     let seed = past.seed;
     let name = format!("seed {seed}, {fault:?}, crash {crash}");
     let medium = past.medium.fork();
     let store = open(&medium).unwrap();
-    // `memory` follows what was acknowledged, `durable` what was flushed.
+    // `memory` has the acknowledged state, `durable` the flushed one.
     let (memory, durable) = (past.memory.clone(), past.memory.clone());
     let calls = medium.calls();
     medium.fault(match fault {
@@ -76,8 +76,8 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
             }
             continue;
         }
-        // Whatever did not fail answers as without faults; of reads only an unrepeatable in-place write may
-        // leave a damaged block behind, and that store is poisoned.
+        // Operations without a failure return the same as without faults. Only an unrepeatable
+        // in-place write may leave a damaged block for reads, and that store is poisoned.
         if answer.contains("Damaged") {
             assert!(
                 matches!(store.flush(), Err(StoreError::Poisoned)),
@@ -95,8 +95,8 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
         }
     }
     drop(store);
-    // What the caches kept is another each time, and so is the number of reads: a fault of one of the last may not have
-    // struck, and is not meant for the reopening.
+    // The caches keep different entries each time, so the number of reads varies. A fault of one of
+    // the last reads may not have occurred, and must not occur in the reopening.
     if matches!(fault, Fault::Read(n) if medium.calls().reads < calls.reads + n) {
         return;
     }
@@ -113,7 +113,7 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
     store.flush().unwrap();
 }
 
-/// How often a workload calls the medium in each way.
+/// Returns how often a workload calls the medium in each way.
 fn calls_of(past: &Past) -> [u64; 3] {
     let medium = past.medium.fork();
     let store = open(&medium).unwrap();
@@ -213,8 +213,8 @@ fn an_interrupted_format_is_seen_and_can_be_done_again() {
     }
 }
 
-/// The first edge may lie in a block that this group wrote already and that can be written in place: only when nothing
-/// can fail any more.
+/// The first edge may lie in a block that this group already wrote and that can be written in
+/// place: that must happen only when nothing can fail any more.
 #[test]
 fn a_clear_whose_second_edge_cannot_be_read_changes_nothing() {
     let (medium, store) = fresh(1, CAPACITY);
@@ -277,22 +277,23 @@ fn what_is_not_a_sound_store_is_named() {
     }
 }
 
-/// CRC32C, bit by bit.
+/// Computes CRC32C bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0x82F6_3B78 })
     })
 }
 
-/// Makes a store one of another version, with copies of the superblock at these places. Versions 1 and 2 differ in the
-/// superblock alone, as long as nothing is shared in 1, and had one copy.
+/// Converts a store to another version, with copies of the superblock at these offsets. Versions 1
+/// and 2 differ in the superblock alone, as long as nothing is shared in 1, and had one copy.
 fn make_version(medium: &SimMedium, version: u8, copies: &[u64]) {
     use sealstone_store::Medium;
     let file = medium.open("superblock", false).unwrap();
     let mut bytes = [0; 512];
     file.read_at(0, &mut bytes).unwrap();
     bytes[8] = version;
-    // The copy of the index's header lay in the header's own page, or was not there; there was no write log.
+    // The copy of the index's header was in the header's own page, or did not exist; there was no
+    // write log.
     bytes[60] = 0;
     bytes[64..72].fill(0);
     medium.delete("write-log").unwrap();
@@ -309,7 +310,7 @@ fn make_version(medium: &SimMedium, version: u8, copies: &[u64]) {
     file.sync().unwrap();
 }
 
-/// Each bit of both copies, one at a time: nothing is lost, and the copy is written anew.
+/// Each bit of both copies, one at a time: nothing is lost, and the copy is rewritten.
 #[test]
 fn a_flipped_bit_in_the_superblock_costs_nothing() {
     let (medium, store) = fresh(1, CAPACITY);
@@ -340,13 +341,13 @@ fn bytes_of(medium: &SimMedium, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Whenever the power fails, the store is one of the old version or of the new one, and all is in it.
+/// Wherever the power fails, the store has the old version or the new one, with all data.
 #[test]
 fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
     use sealstone_store::Medium;
     for (old, seed) in [(1, 1), (2, 1), (2, 2), (3, 1)] {
         let (medium, store) = fresh(seed, CAPACITY);
-        // As the old ones had it: no digests.
+        // Older versions had no digests.
         for partition in [0, 1] {
             contract::apply(&store, &Op::Profile(partition, 0));
         }
@@ -385,8 +386,9 @@ fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
     }
 }
 
-/// After a failed sync the system takes pages for written that are not. Whoever opens the store again while it runs sees
-/// them; so all of it has to reach the medium before anything is built on it.
+/// After a failed sync the system treats pages as written that are not. Opening the store again
+/// before a reboot reads them; so all of them must reach the medium before anything is based on
+/// them.
 #[test]
 fn what_a_failed_sync_left_in_memory_alone_is_written_again() {
     for fresh in MEDIA {
@@ -404,7 +406,7 @@ fn what_a_failed_sync_left_in_memory_alone_is_written_again() {
                     contract::apply(&store, &op);
                 }
                 drop(store);
-                // The fault may strike here: then it is tried again.
+                // The fault may occur here: then retry.
                 let store = open(&medium).or_else(|_| open(&medium)).unwrap();
                 assert!(!store.is_poisoned(), "seed {seed}, sync {nth}: {:?}", store.health());
                 let _ = store.create(ObjectId::new(9, 9), ObjectType::User);
@@ -440,22 +442,22 @@ fn a_failing_open_can_be_repeated() {
     }
 }
 
-/// A store over several sessions, with what must be in it.
+/// A store over several sessions, with its expected contents.
 struct Life {
     name: String,
     medium: SimMedium,
-    /// All that is in the store for sure.
+    /// Everything that is certainly in the store.
     durable: MemoryStore,
-    /// What was done since, in order: any first part of it may be in the store.
+    /// Operations since, in order: any prefix of them may be in the store.
     since: Vec<Op>,
 }
 
 impl Life {
-    /// Opens the store, uses it and closes it. One call fails somewhere, at most.
+    /// Opens the store, uses it and closes it. At most one call fails.
     fn session(&mut self, seed: u64) {
         let store = match open(&self.medium) {
             Ok(store) => store,
-            // It failed, so it does not fail again; whatever it left is mended.
+            // It failed, so it does not fail again; whatever it left is repaired.
             Err(_) => {
                 open(&self.medium).unwrap_or_else(|error| panic!("{}: open again: {error:?}", self.name))
             }
@@ -468,7 +470,7 @@ impl Life {
             let writes =
                 !matches!(op, Op::Read(..) | Op::List(..) | Op::Map(..) | Op::Compare(..) | Op::Members(..));
             if poisoned && writes {
-                // Nothing is taken by a store that refuses, whatever it answers.
+                // A store that refuses changes executes none, whatever it returns.
                 assert!(
                     !answer.starts_with("Ok") || !matches!(op, Op::Flush),
                     "{}: {op:?}: {answer}",
@@ -487,7 +489,8 @@ impl Life {
             }
             let expected = contract::apply(&memory, &op);
             if answer != expected {
-                // Only a full disk, or a block that could not be written in place, answers otherwise.
+                // Only a full disk, or a block that could not be written in place, changes the
+                // result.
                 let allowed = answer.contains("NoSpace") || answer.contains("Damaged");
                 assert!(allowed, "{}: {op:?}: {answer}, not {expected}", self.name);
                 assert!(
@@ -495,7 +498,7 @@ impl Life {
                     "{}: {op:?}: {answer}",
                     self.name
                 );
-                // The model did what the store refused: they part here.
+                // The model did what the store refused: from here on they differ.
                 poisoned = true;
                 if writes {
                     break;
@@ -511,7 +514,8 @@ impl Life {
         }
     }
 
-    /// What is there now, after a crash if so told, is a state that it went through, not before the last flush.
+    /// Checks that the current state, after a crash if requested, is one that the store went
+    /// through, not before the last flush.
     fn settle(&mut self, crash: bool) {
         if crash {
             self.medium = self.medium.crash();
@@ -522,7 +526,7 @@ impl Life {
             Err(_) => open(&self.medium).unwrap_or_else(|error| panic!("{name}: reopen: {error:?}")),
         };
         assert!(store.health().damage.is_empty() && !store.is_poisoned(), "{name}: {:?}", store.health());
-        // The one failure may strike here, too.
+        // The single failure may occur here, too.
         let found = contract::snapshot(&store).or_else(|_| contract::snapshot(&store));
         let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut since = std::mem::take(&mut self.since).into_iter();
@@ -534,8 +538,8 @@ impl Life {
     }
 }
 
-/// Each single call of a life fails once: the upgrade from the version before, two sessions with all operations, closing
-/// and opening. With EIO, and with a full disk.
+/// Each single call of a store's life fails once: the upgrade from the previous version, two
+/// sessions with all operations, closing and opening. With EIO, and with a full disk.
 #[test]
 fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
     let all = std::env::var_os("SEALSTONE_SEEDS").is_some();
@@ -560,7 +564,8 @@ fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
         let [reads, writes, syncs] =
             [calls.reads - before.reads, calls.writes - before.writes, calls.syncs - before.syncs];
         println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
-        // Reads change nothing that the next one does not find again: every third one, unless more is asked for.
+        // Reads change nothing, so the next one finds the same state: every third one, unless more
+        // is requested.
         for n in (1..=reads).step_by(if all { 1 } else { 3 }) {
             life(Some(Fault::Read(before.reads + n)), n % 2 == 0);
         }
@@ -575,8 +580,8 @@ fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
     }
 }
 
-/// Formatting over an older store, with each single call failing: it can be done again, and nothing in between opens as
-/// a store with other contents.
+/// Formatting over an older store, with each single call failing: it can be repeated, and no
+/// intermediate state opens as a store with other contents.
 #[test]
 fn every_single_fault_of_a_format_over_a_store_is_survived() {
     let (medium, store) = fresh(1, CAPACITY);

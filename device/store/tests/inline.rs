@@ -1,4 +1,5 @@
-//! Small objects in the index: what they cost, where they go when there is no room, and that the books are right.
+//! Small objects in the index: their cost, their fallback to blocks without space, and that the
+//! counters are right.
 
 use std::sync::Arc;
 
@@ -101,7 +102,7 @@ fn beyond_the_share_of_the_index_small_objects_go_to_blocks() {
     let full = store.inline_use();
     assert!((15..=25).contains(&full.blocks) && full.bytes <= full.bytes_max, "{full:?}");
     assert_eq!(store.space().used, 100 * BLOCK);
-    // One that grows where there is no room leaves; one that stays as long stays.
+    // An object that grows without space leaves the index; one that keeps its length stays.
     put(&store, 1, 400);
     assert_eq!(store.inline_use(), full);
     put(&store, 0, 1000);
@@ -109,7 +110,7 @@ fn beyond_the_share_of_the_index_small_objects_go_to_blocks() {
     put(&store, 2, 10);
     store.flush().unwrap();
     drop(store);
-    // Less room than there was: nothing moves, and nothing more comes.
+    // Less space than before: nothing moves, and nothing is added.
     let store = with(&medium, 1024, Some(100));
     let found = store.inline_use();
     assert_eq!((found.blocks, found.bytes_max), (full.blocks - 1, 100));
@@ -128,7 +129,7 @@ fn beyond_the_share_of_the_index_small_objects_go_to_blocks() {
     assert!(store.health().is_sound());
 }
 
-/// A copy takes no room, and the bytes stay until the last one goes.
+/// A copy takes no space, and the bytes stay until the last one is removed.
 #[test]
 fn copies_of_a_small_object_have_its_bytes_once() {
     let medium = formatted(4);
@@ -156,7 +157,7 @@ fn copies_of_a_small_object_have_its_bytes_once() {
     assert_eq!((store.inline_use().blocks, store.space().used), (1, BLOCK));
 }
 
-/// How many records of inline blocks the index has, and bytes in them.
+/// Returns the number of records of inline blocks in the index, and the bytes in them.
 fn records(medium: &SimMedium) -> (u64, u64) {
     let engine = redb::Builder::new().create_with_backend(Engine::on(medium)).unwrap();
     let transaction = engine.begin_write().unwrap();
@@ -173,13 +174,14 @@ fn records(medium: &SimMedium) -> (u64, u64) {
         .fold((0, 0), |(n, sum), l| (n + 1, sum + l))
 }
 
-/// After any history there is a record for each inline block and no other, and reopening counts the same.
+/// After any history there is a record for each inline block and no other, and reopening counts the
+/// same.
 #[test]
 fn the_books_are_those_of_the_records_after_any_history() {
     let mut most = 0;
     for seed in seeds(12) {
         let mut random = Random::new(seed);
-        // The records are looked at in files alone.
+        // The records are examined in files only.
         let (medium, mut store) = MEDIA[0](seed, CAPACITY);
         for _ in 0..6 {
             for _ in 0..60 {

@@ -1,4 +1,4 @@
-//! A process that is killed loses nothing that it acknowledged, and its folder can be opened at once.
+//! A killed process loses nothing that it acknowledged, and its folder can be opened at once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn object(number: u64) -> ObjectId {
     ObjectId::new(0x1_0000, 0x1_0000 + number)
 }
 
-/// What round `round` writes to one object.
+/// Returns what round `round` writes to one object.
 fn content(round: u64, number: u64) -> Vec<u8> {
     let mut random = Random::new(round << 8 | number);
     let length = 8 + random.below(200_000) / 8 * 8;
@@ -31,7 +31,7 @@ fn content(round: u64, number: u64) -> Vec<u8> {
 }
 
 fn open(folder: &Path) -> DiskStore {
-    // A child that the other test begins has a copy of our locks until it is a program of its own.
+    // A child process of the other test has a copy of our locks until it calls exec.
     let medium = (0..1000).find_map(|_| match open_place(folder, Io::Auto) {
         Err(FormatError::InUse) => {
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -42,7 +42,7 @@ fn open(folder: &Path) -> DiskStore {
     DiskStore::open(medium.expect("nobody else uses it"), options()).unwrap()
 }
 
-/// The round that all objects are in, checked byte for byte.
+/// Returns the round that all objects are in, checked byte for byte.
 fn round_of(store: &DiskStore) -> u64 {
     let rounds = (0..OBJECTS).map(|number| {
         let length = store.stat(object(number)).unwrap().length;
@@ -57,8 +57,8 @@ fn round_of(store: &DiskStore) -> u64 {
     rounds[0]
 }
 
-/// The process that is killed. Run by the harness it has no folder and nothing to do; the test below starts it with
-/// one.
+/// The process that is killed. Run by the test harness it has no folder and does nothing; the test
+/// below starts it with one.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -91,7 +91,7 @@ fn what_was_acknowledged_survives_sigkill() {
     kill_again_and_again(folder.path());
 }
 
-/// On a file that stands in for a block device.
+/// On a regular file used as a block device.
 #[test]
 fn what_was_acknowledged_survives_sigkill_on_a_raw_device() {
     let folder = tempfile::tempdir().unwrap();

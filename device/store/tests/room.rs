@@ -1,5 +1,6 @@
-//! The index's room, on a raw device, in files, and where the file system is full: what there is no room for is refused with
-//! `NoSpace` and nothing else, nothing is lost, and what was removed makes room again.
+//! Free space of the index, on a raw device, in files, and on a full file system: changes without
+//! space are refused with `NoSpace` and nothing else, nothing is lost, and removals free space
+//! again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,22 +26,22 @@ fn pattern(object: u64, length: usize) -> Vec<u8> {
     vec![object as u8 | 1; length]
 }
 
-/// What there is: lengths of data and attribute by object.
+/// Expected contents: lengths of data and attribute by object.
 type Model = BTreeMap<u64, (usize, usize)>;
 
-/// What objects of a life look like.
+/// Properties of the objects of a test.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     data: &'static [usize],
     attributes: &'static [usize],
-    /// Operations between two flushes, at most.
+    /// Maximum number of operations between two flushes.
     group: u64,
-    /// Is there a block for each one of the capacity?
+    /// Whether there is a block for each one of the capacity.
     blocks: bool,
 }
 
 impl Habit {
-    /// Where something else may have taken them.
+    /// On a file system where other programs may have taken them.
     fn in_files(self) -> Self {
         Self { blocks: false, ..self }
     }
@@ -55,10 +56,11 @@ const MIXED: Habit = Habit {
 const SMALL: Habit = Habit { data: &[0, 1, 512], attributes: &[0, 300, 1000], group: 200, blocks: true };
 const LARGE: Habit = Habit { data: &[0, 9000], attributes: &[65_534, 20_000, 100], group: 10, blocks: true };
 
-/// Objects without an attribute that are made when there is no room for attributes, at most.
+/// Maximum number of objects without an attribute that are created when there is no space for
+/// attributes.
 const BARE_MAX: u64 = 100;
 
-/// `true` if it was done, `false` if there was no space.
+/// Returns `true` if it was done, `false` if there was no space.
 fn done(result: Result<(), StoreError>, what: &str) -> bool {
     match result {
         Ok(()) => true,
@@ -67,13 +69,13 @@ fn done(result: Result<(), StoreError>, what: &str) -> bool {
     }
 }
 
-/// Bytes that records take, about.
+/// Returns the approximate size of the records in bytes.
 fn weight(model: &Model) -> usize {
     model.values().map(|(_, attribute)| 100 + attribute).sum()
 }
 
-/// Makes objects until nothing is taken any more: bare ones at last, of which a few fill nothing. Gives by how many bytes
-/// of records there are more.
+/// Creates objects until all are refused: at last bare ones, of which a few fill nothing. Returns
+/// by how many bytes the records grew.
 fn fill(store: &DiskStore, model: &mut Model, habit: Habit, random: &mut Random) -> usize {
     let before = weight(model);
     let mut next = model.keys().last().map_or(1, |last| last + 1);
@@ -109,7 +111,7 @@ fn fill(store: &DiskStore, model: &mut Model, habit: Habit, random: &mut Random)
     weight(model) - before
 }
 
-/// Removes those objects; a removal is never refused.
+/// Removes these objects; a removal is never refused.
 fn remove(
     store: &DiskStore,
     model: &mut Model,
@@ -131,7 +133,7 @@ fn remove(
     store.flush().unwrap();
 }
 
-/// Everything is there, nothing else, and the account is exact.
+/// Checks that exactly the expected objects are present, and that the counters are exact.
 fn check(store: &DiskStore, model: &Model) {
     assert!(!store.is_poisoned(), "{:?}", store.health());
     assert!(store.health().is_sound(), "{:?}", store.health());
@@ -158,7 +160,7 @@ fn check(store: &DiskStore, model: &Model) {
     assert_eq!((space.used, space.objects), (blocks * BLOCK, model.len() as u64));
 }
 
-/// What is there can be changed on, in a full store too: attributes by others of the same length.
+/// Existing data can be changed, in a full store too: attributes by others of the same length.
 fn overwrite(store: &DiskStore, model: &Model, habit: Habit, random: &mut Random) {
     let objects: Vec<u64> = model.keys().copied().collect();
     for turn in 0..150 {
@@ -181,7 +183,7 @@ fn overwrite(store: &DiskStore, model: &Model, habit: Habit, random: &mut Random
     }
 }
 
-/// Full, half empty, full again, opened again, empty, full.
+/// Fills, half empties, fills again, reopens, empties, and fills the store.
 fn live(seed: u64, habit: Habit, reopen: &mut dyn FnMut(DiskStore) -> DiskStore, store: DiskStore) -> Model {
     let mut random = Random::new(seed);
     let mut model = Model::new();
@@ -209,7 +211,7 @@ fn live(seed: u64, habit: Habit, reopen: &mut dyn FnMut(DiskStore) -> DiskStore,
     model
 }
 
-/// A store on a raw device of so many bytes, with the capacity that such a device gets.
+/// Creates a store on a raw device of this many bytes, with the default capacity of such a device.
 fn raw(seed: u64, length: u64) -> (SimMedium, DiskStore) {
     let disk = SimMedium::new(seed);
     let device = disk.open("device", true).unwrap();
@@ -223,7 +225,7 @@ fn raw(seed: u64, length: u64) -> (SimMedium, DiskStore) {
     (disk, store)
 }
 
-/// The index has all of the device that no other region has.
+/// Checks that the index has all of the device that no other region has.
 fn has_all(medium: &DeviceMedium, length: u64) {
     let units = |name: &String| medium.open(name, false).unwrap().length().unwrap().div_ceil(MIB);
     let all: u64 = medium.list().unwrap().iter().map(units).sum();
@@ -270,7 +272,7 @@ fn a_raw_device_full_of_large_attributes_refuses_and_loses_nothing() {
     full_device(DEVICE_MIN, LARGE);
 }
 
-/// The same through real files: larger, and killed rather than crashed.
+/// As above, on real files: larger, and killed rather than crashed.
 #[test]
 fn a_larger_raw_device_is_used_to_its_last_unit() {
     let folder = tempfile::tempdir().unwrap();
@@ -330,7 +332,7 @@ fn a_disk_full_of_large_attributes_refuses_and_loses_nothing() {
     full_disk(20 * MIB, LARGE);
 }
 
-/// An object of so many collections that a full index has no room to end all of them at once.
+/// An object in so many collections that a full index has no space to end all memberships at once.
 #[test]
 fn a_member_of_many_collections_leaves_a_full_store() {
     const COLLECTIONS: u64 = 300;
@@ -348,7 +350,7 @@ fn a_member_of_many_collections_leaves_a_full_store() {
     disk.limit_space(2 * MIB);
     let mut model = Model::from([(member.object, (0, 0))]);
     fill(&store, &mut model, SMALL.in_files(), &mut Random::new(1));
-    // In one group there is no room for all of that.
+    // In one group there is no space for all of that.
     let scope = store.begin();
     assert!(matches!(store.remove(member), Err(StoreError::NoSpace)));
     drop(scope);
@@ -366,7 +368,7 @@ fn a_member_of_many_collections_leaves_a_full_store() {
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
-    /// `None` where that is not allowed.
+    /// Returns `None` where mounting is not permitted.
     fn mount(place: &'a Path, options: &str) -> Option<Self> {
         let mounted = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", options, "tmpfs"])
@@ -468,7 +470,7 @@ fn full_file_system_serves_overwrites_truncation_and_removals() {
     assert!(start().health().is_sound());
 }
 
-/// How many objects lie between two flushes of a disk that grows.
+/// Number of objects between two flushes of a disk that grows.
 const STEP: u64 = 8;
 
 fn index_length(disk: &SimMedium) -> u64 {
@@ -478,7 +480,7 @@ fn index_length(disk: &SimMedium) -> u64 {
     }
 }
 
-/// Objects from `first` on, and a flush.
+/// Creates objects from `first` on, and flushes.
 fn step(store: &DiskStore, first: u64) -> Result<(), StoreError> {
     for object in first..first + STEP {
         store.create(id(object), ObjectType::User)?;
@@ -487,8 +489,8 @@ fn step(store: &DiskStore, first: u64) -> Result<(), StoreError> {
     store.flush()
 }
 
-/// Steps from `first` on until the index has grown, or something fails. Gives the first object that is not known to be
-/// durable, and the calls before the last step.
+/// Steps from `first` on until the index has grown, or something fails. Returns the first object
+/// that is not known to be durable, and the calls before the last step.
 fn grow(disk: &SimMedium, store: &DiskStore, first: u64) -> (u64, Calls) {
     let length = index_length(disk);
     for first in (first..first + 2000).step_by(STEP as usize) {
@@ -496,7 +498,7 @@ fn grow(disk: &SimMedium, store: &DiskStore, first: u64) -> (u64, Calls) {
         if step(store, first).is_err() {
             return (first, calls);
         }
-        // Where the power failed nobody can look.
+        // After a power failure the length cannot be read.
         if disk.is_dead() || index_length(disk) > length {
             return (first + STEP, calls);
         }
@@ -504,7 +506,8 @@ fn grow(disk: &SimMedium, store: &DiskStore, first: u64) -> (u64, Calls) {
     panic!("it never grew");
 }
 
-/// Each write and sync of the step in which the index grows fails, or the power does: what was flushed is there.
+/// Each write and sync of the step in which the index grows fails, or the power does: all flushed
+/// data is present.
 #[test]
 fn growth_survives_any_failure() {
     type Make = fn(u64) -> (SimMedium, DiskStore);
@@ -571,7 +574,8 @@ fn a_hole_is_punched_without_room_for_what_is_not_there() {
     assert_eq!(&bytes, b"far");
 }
 
-/// While a group is on its way to the medium, what it lets go of is not there yet: who removes waits for it.
+/// While a group is being committed, the pages that it frees are not available yet: a removal waits
+/// for it.
 #[test]
 fn a_full_store_takes_removals_while_others_commit() {
     const THREADS: u64 = 3;
@@ -602,7 +606,7 @@ fn a_full_store_takes_removals_while_others_commit() {
                     let from = (thread + 2) << 32 | round << 8;
                     for object in from..from + 6 {
                         let refused = !done(make(object), "a new one");
-                        // It may be there, without its attribute.
+                        // The object may exist, without its attribute.
                         if store.stat(id(object)).is_ok() {
                             mine.insert(0, object);
                         }

@@ -1,4 +1,4 @@
-//! Promises about stored digests.
+//! Contract of stored digests.
 
 use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
@@ -6,10 +6,11 @@ use sealstone_osd::{ObjectId, ObjectType};
 use super::{content, pattern, user};
 use crate::{AttributeId, BLOCK, Checked, MAX_TRANSFER, ObjectStore, StoreError};
 
-/// The units of an object whose stored digest is not that of its bytes. None, ever.
+/// Returns the units of an object whose stored digest does not match their bytes; empty in a
+/// correct store.
 ///
 /// # Errors
-/// What the store answers.
+/// Errors of the store.
 pub fn wrong_digests<S: ObjectStore + ?Sized>(
     store: &S,
     id: ObjectId,
@@ -26,7 +27,7 @@ pub fn wrong_digests<S: ObjectStore + ?Sized>(
         .collect())
 }
 
-/// A partition with this profile, and an object in it.
+/// Creates a partition with this profile, and an object in it.
 fn partition<S: ObjectStore>(store: &S, number: u64, profile: Option<Profile>) -> ObjectId {
     store.create(ObjectId::of_partition(number), ObjectType::Partition).expect("create a partition");
     store.set_profile(number, profile).expect("set the profile of an empty partition");
@@ -35,7 +36,7 @@ fn partition<S: ObjectStore>(store: &S, number: u64, profile: Option<Profile>) -
     id
 }
 
-/// Checks what a read gives beside the bytes, and what is known of the whole object.
+/// Checks the digests that a read returns with the bytes, and the digests of the whole object.
 fn check<S: ObjectStore>(store: &S, id: ObjectId, what: &str) {
     let bytes = content(store, id);
     assert_eq!(wrong_digests(store, id, &bytes).expect("digests"), [0; 0], "{what}");
@@ -99,7 +100,8 @@ pub(super) fn any_change_leaves_digests_of_what_is_there<S: ObjectStore>(store: 
 pub(super) fn digests_that_the_caller_has_are_taken<S: ObjectStore>(store: &S) {
     for (number, profile) in (0x2_0000..).zip(Profile::ALL) {
         let id = partition(store, number, Some(profile));
-        // As if the object ended with the data, once true and once not; and as a writer who does not know.
+        // Once as if the object ended with the data, once not; and once for a writer that does not
+        // know.
         for (offset, length) in [(0, 100_000), (10_000, 40_000), (5, 3), (98_000, 30_000)] {
             let data = pattern(offset, length);
             let end = offset + length as u64;
@@ -111,7 +113,7 @@ pub(super) fn digests_that_the_caller_has_are_taken<S: ObjectStore>(store: &S) {
                 check(store, id, &format!("{profile:?} at {offset}"));
             }
         }
-        // Digests of something else are not taken.
+        // The store ignores digests of other data.
         let data = pattern(7, 50_000);
         let other = if profile == Profile::Sha1 { Profile::Blake3 } else { Profile::Sha1 };
         for cover in [Cover::of_write(other, 0, 50_000), Cover::of_write(profile, 1 << 14, 50_000)] {
@@ -138,7 +140,7 @@ pub(super) fn a_partitions_profile_is_set_while_it_is_empty<S: ObjectStore>(stor
         store.flush().expect("flush");
         assert_eq!(store.profile(number), profile);
     }
-    // It ends with the partition.
+    // The profile is deleted with the partition.
     store.remove(ObjectId::of_partition(number)).expect("remove");
     assert_eq!(store.profile(number), Some(Profile::DEFAULT));
     store.create(ObjectId::of_partition(number), ObjectType::Partition).expect("create");
@@ -158,7 +160,7 @@ pub(super) fn digests_of_nothing_are_refused_or_empty<S: ObjectStore>(store: &S)
     let read = store.read_digested(id, 5, &mut [0; 9], Checked::ByReceiver).expect("read");
     assert_eq!((read.count, read.object_length), (0, 0));
     assert!(read.covered.is_some_and(|covered| covered.values().is_empty()));
-    // Holes have none stored; a read computes theirs.
+    // Holes have no stored digests; a read computes them.
     store.resize(id, 50_000).expect("resize");
     assert_eq!(store.digests(id, 0, 50_000).expect("digests").values, [None; 4]);
     check(store, id, "a hole");
@@ -192,7 +194,7 @@ pub(super) fn a_pages_digest_is_that_of_its_attributes<S: ObjectStore>(store: &S
             check(&format!("flush after step {step}"));
         }
     }
-    // Nothing of it is left for an object that gets the id later.
+    // A later object with the same id must not inherit any digest.
     store.remove(id).expect("remove");
     store.create(id, ObjectType::User).expect("create");
     check("made again");

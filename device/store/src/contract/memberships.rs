@@ -1,16 +1,16 @@
-//! The promises about members of collections.
+//! Contract of collection members.
 
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::user;
 use crate::{MAX_MEMBERSHIPS, ObjectStore, StoreError};
 
-/// A collection's id.
+/// Returns the id of a collection.
 fn collection(number: u64) -> ObjectId {
     ObjectId::new(0x1_0000, 0x9_0000 + number)
 }
 
-/// `objects` user objects and `collections` collections.
+/// Creates `objects` user objects and `collections` collections.
 fn populate<S: ObjectStore>(store: &S, objects: u64, collections: u64) {
     for number in 0..objects {
         store.create(user(0x1_0000 + number), ObjectType::User).expect("create");
@@ -97,7 +97,7 @@ pub(super) fn removal_ends_memberships_and_full_collections_stay<S: ObjectStore>
     store.remove(user(0x1_0001)).expect("remove a member");
     assert_eq!(store.members(collection(0), 0, 9).expect("members"), [(0x1_0000, 1), (0x1_0002, 1)]);
     assert_eq!(store.member_count(collection(1)).expect("count"), 2);
-    // An object made again under the id is a member of nothing.
+    // A new object under the same id is a member of nothing.
     store.create(user(0x1_0001), ObjectType::User).expect("create again");
     assert!(store.memberships(user(0x1_0001)).expect("memberships").is_empty());
     for member in [0x1_0000, 0x1_0002] {
@@ -125,7 +125,7 @@ pub(super) fn members_are_listed_in_order_and_bounded<S: ObjectStore>(store: &S)
     assert_eq!(listed(0x1_0010, 3), [0x1_0010, 0x1_0011, 0x1_0012]);
     assert_eq!(listed(0x1_0000, 0), []);
     assert_eq!(listed(u64::MAX, 5), []);
-    // Collections are listed too, and one object is a member of so many at most.
+    // Collections are listed too, and the number of memberships of an object is limited.
     for number in 1..=MAX_MEMBERSHIPS as u64 {
         store.create(collection(number), ObjectType::Collection).expect("create collection");
     }

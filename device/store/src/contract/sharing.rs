@@ -1,4 +1,4 @@
-//! The promises about blocks that several objects share.
+//! Contract of blocks that several objects share.
 
 use sealstone_osd::ObjectType;
 
@@ -8,7 +8,7 @@ use crate::{
     AttributeId, BLOCK, Comparison, MAP_PIECES_MAX, ObjectStore, PIECE, StoreError, Stretch, StretchKind,
 };
 
-/// Bytes of the blocks that the object has alone, and that it shares, by its map.
+/// Returns how many bytes the object has alone and how many it shares, by its map.
 fn own_and_shared<S: ObjectStore>(store: &S, object: u64) -> (u64, u64) {
     let (mut own, mut shared) = (0, 0);
     for stretch in store.map(user(object), 0, usize::MAX).expect("map") {
@@ -36,7 +36,7 @@ pub(super) fn shared_bytes_are_taken_once_and_parted_by_writing<S: ObjectStore>(
     assert_eq!(store.space().used, 20 * BLOCK, "counted once");
     assert!(store.attributes(copy, None).expect("attributes").is_empty(), "bytes only");
     assert_eq!(own_and_shared(store, 0x1_0002), (0, 20 * BLOCK));
-    // In the group that wrote the blocks, and after it.
+    // Once in the commit group that wrote the blocks, and once after it.
     for round in 0..2_u64 {
         let at = round * 5 * BLOCK + 100;
         store.write(copy, at, &[7; 50]).expect("write to the copy");
@@ -49,7 +49,7 @@ pub(super) fn shared_bytes_are_taken_once_and_parted_by_writing<S: ObjectStore>(
     }
     store.write(source, 10 * BLOCK, &pattern(2, BLOCK as usize)).expect("write to the source");
     assert_eq!(content(store, copy)[10 * BLOCK as usize..][..100], data[10 * BLOCK as usize..][..100]);
-    // Every other way to change a part of what is shared.
+    // All other operations that change a part of the shared data.
     let before = content(store, source);
     store.clear(copy, 11 * BLOCK + 1, 10).expect("clear");
     store.clear(copy, 12 * BLOCK, BLOCK).expect("clear a block");
@@ -82,7 +82,7 @@ pub(super) fn a_share_replaces_what_was_there<S: ObjectStore>(store: &S) {
     assert_eq!(store.map(target, 0, 1).expect("map"), map[..1]);
     assert_eq!(store.map(target, 2 * BLOCK + 5, 9).expect("map"), [stretch(2 * BLOCK + 5, BLOCK - 5, data)]);
     assert_eq!(store.map(target, 3 * BLOCK, 9).expect("map"), []);
-    // An empty object is given, too.
+    // An empty object can be shared, too.
     let empty = user(0x1_0003);
     store.create(empty, ObjectType::User).expect("create");
     store.share(empty, target).expect("share nothing");
@@ -95,7 +95,7 @@ pub(super) fn a_map_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
     let pieces = MAP_PIECES_MAX as u64;
     let (hole, data) = (StretchKind::Hole, StretchKind::Data { shared: false });
     for piece in 0..pieces + 2 {
-        // One that lies far away costs no more than one that is near.
+        // A distant extent costs no more than a near one.
         let at = if piece < pieces { piece } else { piece + 5000 };
         store.write(id, at * PIECE, &[7; BLOCK as usize]).expect("write");
     }
@@ -117,7 +117,7 @@ pub(super) fn a_map_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
     let before = (pieces - 1) * PIECE + BLOCK;
     assert_eq!(all[2 * pieces as usize - 1], stretch(before, far - before, hole));
     assert_eq!(all[2 * pieces as usize], stretch(far, BLOCK, data));
-    // What lies before the offset does not count.
+    // Data before the offset is not counted.
     let from = PIECE / 2;
     let end = store.map(id, from, usize::MAX).expect("map").last().map(|last| last.offset + last.length);
     assert_eq!(end, Some((pieces + 5001) * PIECE));
@@ -171,7 +171,7 @@ pub(super) fn a_comparison_of_many_pieces_is_told_in_parts<S: ObjectStore>(store
     let kind = StretchKind::Data { shared: false };
     let changed = Stretch { offset: (pieces + 1) * PIECE, length: BLOCK, kind };
     assert_eq!(rest, Comparison { stretches: vec![changed], next: None });
-    // An object with nothing in it: all of the other one is a hole beside it.
+    // An empty object: compared with it, the other object differs everywhere.
     let empty = user(0x1_0003);
     store.create(empty, ObjectType::User).expect("create");
     let back = store.compare(empty, other, 0, 9).expect("compare");

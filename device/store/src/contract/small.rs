@@ -1,11 +1,11 @@
-//! The promises about objects of a few bytes, which a backend may keep in another way than long ones.
+//! Contract of objects of a few bytes, which a backend may store in another way than long ones.
 
 use sealstone_osd::ObjectType;
 
 use super::{CAPACITY, content, made, pattern, user};
 use crate::{BLOCK, ObjectStore, StoreError, StretchKind};
 
-/// Longer than what a backend calls small.
+/// Longer than any object that a backend treats as small.
 const LONG: usize = 3000;
 
 pub(super) fn small_objects_grow_and_shrink<S: ObjectStore>(store: &S) {

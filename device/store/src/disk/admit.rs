@@ -1,8 +1,9 @@
-//! Letting operations in: each says what it may ask of the index before it begins.
+//! Admission of operations: each declares its demand for index pages before it begins.
 //!
-//! Does: look for room where none is known, by looking at the file anew, by making it longer, and by a commit, after which
-//! the pages of the one before come free; refuse with `NoSpace` only then. Does not: undo anything.
-//! Contract: the caller holds no lock of an object.
+//! Does: if the known free pages do not suffice, inspects the file again, extends it, or commits
+//! (the pages of the previous commit become free then); refuses with `NoSpace` only if all of that
+//! fails. Does not: undo anything.
+//! Contract: the caller holds no object lock.
 
 use std::ops::Range;
 
@@ -15,58 +16,59 @@ use super::room::{Admitted, Load, Purpose};
 use crate::store::StretchKind;
 use crate::{AttributeId, BLOCK, Memberships as _, ObjectStore, StoreError, Stretch};
 
-/// A chunk record of a few extents and all digests, in bytes; one of very many extents has twice that, and takes some of
-/// what is kept.
+/// Size of a chunk record with a few extents and all digests, in bytes. A record of very many
+/// extents has twice that and uses a part of the reserve.
 const CHUNK_RECORD: usize = 3600;
-/// Memberships that end in a scope for which there is room when it begins.
+/// Number of membership removals in a scope for which space is reserved when it begins.
 const SCOPE_REMOVALS: u64 = 8;
-/// Looks at the file for one operation at most, each of which makes it longer if it can.
+/// Maximum number of inspections of the file for one operation; each one extends the file if it
+/// can.
 const LOOKS_MAX: usize = 4;
 
 impl Load {
-    /// An object's own record, and what any change of its bytes may do beside the chunks: an inline block that comes or
-    /// goes, digests of pages, a sum.
+    /// Returns the demand of an object's own record and of changes besides the chunks: an inline
+    /// block that is added or removed, page digests, a digest sum.
     pub(crate) fn object() -> Self {
         Self::group().and(Tag::Object, 2, 48)
     }
 
-    /// The number of the group, which its commit writes.
+    /// Returns the demand of the group number, which each commit writes.
     fn group() -> Self {
         Self::default().and(Tag::Store, 2, 16)
     }
 
-    /// So many bytes of an object, anywhere.
+    /// Returns the demand of a change of `length` bytes anywhere in an object.
     pub(crate) fn bytes(length: u64, inline_max: u64) -> Self {
         let chunks = length / (CHUNK_BLOCKS * BLOCK) + 2;
-        // Most writes touch little: the record then has few extents.
+        // Most writes are small; the record then has few extents.
         let record = if length <= BLOCK { 256 } else { CHUNK_RECORD };
         let inline = if length <= inline_max { length as usize + 48 } else { 0 };
         Self::object().and(Tag::Chunk, chunks + 2, record).and(Tag::Sum, 2, 0).and(Tag::Inline, 2, inline)
     }
 
-    /// An attribute of so many bytes.
+    /// Returns the demand of an attribute of this length.
     pub(crate) fn attribute(length: usize) -> Self {
         Self::object().and(Tag::Attribute, 2, length + 48).and(Tag::Page, 2, 48)
     }
 
-    /// The digest profile of a partition.
+    /// Returns the demand of a partition's digest profile.
     pub(crate) fn profile() -> Self {
         Self::group().and(Tag::Profile, 2, 16)
     }
 
-    /// Joining or leaving a collection, or making one.
+    /// Returns the demand of joining, leaving or creating a collection.
     pub(crate) fn membership() -> Self {
         Self::object().and(Tag::Member, 2, 16).and(Tag::Membership, 2, 16).and(Tag::Collection, 2, 16)
     }
 
-    /// What a scope may do in a full store: remove an object, or write one anew, with some attributes. Additions leave room
-    /// for it.
+    /// Returns the demand of what a scope may do in a full store: remove an object, or rewrite one
+    /// with some attributes. Additions leave this much free.
     pub(crate) fn scope() -> Self {
         let load = Self::removal(SCOPE_REMOVALS).and(Tag::Object, 2, 48).and(Tag::Chunk, 4, CHUNK_RECORD);
         load.and(Tag::Inline, 2, BLOCK as usize + 48).and(Tag::Attribute, 4, 0).and(Tag::Page, 4, 48)
     }
 
-    /// An object goes, with so many memberships.
+    /// Returns the demand of removing an object with this many memberships.
     pub(crate) fn removal(memberships: u64) -> Self {
         let all =
             [Tag::Object, Tag::Chunk, Tag::Attribute, Tag::Page, Tag::Sum, Tag::Inline, Tag::Collection];
@@ -77,7 +79,7 @@ impl Load {
 }
 
 impl DiskStore {
-    /// Lets an operation in, or says that there is no room for it.
+    /// Admits an operation, or fails with `NoSpace`.
     pub(crate) fn admit(&self, load: Load, purpose: Purpose) -> Result<Admitted<'_>, StoreError> {
         self.make_room();
         match self.room.admit(load, purpose, || self.index.open_load()) {
@@ -88,36 +90,37 @@ impl DiskStore {
 
     fn admit_slowly(&self, load: Load, purpose: Purpose) -> Result<Admitted<'_>, StoreError> {
         self.groups.check()?;
-        // A large group counts for much more than it takes: the file is not made longer for what is known exactly after a
-        // commit.
+        // The estimate of a large group is much higher than its real use. Commit it, which makes
+        // the use exact, before extending the file for it.
         if self.room.is_large(self.index.open_load()) {
             self.commit_for_room()?;
         }
         if let Some(admitted) = self.look_for_room(load, purpose)? {
             return Ok(admitted);
         }
-        // What a group lets go of comes free with its commit, or the one after it.
+        // Pages that a group frees become usable with its commit or the next one.
         if self.commit_for_room()?
             && let Some(admitted) = self.look_for_room(load, purpose)?
         {
             return Ok(admitted);
         }
-        tracing::debug!(?purpose, "the index has no room");
+        tracing::debug!(?purpose, "no free pages in the index: the operation is refused");
         Err(StoreError::NoSpace)
     }
 
-    /// Makes room for the open group, of which nothing was counted before.
+    /// Reserves pages for the open group, none of whose changes was counted before.
     pub(crate) fn room_for_open_group(&self) -> Result<(), StoreError> {
         let open = || self.index.open_load();
         let fits = self.room.admit(Load::default(), Purpose::Removal, open).is_some()
             || self.look_for_room(Load::default(), Purpose::Removal)?.is_some();
         if !fits {
-            tracing::warn!("the index may have no room for what the write log holds");
+            tracing::warn!("the index may lack free pages for the changes in the write log");
         }
         Ok(())
     }
 
-    /// Looks at the index anew. One at a time does; who waited for that tries again first.
+    /// Inspects the index file again. One thread at a time does; threads that waited for it first
+    /// retry.
     fn look_for_room(&self, load: Load, purpose: Purpose) -> Result<Option<Admitted<'_>>, StoreError> {
         let open = || self.index.open_load();
         let _alone = self.renewing.lock();
@@ -126,14 +129,14 @@ impl DiskStore {
         }
         let purpose = purpose.late();
         for _ in 0..LOOKS_MAX {
-            // Before: whoever reads the layers may wait for the engine.
+            // Before the lock: a reader of the layers may wait for the engine.
             let open_load = open();
             if !self.room.is_possible(&load, purpose, &open_load) {
                 break;
             }
             let wanted = self.room.wanted_bytes(load, open_load);
             let suffices = |ground: &_| self.room.suffices(ground, &load, purpose, &open_load);
-            // Additions leave alone what is kept free of the file system.
+            // Additions do not use the reserved free space of the file system.
             let is_addition = purpose >= Purpose::Addition;
             let growth_max = self.medium_allowance().filter(|_| is_addition).unwrap_or(u64::MAX);
             match self.index.renew(
@@ -153,14 +156,15 @@ impl DiskStore {
             if let Some(admitted) = self.room.admit(load, purpose, open) {
                 return Ok(Some(admitted));
             }
-            // Others came in meanwhile, or what was found lies in too small pieces: a scope, which cannot commit, has nothing
-            // but a longer file.
+            // Other operations were admitted meanwhile, or the free pages are too fragmented. A
+            // scope cannot commit, so extending the file is its only option.
         }
         Ok(None)
     }
 
-    /// Lets the removal of an object in. Where there is no room to end all of its memberships at once, most of them end
-    /// before it, a few in each group; not in a scope, which is one group.
+    /// Admits the removal of an object. If there is no space to end all its memberships at once,
+    /// most of them are ended before it, a few per group. A scope cannot do that, since it is a
+    /// single group.
     pub(crate) fn admit_removal(&self, id: ObjectId) -> Result<Admitted<'_>, StoreError> {
         let count = self.membership_count(id);
         match self.admit(Load::removal(count), Purpose::Removal) {
@@ -175,19 +179,19 @@ impl DiskStore {
         self.admit(Load::removal(SCOPE_REMOVALS), Purpose::Removal)
     }
 
-    /// Before a scope, in which nothing can be committed: looks for room for some removals and overwrites, if there is not
-    /// as much.
+    /// Called before a scope, in which nothing can be committed: reserves pages for some removals
+    /// and overwrites, if there are not enough.
     pub(crate) fn room_for_scope(&self) {
         let load = Load::scope();
         let open = || self.index.open_load();
         if !self.groups.gate.holds() && self.room.admit(load, Purpose::Overwrite, open).is_none() {
-            // Whatever comes of it, the operations in the scope will say.
+            // A failure is reported by the operations in the scope.
             let _ = self.admit_slowly(load, Purpose::Overwrite);
         }
     }
 
-    /// As [`admit`](Self::admit) for an addition; or, where there is no room for that and it changes what is there, for an
-    /// overwrite, which may count less.
+    /// Like [`admit`](Self::admit) for an addition. If that does not fit and the change overwrites
+    /// existing data, admits it as an overwrite, which may count less.
     pub(crate) fn admit_change(
         &self,
         load: Load,
@@ -203,10 +207,10 @@ impl DiskStore {
         }
     }
 
-    /// Has an object data in all of these bytes?
+    /// Whether an object has data in all of these bytes.
     pub(crate) fn is_mapped(&self, id: ObjectId, bytes: &Range<u64>) -> Result<bool, StoreError> {
         let mut at = bytes.start;
-        // An object that is not there says so.
+        // Fails with `NotFound` if the object does not exist.
         if self.stat(id)?.length < bytes.end {
             return Ok(false);
         }
@@ -221,7 +225,7 @@ impl DiskStore {
         Ok(true)
     }
 
-    /// How long an attribute is.
+    /// Returns the length of an attribute.
     pub(crate) fn attribute_length(
         &self,
         id: ObjectId,

@@ -1,9 +1,9 @@
-//! Whether those who share a block agree on it.
+//! Compares the checksums of objects that share blocks.
 //!
-//! Does: after the walk that found which blocks are shared, check that all chunks that refer to one hold the same
-//! checksum for it. A block that was handed out twice by mistake would be known by two.
-//! Costs: one more walk over the chunks if anything is shared, for each 16 Mi shared blocks; 8 bytes of memory for
-//! each of those.
+//! Does: after the walk that found the shared blocks, checks that all chunks that refer to one
+//! block hold the same checksum for it. A block that was wrongly allocated twice would have two.
+//! Costs: if anything is shared, one more walk over the chunks for each 16 Mi shared blocks, and 8
+//! bytes of memory for each block of such a window.
 
 use sealstone_osd::ObjectId;
 
@@ -12,17 +12,17 @@ use super::shares::Shares;
 use super::space::Run;
 use super::tree::{Cursor, Reader, Step};
 
-/// Shared blocks looked at in one walk.
+/// Number of shared blocks checked in one walk.
 const WINDOW_BLOCKS: u64 = 16 << 20;
 /// Longest piece of a shared run that a window takes as a whole.
 const PIECE_BLOCKS: u64 = 1 << 20;
 
-/// Some shared blocks with what is known of them.
+/// A set of shared blocks with the checksums found so far.
 #[derive(Default)]
 struct Window {
-    /// Runs, ascending, with the place of their first block in `sums`.
+    /// Runs in ascending order, with the index of their first block in `sums`.
     runs: Vec<(Run, usize)>,
-    /// 0: not met yet; else its checksum and 1.
+    /// 0: not seen yet; else its checksum plus 1.
     sums: Vec<u64>,
 }
 
@@ -32,7 +32,8 @@ impl Window {
         self.sums.resize(self.sums.len() + run.count as usize, 0);
     }
 
-    /// Meets an extent; gives the first block known by another checksum.
+    /// Records the checksums of an extent; returns the first block that has another checksum
+    /// already.
     fn meet(&mut self, place: u64, sums: &[u32]) -> Option<u64> {
         let end = place + sums.len() as u64;
         let first = self.runs.partition_point(|(run, _)| run.place + run.count <= place);
@@ -50,7 +51,7 @@ impl Window {
     }
 }
 
-/// Cuts long runs into pieces.
+/// Splits a long run into pieces.
 fn pieces(run: Run) -> impl Iterator<Item = Run> {
     (0..run.count.div_ceil(PIECE_BLOCKS)).map(move |piece| Run {
         place: run.place + piece * PIECE_BLOCKS,
@@ -58,7 +59,8 @@ fn pieces(run: Run) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Checks all shared blocks; gives the objects that know one by another checksum than some object before.
+/// Checks all shared blocks; returns the objects whose checksum of one differs from that of an
+/// earlier object.
 pub(crate) fn check(reader: &Reader, shares: &Shares) -> Vec<ObjectId> {
     let mut clashes = Vec::new();
     let mut runs = shares.runs().flat_map(pieces).peekable();

@@ -1,13 +1,15 @@
-//! The index engine's file on the medium: each page is checked against its checksum when the engine reads it.
+//! The index engine's file on the medium. Each page is compared with its checksum when the engine
+//! reads it.
 //!
-//! Does: carry redb's calls to a [`MediumFile`]; keep a checksum of every page that was proved at open or written
-//! since, in memory; give no page that differs, and none that nobody proved; stop all writes for good when told to;
-//! keep a copy of the header of the last commit that was synced behind the engine's part of the file; let the file grow
-//! by steps, as it is written, whatever length the engine gave it. Does not: interpret what redb writes, but for that
-//! header.
-//! Contract: a checksum changes before its page does, so that no page passes with an older one. redb never reads a
-//! page while it writes it.
-//! Truth: docs/adr/0011-index-verified-before-opening.md.
+//! Does: passes redb's calls to a [`MediumFile`]; keeps in memory a checksum of every page that was
+//! verified at open or written since; fails reads of pages that differ or were never verified; can
+//! stop all writes permanently; keeps a copy of the header of the last synced commit behind the
+//! engine's part of the file; extends the file in steps as it is written, whatever length the
+//! engine set.
+//! Does not: interpret what redb writes, except for that header.
+//! Contract: a checksum changes before its page does, so that no page passes with an older one.
+//! redb never reads a page while it writes it.
+//! Source of truth: docs/adr/0011-index-verified-before-opening.md.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,19 +24,20 @@ use super::room::Ground;
 use super::tree::{Book, COPY, HEADER, Header, MAX_LENGTH, Proof, Reader, UNIT};
 use crate::medium::MediumFile;
 
-/// Marks a checksum as known, above its 32 bits.
+/// Marks a checksum as known; above its 32 bits.
 const KNOWN: u64 = 1 << 32;
-/// The file grows to a multiple of this with its copy of the header, in bytes: a unit of a raw device,
+/// The file with its copy of the header grows to a multiple of this, in bytes; it is the unit of a
+/// raw device.
 const GROW_UNIT: u64 = 1 << 20;
-/// by at least an eighth of what it has, but not by more than so much.
+/// The file grows by at least an eighth of its length, limited to this many bytes.
 const GROW_MAX: u64 = 64 << 20;
 
-/// CRC32C of each page of 4 KiB that is known: 8 bytes of memory for each.
+/// CRC32C of each known page of 4 KiB; takes 8 bytes of memory per page.
 #[derive(Default)]
 pub(crate) struct Sums(RwLock<Vec<u64>>);
 
 impl Sums {
-    /// These pages have these bytes.
+    /// Records the checksums of these pages.
     pub(crate) fn learn(&self, offset: u64, bytes: &[u8]) {
         let first = (offset / UNIT) as usize;
         let pages = bytes.chunks_exact(UNIT as usize);
@@ -47,7 +50,7 @@ impl Sums {
         }
     }
 
-    /// The first page whose bytes are not the known ones.
+    /// Returns the first page whose bytes do not match its checksum as an error.
     fn check(&self, offset: u64, bytes: &[u8]) -> Result<(), u64> {
         let first = (offset / UNIT) as usize;
         let sums = self.0.read();
@@ -60,18 +63,18 @@ impl Sums {
         Ok(())
     }
 
-    /// The file ends at `length` now.
+    /// Drops the checksums beyond `length`, the new end of the file.
     fn cut(&self, length: u64) {
         self.0.write().truncate((length / UNIT) as usize);
     }
 }
 
-/// The header as the engine knows it.
+/// The header as the engine last wrote it.
 struct Head {
     now: Header,
-    /// As of the last sync.
+    /// State at the last sync.
     synced: Option<Header>,
-    /// Is our copy of it not synced yet?
+    /// Whether our copy of the header is not synced yet.
     loose: bool,
 }
 
@@ -81,33 +84,34 @@ impl Head {
     }
 }
 
-/// redb's file.
+/// The file of the index engine, redb.
 pub(crate) struct Pages {
     file: Arc<dyn MediumFile>,
     sums: Arc<Sums>,
-    /// Names the store in the copy of the header.
+    /// Identifies the store in the copy of the header.
     uuid: [u8; 16],
     head: Mutex<Head>,
-    /// The length that the engine gave its part of the file, in bytes.
+    /// Length of its part of the file that the engine set, in bytes.
     length: AtomicU64,
-    /// How much of that the file has, in bytes: behind it lies our copy of the header. Changed under `head`.
+    /// Length of the engine's part that the file really has, in bytes; our copy of the header
+    /// follows it. Changed under `head`.
     end: AtomicU64,
-    /// Set when the store is poisoned: nothing may be written any more.
+    /// Set when the store is poisoned: all writes fail.
     stopped: Arc<AtomicBool>,
-    /// Set when a sync failed: what is in memory may not be on the medium.
+    /// Set when a sync failed: written pages may not be on the medium.
     unsynced: AtomicBool,
-    /// Pages written, by their place in bytes, with their lengths.
+    /// Pages written, by offset in bytes, with their lengths.
     written: Mutex<HashMap<u64, u64>>,
 }
 
 impl Pages {
-    /// Over an empty file.
+    /// Creates the state of an empty file.
     pub(crate) fn fresh(file: Arc<dyn MediumFile>, uuid: [u8; 16]) -> Arc<Self> {
         let head = Head::new(Header([0; HEADER]), None);
         Arc::new(Self::over(file, Arc::default(), uuid, head, 0, Arc::default()))
     }
 
-    /// Over a file that was proved.
+    /// Creates the state of a verified file.
     pub(crate) fn proved(proof: &Proof, stopped: Arc<AtomicBool>) -> Arc<Self> {
         let head = Head::new(proof.header.clone(), Some(proof.header.clone()));
         let (file, sums) = (proof.file.clone(), proof.sums.clone());
@@ -131,12 +135,12 @@ impl Pages {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Did a sync fail?
+    /// Whether a sync failed.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.unsynced.load(Ordering::Acquire)
     }
 
-    /// Writes our copy of the header of the last commit that was synced, to this place.
+    /// Writes our copy of the header of the last synced commit to this offset.
     fn write_copy(&self, head: &mut Head, place: u64) -> io::Result<()> {
         let copy = head.synced.as_ref().map_or([0; COPY], |synced| synced.to_copy(place, &self.uuid));
         self.file.write_at(place, &copy)?;
@@ -144,8 +148,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Makes the file long enough for bytes up to `needed` of the engine's part. New bytes may be anything: nobody reads
-    /// a page that was not written.
+    /// Extends the file for bytes up to `needed` of the engine's part. New bytes have any content:
+    /// pages are not read before they are written.
     fn reach(&self, needed: u64) -> io::Result<()> {
         if needed <= self.end() {
             return Ok(());
@@ -160,7 +164,7 @@ impl Pages {
         let step = (old / 8).min(GROW_MAX);
         let wanted = with_copy(needed.max(old + step));
         let grown = match self.file.allocate(wanted) {
-            // Where there is no room for a step there may be for what is needed.
+            // The medium may have space for the needed bytes, though not for a whole step.
             Err(error) if is_full(&error) && wanted > with_copy(needed) => {
                 self.file.allocate(with_copy(needed)).map(|()| with_copy(needed))
             }
@@ -169,11 +173,11 @@ impl Pages {
         self.end_at(&mut head, grown - copy)
     }
 
-    /// The file is longer now: our copy of the header goes behind the new end.
+    /// Moves our copy of the header behind the new end of the file.
     fn end_at(&self, head: &mut Head, end: u64) -> io::Result<()> {
         let old = self.end();
         self.write_copy(head, end)?;
-        // Else it might be taken for the last one, if the file were cut off here again.
+        // If the file were truncated here again, the old copy could be mistaken for the last one.
         if old > 0 {
             self.file.write_at(old, &[0; COPY])?;
         }
@@ -181,8 +185,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Makes the file longer by so many bytes, at least an eighth, or by what the medium has of that, and not by more than
-    /// `most`. Gives whether it has any. The engine is not told.
+    /// Extends the file by `wanted` bytes, at least an eighth, at most `most`, or by less if the
+    /// medium has less. Returns whether it grew. The engine is not notified.
     pub(crate) fn grow(&self, wanted: u64, most: u64) -> io::Result<bool> {
         let mut head = self.head.lock();
         let old = self.end();
@@ -203,7 +207,8 @@ impl Pages {
         Ok(false)
     }
 
-    /// What the last commit leaves free, with the book of it; `None` if that cannot be found out.
+    /// Returns the free pages after the last commit and the page allocator's state; `None` if they
+    /// cannot be determined.
     pub(crate) fn look(&self, table: &str) -> Option<(Book, Ground)> {
         let last = self.head.lock().synced.as_ref().and_then(Header::primary)?;
         let length = self.end();
@@ -216,7 +221,8 @@ impl Pages {
         Some((book, ground))
     }
 
-    /// An engine that starts now finds the last commit, closed in order, with this book of all of the file.
+    /// Lets an engine that starts now find the last commit as cleanly closed, with this allocator
+    /// state of the whole file.
     pub(crate) fn start_from(&self, book: &Book) -> io::Result<()> {
         self.check()?;
         for (offset, bytes) in &book.pages {
@@ -232,12 +238,12 @@ impl Pages {
         Ok(())
     }
 
-    /// The pages that were written since this was asked last, by their places and lengths in bytes.
+    /// Returns the pages written since the last call, by offset and length in bytes.
     pub(crate) fn take_written(&self) -> Vec<(u64, u64)> {
         self.written.lock().drain().collect()
     }
 
-    /// Cuts the file off.
+    /// Truncates the file.
     fn cut(&self, length: u64) -> io::Result<()> {
         if length >= self.end() {
             return Ok(());
@@ -250,7 +256,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The file as of the last commit that was synced, without the engine.
+    /// Returns a reader of the last synced commit that does not need the engine.
     pub(crate) fn frozen(&self, table: &str) -> Reader {
         let mut reader = Reader::new(self.file.clone(), self.end(), None);
         let last = self.head.lock().synced.as_ref().and_then(Header::primary);
@@ -272,10 +278,10 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// What the engine is given.
+/// The storage backend that is passed to the engine.
 pub(crate) struct LiveBackend {
     pub(crate) pages: Arc<Pages>,
-    /// Set when another engine has the file.
+    /// Set when another engine instance uses the file.
     pub(crate) detached: Arc<AtomicBool>,
 }
 
@@ -284,7 +290,7 @@ impl LiveBackend {
         Self { pages, detached: Arc::default() }
     }
 
-    /// The pages, for writing.
+    /// Returns the pages, if writing is permitted.
     fn writable(&self) -> io::Result<&Pages> {
         if self.detached.load(Ordering::Acquire) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "another engine has the file"));
@@ -344,9 +350,10 @@ impl StorageBackend for LiveBackend {
         let news =
             commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id);
         head.synced = Some(now);
-        // Only a witness for after a crash: it becomes durable with the next sync, or by itself.
+        // The copy matters only after a crash. It becomes durable with the next sync, or on its
+        // own.
         if news && let Err(error) = self.pages.write_copy(&mut head, self.pages.end()) {
-            tracing::warn!(%error, "the copy of the index's header was not written");
+            tracing::warn!(%error, "writing the copy of the index header failed");
         }
         Ok(())
     }

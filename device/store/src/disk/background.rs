@@ -1,7 +1,7 @@
-//! Threads that tick a store and look for damage, for shells that have no loop of their own.
+//! Threads that tick and scrub a store, for programs without an event loop of their own.
 //!
-//! Does: call `tick` at an interval, or `scrub` at a rate, until dropped. Does not: start by itself, so that simulations
-//! have none.
+//! Does: calls `tick` at an interval, or `scrub` at a rate, until dropped.
+//! Does not: start on its own, so that simulations run without threads.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{DiskStore, Scrub, ScrubProgress, ScrubStep};
 
-/// The running thread; ends when this is dropped. It does not flush at the end.
+/// The running thread; dropping this stops it. It does not flush at the end.
 #[derive(Debug)]
 pub struct Background {
     stop: Option<Sender<()>>,
@@ -21,13 +21,13 @@ impl Background {
     /// Ticks `store` every `interval`.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create a thread.
     pub fn start(store: Arc<DiskStore>, interval: Duration) -> std::io::Result<Self> {
         let (stop, stopped) = channel();
         let origin = Instant::now();
         let thread = Builder::new().name("store-commit".into()).spawn(move || {
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // A failure poisons the store and is reported to whoever writes or flushes next.
+                // A failure poisons the store and is returned by the next write or flush.
                 if let Err(error) = store.tick(origin.elapsed()) {
                     tracing::error!(%error, "background commit failed");
                 }
@@ -36,10 +36,11 @@ impl Background {
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Walks over `store` from where `walk` is to its end, once, at `bytes_per_second` at most, and tells of each step.
+    /// Scrubs `store` once, from the position of `walk` to the end, at `bytes_per_second` at most;
+    /// reports each step.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create a thread.
     pub fn scrub(
         store: Arc<DiskStore>,
         mut walk: Scrub,
@@ -50,12 +51,12 @@ impl Background {
         let rate = bytes_per_second.max(1);
         let thread = Builder::new().name("store-scrub".into()).spawn(move || {
             let begun = Instant::now();
-            // So much was read at the rate as if at once.
+            // When the bytes read so far are due at this rate.
             let mut due = Duration::ZERO;
             loop {
                 let step = match store.scrub(&mut walk, rate.min(SCRUB_STEP)) {
                     Ok(step) => step,
-                    Err(error) => return tracing::error!(%error, "the scrub ended"),
+                    Err(error) => return tracing::error!(%error, "scrub failed and stops"),
                 };
                 on_step(&step, &walk.progress(&store));
                 if step.done {
@@ -72,14 +73,14 @@ impl Background {
     }
 }
 
-/// Bytes of one step of a scrub, at most: what is read in one go before it pauses.
+/// Maximum bytes of one scrub step; the pauses are between steps.
 const SCRUB_STEP: u64 = 4 << 20;
 
 impl Drop for Background {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported there.
+            // The thread has reported its panic itself.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,13 @@
-//! Free blocks without space on the file system beneath, and how they get it.
+//! Free blocks without space on the underlying file system, and how they get it.
 //!
-//! Does: give space to some of them before they are handed out (`fallocate`); give space
-//! of free blocks back where the store promises more than its file system has. Does not: store anything; at open the file
-//! system says where segments have holes.
-//! Contract: a block that is handed out has space, as far as the file system can promise that, so that no write of data
-//! finds it full. What writes leave free on the file system is for the index, the daemon's own files and removals.
-//! Truth: docs/adr/0056-full-disks.md; docs/design/store.md, "A file system that is full".
+//! Does: allocates space (`fallocate`) before blocks are handed out; returns the space of free
+//! blocks where the store is overcommitted on its file system.
+//! Does not: store anything; at open the file system reports the holes of the segments.
+//! Contract: a block that is handed out has space, as far as the file system can guarantee that, so
+//! that no data write fails for lack of space. The free space that writes leave on the file system
+//! is for the index, the daemon's own files and removals.
+//! Source of truth: docs/adr/0056-full-disks.md; docs/design/store.md, "A file system that is
+//! full".
 
 use std::io;
 
@@ -14,22 +16,24 @@ use super::unbacked::{BACKED_RESERVE, TRIM_RUN_MIN};
 use crate::BLOCK;
 use crate::medium::FreeSpace;
 
-/// Of the file system, writes leave a 64th free, but not less than the first nor more than the second number of bytes.
+/// Writes leave a 64th of the file system free, with these lower and upper limits in bytes.
 const FILE_SYSTEM_RESERVE: (u64, u64) = (4 << 20, 256 << 20);
 const FILE_SYSTEM_RESERVE_PART: u64 = 64;
-/// Nor more than this part of a small one.
+/// On a small file system they leave at most this part of it free.
 const FILE_SYSTEM_RESERVE_PART_MAX: u64 = 16;
-/// Blocks get space in steps of at most so many bytes, and of a 16th of what the file system has.
+/// Blocks get space in steps of at most this many bytes, and of a 16th of the file system's free
+/// space.
 const STEP_MAX: u64 = 16 << 20;
 const STEP_MIN: u64 = 1 << 20;
 const STEP_PART: u64 = 16;
-/// Free blocks with space that stay so when space is given back: a 64th of the file system, within these bounds in bytes.
+/// Free blocks that keep their space when space is returned: a 64th of the file system, within
+/// these limits in bytes.
 const KEPT_BACKED: (u64, u64) = (4 << 20, 16 << 20);
-/// Blocks whose space is given back in one `tick`, at most.
+/// Maximum number of blocks whose space one `tick` returns.
 const TRIM_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
-/// Runs whose space is given back in one `tick`, at most.
+/// Maximum number of runs whose space one `tick` returns.
 const TRIM_RUNS_MAX: usize = 1024;
-/// Rounds in which an operation asks for space, at most: others may take what it got.
+/// Maximum number of attempts of an operation to get space: others may take what it got.
 pub(crate) const ROUNDS_MAX: usize = 8;
 
 /// Returns the bytes of a file system that data may take now.
@@ -40,13 +44,15 @@ pub(crate) fn allowance(space: &FreeSpace) -> u64 {
 }
 
 impl DiskStore {
-    /// Returns the bytes that data may take of the medium beyond what the store has; `None` if nothing bounds it.
+    /// Returns the bytes of the medium that data may take beyond the store's own; `None` if there
+    /// is no limit.
     pub(crate) fn medium_allowance(&self) -> Option<u64> {
         self.medium.free_space().as_ref().map(allowance)
     }
 
-    /// Gives space to at least `least` free blocks without it; `false` if the medium has not so much. `from_reserve`: also
-    /// what additions leave of the file system.
+    /// Allocates space for at least `least` free blocks without it. Returns `false` if the medium
+    /// has not that much. `from_reserve`: may use the reserve that additions leave on the file
+    /// system.
     pub(crate) fn back(&self, least: u64, from_reserve: bool) -> bool {
         let _alone = self.backing.lock();
         let mut left = least;
@@ -64,7 +70,7 @@ impl DiskStore {
                 space.set_starved(true);
                 drop(space);
                 if error.kind() != io::ErrorKind::StorageFull {
-                    tracing::warn!(%error, "no space for free blocks from the file system");
+                    tracing::warn!(%error, "allocating space for free blocks failed");
                 }
                 return false;
             }
@@ -76,7 +82,7 @@ impl DiskStore {
         true
     }
 
-    /// Sees to it that changes which need no more blocks than before find some with space.
+    /// Keeps enough free blocks with space for changes that need no more blocks than before.
     pub(crate) fn back_reserve(&self) {
         let short = {
             let space = self.space.lock();
@@ -89,7 +95,7 @@ impl DiskStore {
         }
     }
 
-    /// Gives space of free blocks back to the file system, if the store promises more than that has.
+    /// Returns space of free blocks to the file system, if the store is overcommitted on it.
     pub(crate) fn trim(&self) {
         if !self.is_bounded || self.groups.check().is_err() {
             return;
@@ -100,7 +106,8 @@ impl DiskStore {
             let space = self.space.lock();
             (space.free().saturating_sub(kept), space.unbacked())
         };
-        // Where nothing is left, other users of the file system need the space even if this store is not overcommitted.
+        // If the file system is full, its other users need the space even if this store is not
+        // overcommitted.
         let is_short = allowance(&below) / BLOCK < unbacked.max(1);
         if surplus < TRIM_RUN_MIN || !is_short {
             return;
@@ -109,7 +116,7 @@ impl DiskStore {
         let runs = self.space.lock().withhold_free(surplus.min(TRIM_BLOCKS_MAX), TRIM_RUNS_MAX);
         for run in runs {
             if let Err(error) = self.segments.discard(run) {
-                tracing::warn!(%error, "space of free blocks was not given back");
+                tracing::warn!(%error, "returning space of free blocks to the file system failed");
                 let mut space = self.space.lock();
                 space.take_back(run);
             }

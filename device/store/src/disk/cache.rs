@@ -1,8 +1,9 @@
-//! Committed index records kept in memory, with a bound.
+//! A bounded cache of committed index records.
 //!
-//! Does: remember records and the absence of records; forget what was not asked for lately.
-//! Does not: hold anything that is not in the index too.
-//! Costs: O(1) an access; each shard keeps two generations and drops the older one when the younger is full.
+//! Does: caches records and the absence of records; evicts entries that were not used lately.
+//! Does not: hold anything that is not in the index.
+//! Costs: O(1) per access; each shard keeps two generations and drops the older one when the
+//! younger is full.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,9 +12,9 @@ use parking_lot::Mutex;
 
 use super::record::{Key, Value};
 
-/// Number of independent shards.
+/// Number of independently locked shards.
 const SHARDS: usize = 16;
-/// What an entry costs beside its value, about, in bytes.
+/// Approximate memory of an entry besides its value, in bytes.
 const ENTRY: usize = 80;
 
 #[derive(Default)]
@@ -23,16 +24,16 @@ struct Shard {
     weight: usize,
 }
 
-/// The cache.
+/// The record cache.
 pub(crate) struct Cache {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    /// Weight at which a shard's young generation becomes old, in bytes.
+    /// Weight at which a shard's young generation becomes the old one, in bytes.
     turn: usize,
 }
 
 impl Cache {
-    /// A cache of about `bytes` of memory.
+    /// Creates a cache of about `bytes` of memory.
     pub(crate) fn new(bytes: usize) -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
         Self { shards, hasher: RandomState::new(), turn: bytes / SHARDS / 2 }
@@ -42,7 +43,7 @@ impl Cache {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
-    /// What is known of a key: nothing, that it is absent, or its value.
+    /// Returns the cached state of a key: not cached (`None`), absent, or its value.
     pub(crate) fn get(&self, key: &Key) -> Option<Option<Value>> {
         let mut shard = self.shard(key).lock();
         if let Some(value) = shard.young.get(key) {
@@ -53,7 +54,7 @@ impl Cache {
         Some(value)
     }
 
-    /// Remembers a key's committed value or its absence.
+    /// Caches a key's committed value or its absence.
     pub(crate) fn put(&self, key: Key, value: Option<Value>) {
         let mut shard = self.shard(&key).lock();
         shard.old.remove(&key);

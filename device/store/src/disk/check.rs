@@ -1,9 +1,12 @@
-//! What is damaged: what opening found, what reads met, and a walk that looks for more.
+//! Known damage: found at open, by reads, and by scrubbing.
 //!
-//! Does: keep the book of damage true: reads and scrubs add to it, changes and scrubs take out what is mended.
-//! Does not: pace itself; the caller does, since the store reads no clock. [`Background`](super::Background) may.
-//! Contract: what the walk calls sound was read and checked, data and records. Objects made behind it are not seen.
-//! Costs: one read of every block for each object that has it; an object's lock for a piece of 1 MiB at a time
+//! Does: keeps the list of damage current: reads and scrubs add to it, changes and scrubs remove
+//! repaired entries.
+//! Does not: limit its rate; the caller does, since the store reads no clock.
+//! [`Background`](super::Background) may.
+//! Contract: a scrub reports only what it read and checked, data and records. Objects created
+//! behind its position are not visited.
+//! Costs: one read of every block for each object that has it; an object's lock for 1 MiB at a time
 //! (`examine` reads them).
 
 use std::ops::Range;
@@ -16,14 +19,14 @@ use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
 use crate::damage::{Damage, DamageKind, Health, StoreFault};
 use crate::{BLOCK, Examination, FormatError, StoreError};
 
-/// Bytes of an object under one chunk record.
+/// Bytes of an object in one chunk record.
 const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
-/// Bytes of the largest unit of digests: a change makes digests of whole units anew.
+/// Bytes of the largest digest unit: a change recomputes digests of whole units.
 const UNIT_MAX: u64 = 16 << 10;
-/// What looking at an object's records counts, in bytes.
+/// Bytes counted for checking an object's records.
 const RECORDS: u64 = 4096;
 
-/// Where a walk over the store is.
+/// Position of a scrub.
 #[derive(Clone, Debug)]
 pub struct Scrub {
     now: Examination,
@@ -33,25 +36,26 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// From the beginning.
+    /// Starts at the first object.
     #[must_use]
     pub fn new() -> Self {
         Self::from(ObjectId::ROOT)
     }
 
-    /// From an object on.
+    /// Starts at an object.
     #[must_use]
     pub fn from(next: ObjectId) -> Self {
         Self { now: Examination::of(next), objects: 0, bytes: 0, damaged: 0 }
     }
 
-    /// The object that comes next, or is under way. A walk may go on from there after a restart.
+    /// Returns the object that is checked now or next. A scrub can continue from it after a
+    /// restart.
     #[must_use]
     pub fn next(&self) -> ObjectId {
         self.now.id
     }
 
-    /// How far it is.
+    /// Returns the progress of the scrub.
     #[must_use]
     pub fn progress(&self, store: &DiskStore) -> ScrubProgress {
         let space = crate::ObjectStore::space(store);
@@ -66,39 +70,40 @@ impl Default for Scrub {
     }
 }
 
-/// How far a walk is.
+/// Progress of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// Objects that were checked.
+    /// Objects checked.
     pub objects: u64,
-    /// Objects of the store, now.
+    /// Current number of objects in the store.
     pub objects_total: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub bytes: u64,
-    /// Bytes in use, now. More are read where objects share blocks.
+    /// Bytes in use now. A scrub reads more where objects share blocks.
     pub bytes_total: u64,
-    /// Pieces of damage that were found.
+    /// Damage entries found.
     pub damaged: u64,
 }
 
-/// What one step of a walk found.
+/// Result of one scrub step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScrubStep {
-    /// Bytes that were read, records with 4096 for each object.
+    /// Bytes read; the records of each object count 4096.
     pub bytes: u64,
-    /// Damage of the objects that were finished.
+    /// Damage of the objects that were completed.
     pub damage: Vec<Damage>,
-    /// Is the walk at its end?
+    /// Whether the scrub is complete.
     pub done: bool,
 }
 
-/// What of a piece of damage a change of these bytes, or of an attribute, may have mended.
+/// Returns the part of the damage that a change of these bytes, or of an attribute, may have
+/// repaired.
 fn met_by(damage: &Damage, bytes: &Range<u64>, attributes: bool) -> Option<Damage> {
     let grain = match damage.kind {
         DamageKind::Data | DamageKind::Unreadable => UNIT_MAX,
         DamageKind::Map => CHUNK,
         DamageKind::Attributes | DamageKind::Digests => return attributes.then_some(*damage),
-        // It changes with the digests that come and go, and stays as wrong as it is.
+        // The sum changes with added and removed digests, so an error in it stays.
         DamageKind::Sum => return (*bytes == (0..u64::MAX)).then_some(*damage),
         DamageKind::Record | DamageKind::Memberships | DamageKind::Profile => return Some(*damage),
     };
@@ -112,15 +117,16 @@ fn met_by(damage: &Damage, bytes: &Range<u64>, attributes: bool) -> Option<Damag
 }
 
 impl DiskStore {
-    /// What is known to be damaged: from opening, and from every read, scrub and change since. Reads nothing.
+    /// Returns all known damage: from opening, and from every read, scrub and change since. Reads
+    /// nothing.
     #[must_use]
     pub fn health(&self) -> Health {
         let (damage, more) = self.book.lock().all();
         Health { read_only: self.is_poisoned(), faults: self.faults.clone(), damage, more }
     }
 
-    /// Are all files there in full? A device that is used needs them: a file left behind is brought back before anything
-    /// is written.
+    /// Checks that all files exist with their full length. A device in use needs them: a file left
+    /// behind must be restored before anything is written.
     ///
     /// # Errors
     /// `Missing`, `Truncated`.
@@ -135,18 +141,19 @@ impl DiskStore {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// What is known to be damaged of one object. Reads nothing.
+    /// Returns the known damage of one object. Reads nothing.
     #[must_use]
     pub fn damage_of(&self, id: ObjectId) -> Vec<Damage> {
         self.book.lock().of(id)
     }
 
-    /// Remembers what a read met.
+    /// Records damage that a read found.
     pub(crate) fn note(&self, damage: Damage) {
         self.book.lock().add(damage);
     }
 
-    /// These bytes of an object were changed, or an attribute: what was damaged there may be sound, or gone.
+    /// Updates known damage after a change of these bytes of an object, or of an attribute: it may
+    /// be repaired or removed.
     pub(crate) fn changed(&self, id: ObjectId, bytes: Range<u64>, attributes: bool) {
         let known = self.book.lock().of(id);
         let met: Vec<Damage> = known.iter().filter_map(|damage| met_by(damage, &bytes, attributes)).collect();
@@ -159,7 +166,7 @@ impl DiskStore {
         left.into_iter().for_each(|damage| book.add(damage));
     }
 
-    /// What is left of a piece of damage.
+    /// Returns what is left of known damage after looking at it again.
     fn still(&self, damage: &Damage) -> Vec<Damage> {
         let id = damage.object;
         let _lock = self.lock(id).read();
@@ -200,7 +207,7 @@ impl DiskStore {
     /// Checks about `bytes_max` more bytes, and at least one piece of 1 MiB.
     ///
     /// # Errors
-    /// `Index` if the index cannot be read at all. Damage is no error.
+    /// `Index` if the index cannot be read at all. Damage is not an error.
     pub fn scrub(&self, walk: &mut Scrub, bytes_max: u64) -> Result<ScrubStep, StoreError> {
         let mut step = ScrubStep { bytes: 0, damage: Vec::new(), done: false };
         loop {
@@ -242,8 +249,9 @@ impl DiskStore {
         Ok(step)
     }
 
-    /// Reads and checks every byte and record of an object; gives the damaged blocks as (offset, length).
-    /// For scrubbing; other operations on the object wait only for 1 MiB at a time.
+    /// Reads and checks every byte and record of an object; returns the damaged blocks as (offset,
+    /// length).
+    /// For scrubbing: other operations on the object wait for 1 MiB at a time only.
     ///
     /// # Errors
     /// `NotFound`, `IndexDamaged`, `Io`.
@@ -260,7 +268,7 @@ impl DiskStore {
         Ok(blocks)
     }
 
-    /// Is there any damage that is known?
+    /// Whether any damage is known.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         !self.faults.is_empty() || !self.book.lock().is_empty() || self.salvage

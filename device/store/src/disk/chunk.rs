@@ -1,7 +1,9 @@
-//! A chunk: where 1 MiB of an object lies on the medium, the checksum of each of its blocks, the digests of its units.
+//! A chunk: the block locations, block checksums and unit digests of 1 MiB of an object.
 //!
-//! Does: keep extents compactly for the cache and the index, and flat for changing them.
-//! Does not: touch the medium. Truth: docs/design/store.md, "Chunk record".
+//! Does: keeps extents in a compact form for the cache and the index, and in a flat form for
+//! changes.
+//! Does not: access the medium.
+//! Source of truth: docs/design/store.md, "Chunk record".
 
 use std::ops::Range;
 
@@ -14,10 +16,10 @@ use crate::BLOCK;
 
 /// Blocks of one chunk.
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
-/// A block's place when it is not mapped.
+/// Location of a block that is not mapped.
 const HOLE: u64 = u64::MAX;
 
-/// Blocks that lie together, in the chunk and on the medium.
+/// Blocks that are consecutive in the chunk and on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// First block in the chunk.
@@ -26,11 +28,11 @@ pub(crate) struct Extent {
     pub(crate) count: u16,
     /// First block on the medium.
     pub(crate) place: u64,
-    /// The group that allocated them; 0 if it is committed for sure. Not stored.
+    /// The group that allocated them; 0 if it is certainly committed. Not stored.
     pub(crate) born: u64,
 }
 
-/// The compact form.
+/// The compact form of a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chunk {
     /// Sorted, not overlapping.
@@ -41,12 +43,12 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// The digests of its units, as far as they are known.
+    /// Returns the known digests of its units.
     pub(crate) fn digests(&self) -> &Packed {
         &self.digests
     }
 
-    /// The extents with their checksums.
+    /// Returns the extents with their checksums.
     pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, &[u32])> {
         let mut sums = &self.sums[..];
         self.extents.iter().map(move |extent| {
@@ -56,8 +58,9 @@ impl Chunk {
         })
     }
 
-    /// The units whose known digest is not that of their bytes, with their range; of the chunk at `base` of an object of
-    /// `length` bytes. `content` is all of the chunk; only units all of whose blocks are `sound` are looked at.
+    /// Returns the units whose known digest does not match their bytes, with their ranges. The
+    /// chunk starts at `base` of an object of `length` bytes, and `content` is all of it; only
+    /// units whose blocks are all `sound` are compared.
     pub(crate) fn wrong_digests(
         &self,
         base: u64,
@@ -80,7 +83,8 @@ impl Chunk {
         self.digests.iter(profile).filter_map(check).collect()
     }
 
-    /// The units that have blocks and no digest by this profile, of a chunk that has `length` bytes of its object.
+    /// Returns the units that have blocks but no digest of this profile, in a chunk with `length`
+    /// bytes of its object.
     pub(crate) fn unknown_units(&self, profile: Profile, length: u64) -> Vec<u32> {
         let mut mapped = [false; CHUNK_BLOCKS as usize];
         for extent in &self.extents {
@@ -95,19 +99,21 @@ impl Chunk {
             .collect()
     }
 
-    /// The same, with all of it counted as committed: its blocks come free with a commit alone.
+    /// Returns the chunk with all extents counted as committed: their blocks become free only with
+    /// a commit.
     pub(crate) fn settled(&self) -> Self {
         let mut settled = self.clone();
         settled.extents.iter_mut().for_each(|extent| extent.born = 0);
         settled
     }
 
-    /// Memory of the tables in bytes.
+    /// Returns the memory of the tables in bytes.
     pub(crate) fn weight(&self) -> usize {
         size_of_val(&*self.extents) + size_of_val(&*self.sums) + self.digests.weight()
     }
 
-    /// Layout: profile, number of extents, extents (first, count, place), checksums, digests; little endian.
+    /// Encodes: profile, number of extents, extents (first, count, place), checksums, digests;
+    /// little endian.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.digests.code());
         out.extend_from_slice(&(self.extents.len() as u16).to_le_bytes());
@@ -122,7 +128,8 @@ impl Chunk {
         self.digests.encode(out);
     }
 
-    /// Parses what [`encode`](Self::encode) wrote. Places are checked against the medium by the caller.
+    /// Parses the result of [`encode`](Self::encode). The caller checks locations against the
+    /// medium.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Rotten> {
         let (&[profile, low, high], rest) = bytes.split_first_chunk().ok_or(Rotten)?;
         let count = usize::from(u16::from_le_bytes([low, high]));
@@ -138,7 +145,7 @@ impl Chunk {
             if first < next || length == 0 || first + length > CHUNK_BLOCKS || place > HOLE - CHUNK_BLOCKS {
                 return Err(Rotten);
             }
-            // An inline block stands alone.
+            // An inline block is an extent of its own.
             if is_inline(place) && length != 1 {
                 return Err(Rotten);
             }
@@ -153,14 +160,14 @@ impl Chunk {
     }
 }
 
-/// One block's place.
+/// Location of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// Block on the medium, or [`HOLE`].
     place: u64,
     /// The group that allocated it; 0 if committed.
     pub(crate) born: u64,
-    /// CRC32C of its bytes.
+    /// CRC32C of the block.
     pub(crate) sum: u32,
 }
 
@@ -171,24 +178,24 @@ impl Slot {
         Self { place, born, sum }
     }
 
-    /// Where it is, if it is mapped.
+    /// Returns the location, if the block is mapped.
     pub(crate) fn place(&self) -> Option<u64> {
         (self.place != HOLE).then_some(self.place)
     }
 }
 
-/// What changed in a flat chunk since it was laid out.
+/// What changed in a flat chunk since it was built.
 #[derive(Clone, Debug, Default)]
 struct Touched {
-    /// Blocks, by bit.
+    /// Changed blocks, as a bitmap.
     blocks: [u64; CHUNK_BLOCKS as usize / 64],
-    /// Units whose digest changed, by bit.
+    /// Units whose digest changed, as a bitmap.
     units: u128,
-    /// Whether the chunk was laid out from a stored one.
+    /// Whether the flat form was built from a stored chunk.
     is_based: bool,
 }
 
-/// The flat form: one slot for each block, and one digest for each unit.
+/// The flat form: one slot per block, and one digest per unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Flat {
     slots: Box<[Slot; CHUNK_BLOCKS as usize]>,
@@ -212,7 +219,7 @@ pub(crate) struct ChunkPatch {
 }
 
 impl Flat {
-    /// A chunk of holes, whose digests will be of a profile.
+    /// Returns a chunk of holes whose digests will have this profile.
     pub(crate) fn empty(profile: Option<Profile>) -> Self {
         Self {
             slots: Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]),
@@ -221,7 +228,7 @@ impl Flat {
         }
     }
 
-    /// A compact chunk laid out flat, with those digests that are of the profile.
+    /// Returns the flat form of a compact chunk, with its digests if they have this profile.
     pub(crate) fn of(chunk: &Chunk, profile: Option<Profile>) -> Self {
         let mut flat = Self::empty(None);
         for (extent, sums) in chunk.extents() {
@@ -235,46 +242,46 @@ impl Flat {
         flat
     }
 
-    /// Does it know the digest of a unit?
+    /// Whether the digest of a unit is known.
     pub(crate) fn knows(&self, unit: u32) -> bool {
         self.digests.knows(unit)
     }
 
-    /// The digest of a unit, if it is known.
+    /// Returns the digest of a unit, if it is known.
     pub(crate) fn digest(&self, unit: u32) -> Option<Digest> {
         self.digests.get(unit)
     }
 
-    /// Notes the digest of a unit, all of whose blocks are as they will be.
+    /// Sets the digest of a unit whose blocks are all final.
     pub(crate) fn set_digest(&mut self, unit: u32, value: &Digest) {
         self.digests.set(unit, value);
         self.touched.units |= 1 << unit;
     }
 
-    /// The bytes of a block's unit change, if only in number.
+    /// Clears the digest of a block's unit, whose bytes or length change.
     pub(crate) fn forget(&mut self, block: u64) {
         self.touched.units |= self.digests.forget(block);
     }
 
-    /// The slot of a block, numbered within the chunk.
+    /// Returns the slot of a block, numbered within the chunk.
     pub(crate) fn slot(&self, block: u64) -> Slot {
         self.slots[block as usize]
     }
 
-    /// Sets a slot; gives the old one. The digest of its unit is not known any more.
+    /// Sets a slot and returns the old one. Clears the digest of its unit.
     pub(crate) fn set(&mut self, block: u64, slot: Slot) -> Slot {
         self.forget(block);
         self.touched.blocks[block as usize / 64] |= 1 << (block % 64);
         std::mem::replace(&mut self.slots[block as usize], slot)
     }
 
-    /// Makes a hole; gives the old slot.
+    /// Makes a hole; returns the old slot.
     pub(crate) fn unmap(&mut self, block: u64) -> Slot {
         self.set(block, Slot::HOLE)
     }
 
-    /// The compact form; `None` if all is hole. Extents end where `segment_blocks` says a file ends, and
-    /// blocks born before group `open` count as committed.
+    /// Returns the compact form; `None` if all of it is a hole. Extents are split where a segment
+    /// file ends (`segment_blocks`), and blocks allocated before group `open` count as committed.
     pub(crate) fn compact(&self, segment_blocks: u64, open: u64) -> Option<Chunk> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut sums = Vec::new();
@@ -308,14 +315,14 @@ impl Flat {
         self.touched.blocks[block as usize / 64] & 1 << (block % 64) != 0
     }
 
-    /// Encodes what changed since the chunk was laid out.
+    /// Encodes the changes since the flat form was built.
     pub(crate) fn patch(&self) -> ChunkPatch {
         let mut bytes = vec![self.digests.code(), 0, 0];
         let mut runs = 0_u16;
         let mut block = 0;
         while block < CHUNK_BLOCKS {
             if !self.is_touched(block) {
-                // Most words are untouched as a whole.
+                // Most words are unchanged as a whole.
                 block += if self.touched.blocks[block as usize / 64] >> (block % 64) == 0 {
                     64 - block % 64
                 } else {
@@ -357,7 +364,7 @@ impl Flat {
         ChunkPatch { is_based: self.touched.is_based, bytes }
     }
 
-    /// Changes `base` as a patch says; gives the new chunk, which counts as committed.
+    /// Applies a patch to `base`; returns the new chunk, which counts as committed.
     pub(crate) fn apply_patch(
         bytes: &[u8],
         base: Option<&Chunk>,
@@ -403,7 +410,7 @@ impl Flat {
     }
 }
 
-/// Bytes that are parsed from their start.
+/// Bytes that are parsed front to back.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -413,7 +420,7 @@ impl<'a> Bytes<'a> {
         Ok(taken)
     }
 
-    /// A little-endian number of so many bytes.
+    /// Reads a little-endian number of this many bytes.
     fn number(&mut self, length: usize) -> Result<u64, Rotten> {
         Ok(self.take(length)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
@@ -426,7 +433,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A patch of any changes makes the same chunk of the same base.
+        /// A patch of any changes produces the same chunk from the same base.
         #[test]
         fn patches_repeat_the_changes(
             base in proptest::collection::vec((0_u64..256, 0_u64..1000, 1_u64..40, any::<u32>()), 0..6),

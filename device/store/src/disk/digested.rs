@@ -1,11 +1,14 @@
-//! Stored digests: made anew for what an operation changed, and given with what is read.
+//! Stored digests: recomputed for changed units, and returned with reads.
 //!
-//! Does: after the blocks of an operation are in place, the digest of each unit that it touched: out of the data where
-//! that has all of the unit, else out of the unit as it is then. Does not: fail an operation; a unit that cannot be
-//! read, or has a damaged block, is left without a digest.
-//! Contract: a known digest is that of the bytes whose checksums stand beside it: whatever changes a slot or the end of
-//! the object forgets the unit's first. Units that are holes as a whole have none.
-//! Costs: a write that ends inside a unit reads the rest of that unit (at most 12 KiB each end) and hashes it.
+//! Does: when the blocks of an operation are in place, computes the digest of each unit that it
+//! touched: from the data if that covers the unit, else from the unit's final bytes.
+//! Does not: fail an operation; a unit that cannot be read, or has a damaged block, has no digest
+//! afterwards.
+//! Contract: a known digest is that of the bytes whose checksums are stored with it: any change of
+//! a slot or of the object's end clears the unit's digest first. Units that are completely holes
+//! have none.
+//! Costs: a write that ends inside a unit reads the rest of that unit (at most 12 KiB at each end)
+//! and hashes it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,14 +29,15 @@ use crate::digests::{Checked, Digested, Digests, KnownDigests};
 use crate::store::{check_transfer, end_of};
 use crate::{BLOCK, MAX_TRANSFER, StoreError};
 
-/// A unit's place: its chunk, and its number there.
+/// Returns a unit's chunk, and its number there.
 pub(crate) fn in_chunk(profile: Profile, unit: u64) -> (u64, u32) {
     let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
     (unit / each, (unit % each) as u32)
 }
 
 impl Stage<'_> {
-    /// Sets the object's length. The unit where the shorter of the two lengths ends has other bytes then.
+    /// Sets the object's length. Clears the digest of the unit where the shorter of the two lengths
+    /// ends, since its bytes change.
     pub(crate) fn set_length(&mut self, length: u64) -> Result<(), StoreError> {
         let end = length.min(self.record.length);
         let differs = length != self.record.length;
@@ -55,7 +59,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Sets the length, and makes holes and zeros of what was beyond it.
+    /// Sets the length, and unmaps or zeroes the bytes beyond it.
     pub(crate) fn cut_or_extend(&mut self, length: u64) -> Result<(), Stop> {
         let old = self.record.length;
         self.set_length(length)?;
@@ -65,20 +69,20 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The unit of this byte may have lost its digest.
+    /// Marks the unit of this byte as possibly without a digest.
     pub(crate) fn touch(&mut self, offset: u64) {
         if let Some(profile) = self.profile {
             self.stale.insert(offset / profile.unit_bytes());
         }
     }
 
-    /// The bytes of the object that a unit has.
+    /// Returns the bytes of the object that a unit covers.
     pub(crate) fn unit_range(&self, profile: Profile, unit: u64) -> Range<u64> {
         let start = unit * profile.unit_bytes();
         start..(start + profile.unit_bytes()).min(self.record.length).max(start)
     }
 
-    /// Makes the digests of the units that some data was just written to.
+    /// Computes the digests of the units that some data was just written to.
     pub(crate) fn digest(
         &mut self,
         source: &Source<'_>,
@@ -110,13 +114,13 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The digest of a unit as it is now, of which some blocks may be at hand; `None` if all of it is a hole, or it
-    /// cannot be read.
+    /// Returns the current digest of a unit, some of whose blocks may be in `source`; `None` if the
+    /// unit is a hole or cannot be read.
     fn merged(&mut self, profile: Profile, unit: u64, source: Option<&Source<'_>>) -> Option<Digest> {
         let range = self.unit_range(profile, unit);
         let mut bytes = vec![0; profile.unit_bytes() as usize];
         let mut mapped = false;
-        // Blocks that lie together on the medium are read at once.
+        // Blocks that are consecutive on the medium are read at once.
         let mut run: Option<(u64, usize, Vec<u32>)> = None;
         let (base, end) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
         for block in base..end {
@@ -156,7 +160,7 @@ impl Stage<'_> {
         self.store.read_sound(place, &sums, &mut bytes[from..][..sums.len() * BLOCK as usize])
     }
 
-    /// Makes the digests of these units of a chunk; gives how many could be made.
+    /// Computes the digests of these units of a chunk; returns how many could be computed.
     pub(crate) fn complete(
         &mut self,
         chunk: u64,
@@ -174,7 +178,7 @@ impl Stage<'_> {
         Ok(made)
     }
 
-    /// Makes the digests that are still missing of units at the edges of what changed.
+    /// Computes the missing digests of units at the edges of the changed ranges.
     pub(crate) fn refresh(&mut self) {
         let Some(profile) = self.profile else { return };
         if self.store.options.digest_lazily {
@@ -195,7 +199,7 @@ impl Stage<'_> {
     }
 }
 
-/// The stored digests of the whole units of a range, as its chunks are passed.
+/// Collects the stored digests of the whole units of a range, chunk by chunk.
 struct Known<'a> {
     cover: &'a Cover,
     units: Range<u64>,
@@ -208,7 +212,7 @@ impl<'a> Known<'a> {
         Self { cover, values: Vec::with_capacity((units.end - units.start) as usize), units }
     }
 
-    /// Takes those of the next chunk; gives the blocks of the units that have one.
+    /// Takes the digests of the next chunk; returns the blocks of the units that have one.
     fn take(&mut self, number: u64, chunk: Option<&Chunk>) -> Unchecked {
         let profile = self.cover.profile();
         let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
@@ -227,8 +231,8 @@ impl<'a> Known<'a> {
 }
 
 impl DiskStore {
-    /// Are the stored digests of the whole units of a range, all of whose checksums are right, those of their bytes? The
-    /// caller holds the object's lock.
+    /// Whether the stored digests of the whole units of a range match their bytes, whose checksums
+    /// were found right. The caller holds the object's lock.
     fn compare_digests(
         &self,
         id: ObjectId,
@@ -243,7 +247,7 @@ impl DiskStore {
             let to = (from + profile.unit_bytes()).min(cover.range().end);
             let Some(value) = value else { continue };
             if profile.value(unit, &bytes[(from - start) as usize..(to - start) as usize]) != *value {
-                tracing::error!(%id, unit, "a stored digest is not that of the bytes");
+                tracing::error!(%id, unit, "a stored digest does not match the bytes");
                 let (offset, length) = (from, to - from);
                 self.note(Damage { object: id, kind: DamageKind::Data, offset, length });
                 return Err(StoreError::Damaged { object: id, offset, length });
@@ -252,19 +256,19 @@ impl DiskStore {
         Ok(())
     }
 
-    /// The profile of a partition's objects.
+    /// Returns the digest profile of a partition's objects.
     pub(crate) fn profile_of(&self, partition: u64) -> Option<Profile> {
         self.profiles.read().get(&partition).copied().unwrap_or(Some(Profile::DEFAULT))
     }
 
-    /// A partition is gone, and its profile with it.
+    /// Deletes the profile of a removed partition.
     pub(crate) fn forget_profile(&self, id: ObjectId) {
         if id.object == 0 {
             self.profiles.write().remove(&id.partition);
         }
     }
 
-    /// Writes, with digests of the data that the caller may have.
+    /// Writes data, with its digests if the caller has them.
     pub(crate) fn write_with(
         &self,
         id: ObjectId,
@@ -287,7 +291,7 @@ impl DiskStore {
         })
     }
 
-    /// The known values of some units. The caller holds the object's lock.
+    /// Returns the known digests of some units. The caller holds the object's lock.
     fn known(
         &self,
         id: ObjectId,
@@ -321,7 +325,7 @@ impl DiskStore {
             return Err(StoreError::NotFound(id));
         }
         let all = object_key(ObjectId::new(partition, 1))..=object_key(ObjectId::new(partition, u64::MAX));
-        // One that was lost may be given again.
+        // A lost profile may be set again.
         let lost = self.lost_profile(id);
         if let Some((key, _)) = self.index.scan(all, 1)?.first().filter(|_| !lost) {
             return Err(StoreError::Exists(object_of(key)));
@@ -382,7 +386,8 @@ impl Digests for DiskStore {
         let count = object_length.saturating_sub(offset).min(into.len() as u64) as usize;
         let into = &mut into[..count];
         let cover = Cover::new(profile, offset, count as u64, object_length);
-        // What is known to be damaged is looked at again, so that whoever cannot check hears of it, too.
+        // Bytes with known damage are checked again, so that a receiver that cannot check gets the
+        // error, too.
         let trusts = checked == Checked::ByReceiver && !self.book.lock().knows(id);
         let mut known = Known::of(&cover);
         self.read_range_with(id, offset, into, |number, chunk| {
@@ -395,7 +400,7 @@ impl Digests for DiskStore {
             self.compare_digests(id, &cover, &values, into)?;
         }
         drop(lock);
-        // What is not stored is computed without the lock.
+        // Digests that are not stored are computed without the lock.
         let first = cover.whole_units().start;
         let stored = values.iter().flatten().count() as u64;
         let covered = Covered::with(cover, into, |unit| values[(unit - first) as usize]);

@@ -1,8 +1,9 @@
-//! The digests of a chunk's units, beside its checksums.
+//! The digests of a chunk's units, stored with its checksums.
 //!
-//! Does: keep those that are known, compactly in the record and laid out flat for changing; forget a unit's as soon as
-//! one of its blocks changes. Does not: compute them, or hold any of a hole.
-//! Truth: docs/design/store.md, "Chunk record".
+//! Does: keeps the known digests in a compact form for the record and in a flat form for changes;
+//! clears a unit's digest as soon as one of its blocks changes.
+//! Does not: compute digests, or hold any for holes.
+//! Source of truth: docs/design/store.md, "Chunk record".
 
 use sealstone_digest::{Profile, Value};
 
@@ -10,24 +11,24 @@ use super::chunk::CHUNK_BLOCKS;
 use super::record::Rotten;
 use crate::BLOCK;
 
-/// Bytes of a chunk.
+/// Bytes of an object that one chunk covers.
 const CHUNK_BYTES: u64 = CHUNK_BLOCKS * BLOCK;
 /// The profile byte of a chunk record without digests.
 const NONE: u8 = 0;
 
-/// Units of one chunk: 64 or 128.
+/// Returns the number of units in a chunk: 64 or 128.
 const fn units(profile: Profile) -> u32 {
     (CHUNK_BYTES / profile.unit_bytes()) as u32
 }
 
-/// Which units have a known value, by bit.
+/// Bitmap of the units whose digest is known.
 type Known = u128;
 
 fn bit(unit: u32) -> Known {
     1 << unit
 }
 
-/// The compact form.
+/// The compact form of a chunk's digests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packed {
     profile: Option<Profile>,
@@ -37,7 +38,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// The value of a unit of the chunk, if it is known under this profile.
+    /// Returns the digest of a unit of the chunk, if it is known under this profile.
     pub(crate) fn get(&self, profile: Profile, unit: u32) -> Option<Value> {
         if self.profile != Some(profile) || self.known & bit(unit) == 0 {
             return None;
@@ -47,27 +48,28 @@ impl Packed {
         Value::new(&self.values[before * length..][..length])
     }
 
-    /// What its values are of, if any is known.
+    /// Returns the profile of the digests, if any is known.
     pub(crate) fn profile(&self) -> Option<Profile> {
         self.profile
     }
 
-    /// The known units and their values.
+    /// Returns the known units and their digests.
     pub(crate) fn iter(&self, profile: Profile) -> impl Iterator<Item = (u32, Value)> + '_ {
         (0..units(profile)).filter_map(move |unit| Some((unit, self.get(profile, unit)?)))
     }
 
-    /// Memory of the values in bytes.
+    /// Returns the memory of the digests in bytes.
     pub(crate) fn weight(&self) -> usize {
         self.values.len()
     }
 
-    /// The profile byte of the record.
+    /// Returns the profile byte of the record.
     pub(crate) fn code(&self) -> u8 {
         self.profile.map_or(NONE, Profile::code)
     }
 
-    /// Appends: which are known (a bit for each unit, the lowest first), then those values. Nothing if none is.
+    /// Appends a bitmap of the known units (lowest bit first), then their digests; nothing if none
+    /// is known.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         if let Some(profile) = self.profile {
             out.extend_from_slice(&self.known.to_le_bytes()[..units(profile) as usize / 8]);
@@ -75,7 +77,7 @@ impl Packed {
         }
     }
 
-    /// Parses what [`encode`](Self::encode) wrote, of the profile with this byte.
+    /// Parses the result of [`encode`](Self::encode), under the profile with this code.
     pub(crate) fn parse(code: u8, bytes: &[u8]) -> Result<Self, Rotten> {
         if code == NONE {
             return if bytes.is_empty() { Ok(Self::default()) } else { Err(Rotten) };
@@ -91,7 +93,7 @@ impl Packed {
     }
 }
 
-/// The flat form: room for each unit's value.
+/// The flat form, with space for each unit's digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flat {
     profile: Option<Profile>,
@@ -100,12 +102,12 @@ pub(crate) struct Flat {
 }
 
 impl Flat {
-    /// No values, by a profile; by none there never are any.
+    /// Returns the form without digests under a profile; without a profile there never are any.
     pub(crate) fn empty(profile: Option<Profile>) -> Self {
         Self { profile: profile.map(Profile::values), known: 0, values: Vec::new() }
     }
 
-    /// Those values of a chunk that are of this profile.
+    /// Returns the digests of a chunk, if they have this profile.
     pub(crate) fn of(packed: &Packed, profile: Option<Profile>) -> Self {
         let mut flat = Self::empty(profile);
         if let Some(profile) = flat.profile
@@ -127,18 +129,18 @@ impl Flat {
         Some(&mut self.values[unit as usize * length..][..length])
     }
 
-    /// Is the value of a unit known?
+    /// Whether the digest of a unit is known.
     pub(crate) fn knows(&self, unit: u32) -> bool {
         self.known & bit(unit) != 0
     }
 
-    /// The value of a unit, if it is known.
+    /// Returns the digest of a unit, if it is known.
     pub(crate) fn get(&self, unit: u32) -> Option<Value> {
         let length = self.profile.filter(|_| self.knows(unit))?.value_bytes();
         Value::new(&self.values[unit as usize * length..][..length])
     }
 
-    /// Notes the value of a unit, which is of the profile.
+    /// Sets the digest of a unit, which must have this profile.
     pub(crate) fn set(&mut self, unit: u32, value: &Value) {
         if let Some(place) = self.place(unit) {
             place.copy_from_slice(value.as_bytes());
@@ -146,12 +148,12 @@ impl Flat {
         }
     }
 
-    /// The profile byte of the record.
+    /// Returns the profile byte of the record.
     pub(crate) fn code(&self) -> u8 {
         self.profile.map_or(NONE, Profile::code)
     }
 
-    /// A block of the chunk changes: its unit's value is not known any more. Gives the unit's bit.
+    /// Clears the digest of the unit that a changed block is in. Returns the unit's bit.
     pub(crate) fn forget(&mut self, block: u64) -> u128 {
         let Some(profile) = self.profile else { return 0 };
         let unit = (block * BLOCK / profile.unit_bytes()) as u32;
@@ -164,7 +166,7 @@ impl Flat {
         bit(unit)
     }
 
-    /// The compact form.
+    /// Returns the compact form.
     pub(crate) fn pack(&self) -> Packed {
         let Some(profile) = self.profile.filter(|_| self.known != 0) else { return Packed::default() };
         let length = profile.value_bytes();
@@ -236,7 +238,7 @@ mod tests {
         flat.forget(12);
         assert_eq!((flat.get(3), flat.pack()), (None, Packed::default()));
         assert_eq!(Packed::parse(0, &[1]), Err(Rotten));
-        // The sum's profile is none of chunks.
+        // The profile of the sum is not one of chunks.
         assert_eq!(Packed::parse(Profile::LtHash.code(), &[0; 8]), Err(Rotten));
     }
 }

@@ -1,8 +1,10 @@
-//! An object read against all that was stored to tell: checksums, digests, sums.
+//! Checks an object against everything that was stored for that: checksums, digests, sums.
 //!
-//! Does: a chunk at a time; find which blocks and records are not what was written, and which units have no digest yet;
-//! make those. Does not: choose objects or a pace, or repair. Contract: as [`Examine`]; what is told was so at one moment
-//! under the object's lock. Costs: one read and one hash of every block, 0.3 µs for each digest where a sum is kept.
+//! Does: works one chunk at a time; finds blocks and records that differ from what was written, and
+//! units without a digest; computes those digests.
+//! Does not: choose objects, limit its rate, or repair.
+//! Contract: as [`Examine`]; results are consistent for one moment under the object's lock.
+//! Costs: one read and one hash of every block, and 0.3 µs per digest where a sum is kept.
 
 use std::ops::Range;
 
@@ -19,17 +21,17 @@ use crate::damage::{Damage, DamageKind};
 use crate::examine::{Completed, Examination, Examine, Examined, PIECE, join};
 use crate::{BLOCK, StoreError};
 
-/// Bytes of an object under one chunk record.
+/// Bytes of an object in one chunk record.
 const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
 const _: () = assert!(CHUNK == PIECE, "a step reads a chunk");
-/// Bytes of the largest unit of digests.
+/// Bytes of the largest digest unit.
 const UNIT_MAX: u64 = 16 << 10;
-/// Lost records of one object that are looked at one by one.
+/// Maximum number of lost records of one object that are examined separately.
 const LOST_MAX: u32 = 64;
 
 impl DiskStore {
-    /// Looks at the next chunk of an object, and at its records with the last one. What was found then takes the place of
-    /// what was known.
+    /// Checks the next chunk of an object, and its records with the last chunk. Replaces the known
+    /// damage of the object with the findings.
     pub(crate) fn examine_next(&self, course: &mut Examination) -> Result<Examined, StoreError> {
         let id = course.id;
         let examined = match self.examine_chunk_or_records(course) {
@@ -43,7 +45,7 @@ impl DiskStore {
         if !examined.more {
             let mut book = self.book.lock();
             let known = if course.whole { book.of(id) } else { Vec::new() };
-            // What only opening can tell stays.
+            // Damage that only opening can find is kept.
             let kept = known.into_iter().filter(|damage| match damage.kind {
                 DamageKind::Memberships => true,
                 DamageKind::Map | DamageKind::Attributes | DamageKind::Record => self.is_poisoned(),
@@ -66,7 +68,7 @@ impl DiskStore {
         let length = match self.record(id) {
             Ok(record) => record.length,
             Err(StoreError::IndexDamaged { .. }) => {
-                // Each step comes by here.
+                // Every step checks this.
                 let lost = Damage::whole(id, DamageKind::Record);
                 if !course.found.contains(&lost) {
                     step.damage.push(lost);
@@ -122,8 +124,8 @@ impl DiskStore {
         Ok(step)
     }
 
-    /// Reads and checks those blocks of a chunk at `base` that lie in `only`, whose ends are those of units, and the
-    /// digests of the units there. Gives the bytes read.
+    /// Reads and checks the blocks of the chunk at `base` that lie in `only` (aligned to units),
+    /// and the digests of the units there. Returns the number of bytes read.
     fn examine_chunk(
         &self,
         id: ObjectId,
@@ -162,14 +164,14 @@ impl DiskStore {
                     };
                     bad[(blocks.start + at) as usize] = true;
                     let offset = base + (blocks.start + at) * BLOCK;
-                    // A block that lies behind the object's end is nobody's.
+                    // A block beyond the object's end belongs to no one object's data.
                     if offset < length {
                         tell(Damage { object: id, kind, offset, length: BLOCK.min(length - offset) });
                     }
                 }
             }
         }
-        // Where all checksums of a unit are right, the digest beside them must be, too.
+        // If all checksums of a unit are right, its digest must be right, too.
         if length != u64::MAX {
             let sound = |blocks: Range<u64>| {
                 wanted.start <= blocks.start
@@ -177,7 +179,7 @@ impl DiskStore {
                     && !bad[blocks.start as usize..blocks.end as usize].contains(&true)
             };
             for unit in chunk.wrong_digests(base, length, &content, sound) {
-                tracing::debug!(%id, from = unit.start, "a stored digest is not that of the bytes");
+                tracing::debug!(%id, from = unit.start, "a stored digest does not match the bytes");
                 let (offset, length) = (unit.start, unit.end - unit.start);
                 tell(Damage { object: id, kind: DamageKind::Data, offset, length });
             }
@@ -185,8 +187,8 @@ impl DiskStore {
         bytes
     }
 
-    /// What of some bytes, and of those that share a unit with them, is damaged now. The caller holds the lock of the
-    /// object, which has `length` bytes.
+    /// Returns the current damage of some bytes, and of those that share a unit with them. The
+    /// caller holds the lock of the object, which has `length` bytes.
     pub(crate) fn damage_in(&self, id: ObjectId, bytes: Range<u64>, length: u64) -> Vec<Damage> {
         let mut found = Vec::new();
         let end = bytes.end.checked_next_multiple_of(UNIT_MAX).unwrap_or(u64::MAX).min(length);
@@ -216,7 +218,7 @@ impl DiskStore {
         joined
     }
 
-    /// Has the chunk at `base` units without a digest that could have one?
+    /// Whether the chunk at `base` has units that lack a digest.
     fn is_incomplete(&self, id: ObjectId, base: u64, chunk: &Chunk, length: u64) -> bool {
         let profile = self.profile_of(id.partition).map(Profile::values);
         let lost = || self.lost_profile(ObjectId::of_partition(id.partition)) || self.is_poisoned();
@@ -225,12 +227,13 @@ impl DiskStore {
         })
     }
 
-    /// Is the record of a partition's profile lost?
+    /// Whether the record of a partition's profile is lost.
     pub(crate) fn lost_profile(&self, id: ObjectId) -> bool {
         id.object == 0 && matches!(self.index.get(&profile_key(id.partition)), Ok(Some(Err(Rotten))))
     }
 
-    /// What is wrong with an object's records but those of its bytes. The caller holds its lock.
+    /// Returns the damage of an object's records, except those of its bytes. The caller holds its
+    /// lock.
     fn damaged_records(&self, id: ObjectId) -> Result<Vec<DamageKind>, StoreError> {
         let mut kinds = Vec::new();
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
@@ -275,7 +278,7 @@ impl Examine for DiskStore {
             return Ok(Completed::default());
         };
         let _room = match self.admit(Load::bytes(CHUNK, 0), Purpose::Addition) {
-            // They are made another time.
+            // They are computed later.
             Err(StoreError::NoSpace) => return Ok(Completed::default()),
             room => room?,
         };
@@ -289,7 +292,7 @@ impl Examine for DiskStore {
             return Ok(Completed::default());
         }
         let mut done = Completed::default();
-        // Values of another profile go as a whole: not if any of them says that something is wrong.
+        // Setting digests of a new profile drops all others: not if one of them shows damage.
         if chunk.digests().profile().is_some_and(|of| of != profile) {
             let mut wrong = false;
             let all = base..base + CHUNK;

@@ -1,7 +1,8 @@
-//! Making a store, and finding one.
+//! Formats a store, and finds an existing one.
 //!
-//! Does: order the steps so that an interrupted format is seen as one; check all files before they are used.
-//! Contract: the superblock says "ready" only when all else is durable.
+//! Does: orders the steps so that an interrupted format is recognised; checks all files before they
+//! are used.
+//! Contract: the superblock says "ready" only when everything else is durable.
 
 use std::io;
 
@@ -12,32 +13,34 @@ use super::write_log;
 use crate::FormatError;
 use crate::medium::{Medium, MediumFile};
 
-/// Name of the superblock's file.
+/// Name of the superblock file.
 const SUPERBLOCK: &str = "superblock";
-/// Name of the index's file.
+/// Name of the index file.
 pub(crate) const INDEX: &str = "index.redb";
-/// What the superblock's file says at its third place after a sync failed.
+/// Value of the third sector of the superblock file after a failed sync.
 const MARK: &[u8; 8] = b"SEALMARK";
-/// Most segment files of a store; larger capacities have larger segments.
+/// Maximum number of segment files of a store; larger capacities have larger segments.
 const MAX_SEGMENTS: u64 = 64;
-/// Usual length of a segment file, in bytes.
+/// Default length of a segment file, in bytes.
 const SEGMENT: u64 = 1 << 30;
 
-/// What `format` is to make.
+/// Parameters of `format`.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Bytes that objects may use.
+    /// Capacity for objects in bytes.
     pub capacity: u64,
-    /// Names the store; drawn at random by the caller.
+    /// Identifies the store; the caller draws it at random.
     pub uuid: [u8; 16],
-    /// Length of a segment file in bytes; `None` chooses 1 GiB or more, so that there are few.
+    /// Length of a segment file in bytes; `None` chooses at least 1 GiB, so that there are few
+    /// segments.
     pub segment: Option<u64>,
-    /// Destroy a store that is there already.
+    /// Whether an existing store is destroyed.
     pub overwrite: bool,
 }
 
 impl FormatOptions {
-    /// A store of `capacity` bytes with this name and usual segments, refusing to overwrite one.
+    /// Returns options for a store of `capacity` bytes with default segments, which refuse to
+    /// overwrite an existing store.
     #[must_use]
     pub fn new(capacity: u64, uuid: [u8; 16]) -> Self {
         Self { capacity, uuid, segment: None, overwrite: false }
@@ -48,12 +51,12 @@ fn io_error(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
     move |source| FormatError::Io { doing, source }
 }
 
-/// Makes a store on a medium. If it is interrupted, `open` answers `FormatIncomplete` (or `NotFormatted`, if
-/// nothing was done yet) and it can be done again.
+/// Formats a store on a medium. If it is interrupted, `open` fails with `FormatIncomplete` (or with
+/// `NotFormatted`, if nothing was done yet), and the format can be repeated.
 ///
 /// # Errors
-/// `AlreadyFormatted`, `Version` or `Superblock` if there is something else and `overwrite` is not set;
-/// `Capacity`; `Io` and `Index`.
+/// `AlreadyFormatted`, `Version` or `Superblock` if the medium has other content and `overwrite` is
+/// not set; `Capacity`; `Io` and `Index`.
 pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), FormatError> {
     let segment = options
         .segment
@@ -66,8 +69,8 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
             Err(error) => return Err(error),
         }
     }
-    // From here on there is no store: a crash leaves "formatting", or an empty superblock.
-    let file = medium.open(SUPERBLOCK, true).map_err(io_error("making the superblock"))?;
+    // From here on there is no store: after a crash the superblock says "formatting", or is empty.
+    let file = medium.open(SUPERBLOCK, true).map_err(io_error("creating the superblock"))?;
     file.write_at(MARK_AT, &[0; LENGTH]).map_err(io_error("writing the superblock"))?;
     write(&*file, &superblock).map_err(io_error("writing the superblock"))?;
     medium.sync_names().map_err(io_error("making names durable"))?;
@@ -76,19 +79,19 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
             medium.delete(&name).map_err(io_error("deleting old files"))?;
         }
     }
-    Segments::format(medium, &superblock).map_err(io_error("making segments"))?;
-    write_log::create(medium, superblock.log_bytes).map_err(io_error("making the write log"))?;
-    let index = medium.open(INDEX, true).map_err(io_error("making the index"))?;
+    Segments::format(medium, &superblock).map_err(io_error("creating segments"))?;
+    write_log::create(medium, superblock.log_bytes).map_err(io_error("creating the write log"))?;
+    let index = medium.open(INDEX, true).map_err(io_error("creating the index"))?;
     Index::format(index, &superblock.uuid)?;
     medium.sync_names().map_err(io_error("making names durable"))?;
     superblock.state = State::Ready;
     write(&*file, &superblock).map_err(io_error("writing the superblock"))
 }
 
-/// Gives all segments of a store that is not open their space on the file system.
+/// Allocates space on the file system for all segments of a store that is not open.
 ///
 /// # Errors
-/// `Io`; `StorageFull` in it where there is not so much.
+/// `Io`; with `StorageFull` in it if there is not enough space.
 pub fn preallocate(medium: &dyn Medium) -> Result<(), FormatError> {
     for name in medium.list().map_err(io_error("listing files"))? {
         if is_segment(&name) {
@@ -100,14 +103,14 @@ pub fn preallocate(medium: &dyn Medium) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Returns the bytes of blocks that a store of this capacity has: with those that it keeps back.
+/// Returns the total block bytes of a store of this capacity, including its reserve.
 #[must_use]
 pub fn bytes_with_reserve(capacity: u64) -> u64 {
     capacity.saturating_add(super::reserve_of(capacity))
 }
 
-/// Writes both copies. The first one counts if it is sound; so it is written first when it says that there is no store
-/// yet, and last when it says that there is one.
+/// Writes both copies of the superblock. The first copy takes precedence if it is intact: it is
+/// written first when it says that there is no store yet, and last when it says that there is one.
 fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
     let mut order = COPIES;
     if superblock.state == State::Ready {
@@ -119,9 +122,9 @@ fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
     })
 }
 
-/// Marks a store of an older version as one of this version, and mends the copy of the superblock that is damaged. All
-/// that an older version can hold means the same in this one, so that nothing else changes; programs of the older
-/// version refuse it from then on.
+/// Upgrades a store of an older version to this one, and repairs a damaged copy of the superblock.
+/// All structures of older versions mean the same in this one, so nothing else changes; programs of
+/// the older version refuse the store from then on.
 ///
 /// Without space for a write log the store keeps a version that has none.
 pub(crate) fn upgrade(medium: &dyn Medium, found: &Found, log_bytes: u64) -> Result<(), FormatError> {
@@ -131,10 +134,10 @@ pub(crate) fn upgrade(medium: &dyn Medium, found: &Found, log_bytes: u64) -> Res
     if newer == *superblock && !mended && !suspect {
         return Ok(());
     }
-    tracing::info!(from = superblock.version, to = version, mended, "writing the superblock anew");
+    tracing::info!(from = superblock.version, to = version, mended, "rewriting the superblock");
     let file = medium.open(SUPERBLOCK, false).map_err(io_error("opening the superblock"))?;
     write(&*file, &newer).map_err(io_error("writing the superblock"))?;
-    // Last: until here, whoever opens the store has to do all of it again.
+    // Last: if this step is not reached, the next open repeats all of them.
     let unmark = || {
         file.write_at(MARK_AT, &[0; LENGTH])?;
         file.sync()
@@ -142,8 +145,9 @@ pub(crate) fn upgrade(medium: &dyn Medium, found: &Found, log_bytes: u64) -> Res
     unmark().map_err(io_error("writing the superblock"))
 }
 
-/// A sync failed: says so to whoever opens the store next while this system runs. What it remembers of the index may
-/// not be on the medium, though it counts as written; after a start of the system it is forgotten, and so may be this.
+/// Marks the superblock file after a failed sync, for the next open while this system runs. Cached
+/// pages of the index may not be on the medium although they count as written. The next boot
+/// discards them, and possibly this mark.
 pub(crate) fn mark(medium: &dyn Medium) {
     let write = || {
         let mut sector = [0; LENGTH];
@@ -151,12 +155,12 @@ pub(crate) fn mark(medium: &dyn Medium) {
         medium.open(SUPERBLOCK, false)?.write_at(MARK_AT, &sector)
     };
     if let Err(error) = write() {
-        tracing::error!(%error, "that a sync failed could not be noted: restart the machine before opening the store again");
+        tracing::error!(%error, "a failed sync could not be recorded: restart the machine before opening the store again");
     }
 }
 
-/// After a sync failed in another opening: writes again, durably, what the system remembers of the index's file. A page
-/// that cannot be read stays as it is.
+/// After a sync failed in an earlier opening: writes the cached pages of the index file again,
+/// durably. A page that cannot be read stays as it is.
 pub(crate) fn rewrite(file: &dyn MediumFile) -> io::Result<()> {
     const PIECE: u64 = 1 << 20;
     const PAGE: u64 = 4096;
@@ -180,33 +184,33 @@ pub(crate) fn rewrite(file: &dyn MediumFile) -> io::Result<()> {
     file.sync()
 }
 
-/// Was a store begun here and never finished, or none at all? Then nothing was ever acknowledged.
+/// Whether the medium has no store, or an interrupted format. Then no write was ever acknowledged.
 pub(crate) fn is_unfinished(medium: &dyn Medium) -> bool {
     matches!(find(medium), Err(FormatError::NotFormatted | FormatError::FormatIncomplete))
 }
 
-/// The superblock of a finished store.
+/// The superblock of a finished store, as found.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) superblock: Superblock,
-    /// Is one of its copies damaged, or older than the other?
+    /// Whether one of its copies is damaged, or older than the other.
     pub(crate) mended: bool,
-    /// Did a sync fail in another opening?
+    /// Whether a sync failed in an earlier opening.
     pub(crate) suspect: bool,
 }
 
-/// The copy at `at`. What cannot be read is damaged.
+/// Reads the copy at `at`. An unreadable copy counts as damaged.
 fn read(file: &dyn MediumFile, at: u64) -> Result<Superblock, FormatError> {
     let length = file.length().map_err(io_error("reading the superblock"))?;
     let mut bytes = vec![0; length.saturating_sub(at).min(LENGTH as u64) as usize];
-    // Once more: what fails for good fails again.
+    // Read once more: a permanent error repeats.
     file.read_at(at, &mut bytes)
         .or_else(|_| file.read_at(at, &mut bytes))
         .map_err(io_error("reading the superblock"))?;
     Superblock::parse(&bytes)
 }
 
-/// The superblock of a finished store.
+/// Finds the superblock of a finished store.
 pub(crate) fn find(medium: &dyn Medium) -> Result<Found, FormatError> {
     let file = match medium.open(SUPERBLOCK, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FormatError::NotFormatted),
@@ -214,13 +218,13 @@ pub(crate) fn find(medium: &dyn Medium) -> Result<Found, FormatError> {
     };
     let [first, second] = COPIES.map(|at| read(&*file, at));
     let (superblock, mended) = match (first, second) {
-        // Before version 3 there was one.
+        // Versions before 3 have one copy.
         (Ok(first), _) if first.version < 3 => (first, false),
         (Ok(first), second) => (first, second.ok() != Some(first)),
         // A program of a newer version wrote both.
         (Err(error @ FormatError::Version { .. }), Err(FormatError::Version { .. })) => return Err(error),
         (Err(_), Ok(second)) => (second, true),
-        // Nothing else is made before the superblock is durable.
+        // No other file is created before the superblock is durable.
         (Err(FormatError::FormatIncomplete), Err(_)) if has_index(medium)? => {
             return Err(FormatError::Superblock("it is empty, but there is an index"));
         }

@@ -1,9 +1,13 @@
-//! Transaction groups: who is in the open one, and when it is committed.
+//! Commit groups: which operations are in the open group, and when it is committed.
 //!
-//! Does: let operations in; close a group only when none is under way; share one commit among all that wait.
-//! Order of a commit: segments are synced, then the index commits, then the freed blocks may be used again.
-//! Who waits reads a clock, to wait for others not too long; one thread alone never does.
-//! Contract: when one step fails the store is poisoned, and nothing is written until it is opened again.
+//! Does: admits operations to the group; closes a group only when none is running in it; shares one
+//! commit among all waiting threads.
+//! Order of a commit: segments are synced, then the index commits, then the freed blocks may be
+//! used again.
+//! A waiting thread reads a clock to limit how long it waits for others; a single thread never
+//! does.
+//! Contract: if one step fails the store is poisoned, and nothing is written until it is opened
+//! again.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,46 +26,46 @@ use crate::StoreError;
 
 /// A group that a thread keeps open.
 struct Held {
-    /// The gate of its store.
+    /// Id of the gate of the store.
     gate: u64,
-    /// How many times the thread is inside: operations and scopes around them.
+    /// Nesting depth of the thread's operations and scopes.
     depth: u32,
-    /// The cluster of the write log that keeps the changes of the outermost scope, or 0; [`UNLOGGED`].
+    /// The write-log cluster with the changes of the outermost scope; 0 for none, or [`UNLOGGED`].
     cluster: u64,
 }
 
-/// A scope changed something, and the log has none of it.
+/// A scope changed something, and nothing of it is in the log.
 const UNLOGGED: u64 = u64::MAX;
 
 thread_local! {
-    /// The groups that this thread keeps open, one of each store.
+    /// The groups that this thread keeps open, one per store.
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
-    /// The changes of one operation, encoded for the write log.
+    /// Buffer for the encoded changes of one operation.
     static STEP: RefCell<EncodedStep> = RefCell::default();
 }
 
-/// What an operation still has to wait for before it is answered. It holds no lock meanwhile.
+/// What an operation still has to wait for before it is answered. It holds no lock while waiting.
 #[must_use = "the operation is answered when this was waited for"]
 #[derive(Debug)]
 pub(crate) enum Ack {
     /// Nothing: its changes are in the log, or belong to a scope that has not ended.
     Done,
-    /// Until the cluster is in the log, or else until the group is committed.
+    /// Until the cluster is in the log, or otherwise until the group is committed.
     Cluster { cluster: u64, group: u64 },
     /// Until the group is committed.
     Commit { group: u64 },
 }
 
-/// Tells the gates of one process apart.
+/// The next gate id, unique in the process.
 static GATES: AtomicU64 = AtomicU64::new(1);
 
-/// The way into the open group.
+/// Admits threads to the open group of one store.
 pub(crate) struct Gate {
     id: u64,
     inside: RwLock<()>,
 }
 
-/// Being inside; ends when dropped, on the thread that entered.
+/// Membership of this thread in the open group; ends when dropped, on the thread that entered.
 pub(crate) struct Inside<'a> {
     gate: u64,
     _guard: Option<RwLockReadGuard<'a, ()>>,
@@ -72,17 +76,17 @@ impl Gate {
         Self { id: GATES.fetch_add(1, Ordering::Relaxed), inside: RwLock::new(()) }
     }
 
-    /// Is this thread inside?
+    /// Whether this thread is in the group.
     pub(crate) fn holds(&self) -> bool {
         self.depth() > 0
     }
 
-    /// How many times this thread is inside.
+    /// Returns this thread's nesting depth.
     fn depth(&self) -> u32 {
         HELD.with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.depth))
     }
 
-    /// The cluster of this thread's outermost scope, or 0.
+    /// Returns the cluster of this thread's outermost scope, or 0.
     fn cluster(&self) -> u64 {
         HELD.with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.cluster))
     }
@@ -93,9 +97,9 @@ impl Gate {
         });
     }
 
-    /// Goes in, or deeper in; waits while a group is being closed.
+    /// Enters the group, or increases the nesting depth; waits while a group is being closed.
     pub(crate) fn enter(&self) -> Inside<'_> {
-        // A thread that is inside must not wait: whoever closes the group waits for it.
+        // A thread in the group must not wait: closing the group waits for that thread.
         let guard = (!self.holds()).then(|| self.inside.read());
         HELD.with_borrow_mut(|held| match held.iter_mut().find(|held| held.gate == self.id) {
             Some(held) => held.depth += 1,
@@ -118,25 +122,27 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A leader waits for those who came with the last commits, at most for this part of the time that one takes,
+/// A leader waits for the threads that joined the last commits, at most for this fraction of a
+/// commit's duration,
 const GATHER_PART: u32 = 8;
-/// and at most so long.
+/// and at most this long.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// Threads that wait for a commit.
 #[derive(Default)]
 struct Line {
-    /// How many, the one who leads among them.
+    /// Number of waiting threads, including the leader.
     waiting: usize,
-    /// Somebody leads.
+    /// Whether a thread leads.
     led: bool,
-    /// How many waited when the last commit ended: those that it served, and those who came meanwhile.
+    /// Number of waiting threads when the last commit ended: those that it served, and those that
+    /// arrived meanwhile.
     last: usize,
-    /// How long that one took.
+    /// Duration of the last commit.
     took: Duration,
 }
 
-/// Leading a commit; when it ends, however it does, the others go on.
+/// Leadership of a commit; dropping it, on success or failure, wakes the other threads.
 struct Leading<'a> {
     groups: &'a Groups,
     since: Instant,
@@ -153,30 +159,30 @@ impl Drop for Leading<'_> {
     }
 }
 
-/// The state of the groups of a store.
+/// State of the commit groups of a store.
 pub(crate) struct Groups {
     pub(crate) gate: Gate,
-    /// Number of the open group; goes on from one opening to the next where there is a write log. At least 1: 0 means
-    /// "committed long ago".
+    /// Number of the open group; with a write log it continues from one opening to the next. At
+    /// least 1: 0 means "committed long ago".
     open: AtomicU64,
     /// Number of the last committed group.
     committed: AtomicU64,
-    /// Those who wait for a commit, and who makes it.
+    /// The threads that wait for a commit, and whether one leads.
     line: Mutex<Line>,
-    /// A commit ended: who waited for it goes, and one of the others leads.
+    /// Signalled when a commit ends: threads that it served return, and one of the others leads.
     ended: Condvar,
-    /// Somebody joined the line.
+    /// Signalled when a thread joins the queue.
     joined: Condvar,
-    /// Shared with the index, which may fail by itself.
+    /// Shared with the index, which may fail on its own.
     poisoned: Arc<AtomicBool>,
     /// Bytes of data written in the open group.
     written: AtomicU64,
-    /// Since when the open group is known not to be empty, by the clock of `tick`.
+    /// Group and time, by the clock of `tick`, when the open group was first seen to have changes.
     dirty_since: Mutex<Option<(u64, Duration)>>,
 }
 
 impl Groups {
-    /// The last group that was committed is `committed`.
+    /// Creates the state after group `committed`, the last committed one.
     pub(crate) fn new(poisoned: Arc<AtomicBool>, committed: u64) -> Self {
         Self {
             gate: Gate::new(),
@@ -191,7 +197,7 @@ impl Groups {
         }
     }
 
-    /// The open group's number. Stable while the caller is inside.
+    /// Returns the open group's number. Stable while the caller is in the group.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
@@ -201,20 +207,20 @@ impl Groups {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// `Poisoned` if it is.
+    /// Fails with `Poisoned` if the store is.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         if self.poisoned.load(Ordering::Acquire) { Err(StoreError::Poisoned) } else { Ok(()) }
     }
 }
 
 impl DiskStore {
-    /// Does the store refuse writes until it is opened again, or is it open for reading only?
+    /// Whether the store refuses writes until it is opened again, or is open for reading only.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         self.groups.check().is_err()
     }
 
-    /// Refuses all writing from now on.
+    /// Refuses all further writes.
     pub(crate) fn poison(&self, engine_failed: bool) {
         tracing::error!(engine_failed, "the store is poisoned: it refuses writes until opened again");
         self.index.stop(engine_failed);
@@ -223,7 +229,7 @@ impl DiskStore {
         }
     }
 
-    /// Makes all that was acknowledged durable.
+    /// Makes all acknowledged changes durable.
     pub(crate) fn flush_groups(&self) -> Result<(), StoreError> {
         if self.groups.gate.holds() {
             return Err(StoreError::ScopeOpen);
@@ -268,8 +274,9 @@ impl DiskStore {
         self.commit_open()
     }
 
-    /// Those whom the last commit served are likely to come again at once: a leader who did not wait for them would
-    /// commit for himself alone, and they would wait for two commits. Alone, nobody waits.
+    /// Waits briefly for the threads that the last commit served, which are likely to write again
+    /// at once. Otherwise the leader would commit only its own changes, and they would wait for two
+    /// commits. A single thread never waits.
     fn gather(&self, line: &mut parking_lot::MutexGuard<'_, Line>) {
         let expected = line.last;
         if line.waiting >= expected {
@@ -285,7 +292,8 @@ impl DiskStore {
             let _all_out = self.groups.gate.inside.write();
             self.groups.written.store(0, Ordering::Relaxed);
             let number = self.groups.open.fetch_add(1, Ordering::AcqRel);
-            // Before it is the committing one: so that it is never counted nowhere.
+            // Counted as committing before the group rotates, so that its demand is never missing
+            // from the total.
             self.room.commits(self.index.open_load());
             let group = self.index.rotate();
             if let Some(log) = &self.log {
@@ -306,8 +314,9 @@ impl DiskStore {
                 return Err(error);
             }
         }
-        // A read that met a damaged page meanwhile may have frozen the index one commit earlier: then the layers stay
-        // above it, and nothing that it refers to comes free. Whoever stops the index from here on freezes this commit.
+        // A read that found a damaged page meanwhile may have frozen the index one commit earlier.
+        // Then the layers stay on top of it, and none of the blocks it refers to is freed. A stop
+        // of the index from here on freezes this commit.
         self.groups.check()?;
         let is_long = |run: &&Run| run.count >= self.options.discard_blocks_min && !is_inline(run.place);
         let mut discarded = Vec::new();
@@ -329,9 +338,10 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Puts the changes of one operation into the open group and into the write log. `patches` are the changes of chunks,
-    /// `freed` the blocks that come free with the group's commit, `spared` those that come free as soon as the changes
-    /// cannot be lost. The caller is inside the group and holds the locks of the objects.
+    /// Puts the changes of one operation into the open group and the write log. `patches` are the
+    /// changes of chunks, `freed` the blocks that become free with the group's commit, `spared`
+    /// those that become free as soon as the changes cannot be lost. The caller is in the group and
+    /// holds the locks of the objects.
     pub(crate) fn apply(
         &self,
         changes: Vec<(Key, Option<Value>)>,
@@ -379,8 +389,8 @@ impl DiskStore {
         }
     }
 
-    /// Waits for what an operation has to wait for. The caller holds no lock and, unless it is in a scope, is not inside
-    /// the group.
+    /// Waits until an operation may be answered. The caller holds no lock and, unless it is in a
+    /// scope, is not in the group.
     pub(crate) fn acknowledge(&self, ack: Ack) -> Result<(), StoreError> {
         match ack {
             Ack::Done => Ok(()),
@@ -412,14 +422,14 @@ impl DiskStore {
         self.acknowledge(ack)
     }
 
-    /// Commits what is open, if anything. Not from inside a scope.
+    /// Commits the open group, if it has changes. Not inside a scope.
     pub(crate) fn commit_now(&self) -> Result<(), StoreError> {
         let target = self.groups.open();
         self.commit_through(target)
     }
 
-    /// Waits for the commit of what may make room, if anything does; tells whether there was something. In a scope nothing
-    /// but a group that was closed before it can be: that needs nobody to leave.
+    /// Waits for a commit that may free pages, if there is one; returns whether there was. In a
+    /// scope it can only be a group that was closed before, whose commit needs no thread to leave.
     pub(crate) fn commit_for_room(&self) -> Result<bool, StoreError> {
         if !self.groups.gate.holds() && self.index.is_dirty() {
             self.commit_now()?;
@@ -431,8 +441,8 @@ impl DiskStore {
         Ok(true)
     }
 
-    /// Closes the group before an operation, if it has become too large for memory or for its half of the log, or holds
-    /// back too many freed blocks.
+    /// Closes the group before an operation, if it is too large for memory or for its half of the
+    /// log, or holds back too many freed blocks.
     pub(crate) fn make_room(&self) {
         let heavy = self.index.open_weight() > 2 * self.options.group_weight_max
             || self.log.as_ref().is_some_and(WriteLog::is_nearly_full);
@@ -445,8 +455,8 @@ impl DiskStore {
         }
     }
 
-    /// Commits the open group if it is old or large enough; to be called now and then with a clock that does
-    /// not go back, of any origin. Does nothing from inside a scope.
+    /// Commits the open group if it is old or large enough. Call it regularly with a monotonic
+    /// clock of any origin. Does nothing inside a scope.
     ///
     /// # Errors
     /// As `flush`.

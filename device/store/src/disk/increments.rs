@@ -1,8 +1,10 @@
-//! AdHash's way of changing a unit's digest: take away what a block of it was, add what it is now.
+//! Incremental update of AdHash digests: subtracts a block's old hash from the unit's digest and
+//! adds its new one.
 //!
-//! Does: for a write that changes a part of one or two blocks of a unit, the new digest out of the old one and the bytes
-//! of those blocks, which are at hand anyway; the rest of the unit is neither read nor hashed.
-//! Truth: docs/design/security.md 5.2 and 5.6.
+//! Does: for a write that changes a part of one or two blocks of a unit, computes the new digest
+//! from the old one and the bytes of those blocks, which are in memory anyway; the rest of the unit
+//! is neither read nor hashed.
+//! Source of truth: docs/design/security.md 5.2 and 5.6.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,12 +16,13 @@ use super::stage::{Source, Stage};
 use crate::BLOCK;
 
 impl Stage<'_> {
-    /// Are the old bytes of blocks that change in part of use?
+    /// Whether the old bytes of partially changed blocks are needed.
     pub(crate) fn wants_before(&self) -> bool {
         self.profile.and_then(Profile::adhash).is_some()
     }
 
-    /// The digests of units that can be had so; before any slot is set, since that forgets the old ones.
+    /// Returns the unit digests that can be updated incrementally. Called before any slot is set,
+    /// since that clears the old digests.
     pub(crate) fn increments<'s>(
         &mut self,
         sources: impl Iterator<Item = &'s Source<'s>>,
@@ -40,7 +43,7 @@ impl Stage<'_> {
                 }
             }
         }
-        // Two pieces in one unit: each would give the digest without the other.
+        // With two pieces in one unit, each would yield a digest without the other.
         found.retain(|unit, _| touched[unit] == 1);
         found
     }
@@ -58,8 +61,8 @@ impl Stage<'_> {
         let Range { start: first, end: last } = source.range();
         let (from, to) = (first.max(start) - start, last.min(start + profile.unit_bytes()) - start);
         let (from, to) = (from as usize, to as usize);
-        // What was cut off, or lies between the old end and the data, or between the data and the new end, is not at
-        // hand.
+        // Truncated bytes, and gaps between the old end, the data and the new end, are not in
+        // memory.
         if from > before || after < before || (after > before && to < after) {
             return None;
         }

@@ -1,9 +1,11 @@
-//! The index: committed records in redb, changes of the open group above them.
+//! The index: committed records in redb, with the changes of the open group layered above.
 //!
-//! Does: give the newest value of a key; scan a merged view; move the open group into redb in one commit.
+//! Does: returns the newest value of a key; scans a merged view; writes the open group to redb in
+//! one commit.
 //! Does not: decide when to commit, or know blocks and files.
-//! Contract: an object's keys are changed by one thread at a time, and not while another reads them (the
-//! object's lock); then a value found nowhere above redb is the one in redb, and may be cached.
+//! Contract: an object's keys are changed by one thread at a time, and not while another reads them
+//! (the object's lock). So a value found in no layer above redb is the one in redb, and may be
+//! cached.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
@@ -27,23 +29,23 @@ use parking_lot::RwLock;
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 use sealstone_osd::ObjectId;
 
-/// Name of the one table.
+/// Name of the only table.
 pub(crate) const NAME: &str = "sealstone";
-/// The one table.
+/// Definition of the only table.
 const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new(NAME);
-/// What a change costs in memory beside its value, about, in bytes.
+/// Approximate memory of a change besides its value, in bytes.
 const ENTRY: usize = 72;
 
-/// Part of the memory for records that bytes of small objects have.
+/// Part of the record memory that is for bytes of small objects.
 const INLINE_PART: usize = 4;
 
-/// Changes of one group: key to new value, or `None` for removed.
+/// The changes of one group: key to new value, or `None` if removed.
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Option<Value>>,
-    /// Memory that the changes take, about, in bytes.
+    /// Approximate memory of the changes, in bytes.
     pub(crate) weight: usize,
-    /// What the changes ask of the index's room.
+    /// Demand of the changes for index pages.
     pub(crate) load: Load,
     /// Blocks that no object uses any more once the group is committed.
     pub(crate) freed: Vec<Run>,
@@ -54,7 +56,8 @@ impl Overlay {
         self.changes.is_empty()
     }
 
-    /// `leaves`: how many pages of records it takes, at most, if it is the first change of its record.
+    /// Adds a change. `leaves`: maximum number of leaf pages that it takes, if it is the first
+    /// change of its record.
     fn put(&mut self, key: Key, value: Option<Value>, leaves: u64) {
         let leaves = match (self.changes.get(&key), &value) {
             (Some(Some(_)), _) | (Some(None), None) => 0,
@@ -69,42 +72,45 @@ impl Overlay {
     }
 }
 
-/// How many pages of records a change takes, at most, after another of the same operation; of each, whether it removes.
+/// Returns the maximum number of leaf pages that a change takes after another one of the same
+/// operation; for each, whether it is a removal.
 fn leaves_of(before: Option<(Key, bool)>, key: &Key, gone: bool) -> u64 {
     match before {
-        // An operation that removes several records of an object removes all between them: whole leaves go.
+        // An operation that removes several records of an object removes all between them: whole
+        // leaves become free.
         Some((before, true)) if gone && before[..17] == key[..17] => 0,
-        // Each leaf that a run of records ends up in has one of them.
+        // Each leaf that a sequence of records ends up in has at least one of them.
         Some((before, false))
             if !gone && before[..17] == key[..17] && sub_of(&before).checked_add(1) == Some(sub_of(key)) =>
         {
             1
         }
-        // The leaf that it lies in, and the one split off or joined.
+        // The leaf that it is in, and the one that is split off or merged.
         _ => 2,
     }
 }
 
-/// What a scan does where records may be lost.
+/// How a scan treats a range in which records may be lost.
 enum OnLost {
     PassBy,
     Give(Found),
     End,
 }
 
-/// A record of a scan.
+/// A record found by a scan.
 pub(crate) type Found = (Key, Result<Value, Rotten>);
 
 #[derive(Default)]
 struct Layers {
     open: Overlay,
     committing: Option<Arc<Overlay>>,
-    /// Operations that were applied.
+    /// Number of operations applied.
     applied: u64,
 }
 
 impl Layers {
-    /// Up to `max` records of `range`, in order: those of `below`, under what the layers say.
+    /// Returns up to `max` records of `range`, in order: those of `below`, overridden by the
+    /// layers.
     fn merge<E>(
         &self,
         range: &RangeInclusive<Key>,
@@ -140,27 +146,28 @@ impl Layers {
     }
 }
 
-/// Runs the engine on a file that may hold anything: it panics on some of it.
+/// Runs the engine on a file with arbitrary content: it panics on some of it.
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(redb::Error::Corrupted("the engine panicked over the index file".to_owned())))
 }
 
-/// redb, as opened; and after it failed, or where it may not have the file, our own reader.
+/// redb, as opened; our own reader after a failure, or where redb may not use the file.
 struct Engine {
     live: Option<Held>,
     frozen: Option<Arc<Reader>>,
 }
 
-/// A redb database that may be dropped over any file: closing it writes, and may panic over a damaged one.
+/// A redb database that can be dropped over any file: closing it writes, and may panic on a damaged
+/// one.
 struct Held {
     database: Option<Database>,
-    /// Set when the file is another's: nothing that it does reaches it any more.
+    /// Set when another owner has the file: no access by this engine reaches it any more.
     detached: Arc<AtomicBool>,
 }
 
 impl Held {
-    /// Starts the engine over the file.
+    /// Starts the engine on the file.
     fn open(pages: &Arc<Pages>, cache: usize) -> Result<Self, redb::Error> {
         let detached = Arc::new(AtomicBool::new(false));
         let backend = LiveBackend { pages: pages.clone(), detached: detached.clone() };
@@ -173,7 +180,7 @@ impl Held {
         self.database.as_ref().expect("taken by drop alone")
     }
 
-    /// Ends the engine without a trace.
+    /// Ends the engine without writing anything.
     fn abandon(self) {
         self.detached.store(true, Ordering::Release);
     }
@@ -197,14 +204,15 @@ impl Drop for Held {
 pub(crate) struct Index {
     layers: RwLock<Layers>,
     cache: Cache,
-    /// Bytes of small objects have a part of the memory of their own: many of them would drive out what leads to them.
+    /// Bytes of small objects have a separate part of the memory: many of them would evict the
+    /// records of all other objects.
     inline: Cache,
-    /// Whoever uses it holds this for reading, so that it is not replaced meanwhile.
+    /// Held for reading during use, so that the engine is not replaced meanwhile.
     engine: RwLock<Engine>,
     engine_cache: usize,
     pages: Arc<Pages>,
     stopped: Arc<AtomicBool>,
-    /// Objects that miss records, if that is known of all. Of others nothing is lost.
+    /// Objects that lack records, if all of them are known. Other objects lost nothing.
     incomplete: Option<HashSet<ObjectId>>,
 }
 
@@ -217,7 +225,7 @@ fn format_error(doing: &'static str) -> impl Fn(redb::Error) -> FormatError {
 }
 
 impl Index {
-    /// Makes the index of a new store in an empty file, durably.
+    /// Creates the index of a new store in an empty file, durably.
     pub(crate) fn format(file: Arc<dyn MediumFile>, uuid: &[u8; 16]) -> Result<(), FormatError> {
         let write = || -> Result<(), redb::Error> {
             let pages = Pages::fresh(file.clone(), *uuid);
@@ -228,11 +236,11 @@ impl Index {
             transaction.commit()?;
             Ok(())
         };
-        write().map_err(format_error("making the index"))
+        write().map_err(format_error("creating the index"))
     }
 
-    /// Opens an index that was proved, and whose records were all read. `writable`: the engine may have the file; else
-    /// `incomplete` are the objects that miss records.
+    /// Opens an index that was verified and whose records were all read. `writable`: the engine may
+    /// use the file; otherwise `incomplete` are the objects that lack records.
     pub(crate) fn open(
         mut proof: Proof,
         writable: bool,
@@ -243,13 +251,15 @@ impl Index {
         let stopped: Arc<AtomicBool> = Arc::new(AtomicBool::new(!writable));
         let mut ground = None;
         if writable {
-            let book =
-                proof.hand_over(true).map_err(redb::Error::Io).map_err(format_error("mending the index"))?;
+            let book = proof
+                .hand_over(true)
+                .map_err(redb::Error::Io)
+                .map_err(format_error("repairing the index"))?;
             let shape = proof.reader.outline();
             ground = book.zip(shape).map(|(free, shape)| Ground { free, shape, length: proof.end });
         }
         let pages = Pages::proved(&proof, stopped.clone());
-        // A file that was just made, or is full to its end, has no room for a book.
+        // A file that was just created, or has no free page, has no space for the allocator state.
         if writable && ground.is_none() {
             let grown = pages.grow(0, u64::MAX).and_then(|grown| {
                 let Some((book, larger)) = pages.look(NAME).filter(|_| grown) else { return Ok(None) };
@@ -263,7 +273,7 @@ impl Index {
         } else {
             Engine { live: None, frozen: Some(Arc::new(proof.reader)) }
         };
-        // Of a store that is written to, this is old tomorrow.
+        // In a store that is written to, this would be outdated soon.
         let incomplete = incomplete.filter(|_| !writable);
         let (layers, engine) = (RwLock::default(), RwLock::new(engine));
         let (inline, cache) = (Cache::new(cache / INLINE_PART), Cache::new(cache - cache / INLINE_PART));
@@ -274,15 +284,15 @@ impl Index {
         if is_inline_key(key) { &self.inline } else { &self.cache }
     }
 
-    /// May a record of this key be there, if its page is lost?
+    /// Whether a record of this key may exist on a page that is lost.
     fn may_be(&self, key: &Key) -> bool {
         is_object(key)
             || is_inline_key(key)
             || self.incomplete.as_ref().is_none_or(|objects| objects.contains(&object_of(key)))
     }
 
-    /// Reads from the engine. If that fails it has failed for good: the store is stopped, and our own reader takes
-    /// its place.
+    /// Reads from the engine. A failure is permanent: the store is stopped, and our own reader
+    /// replaces the engine.
     fn try_read<T>(
         &self,
         doing: &'static str,
@@ -307,7 +317,7 @@ impl Index {
         Ok(frozen(&reader))
     }
 
-    /// The newest value of a key. The caller holds the object's lock.
+    /// Returns the newest value of a key. The caller holds the object's lock.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Result<Value, Rotten>>, StoreError> {
         {
             let layers = self.layers.read();
@@ -328,7 +338,7 @@ impl Index {
             },
             |reader| match reader.get(key) {
                 Ok(value) => value.map(|value| Value::parse(key, &value)),
-                // It may be there or not: a record that cannot be read.
+                // Whether it exists is unknown, so it counts as a corrupt record.
                 Err(_) => self.may_be(key).then_some(Err(Rotten)),
             },
         )?;
@@ -342,8 +352,8 @@ impl Index {
         }
     }
 
-    /// Up to `max` records of one object of the merged view, in order. Where records may be lost, one stands for them
-    /// that is rotten.
+    /// Returns up to `max` records of one object of the merged view, in order. If records may be
+    /// lost, one corrupt record stands for them.
     pub(crate) fn scan(&self, range: RangeInclusive<Key>, max: usize) -> Result<Vec<Found>, StoreError> {
         let tell = self.may_be(range.start());
         let rotten = |lost: Lost| {
@@ -353,7 +363,7 @@ impl Index {
         self.scan_all(&range, max, |lost| rotten(lost).filter(|_| tell).map_or(OnLost::PassBy, OnLost::Give))
     }
 
-    /// As [`scan`](Self::scan), without records that are lost.
+    /// Like [`scan`](Self::scan), without lost records.
     pub(crate) fn scan_known(
         &self,
         range: RangeInclusive<Key>,
@@ -362,7 +372,8 @@ impl Index {
         self.scan_all(&range, max, |_| OnLost::PassBy)
     }
 
-    /// Up to `max` records of the merged view, in order, up to where records may be lost; and where that is.
+    /// Returns up to `max` records of the merged view, in order, up to a range where records may be
+    /// lost; and that range.
     pub(crate) fn scan_to_gap(
         &self,
         range: RangeInclusive<Key>,
@@ -374,7 +385,7 @@ impl Index {
             OnLost::End
         })?;
         let gap = gap.into_inner();
-        // What changed since may lie behind it.
+        // Records changed since may be behind it.
         if let Some(after) = gap.and_then(|lost: Lost| lost.after) {
             found.retain(|(key, _)| *key <= after);
         } else if gap.is_some() {
@@ -389,7 +400,7 @@ impl Index {
         max: usize,
         on_lost: impl Fn(Lost) -> OnLost,
     ) -> Result<Vec<Found>, StoreError> {
-        // The layers stay locked, so that the view is one moment's.
+        // The layers stay locked, so that the view is consistent.
         let layers = self.layers.read();
         let live = |engine: &Database| {
             let table = engine.begin_read()?.open_table(TABLE)?;
@@ -431,12 +442,13 @@ impl Index {
         self.try_read("scanning records", live, frozen)
     }
 
-    /// Puts changes of one operation into the open group, at once; gives their place among all.
+    /// Puts the changes of one operation into the open group, atomically; returns their sequence
+    /// number.
     pub(crate) fn apply(&self, changes: Vec<(Key, Option<Value>)>, freed: &[Run]) -> u64 {
         let mut layers = self.layers.write();
         layers.applied += 1;
         if layers.open.is_empty() && !changes.is_empty() {
-            // The commit writes its group's number, too.
+            // The commit also writes its group's number.
             layers.open.load = layers.open.load.and(Tag::Store, 2, 16);
         }
         let mut before: Option<(Key, bool)> = None;
@@ -451,7 +463,7 @@ impl Index {
         layers.applied
     }
 
-    /// Blocks that come free when the open group is committed.
+    /// Adds blocks that become free when the open group is committed.
     pub(crate) fn free_later(&self, runs: &[Run]) {
         let mut layers = self.layers.write();
         for &run in runs {
@@ -459,27 +471,28 @@ impl Index {
         }
     }
 
-    /// Is there anything that a commit would write?
+    /// Whether a commit would write anything.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.layers.read().open.is_empty()
     }
 
-    /// May what was written to the index not be on the medium, whatever the system says?
+    /// Whether writes to the index may not be on the medium, whatever the system reports.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.pages.is_unsynced()
     }
 
-    /// Memory that the open group's changes take, about, in bytes.
+    /// Returns the approximate memory of the open group's changes, in bytes.
     pub(crate) fn open_weight(&self) -> usize {
         self.layers.read().open.weight
     }
 
-    /// What the open group asks of the index's room.
+    /// Returns the open group's demand for index pages.
     pub(crate) fn open_load(&self) -> Load {
         self.layers.read().open.load
     }
 
-    /// The open group becomes the committing one; a new one is open. Nothing may change meanwhile.
+    /// Turns the open group into the committing one and opens a new one. There must be no
+    /// concurrent changes.
     pub(crate) fn rotate(&self) -> Arc<Overlay> {
         let mut layers = self.layers.write();
         let group = Arc::new(std::mem::take(&mut layers.open));
@@ -487,8 +500,9 @@ impl Index {
         group
     }
 
-    /// Writes a group into redb, durably and all at once, with its number if the store has a write log; `told` learns the pages that the engine wrote since it was told
-    /// last, by their places and lengths in bytes, before anybody can look at the file anew.
+    /// Writes a group to redb, durably and atomically, with its number if the store has a write
+    /// log. `told` receives the pages written since the last call, by offset and length in bytes,
+    /// before any new inspection of the file.
     pub(crate) fn commit(
         &self,
         group: &Overlay,
@@ -520,13 +534,14 @@ impl Index {
         Ok(())
     }
 
-    /// Looks at the file anew: what is in use is what the last commit refers to. The engine gets all else; and if that does
-    /// not suffice, a longer file: by `wanted` bytes, or what the medium has of that, but at most `growth_max`. Reads and commits wait meanwhile, and
-    /// until `found` knows what was found. False, and all is as it was, if the file cannot be looked at, or, unless
-    /// something `is_touched` since the last look, if it cannot grow.
+    /// Inspects the file again: used pages are those that the last commit refers to. The engine
+    /// gets all others, and if that does not suffice, a longer file: by `wanted` bytes, or what the
+    /// medium has of that, but at most `growth_max`. Reads and commits wait until `found` has
+    /// received the result. Returns false and changes nothing if the file cannot be inspected, or
+    /// if it cannot grow and nothing `is_touched` since the last inspection.
     ///
     /// # Errors
-    /// If the engine could not be started again: then the store is to be poisoned.
+    /// If the engine could not be started again: the caller then poisons the store.
     pub(crate) fn renew(
         &self,
         wanted: u64,
@@ -535,7 +550,7 @@ impl Index {
         suffices: impl Fn(&Ground) -> bool,
         found: impl FnOnce(Ground),
     ) -> Result<bool, StoreError> {
-        let failed = |error| store_error("renewing the index")(redb::Error::Io(error));
+        let failed = |error| store_error("inspecting the index file")(redb::Error::Io(error));
         let mut engine = self.engine.write();
         if engine.live.is_none() || engine.frozen.is_some() || self.stopped.load(Ordering::Acquire) {
             return Err(StoreError::Poisoned);
@@ -552,18 +567,23 @@ impl Index {
             let Some(larger) = self.pages.look(NAME) else { return Ok(false) };
             (book, ground) = larger;
         }
-        tracing::debug!(length = ground.length, units = ground.shape.units, "the index is looked at anew");
+        tracing::debug!(
+            length = ground.length,
+            units = ground.shape.units,
+            "inspected the index file for free pages"
+        );
         if let Some(live) = engine.live.take() {
             live.abandon();
         }
         self.pages.start_from(&book).map_err(failed)?;
-        let live = Held::open(&self.pages, self.engine_cache).map_err(store_error("renewing the index"))?;
+        let live =
+            Held::open(&self.pages, self.engine_cache).map_err(store_error("inspecting the index file"))?;
         engine.live = Some(live);
         found(ground);
         Ok(true)
     }
 
-    /// The committing group is in redb: what it changed may be cached, and found there.
+    /// Ends the committing group, which is in redb now: its records may be cached.
     pub(crate) fn settle(&self, group: &Overlay) {
         let mut layers = self.layers.write();
         for (key, value) in &group.changes {
@@ -572,8 +592,9 @@ impl Index {
         layers.committing = None;
     }
 
-    /// Stops all writing for good. If the engine failed, our own reader goes on, over the last commit that
-    /// was synced: that is the last group or the one before, and the layers above hold what is newer, either way.
+    /// Stops all writes permanently. If the engine failed, our own reader continues on the last
+    /// synced commit: the last group or the one before. The layers above hold newer changes in
+    /// either case.
     pub(crate) fn stop(&self, engine_failed: bool) {
         self.stopped.store(true, Ordering::Release);
         if !engine_failed {
@@ -583,7 +604,7 @@ impl Index {
         engine.frozen.get_or_insert_with(|| Arc::new(self.pages.frozen(NAME)));
     }
 
-    /// Set when nothing may be written any more.
+    /// Returns the flag that is set when nothing may be written any more.
     pub(crate) fn stopped(&self) -> Arc<AtomicBool> {
         self.stopped.clone()
     }

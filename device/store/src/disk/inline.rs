@@ -1,10 +1,13 @@
-//! Small objects in the index: the bytes of a first block in a record of their own, and not in a block of the medium.
+//! Small objects in the index: the bytes of a first block in a record of their own instead of a
+//! block on the medium.
 //!
-//! Does: choose which blocks go there; write, read and find their records. An inline block has a number in place of a
-//! block of the medium, and is shared, counted and let go as any other: it uses one block of the capacity, so that it
-//! can leave the index at any time.
-//! Contract: the bytes of a number change only where one object refers to it, in the step that changes its checksum.
-//! Truth: docs/design/store.md, "Small objects".
+//! Does: chooses which blocks are stored there; writes, reads and finds their records. An inline
+//! block has a number in place of a block location, and is shared, counted and released like any
+//! other. It counts as one block of the capacity, so that it can be moved out of the index at any
+//! time.
+//! Contract: the bytes of a number change only where one object refers to it, in the step that
+//! changes its checksum.
+//! Source of truth: docs/design/store.md, "Small objects".
 
 use std::io;
 use std::sync::Arc;
@@ -20,25 +23,26 @@ use super::{DiskStore, MAX_INLINE};
 use crate::medium::Medium;
 use crate::{BLOCK, StoreError};
 
-/// Which part of the capacity inline blocks may take of the index: where it grows with its file system,
+/// Divisor of the capacity for the index bytes of inline blocks: where the index grows with its
+/// file system,
 const SHARE: u64 = 16;
-/// and where it has a room of its own, which is a 16th of the device: the engine's pages are not all full, and attributes
-/// and the records of other objects need room, too.
+/// and where the index has a fixed space, a 16th of the device. The engine's pages are not all
+/// full, and attributes and records of other objects need space, too.
 const SHARE_BOUNDED: u64 = 64;
 
-/// How much of the index inline blocks may take, in bytes.
+/// Returns how much of the index inline blocks may take, in bytes.
 pub(crate) fn share(medium: &dyn Medium, superblock: &Superblock) -> u64 {
     let part = if medium.has_bounded_index() { SHARE_BOUNDED } else { SHARE };
     superblock.capacity_blocks * BLOCK / part
 }
 
 impl Stage<'_> {
-    /// Is an object of this length kept in the index?
+    /// Whether an object of this length is kept in the index.
     pub(crate) fn may_be_inline(&self, length: u64) -> bool {
         length <= self.store.options.inline_max.min(MAX_INLINE)
     }
 
-    /// A place in the index for the first block, if the object is small and there is one.
+    /// Returns an inline location for the first block, if the object is small and there is space.
     pub(crate) fn place_inline(&mut self) -> Result<Option<Span>, Stop> {
         let length = self.record.length;
         if !self.may_be_inline(length) {
@@ -57,13 +61,13 @@ impl Stage<'_> {
         Ok(Some(Span { blocks: 0..1, place, in_place: false }))
     }
 
-    /// Notes the bytes of an inline block.
+    /// Sets the bytes of an inline block.
     pub(crate) fn put_inline(&mut self, place: u64, block: &[u8]) {
         let end = block.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         self.inline.insert(place, block[..end].into());
     }
 
-    /// All bytes of a mapped block, as they are after what was done so far.
+    /// Returns all bytes of a mapped block, including the changes staged so far.
     pub(crate) fn block_at(&self, block: u64, place: u64, sum: u32) -> Result<Block, StoreError> {
         match self.inline.get(&place) {
             Some(bytes) => Ok(padded(bytes)),
@@ -71,8 +75,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Adds the records of inline blocks to the changes: those that were written, and not those that are gone. Gives what
-    /// was written, with the lengths.
+    /// Adds the records of inline blocks to the changes: new records for written ones, removals for
+    /// released ones. Returns the written ones, with their lengths.
     pub(crate) fn inline_records(&mut self) -> Vec<(u64, usize)> {
         for run in self.spared.iter().filter(|run| is_inline(run.place)) {
             for place in run.place..run.place + run.count {
@@ -89,7 +93,7 @@ impl Stage<'_> {
     }
 }
 
-/// A block that begins with these bytes.
+/// Returns a block that begins with these bytes.
 fn padded(bytes: &[u8]) -> Block {
     let mut block = [0; BLOCK as usize];
     block[..bytes.len()].copy_from_slice(bytes);
@@ -97,7 +101,7 @@ fn padded(bytes: &[u8]) -> Block {
 }
 
 impl DiskStore {
-    /// As `read_slice`, of an inline block.
+    /// Like `read_slice`, for an inline block.
     pub(crate) fn read_inline(
         &self,
         place: u64,
@@ -120,16 +124,16 @@ impl DiskStore {
     }
 }
 
-/// The records of inline blocks, as the walk at open finds them.
+/// The records of inline blocks, as found by the walk at open.
 pub(crate) struct Inline {
-    /// By number: 0 if there is no record, 1 if it is rotten, else the length of its bytes and 2.
+    /// By number: 0 if there is no record, 1 if it is corrupt, else the length of its bytes plus 2.
     found: Vec<u16>,
-    /// Keys that could not be seen.
+    /// Keys that could not be read.
     lost: Vec<Lost>,
 }
 
 impl Inline {
-    /// Walks over all of them, of which there may be `numbers_max`.
+    /// Walks over all records of inline blocks, of which there are at most `numbers_max`.
     pub(crate) fn survey(reader: &Reader, numbers_max: u64) -> Self {
         let (first, last) = all_inline();
         let (mut found, mut lost) = (Vec::new(), Vec::new());
@@ -152,7 +156,7 @@ impl Inline {
         Self { found, lost }
     }
 
-    /// A block refers to this record.
+    /// Claims the record that a block refers to.
     pub(crate) fn claim(&self, place: u64, pool: &mut Pool) -> Claim {
         let key = inline_key(place);
         match self.found.get(number_of(place) as usize).copied().unwrap_or(0) {

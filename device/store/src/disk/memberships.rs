@@ -1,10 +1,10 @@
 //! Members of collections: three kinds of index records.
 //!
-//! Does: keep the record of a membership under its collection and under its member, and the number of members; all
-//! of an operation's records go into the open group at once.
-//! Contract: the records of a membership are changed under the locks of both ends. Locks of several objects are taken
-//! in the order of the stripes, so that nobody waits for whoever waits for him.
-//! Truth: docs/design/store.md, "Memberships".
+//! Does: keeps the record of a membership under its collection and under its member, and the number
+//! of members; all records of an operation enter the open group together.
+//! Contract: the records of a membership are changed under the locks of both objects. Locks of
+//! several objects are taken in the order of the stripes, to prevent deadlock.
+//! Source of truth: docs/design/store.md, "Memberships".
 
 use parking_lot::RwLockWriteGuard;
 use sealstone_osd::{ObjectId, ObjectType};
@@ -18,10 +18,10 @@ use super::{DiskStore, list_to_gap};
 use crate::memberships::{MAX_MEMBERSHIPS, Memberships};
 use crate::{MAX_LIST, StoreError};
 
-/// Changes of the index that belong together.
+/// Index changes that belong together.
 type Changes = Vec<(Key, Option<Value>)>;
 
-/// One more or one less.
+/// Change of a member count by one.
 #[derive(Clone, Copy)]
 enum Step {
     Up,
@@ -32,7 +32,7 @@ fn damaged(object: ObjectId) -> StoreError {
     StoreError::IndexDamaged { object }
 }
 
-/// The slot in a membership's record.
+/// Returns the slot in a membership's record.
 fn slot_of(object: ObjectId, value: Result<Value, Rotten>) -> Result<u32, StoreError> {
     match value {
         Ok(Value::Membership(slot)) => Ok(slot),
@@ -41,7 +41,7 @@ fn slot_of(object: ObjectId, value: Result<Value, Rotten>) -> Result<u32, StoreE
 }
 
 impl DiskStore {
-    /// The locks of several objects, for change.
+    /// Locks several objects for change.
     fn lock_all(&self, ids: impl Iterator<Item = ObjectId>) -> Vec<RwLockWriteGuard<'_, ()>> {
         let mut stripes: Vec<usize> = ids.map(|id| self.lock_number(id)).collect();
         stripes.sort_unstable();
@@ -49,7 +49,7 @@ impl DiskStore {
         stripes.into_iter().map(|stripe| self.locks[stripe].write()).collect()
     }
 
-    /// The number of members of a collection. The caller holds its lock.
+    /// Returns the number of members of a collection. The caller holds its lock.
     fn count(&self, collection: ObjectId) -> Result<u64, StoreError> {
         match self.index.get(&collection_key(collection))? {
             Some(Ok(Value::Count(count))) => Ok(count),
@@ -69,7 +69,7 @@ impl DiskStore {
         Ok((collection_key(collection), Some(Value::Count(count))))
     }
 
-    /// What a member's record says after it joined or left one more collection.
+    /// Returns the member's record after it joined or left a collection.
     fn member_change(&self, member: ObjectId, step: Step) -> Result<(Key, Option<Value>), StoreError> {
         let mut record = self.record(member)?;
         if record.kind != ObjectType::User {
@@ -93,7 +93,8 @@ impl DiskStore {
         found.map(|value| slot_of(collection, value)).transpose()
     }
 
-    /// The memberships of an object that is there or whose record is damaged. The caller holds its lock.
+    /// Returns the memberships of an object that exists or whose record is damaged. The caller
+    /// holds its lock.
     fn memberships_of(&self, member: ObjectId) -> Result<Vec<(u64, u32)>, StoreError> {
         let expected = match self.record(member) {
             Ok(record) if record.memberships == 0 && !self.salvage => return Ok(Vec::new()),
@@ -109,14 +110,14 @@ impl DiskStore {
         found.into_iter().map(|(key, value)| Ok((sub_of(&key), slot_of(member, value)?))).collect()
     }
 
-    /// How many collections an object is in, as far as its record tells.
+    /// Returns the number of collections that an object is in, as far as its record can be read.
     pub(crate) fn membership_count(&self, member: ObjectId) -> u64 {
         let _lock = self.lock(member).read();
         self.record(member).map_or(0, |record| u64::from(record.memberships))
     }
 
-    /// The locks that removing an object takes, and what removing it changes besides: its memberships end. A
-    /// collection that has members is refused.
+    /// Takes the locks for removing an object, and returns the changes that end its memberships.
+    /// Fails for a collection that has members.
     pub(crate) fn lock_for_removal(
         &self,
         id: ObjectId,
@@ -129,7 +130,7 @@ impl DiskStore {
             if memberships.iter().all(|(collection, _)| known.binary_search(collection).is_ok()) {
                 break (locks, memberships);
             }
-            // Somebody may join or leave until all locks are held; then it is looked up once more.
+            // Memberships may change until all locks are held; so they are read once more.
             drop(locks);
             known = memberships.into_iter().map(|(collection, _)| collection).collect();
         };
@@ -148,7 +149,7 @@ impl DiskStore {
         Ok((locks, changes))
     }
 
-    /// In a damaged index, members are believed only if all of them are there.
+    /// In a damaged index, trusts the members only if all of them are present.
     fn check_members(&self, collection: ObjectId, count: u64) -> Result<(), StoreError> {
         if !self.salvage {
             return Ok(());

@@ -1,9 +1,10 @@
 //! The disk store: copy-on-write extents in segment files, and their index.
 //!
-//! Does: [`ObjectStore`] on a [`Medium`]; survives power loss at any moment; never gives bytes that fail their
-//! checksum. Does not: make threads or read clocks, unless [`Background`] is asked for.
-//! Contract: as the trait says; the order of writes is in `group.rs`.
-//! Truth: docs/design/store.md.
+//! Does: implements [`ObjectStore`] on a [`Medium`]; survives power loss at any moment; never
+//! returns bytes that fail their checksum.
+//! Does not: start threads or read clocks, unless [`Background`] is used.
+//! Contract: as the trait; `group.rs` describes the order of writes.
+//! Source of truth: docs/design/store.md.
 
 mod admit;
 mod agree;
@@ -91,16 +92,16 @@ use crate::{
 
 /// Number of object locks; objects share them by hash.
 const LOCKS: usize = 1024;
-/// Bytes of one chunk.
+/// Bytes of an object that one chunk covers.
 const CHUNK_BYTES: u64 = chunk::CHUNK_BLOCKS * BLOCK;
-/// Longest object that may be kept in the index, in bytes.
+/// Upper limit of [`Options::inline_max`], in bytes.
 pub const MAX_INLINE: u64 = BLOCK;
-/// Longest object that is kept in the index unless something else is asked for, in bytes.
+/// Default of [`Options::inline_max`], in bytes.
 const INLINE_MAX: u64 = 1024;
-/// Most attributes that one object can have within its limit.
+/// Maximum number of attributes that one object can have within its size limit.
 const MAX_ATTRIBUTES: usize = (crate::MAX_ATTRIBUTES_PER_OBJECT / 17) as usize;
 
-/// How an open store behaves. None of it is stored.
+/// Options of an open store. None of them is stored.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Memory for index records that were read or written lately, in bytes.
@@ -109,26 +110,28 @@ pub struct Options {
     pub index_cache: usize,
     /// Data written in a group before `tick` commits it, in bytes.
     pub group_bytes_max: u64,
-    /// Memory that a group's index changes take before `tick` commits it, in bytes. At twice that, the next
-    /// operation commits it.
+    /// Memory of a group's index changes before `tick` commits it, in bytes. At twice that, the
+    /// next operation commits it.
     pub group_weight_max: usize,
     /// Age of a group before `tick` commits it.
     pub group_age_max: Duration,
-    /// Freed runs of at least so many blocks are given back to the medium; that costs time, and more when they
-    /// are written again. `u64::MAX`, the default: never.
+    /// Freed runs of at least this many blocks are discarded on the medium. That takes time, and
+    /// more when they are written again. Default: `u64::MAX`, never.
     pub discard_blocks_min: u64,
-    /// How data goes to the medium. The store gets its medium opened so; it stands here for whoever opens both.
+    /// How data is transferred to the medium. The store receives a medium that was opened this way;
+    /// the option is here for programs that open both.
     pub io: Io,
-    /// A write to a part of a unit leaves its digest to be computed by whoever asks for it, rather than read the rest
-    /// of the unit at once.
+    /// Whether a partial write of a unit leaves the digest to be computed on the next request for
+    /// it, instead of reading the rest of the unit at once.
     pub digest_lazily: bool,
-    /// Longest object whose bytes are kept in the index rather than in a block, in bytes; at most [`MAX_INLINE`], 0 for
-    /// none. What is there stays there until it is written again.
+    /// Longest object whose bytes are kept in the index rather than in a block, in bytes; at most
+    /// [`MAX_INLINE`], 0 for none. An object stays there until it is written again.
     pub inline_max: u64,
-    /// How much of the index such objects may take, in bytes; `None`, the default: a share of the capacity that the
-    /// medium has room for. What comes beyond goes to blocks.
+    /// Limit of the index space of such objects in bytes, beyond which objects use blocks. `None`,
+    /// the default: a share of the capacity that the medium has space for.
     pub inline_bytes_max: Option<u64>,
-    /// Whether every change is durable before it is answered: each waits for a commit, and those that wait share it.
+    /// Whether every change is durable before it is answered: each waits for a commit, and waiting
+    /// changes share it.
     pub write_through: bool,
 }
 
@@ -156,21 +159,21 @@ pub struct DiskStore {
     segments: Segments,
     space: Mutex<FreeMap>,
     objects: AtomicU64,
-    /// Records were found to disagree at open: the store is for reading only, and a record that is not found may
-    /// be lost.
+    /// Records contradicted each other at open: the store is read-only, and a record that is not
+    /// found may be lost.
     salvage: bool,
-    /// What of the store itself was found damaged at open.
+    /// Damage of the store itself, found at open.
     faults: Vec<StoreFault>,
-    /// What of objects is known to be damaged.
+    /// Known damage of objects.
     book: Mutex<DamageBook>,
     locks: Box<[RwLock<()>]>,
     hasher: RandomState,
     groups: Groups,
-    /// What is free in the index.
+    /// The free pages of the index.
     room: Room,
-    /// Held by whoever looks for more of it.
+    /// Held while the index file is inspected for more free pages.
     renewing: Mutex<()>,
-    /// Held while free blocks get space of the medium, or give it back.
+    /// Held while space of free blocks is allocated or returned.
     backing: Mutex<()>,
     /// Whether others take space of the medium, too.
     is_bounded: bool,
@@ -178,14 +181,15 @@ pub struct DiskStore {
     profiles: RwLock<BTreeMap<u64, Option<Profile>>>,
     options: Options,
     capacity_blocks: u64,
-    /// What was acknowledged and is not committed. `None`: every change is committed before it is answered.
+    /// Changes that are acknowledged but not committed. `None`: every change is committed before it
+    /// is answered.
     log: Option<WriteLog>,
-    /// Whether commits write the numbers of their groups.
+    /// Whether commits write their group numbers.
     numbers_groups: bool,
     previous_shutdown: PreviousShutdown,
-    /// Free blocks below which a group that holds back freed ones is closed.
+    /// Number of free blocks below which a group that holds back freed blocks is closed.
     low_water: u64,
-    /// Keeps its lock, too.
+    /// Also holds its lock.
     medium: Arc<dyn Medium>,
 }
 
@@ -196,21 +200,22 @@ impl std::fmt::Debug for DiskStore {
 }
 
 impl DiskStore {
-    /// Whether every change is committed before it is answered: it was asked for, or there is no room for a write log.
+    /// Whether every change is committed before it is answered: by option, or because there is no
+    /// space for a write log.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         self.options.write_through || self.log.is_none()
     }
 
-    /// How the free blocks lie now, and how those lay that were handed out since the store was opened: its
-    /// fragmentation. Reads the whole free map, a bit for each block, and allocations wait meanwhile.
+    /// Returns the fragmentation of the free blocks, and of the blocks allocated since the store
+    /// was opened. Reads the whole free map, a bit per block; allocations wait meanwhile.
     #[must_use]
     pub fn fragmentation(&self) -> (FreeRuns, HandedOut) {
         let space = self.space.lock();
         (space.free_runs(), space.handed_out())
     }
 
-    /// How many objects have their bytes in the index, and what they take of it.
+    /// Returns the number of objects with their bytes in the index, and their use of index space.
     #[must_use]
     pub fn inline_use(&self) -> InlineUse {
         self.space.lock().inline.usage()
@@ -224,7 +229,7 @@ impl DiskStore {
         self.hasher.hash_one(id) as usize % LOCKS
     }
 
-    /// An object's record. The caller holds its lock.
+    /// Reads an object's record. The caller holds its lock.
     fn record(&self, id: ObjectId) -> Result<ObjectRecord, StoreError> {
         match self.index.get(&object_key(id))? {
             None => Err(StoreError::NotFound(id)),
@@ -233,8 +238,9 @@ impl DiskStore {
         }
     }
 
-    /// A chunk's or attribute's record was not found. In a damaged index that means little: then all others of
-    /// its kind must be there, by the object's own record. The caller holds the object's lock.
+    /// Checks that a chunk or attribute record that was not found really does not exist. In a
+    /// damaged index that is certain only if all others of its kind are present, by the object's
+    /// own record. The caller holds the object's lock.
     fn check_absence(&self, key: &Key) -> Result<(), StoreError> {
         if !self.salvage {
             return Ok(());
@@ -258,14 +264,15 @@ impl DiskStore {
         if complete { Ok(()) } else { Err(StoreError::IndexDamaged { object: id }) }
     }
 
-    /// In a damaged index: are all attributes of an object there? The caller holds the object's lock.
+    /// In a damaged index: checks that all attributes of an object are present. The caller holds
+    /// the object's lock.
     fn check_attributes(&self, id: ObjectId) -> Result<(), StoreError> {
         let never_set = attribute_key(id, AttributeId { page: u32::MAX, number: u32::MAX });
         self.check_absence(&never_set)
     }
 
-    /// Runs one operation that changes these bytes of an object, or an attribute; commits and tries once more if it needs
-    /// freed blocks.
+    /// Runs one operation that changes these bytes of an object, or an attribute; commits and
+    /// retries once if it needs freed blocks.
     fn change(
         &self,
         id: ObjectId,
@@ -283,7 +290,7 @@ impl DiskStore {
         .map_err(stop_error)?;
         match bytes {
             Some(bytes) => {
-                // With a length, all bytes between the old one and the new one change.
+                // If the length changes, all bytes between the old and the new one change.
                 let both = match (bytes.is_empty(), lengths.is_empty()) {
                     (true, _) => lengths,
                     (false, true) => bytes,
@@ -296,7 +303,7 @@ impl DiskStore {
         self.acknowledge(ack)
     }
 
-    /// Gives the bytes between the old length and the new one.
+    /// Returns the bytes between the old length and the new one.
     fn try_change(
         &self,
         id: ObjectId,
@@ -314,7 +321,7 @@ impl DiskStore {
         Ok((before.min(after)..before.max(after), ack))
     }
 
-    /// As `remove`, for an object whose own record may be damaged.
+    /// Like `remove`, for an object whose own record may be damaged.
     fn try_remove(&self, id: ObjectId) -> Result<Ack, Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -343,7 +350,7 @@ impl Drop for DiskStore {
             && !self.index.is_dirty()
             && let Err(error) = log.close()
         {
-            tracing::warn!(%error, "closing the write log failed; the next start looks through it");
+            tracing::warn!(%error, "closing the write log failed; the next start replays it");
         }
     }
 }
@@ -355,7 +362,7 @@ fn stop_error(stop: Stop) -> StoreError {
     }
 }
 
-/// What was found of a list, or that ids are missing in it.
+/// Returns the records found, or an error if ids may be missing from the list.
 fn list_to_gap(
     found: Vec<(ObjectId, ObjectType)>,
     gap: Option<Lost>,
@@ -374,7 +381,7 @@ fn list_to_gap(
     Err(StoreError::ListGap { before: found, from, to })
 }
 
-/// Keys of an object's attributes, of all pages or of one.
+/// Returns the key range of an object's attributes, of all pages or of one.
 fn attribute_range(id: ObjectId, page: Option<u32>) -> RangeInclusive<Key> {
     let (first, last) = page.map_or((0, u32::MAX), |page| (page, page));
     attribute_key(id, AttributeId { page: first, number: 0 })
@@ -442,7 +449,8 @@ impl ObjectStore for DiskStore {
         self.change(id, Some(offset..offset.saturating_add(length)), |stage| {
             let end = end_of(offset, length)?;
             if length > 0 {
-                // Past the end of the object there are only zeros: the last block is a whole one.
+                // Bytes past the end of the object must be zero: the last block is zeroed to its
+                // end.
                 let zero_to = if end >= stage.record.length { end.next_multiple_of(BLOCK) } else { end };
                 stage.set_length(stage.record.length.max(end))?;
                 stage.zero(offset, zero_to)?;
@@ -452,7 +460,8 @@ impl ObjectStore for DiskStore {
     }
 
     fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
-        // The tail moves. Its holes have no records, and a block of it comes to lie in two chunks at most.
+        // The tail moves. Its holes have no records, and each of its blocks can end up in at most
+        // two chunks.
         let Stat { length: end, used_bytes, .. } = self.stat(id)?;
         let moved = (used_bytes / BLOCK).saturating_mul(2 * CHUNK_BYTES);
         let tail = end.saturating_sub(offset).min(moved);
@@ -472,7 +481,7 @@ impl ObjectStore for DiskStore {
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
         let Stat { length, used_bytes, .. } = self.stat(from)?;
-        // Its own records may be written anew, too.
+        // Its own records may be rewritten, too.
         let chunks = (length / CHUNK_BYTES + 1).min(used_bytes / BLOCK);
         let _room = self.admit(Load::bytes(2 * chunks * CHUNK_BYTES, BLOCK), Purpose::Addition)?;
         let ack = self.try_share(from, to).map_err(stop_error)?;
@@ -512,7 +521,7 @@ impl ObjectStore for DiskStore {
             self.admit(load, Purpose::Removal)?
         } else {
             self.admit_change(load, || {
-                // The leaf that it lies in has room for a value of its length.
+                // The leaf that it is in has space for a value of the same length.
                 let old = self.attribute_length(id, attribute)?;
                 Ok(old.filter(|old| value.len() <= *old).map(|_| Load::attribute(0)))
             })?
@@ -520,7 +529,7 @@ impl ObjectStore for DiskStore {
         self.change(id, None, |stage| {
             let old = match self.index.get(&key)? {
                 Some(Ok(Value::Attribute(old))) => old.len(),
-                // How long it was is not known: the others are counted anew.
+                // Its old length is unknown: the other attributes are counted again.
                 Some(_) => {
                     let all = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
                     let weight = |(_, value): &index::Found| match value {
@@ -558,7 +567,7 @@ impl ObjectStore for DiskStore {
         let (found, gap) = self.index.scan_to_gap(range.clone(), max.min(MAX_LIST))?;
         let kind = |value| match value {
             Ok(Value::Object(record)) => record.kind,
-            // A damaged record is listed, so that the object can be removed.
+            // An object with a damaged record is listed, so that it can be removed.
             Ok(_) | Err(Rotten) => ObjectType::User,
         };
         let found = found.into_iter().map(|(key, value)| (object_of(&key), kind(value))).collect();

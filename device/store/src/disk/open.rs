@@ -24,11 +24,12 @@ use crate::medium::Medium;
 use crate::{BLOCK, FormatError, StoreError};
 
 impl DiskStore {
-    /// Opens a store; reads the whole index once, to know which blocks are free. Changes that were acknowledged and are
-    /// not committed are repeated from the write log first; then the index is read once more.
+    /// Opens a store; reads the whole index once to find the free blocks. If the write log has
+    /// acknowledged changes that are not committed, they are replayed first and the index is read
+    /// once more.
     ///
     /// # Errors
-    /// All of [`FormatError`] but those of `format` alone.
+    /// All of [`FormatError`] except those of `format` alone.
     pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
         let found = format::find(&*medium)?;
         let mut committed = Self::open_committed(&medium, &options, &found)?;
@@ -45,14 +46,15 @@ impl DiskStore {
                 drop(committed);
                 committed = Self::open_committed(&medium, &options, &found)?;
             } else {
-                // Nothing may be written: reads have what was acknowledged on top of the last commit.
+                // Nothing may be written: reads see the acknowledged changes on top of the last
+                // commit.
                 committed.store.index.apply(replay.changes.into_iter().collect(), &[]);
             }
         }
         committed.start(&found, shutdown)
     }
 
-    /// Opens a store as its last commit left it.
+    /// Opens a store in the state of its last commit.
     fn open_committed(
         medium: &Arc<dyn Medium>,
         options: &Options,
@@ -73,12 +75,12 @@ impl DiskStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
             file => file.map_err(io)?,
         };
-        // The engine would take an empty file for a new index.
+        // The engine would treat an empty file as a new index.
         if file.length().map_err(io)? == 0 {
             return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
         }
         if found.suspect {
-            tracing::warn!("a sync failed when this store was open before: its index is written again");
+            tracing::warn!("a sync failed when this store was last open: rewriting its index");
             format::rewrite(&*file).map_err(io)?;
             medium.rewrite_names().map_err(io)?;
         }
@@ -92,7 +94,7 @@ impl DiskStore {
                 }
             }
             Err(Lost::ALL) => return Err(FormatError::IndexLost),
-            // Its page is damaged; all that can be known of the rest may still be.
+            // Its page is damaged; the rest may still be readable.
             Err(_) => {}
         }
         let mut space =
@@ -120,13 +122,14 @@ impl DiskStore {
         if proof.reader.damaged() > 0 {
             faults.push(StoreFault::IndexPages { pages: proof.reader.damaged() });
         }
-        // A missing file is more often left behind than lost: what is written meanwhile would part the two for good.
+        // A missing file is more often left behind than lost: writing now would make the two parts
+        // diverge permanently.
         let writable = whole && proof.is_sound() && survey.inconsistent == 0;
         if !writable {
-            tracing::error!(?faults, "the store is damaged: it opens for reading only");
+            tracing::error!(?faults, "the store is damaged: it is opened read-only");
         }
         let group = proof.reader.get(&record::group_key());
-        // On an index of an unknown group the log might bring older values back.
+        // If the index's group is unknown, the log could restore older values.
         let is_group_lost = group.is_err();
         let group = group.ok().flatten().as_deref().and_then(record::parse_group).unwrap_or(0);
         let was_closed = proof.was_closed();
@@ -170,11 +173,11 @@ impl DiskStore {
         Ok(Committed { store, log, group, was_closed })
     }
 
-    /// Commits what the write log holds.
+    /// Commits the changes of the write log.
     fn commit_replay(&self, replay: Replay) -> Result<(), FormatError> {
         let failed = |error| FormatError::Replay { source: Box::new(error) };
         self.index.apply(replay.changes.into_iter().collect(), &[]);
-        // There was room for all of it when it was acknowledged.
+        // Acknowledged changes had enough space.
         self.room_for_open_group().map_err(failed)?;
         let group = self.index.rotate();
         let synced = self.segments.sync(&self.segments.take_dirty()).inspect_err(|_| self.poison(false));
@@ -184,11 +187,11 @@ impl DiskStore {
     }
 }
 
-/// A store as its last commit left it, before the write log is looked at.
+/// A store in the state of its last commit, before the write log is read.
 struct Committed {
     store: DiskStore,
     log: Option<FoundLog>,
-    /// The number of the last group that was committed.
+    /// Number of the last committed group.
     group: u64,
     /// Whether the index engine closed its file.
     was_closed: bool,
@@ -223,7 +226,7 @@ impl Committed {
         }
     }
 
-    /// Makes it ready for changes.
+    /// Prepares the store for changes.
     fn start(self, found: &format::Found, shutdown: PreviousShutdown) -> Result<DiskStore, FormatError> {
         let (is_writable, Self { mut store, log, group, .. }) = (self.is_writable(), self);
         store.previous_shutdown = shutdown;
@@ -246,11 +249,12 @@ impl Committed {
         store.log = match log {
             Some(log) => Some(log.start(header, group + 1)?),
             None => {
-                tracing::warn!("there is no space for the write log: every change waits for a commit");
+                tracing::warn!("no space for the write log: every change waits for a commit");
                 None
             }
         };
-        // While there is some: overwrites and truncation need it when the file system is full.
+        // While the file system has space: overwrites and truncation need these blocks when it is
+        // full.
         store.back_reserve();
         Ok(store)
     }

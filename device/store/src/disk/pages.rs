@@ -1,8 +1,10 @@
 //! The digests of attribute pages.
 //!
-//! Does: keep the digest of a page that somebody asked for until an attribute of it changes; the change takes the record
-//! away in its own step, so that a crash cannot leave a digest of older values.
-//! Costs: setting an attribute looks for one more record; the first digest after a change reads and hashes the page.
+//! Does: stores the digest of a page that was requested until an attribute of the page changes. The
+//! change deletes the digest record in the same step, so that a crash cannot leave a digest of
+//! older values.
+//! Costs: setting an attribute looks up one more record; the first request after a change reads and
+//! hashes the page.
 
 use std::ops::RangeInclusive;
 
@@ -20,7 +22,7 @@ fn all_pages(id: ObjectId) -> RangeInclusive<Key> {
 }
 
 impl DiskStore {
-    /// An attribute of a page changes: its digest goes in the same step.
+    /// Deletes the digest of a page in the step that changes one of its attributes.
     pub(crate) fn forget_page(&self, stage: &mut Stage<'_>, page: u32) -> Result<(), StoreError> {
         let key = page_key(stage.id, page);
         if self.index.get(&key)?.is_some() {
@@ -29,7 +31,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Keys of all records about digests that an object has beside its chunks.
+    /// Returns the keys of all digest records of an object besides its chunks.
     pub(crate) fn digest_records(&self, id: ObjectId) -> Result<Vec<Key>, StoreError> {
         let pages = self.index.scan(all_pages(id), MAX_ATTRIBUTES)?;
         let mut keys: Vec<Key> = pages.into_iter().map(|(key, _)| key).collect();
@@ -42,7 +44,7 @@ impl DiskStore {
         Ok(keys)
     }
 
-    /// The digest of a page: stored, or computed and stored.
+    /// Returns the digest of a page: stored, or computed and then stored.
     pub(crate) fn digest_of_page(&self, id: ObjectId, page: u32) -> Result<Option<Digest>, StoreError> {
         let Some(profile) = self.profile_of(id.partition) else {
             let _lock = self.lock(id).read();
@@ -54,12 +56,12 @@ impl DiskStore {
             self.record(id)?;
             match self.index.get(&key)? {
                 Some(Ok(Value::Page(of, digest))) if of == profile => return Ok(Some(digest)),
-                // Nothing can be stored any more.
+                // The store is poisoned, so the digest cannot be stored.
                 _ if self.is_poisoned() => return Ok(Some(self.compute_page(id, page, profile)?.0)),
                 _ => {}
             }
         }
-        // A digest that cannot be kept is made again when it is asked for again.
+        // A digest that cannot be stored is computed again on the next request.
         let room = match self.admit(Load::attribute(0), Purpose::Addition) {
             Err(StoreError::NoSpace | StoreError::Poisoned) => None,
             room => Some(room?),
@@ -68,7 +70,7 @@ impl DiskStore {
         let lock = self.lock(id).write();
         self.record(id)?;
         let (digest, count) = self.compute_page(id, page, profile)?;
-        // Whoever asks for pages that are empty fills nothing.
+        // Requests for empty pages must not fill the index.
         if count > 0 && room.is_some() && self.groups.check().is_ok() {
             let ack = self.apply(vec![(key, Some(Value::Page(profile, digest)))], &[], &[], Vec::new());
             drop((lock, inside));
@@ -77,8 +79,8 @@ impl DiskStore {
         Ok(Some(digest))
     }
 
-    /// Is the stored digest of any page lost, or not that of the page's attributes? By whatever profile it was made. The
-    /// caller holds the object's lock.
+    /// Whether the stored digest of any page is lost or wrong, under whatever profile it was
+    /// computed. The caller holds the object's lock.
     pub(crate) fn wrong_page(&self, id: ObjectId) -> bool {
         let pages = self.index.scan(all_pages(id), MAX_ATTRIBUTES).unwrap_or_default();
         pages.into_iter().any(|(key, value)| match value {
@@ -90,7 +92,8 @@ impl DiskStore {
         })
     }
 
-    /// The digest, and how many attributes the page has. The caller holds the object's lock.
+    /// Returns the digest, and the number of attributes of the page. The caller holds the object's
+    /// lock.
     fn compute_page(&self, id: ObjectId, page: u32, profile: Profile) -> Result<(Digest, usize), StoreError> {
         let mut digest = AttributePage::new(profile, page);
         let found = self.index.scan(attribute_range(id, Some(page)), MAX_ATTRIBUTES)?;

@@ -1,55 +1,57 @@
-//! The numbers of inline blocks: those whose bytes lie in the index and not on the medium.
+//! The numbers of inline blocks, whose bytes are in the index and not on the medium.
 //!
-//! Does: hand out numbers, take them back, and count what the blocks take of the index, with a bound. Does not: store
-//! anything; like the free map it is rebuilt at open. Where a block is expected, a number stands as a place beyond all
-//! blocks of any medium.
+//! Does: allocates and frees numbers, and counts the index space of the blocks, with a limit.
+//! Does not: store anything; like the free map it is rebuilt at open. A number takes the place of a
+//! block location, beyond all blocks of any medium.
 //! Contract: a number is free, or belongs to one block, which several objects may share.
-//! Costs: two bytes a number, four more while it is free; there are as many as there ever were inline blocks at once.
+//! Costs: two bytes per number, four more while it is free; there are as many numbers as the
+//! maximum of inline blocks so far.
 
-/// Set in the place of an inline block.
+/// Bit that marks the location of an inline block.
 const INLINE: u64 = 1 << 63;
-/// What an inline block takes of the index beside its bytes, about, in bytes: key, ends and checksums of its record.
+/// Approximate index space of an inline block besides its bytes, in bytes: key, ends and checksums
+/// of its record.
 const RECORD: u64 = 64;
 
-/// Does a mapped block with this place lie in the index?
+/// Whether a mapped block with this location is in the index.
 pub(crate) fn is_inline(place: u64) -> bool {
     place & INLINE != 0
 }
 
-/// The number of an inline block.
+/// Returns the number of an inline block.
 pub(crate) fn number_of(place: u64) -> u64 {
     place & !INLINE
 }
 
-/// What inline blocks take.
+/// Index use of inline blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InlineUse {
-    /// Blocks whose bytes lie in the index.
+    /// Number of blocks whose bytes are in the index.
     pub blocks: u64,
-    /// What they take of the index, their records with them, in bytes.
+    /// Their use of the index in bytes, including their records.
     pub bytes: u64,
-    /// How much of the index they may take, in bytes.
+    /// Limit of that use in bytes.
     pub bytes_max: u64,
 }
 
-/// The numbers.
+/// Allocates the numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// By number: 0 if it is free, else the length of its bytes and 1.
+    /// By number: 0 if it is free, else the length of its bytes plus 1.
     lengths: Vec<u16>,
-    /// Free numbers among those.
+    /// Free numbers.
     free: Vec<u32>,
     numbers_max: u64,
     usage: InlineUse,
 }
 
 impl Pool {
-    /// No block, of which there may be `numbers_max`.
+    /// Creates a pool without blocks, with at most `numbers_max` numbers.
     pub(crate) fn new(numbers_max: u64) -> Self {
         Self { numbers_max: numbers_max.min(u64::from(u32::MAX)), ..Self::default() }
     }
 
-    /// From now on they may take so many bytes of the index.
+    /// Limits the index space to this many bytes.
     pub(crate) fn limit(&mut self, bytes_max: u64) {
         self.usage.bytes_max = bytes_max;
     }
@@ -63,7 +65,7 @@ impl Pool {
         entry.checked_sub(1).map(u64::from)
     }
 
-    /// May a block have so many bytes: a new one, or one that has a place?
+    /// Whether a block of this many bytes fits: a new one, or one that has a location.
     pub(crate) fn fits(&self, place: Option<u64>, length: u64) -> bool {
         match place.and_then(|place| self.length(place)) {
             Some(old) => length <= old || self.usage.bytes - old + length <= self.usage.bytes_max,
@@ -71,7 +73,7 @@ impl Pool {
         }
     }
 
-    /// The place of a new block without bytes; `None` if there are no more numbers.
+    /// Allocates the location of a new block without bytes; `None` if there are no more numbers.
     pub(crate) fn take(&mut self) -> Option<u64> {
         let number = match self.free.pop() {
             Some(number) => u64::from(number),
@@ -87,7 +89,7 @@ impl Pool {
         Some(INLINE | number)
     }
 
-    /// A block has so many bytes from now on.
+    /// Sets the number of bytes of a block.
     pub(crate) fn set(&mut self, place: u64, length: usize) {
         if let Some(old) = self.length(place) {
             self.usage.bytes = self.usage.bytes - old + length as u64;
@@ -95,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// A block is gone: its number may be had again.
+    /// Frees the number of a block.
     pub(crate) fn release(&mut self, place: u64) {
         debug_assert!(self.length(place).is_some(), "released twice");
         if let Some(length) = self.length(place) {
@@ -106,8 +108,8 @@ impl Pool {
         }
     }
 
-    /// Claims a block found in the index, still without bytes. Gives whether it was not claimed yet; `None` for a number
-    /// that cannot be. [`claimed`](Self::claimed) is called after the last one.
+    /// Claims a block found in the index, still without bytes. Returns whether it was unclaimed;
+    /// `None` for an invalid number. [`claimed`](Self::claimed) is called after the last one.
     pub(crate) fn claim(&mut self, place: u64) -> Option<bool> {
         let number = number_of(place);
         if number >= self.numbers_max {
@@ -126,7 +128,7 @@ impl Pool {
         Some(new)
     }
 
-    /// All blocks are claimed: the other numbers are free.
+    /// Ends claiming: all other numbers are free.
     pub(crate) fn claimed(&mut self) {
         let free = self.lengths.iter().zip(0..).filter(|(length, _)| **length == 0);
         self.free = free.map(|(_, number)| number).collect();
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain map; and a pool that is claimed anew counts the same.
+        /// Compares with a plain map; a pool whose blocks are claimed again counts the same.
         #[test]
         fn numbers_are_had_once_and_their_bytes_are_counted(
             steps in proptest::collection::vec((0_u8..3, 0_usize..4096, any::<prop::sample::Index>()), 0..80),

@@ -1,7 +1,9 @@
-//! Checksums and digests of data that is about to be written, made in one pass before any lock is taken.
+//! Checksums and digests of data that is about to be written, computed in one pass before any lock
+//! is taken.
 //!
-//! Does: for each unit that lies whole in the data its digest and at once, while it is in the CPU's cache, the
-//! checksums of its blocks. Does not: know what is in the object already; partial blocks and units come later.
+//! Does: computes the digest of each unit that the data covers, together with the checksums of its
+//! blocks, while the unit is in the CPU's cache.
+//! Does not: know the object's content; partial blocks and units are handled later.
 
 use std::ops::Range;
 
@@ -9,21 +11,21 @@ use sealstone_digest::{Covered, Profile, Value};
 
 use crate::BLOCK;
 
-/// What is known of some data.
+/// Checksums and digests computed from some data.
 #[derive(Default)]
 pub(crate) struct Prepared<'a> {
-    /// The blocks that lie whole in the data.
+    /// The blocks that the data covers completely.
     blocks: Range<u64>,
     sums: Vec<u32>,
     profile: Option<Profile>,
     first_unit: u64,
     values: Vec<Value>,
-    /// Values that the caller brought, and which are taken before ours.
+    /// Digests that the caller supplied; they take precedence over ours.
     covered: Option<&'a Covered>,
 }
 
 impl<'a> Prepared<'a> {
-    /// Goes over `data`, which is to be written at `offset`.
+    /// Computes the values of `data`, which is to be written at `offset`.
     pub(crate) fn of(
         profile: Option<Profile>,
         offset: u64,
@@ -60,12 +62,12 @@ impl<'a> Prepared<'a> {
         prepared
     }
 
-    /// The checksum of a block, if all of it is in the data.
+    /// Returns the checksum of a block, if the data covers it.
     pub(crate) fn sum(&self, block: u64) -> Option<u32> {
         self.sums.get(block.checked_sub(self.blocks.start)? as usize).copied()
     }
 
-    /// The digest of a unit that has the bytes `range` of the object, if the data has them all.
+    /// Returns the digest of a unit with the bytes `range` of the object, if the data covers it.
     pub(crate) fn value(&self, profile: Profile, unit: u64, range: &Range<u64>) -> Option<Value> {
         if self.profile != Some(profile) {
             return None;
@@ -88,7 +90,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is whole in the data is known, and right; whether we hash or the caller did.
+        /// Values of whole blocks and units are known and right, whether the store or the caller
+        /// computes them.
         #[test]
         fn whole_blocks_and_units_are_known(offset in 0_u64..40_000, length in 0_usize..100_000, code in 0_u8..6) {
             let profile = Profile::from_code(code);
@@ -117,7 +120,7 @@ mod tests {
                 });
                 prop_assert_eq!(ours.value(profile, unit, &range), value);
                 prop_assert_eq!(theirs.value(profile, unit, &range), value);
-                // The last unit is short if the object ends with the data, and not if it goes on.
+                // The last unit is short if the object ends with the data.
                 let short = range.start..end.min(range.end);
                 if range.start >= offset && short.end > short.start && short != range {
                     let value = profile.value(unit, &data[(short.start - offset) as usize..(short.end - offset) as usize]);

@@ -1,6 +1,7 @@
-//! Taking a range out of an object.
+//! Removes a range from the middle of an object.
 //!
-//! Does: move extents where range and gap are whole blocks (nothing is copied); else write the tail anew.
+//! Does: moves extents if offset and gap are whole blocks (nothing is copied); otherwise rewrites
+//! the tail.
 //! Costs: O(chunks of the tail); unaligned, also its bytes, and free space for all of it at once.
 
 use std::ops::Range;
@@ -15,16 +16,16 @@ use super::space::Run;
 use super::stage::{Stage, Stop, WALK, write_error};
 use crate::{BLOCK, StoreError};
 
-/// Blocks written at a time.
+/// Number of blocks written at a time.
 const PIECE_BLOCKS: u64 = 256;
 
-/// New chunks, built in ascending order and compacted one by one.
+/// Builds new chunks in ascending order and compacts them one by one.
 #[derive(Default)]
 struct Builder {
     current: Option<(u64, Flat)>,
     chunks: Vec<(u64, Value)>,
-    /// The first chunk, with the digests that it keeps: those of units before the range that is taken out. The others
-    /// are not known any more: a value of BLAKE3 is bound to its place.
+    /// The first chunk with the digests that it keeps: those of units before the removed range. The
+    /// others become unknown, since a BLAKE3 value is bound to its offset.
     kept: Option<(u64, Vec<(u32, Digest)>)>,
 }
 
@@ -52,7 +53,8 @@ impl Builder {
 }
 
 impl Stage<'_> {
-    /// Takes `gap` bytes at `offset` out; `offset + gap` is less than the length. Nothing else was staged.
+    /// Removes `gap` bytes at `offset`; `offset + gap` is less than the length. Nothing else was
+    /// staged.
     pub(crate) fn punch(&mut self, offset: u64, gap: u64) -> Result<(), Stop> {
         let first_chunk = offset / BLOCK / CHUNK_BLOCKS;
         let mut old_chunks = Vec::new();
@@ -108,7 +110,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The digests of a chunk's units that end at or before `offset`.
+    /// Returns the digests of a chunk's units that end at or before `offset`.
     fn digests_before(&self, chunk: u64, offset: u64) -> Result<Option<(u64, Vec<(u32, Digest)>)>, Stop> {
         let Some(profile) = self.profile else { return Ok(None) };
         let found = self.store.chunk(self.id, chunk)?;
@@ -119,7 +121,7 @@ impl Stage<'_> {
         Ok(found.map(|found| (chunk, before(found))))
     }
 
-    /// Visits each mapped block from a chunk on, and notes the chunks.
+    /// Visits each mapped block from a chunk on, and records the chunks.
     fn walk(
         &mut self,
         first: u64,
@@ -149,7 +151,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Writes the blocks `runs` of the punched object, from the object as it still is; `left` are the old ones.
+    /// Writes the blocks `runs` of the resulting object, read from the unchanged object; `left` are
+    /// the old blocks.
     fn rewrite(
         &mut self,
         runs: &[Range<u64>],
@@ -206,7 +209,7 @@ impl Stage<'_> {
     }
 }
 
-/// The blocks of the punched object that bytes of the old `block` come to, ascending.
+/// Returns the blocks of the resulting object that bytes of the old `block` move to, ascending.
 fn targets(block: u64, offset: u64, gap: u64, new_end: u64) -> [Option<u64>; 3] {
     let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
     let stays = (start < offset).then_some(block);

@@ -1,8 +1,9 @@
-//! Reading: from extents into the caller's buffer, each block checked.
+//! Reads from extents into the caller's buffer and checks each block.
 //!
-//! Does: one call to the medium for each extent (up to a slice that stays in the CPU's cache), no copies but of
-//! partial blocks. Contract: the caller holds the object's lock; bytes given are the bytes written, or `Damaged`; but for
-//! those blocks that the caller takes [`Unchecked`], because somebody else checks them.
+//! Does: one call to the medium per extent (up to a slice that fits the CPU's cache), without
+//! copies except for partial blocks.
+//! Contract: the caller holds the object's lock. The result is the bytes written, or `Damaged`.
+//! Blocks that the caller marks [`Unchecked`] are not compared, because the receiver compares them.
 
 use std::io::{ErrorKind, IoSliceMut};
 use std::ops::Range;
@@ -17,17 +18,19 @@ use super::record::{Rotten, Value, chunk_key};
 use crate::damage::{Damage, DamageKind};
 use crate::{BLOCK, StoreError};
 
-/// Blocks read and checked at a time: what fits the CPU's second-level cache, so that the checksum finds it there.
+/// Number of blocks read and checked at a time: it fits the CPU's second-level cache, so that the
+/// checksum finds them there.
 pub(crate) const SLICE_BLOCKS: u64 = 64;
 /// A block's buffer.
 pub(crate) type Block = [u8; BLOCK as usize];
 
-/// Blocks of a chunk that are not compared with their checksums: whoever gets the bytes compares them with digests.
+/// Blocks of a chunk that are not compared with their checksums: the receiver compares their bytes
+/// with digests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unchecked([u64; (CHUNK_BLOCKS / 64) as usize]);
 
 impl Unchecked {
-    /// None: all are compared.
+    /// No block: all are compared.
     pub(crate) const NONE: Self = Self([0; (CHUNK_BLOCKS / 64) as usize]);
 
     /// Adds blocks, numbered within the chunk.
@@ -64,7 +67,7 @@ impl<'a> Sums<'a> {
 }
 
 impl DiskStore {
-    /// A chunk of an object, `None` if it is a hole.
+    /// Returns a chunk of an object, `None` if it is a hole.
     pub(crate) fn chunk(&self, id: ObjectId, chunk: u64) -> Result<Option<Arc<Chunk>>, StoreError> {
         let key = chunk_key(id, chunk);
         match self.index.get(&key)? {
@@ -74,7 +77,7 @@ impl DiskStore {
         }
     }
 
-    /// Reads with every check; gives the bytes read and the object's length.
+    /// Reads with all checks; returns the number of bytes read and the object's length.
     pub(crate) fn read_whole(
         &self,
         id: ObjectId,
@@ -88,12 +91,13 @@ impl DiskStore {
         Ok((count, length))
     }
 
-    /// Fills `into` from `offset`, all of which lies in the object.
+    /// Fills `into` from `offset`, all of it within the object.
     pub(crate) fn read_range(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
         self.read_range_with(id, offset, into, |_, _| Unchecked::NONE)
     }
 
-    /// The same; `unchecked` is told each chunk, in order, and its number, and says which of its blocks are not compared.
+    /// Like `read_range`; `unchecked` receives each chunk with its number, in order, and returns
+    /// the blocks that are not compared.
     pub(crate) fn read_range_with(
         &self,
         id: ObjectId,
@@ -140,7 +144,7 @@ impl DiskStore {
             let length = ((slice_end - from) as usize).min(into.len());
             let (part, rest) = into.split_at_mut(length);
             match self.read_with(place, sums, from, part) {
-                // Which block is it? The others may be read.
+                // Find the block that failed: the others may be readable.
                 Err(BadRead::Io(..)) if part.len() > BLOCK as usize => {
                     self.read_by_blocks(place, sums, from, part)?;
                 }
@@ -152,7 +156,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// As `read_extent`, block by block.
+    /// Like `read_extent`, block by block.
     fn read_by_blocks(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
         let mut from = from;
         let mut into = into;
@@ -166,7 +170,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// As `read_extent`, in one call to the medium, and every block checked.
+    /// Like `read_extent`, in one call to the medium, with every block checked.
     pub(crate) fn read_slice(
         &self,
         place: u64,
@@ -177,7 +181,7 @@ impl DiskStore {
         self.read_with(place, Sums::all(sums), from, into)
     }
 
-    /// As `read_extent`, in one call to the medium.
+    /// Like `read_extent`, in one call to the medium.
     fn read_with(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
         if is_inline(place) {
             return self.read_inline(place, sums.sums, from, into);
@@ -231,12 +235,13 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Whole blocks that lie together, checked; `None` if any cannot be read or is damaged.
+    /// Reads and checks consecutive whole blocks; `None` if any cannot be read or is damaged.
     pub(crate) fn read_sound(&self, place: u64, sums: &[u32], into: &mut [u8]) -> Option<()> {
         self.read_slice(place, sums, 0, into).ok()
     }
 
-    /// One whole block by its place, checked. `block` is its number in the object, for the error.
+    /// Reads and checks one whole block by its location. `block` is its number in the object, for
+    /// the error.
     pub(crate) fn read_block(
         &self,
         id: ObjectId,
@@ -250,7 +255,8 @@ impl DiskStore {
         Ok(bytes)
     }
 
-    /// The error for an extent that starts at `start` of object `id`. It is remembered.
+    /// Returns the error for an extent that starts at `start` of object `id`, and records the
+    /// damage.
     fn bad_read(&self, fail: BadRead, object: ObjectId, start: u64) -> StoreError {
         let (kind, block, source) = match fail {
             BadRead::Sum(block) => (DamageKind::Data, block, None),
@@ -258,7 +264,7 @@ impl DiskStore {
         };
         let (offset, length) = (start + block * BLOCK, BLOCK);
         self.note(Damage { object, kind, offset, length });
-        // A file that is not there, or too short, is not so for a moment.
+        // A missing or short file is a permanent error.
         let gone = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof);
         match source {
             Some(source) if !gone(source.kind()) => StoreError::Io { doing: "reading data", source },
@@ -267,7 +273,7 @@ impl DiskStore {
     }
 }
 
-/// Damage is not told beyond the end of an object of `length` bytes.
+/// Limits the reported damage to the object's `length` bytes.
 pub(crate) fn within(error: StoreError, length: u64) -> StoreError {
     match error {
         StoreError::Damaged { object, offset, length: block } => {

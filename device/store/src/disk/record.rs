@@ -1,7 +1,9 @@
-//! Index records: keys, values and their bytes.
+//! Index records: keys, values and their encoding.
 //!
-//! Does: encode and parse; each value carries a CRC32C over its key and itself, so a rotten or misplaced
-//! record is seen. Does not: read the index. Truth: docs/design/store.md, "Index records".
+//! Does: encodes and parses; each value carries a CRC32C over its key and itself, so that a corrupt
+//! or misplaced record is detected.
+//! Does not: read the index.
+//! Source of truth: docs/design/store.md, "Index records".
 
 use std::sync::Arc;
 
@@ -12,12 +14,13 @@ use super::chunk::Chunk;
 use super::pool::number_of;
 use crate::BLOCK;
 
-/// Tags of records are below this.
+/// Upper bound (exclusive) of the record tags.
 pub(crate) const TAGS: usize = 11;
-/// A key: tag, partition, object, and chunk number or attribute; big endian, so that byte order is key order.
+/// A key: tag, partition, object, and chunk number or attribute; big endian, so that byte order is
+/// key order.
 pub(crate) type Key = [u8; 25];
 
-/// What a key names; the first byte of it.
+/// What a key refers to; the first byte of the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tag {
     Store = 0,
@@ -42,88 +45,90 @@ fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
     key
 }
 
-/// The one record that names the store.
+/// Returns the key of the single record that identifies the store.
 pub(crate) fn store_key() -> Key {
     key(Tag::Store, ObjectId::ROOT, 0)
 }
 
-/// The number of the last group that was committed while the store has a write log.
+/// Returns the key of the number of the last committed group, kept while the store has a write log.
 pub(crate) fn group_key() -> Key {
     key(Tag::Store, ObjectId::ROOT, 1)
 }
 
-/// The number in the sealed record of [`group_key`].
+/// Parses the number in the sealed record of [`group_key`].
 pub(crate) fn parse_group(bytes: &[u8]) -> Option<u64> {
     let bytes = unseal(&group_key(), bytes).ok()?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// An object's record.
+/// Returns the key of an object's record.
 pub(crate) fn object_key(id: ObjectId) -> Key {
     key(Tag::Object, id, 0)
 }
 
-/// Is it the key of an object's own record?
+/// Whether it is the key of an object's own record.
 pub(crate) fn is_object(key: &Key) -> bool {
     key[0] == Tag::Object as u8
 }
 
-/// One chunk of an object.
+/// Returns the key of a chunk of an object.
 pub(crate) fn chunk_key(id: ObjectId, chunk: u64) -> Key {
     key(Tag::Chunk, id, chunk)
 }
 
-/// One attribute of an object.
+/// Returns the key of an attribute of an object.
 pub(crate) fn attribute_key(id: ObjectId, attribute: AttributeId) -> Key {
     key(Tag::Attribute, id, u64::from(attribute.page) << 32 | u64::from(attribute.number))
 }
 
-/// One member of a collection.
+/// Returns the key of a member of a collection.
 pub(crate) fn member_key(collection: ObjectId, member: u64) -> Key {
     key(Tag::Member, collection, member)
 }
 
-/// One collection of a member.
+/// Returns the key of a collection of a member.
 pub(crate) fn membership_key(member: ObjectId, collection: u64) -> Key {
     key(Tag::Membership, member, collection)
 }
 
-/// A collection's number of members.
+/// Returns the key of a collection's number of members.
 pub(crate) fn collection_key(collection: ObjectId) -> Key {
     key(Tag::Collection, collection, 0)
 }
 
-/// A partition's digest profile; only those that are not the default have one.
+/// Returns the key of a partition's digest profile; only profiles other than the default have a
+/// record.
 pub(crate) fn profile_key(partition: u64) -> Key {
     key(Tag::Profile, ObjectId::of_partition(partition), 0)
 }
 
-/// The digest of one attribute page of an object, if it is known.
+/// Returns the key of the digest of an attribute page, which has a record only if it is known.
 pub(crate) fn page_key(id: ObjectId, page: u32) -> Key {
     key(Tag::Page, id, u64::from(page))
 }
 
-/// The sum over the digests of an object.
+/// Returns the key of the sum of an object's digests.
 pub(crate) fn sum_key(id: ObjectId) -> Key {
     key(Tag::Sum, id, 0)
 }
 
-/// The bytes of an inline block, by its place.
+/// Returns the key of an inline block's bytes, by its location.
 pub(crate) fn inline_key(place: u64) -> Key {
     key(Tag::Inline, ObjectId::ROOT, number_of(place))
 }
 
-/// Is it the key of an inline block?
+/// Whether it is the key of an inline block.
 pub(crate) fn is_inline_key(key: &Key) -> bool {
     key[0] == Tag::Inline as u8
 }
 
-/// First and last key of all inline blocks.
+/// Returns the first and last key of all inline blocks.
 pub(crate) fn all_inline() -> (Key, Key) {
     all(Tag::Inline)
 }
 
-/// First and last key of all records about digests that are not of chunks: profiles, pages, sums.
+/// Returns the first and last key of all digest records that are not of chunks: profiles, pages,
+/// sums.
 pub(crate) fn all_about_digests() -> (Key, Key) {
     (all(Tag::Profile).0, all(Tag::Sum).1)
 }
@@ -132,32 +137,32 @@ fn all(tag: Tag) -> (Key, Key) {
     (key(tag, ObjectId::ROOT, 0), key(tag, ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
 }
 
-/// First and last key of all objects.
+/// Returns the first and last key of all objects.
 pub(crate) fn all_objects() -> (Key, Key) {
     all(Tag::Object)
 }
 
-/// First and last key of all chunks of all objects.
+/// Returns the first and last key of all chunks of all objects.
 pub(crate) fn all_chunks() -> (Key, Key) {
     all(Tag::Chunk)
 }
 
-/// First and last key of all attributes of all objects.
+/// Returns the first and last key of all attributes of all objects.
 pub(crate) fn all_attributes() -> (Key, Key) {
     all(Tag::Attribute)
 }
 
-/// First and last key of all members of all collections.
+/// Returns the first and last key of all members of all collections.
 pub(crate) fn all_members() -> (Key, Key) {
     all(Tag::Member)
 }
 
-/// First and last key of all collections of all members.
+/// Returns the first and last key of all collections of all members.
 pub(crate) fn all_memberships() -> (Key, Key) {
     all(Tag::Membership)
 }
 
-/// First and last key of all collections.
+/// Returns the first and last key of all collections.
 pub(crate) fn all_collections() -> (Key, Key) {
     all(Tag::Collection)
 }
@@ -166,57 +171,58 @@ fn u64_at(key: &Key, at: usize) -> u64 {
     key[at..at + 8].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// The object that a key belongs to.
+/// Returns the object that a key belongs to.
 pub(crate) fn object_of(key: &Key) -> ObjectId {
     ObjectId::new(u64_at(key, 1), u64_at(key, 9))
 }
 
-/// Is it a chunk's key?
+/// Whether it is a chunk's key.
 pub(crate) fn is_chunk(key: &Key) -> bool {
     key[0] == Tag::Chunk as u8
 }
 
-/// Is it the key of a partition's profile?
+/// Whether it is the key of a partition's profile.
 pub(crate) fn is_profile(key: &Key) -> bool {
     key[0] == Tag::Profile as u8
 }
 
-/// Is it the key of an object's sum?
+/// Whether it is the key of an object's sum.
 pub(crate) fn is_sum(key: &Key) -> bool {
     key[0] == Tag::Sum as u8
 }
 
-/// The chunk number in a chunk's key.
+/// Returns the chunk number in a chunk's key.
 pub(crate) fn chunk_of(key: &Key) -> u64 {
     u64_at(key, 17)
 }
 
-/// The member in a member's key, the collection in a membership's, the number of an inline block.
+/// Returns the member in a member's key, the collection in a membership's, or the number of an
+/// inline block.
 pub(crate) fn sub_of(key: &Key) -> u64 {
     u64_at(key, 17)
 }
 
-/// The attribute in an attribute's key.
+/// Returns the attribute in an attribute's key.
 pub(crate) fn attribute_of(key: &Key) -> AttributeId {
     AttributeId { page: (u64_at(key, 17) >> 32) as u32, number: u64_at(key, 17) as u32 }
 }
 
-/// What is known of an object without its chunks.
+/// An object's own record, without its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectRecord {
     pub(crate) kind: ObjectType,
     /// Logical length in bytes.
     pub(crate) length: u64,
-    /// Mapped blocks.
+    /// Number of mapped blocks.
     pub(crate) blocks: u64,
     /// What its attributes count towards the limit, in bytes.
     pub(crate) attribute_weight: u64,
-    /// Collections that it is a member of.
+    /// Number of collections that it is a member of.
     pub(crate) memberships: u16,
 }
 
 impl ObjectRecord {
-    /// The record of a new object.
+    /// Returns the record of a new object.
     pub(crate) fn empty(kind: ObjectType) -> Self {
         Self { kind, length: 0, blocks: 0, attribute_weight: 0, memberships: 0 }
     }
@@ -230,15 +236,15 @@ pub(crate) enum Value {
     Attribute(Arc<[u8]>),
     /// The slot of a membership, under the collection and under the member.
     Membership(u32),
-    /// How many members a collection has.
+    /// Number of members of a collection.
     Count(u64),
-    /// What a partition's digests are, if not the default.
+    /// Digest profile of a partition, if it is not the default.
     Profile(Option<Profile>),
-    /// The digest of an attribute page, and the profile that it is of.
+    /// The digest of an attribute page, and its profile.
     Page(Profile, Digest),
-    /// The sum over the digests of an object.
+    /// The sum of the digests of an object.
     Sum(Arc<LtHash>),
-    /// The bytes of an inline block, without the zeros at its end.
+    /// The bytes of an inline block, without trailing zeros.
     Inline(Arc<[u8]>),
 }
 
@@ -250,7 +256,7 @@ pub(crate) struct Rotten;
 const LAYOUT: u8 = 1;
 
 impl Value {
-    /// Memory that it takes, about, in bytes.
+    /// Returns the approximate memory of the value in bytes.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Object(_) => 48,
@@ -262,7 +268,7 @@ impl Value {
         }
     }
 
-    /// The value's bytes under its key.
+    /// Returns the value's bytes under its key.
     pub(crate) fn encode(&self, key: &Key) -> Vec<u8> {
         let mut out = vec![LAYOUT];
         match self {
@@ -287,7 +293,7 @@ impl Value {
         seal(key, out)
     }
 
-    /// Parses what [`encode`](Self::encode) wrote under the same key.
+    /// Parses the result of [`encode`](Self::encode) under the same key.
     pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<Self, Rotten> {
         let bytes = unseal(key, bytes)?;
         let (&layout, body) = bytes.split_first().ok_or(Rotten)?;
@@ -337,7 +343,8 @@ impl Value {
     }
 }
 
-/// How many bytes the sound record of an inline block has; `None` if it is rotten. Copies nothing.
+/// Returns the number of bytes in the intact record of an inline block; `None` if it is corrupt.
+/// Copies nothing.
 pub(crate) fn inline_length(key: &Key, bytes: &[u8]) -> Option<u16> {
     let (&layout, body) = unseal(key, bytes).ok()?.split_first()?;
     u16::try_from(body.len()).ok().filter(|length| layout == LAYOUT && u64::from(*length) <= BLOCK)

@@ -1,52 +1,57 @@
-//! Room in the index's file: what a commit may need of it, and what is free for sure.
+//! Free pages in the index file: how many a commit may need, and how many are certainly free.
 //!
-//! Does: count changes before they are made, and refuse with `NoSpace` those that the engine might find no pages for; so
-//! the engine never asks for more than there is, which it does not survive. Keep enough for removals, for a while of
-//! overwriting, and for the engine's own book. Does not: make the file longer, `Index::renew` does.
-//! Contract: the engine takes the smallest free page that is large enough, the halves of it that are left over stay free,
-//! and what a commit lets go of only adds to that. So the pages that were free when the file was looked at, less those that
-//! were written since, are some of those that are free.
-//! Costs: an addition of 21 numbers for each change.
-//! Truth: docs/adr/0031-index-space-reserved-before-changes.md.
+//! Does: counts changes before they are made, and refuses with `NoSpace` those for which the engine
+//! might find no pages. The engine must never run out of pages, because it does not survive that.
+//! Reserves pages for removals, for some overwriting, and for the engine's own allocator state.
+//! Does not: extend the file; `Index::renew` does.
+//! Contract: the engine takes the smallest free page that is large enough, the remaining halves
+//! stay free, and a commit only frees further pages. So the pages that were free at the last
+//! inspection of the file, less those written since, are certainly free.
+//! Costs: an addition of 21 numbers per change.
+//! Source of truth: docs/adr/0031-index-space-reserved-before-changes.md.
 
 use parking_lot::Mutex;
 
 use super::record::{Key, TAGS, Tag, Value};
 use super::tree::{Blocks, ORDERS, Outline, REGION_PAGES, Region, UNIT, book_blocks, order_of};
 
-/// Pages that the engine's own tables take in a commit, each with room for two of its lists: paths to four tables, copied
-/// twice, and
+/// Pages that the engine's own tables take in a commit, each with space for two of its lists: paths
+/// to four tables, copied twice, and
 const SYSTEM: u64 = 24;
-/// pages of two units for lists of the pages that were taken and let go: each holds 400, and is written up to four times.
+/// pages of two units for lists of the allocated and freed pages: each holds 400, and is written up
+/// to four times.
 const LISTED: u64 = 100;
-/// Order of those pages.
+/// Order of these pages.
 const SYSTEM_ORDER: usize = 1;
-/// Pairs of at most so many bytes fill pages of one unit, however they are split.
+/// Key-value pairs of at most this size fill pages of one unit, however they are split.
 const SMALL: usize = UNIT as usize / 3;
-/// What a pair takes in a leaf besides its value, in bytes: key and ends.
+/// Size of a pair in a leaf besides its value, in bytes: key and ends.
 const PAIR: usize = 33;
-/// The largest order of a leaf: three of the longest values.
+/// Largest order of a leaf: three of the longest values.
 const LEAF_ORDER_MAX: u32 = 6;
-/// Pages below a branch, at least, where there are many.
+/// Minimum number of pages below a branch, where there are many.
 const FANOUT_MIN: u64 = 16;
-/// The file is made longer for a group that counts for at most so many bytes, or for an eighth of the file.
+/// The file is extended for a group whose demand is at most this many bytes, or an eighth of the
+/// file.
 const LARGE_GROUP: u64 = 8 << 20;
-/// A part of the file that is kept for what comes after an addition that needed a look, which reads a part of it.
+/// Divisor of the file for the reserve after an addition that needed an inspection, which reads a
+/// part of the file.
 const LATE: u64 = 64;
-/// A part of the pages in use that is kept for overwriting what is there, when nothing new is let in any more.
+/// Divisor of the used pages for the reserve for overwrites when no additions are admitted any
+/// more.
 const OVERWRITES: u64 = 32;
 
-/// What changes of records take, by their tags.
+/// Demand of record changes for leaf pages, by tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Pages of records that they take, at most.
+    /// Maximum number of leaf pages.
     leaves: [u64; TAGS],
-    /// The longest value, in bytes.
+    /// Longest value, in bytes.
     longest: [usize; TAGS],
 }
 
 impl Load {
-    /// One more change, which takes so many leaves.
+    /// Adds one change, which takes this many leaves.
     pub(crate) fn add(&mut self, key: &Key, leaves: u64, value: Option<&Value>) {
         self.add_many(usize::from(key[0]), leaves, value.map_or(0, Value::weight));
     }
@@ -57,7 +62,7 @@ impl Load {
         self.longest[tag] = self.longest[tag].max(longest);
     }
 
-    /// So many leaves of a tag, for values up to `longest` bytes.
+    /// Adds leaves of a tag, for values up to `longest` bytes.
     #[must_use]
     pub(crate) fn and(mut self, tag: Tag, leaves: u64, longest: usize) -> Self {
         self.add_many(tag as usize, leaves, longest);
@@ -85,14 +90,15 @@ impl Load {
     }
 }
 
-/// The order of leaves that hold values of so many bytes, beside others of at most that order.
+/// Returns the order of leaves for values of this many bytes, among others of at most the order
+/// `known`.
 fn leaf_order(known: u8, longest: usize) -> u32 {
     let pair = longest + PAIR;
     let own = if pair <= SMALL { 0 } else { order_of(3 * pair) };
     own.max(u32::from(known)).min(LEAF_ORDER_MAX)
 }
 
-/// The pages that a commit of these changes takes, at most.
+/// Returns the maximum pages that a commit of these changes takes.
 fn demand(load: &Load, shape: &Outline) -> Blocks {
     let mut blocks = [0_u64; ORDERS as usize];
     let total = load.total();
@@ -115,7 +121,7 @@ fn demand(load: &Load, shape: &Outline) -> Blocks {
         blocks[order] = blocks[order].saturating_add(2 * count);
     }
     blocks[largest] += 2;
-    // Each branch is copied, joined or split once; every sixteenth leaf may need a new one.
+    // Each branch is copied, merged or split once; every sixteenth leaf may need a new one.
     let copied = total.saturating_mul(shape.depth + 1).min(shape.branches);
     let branches = copied.saturating_mul(2).saturating_add(total / 16 + 2 * shape.depth + 6);
     blocks[0] = blocks[0].saturating_add(branches);
@@ -128,7 +134,7 @@ fn sum(one: &Blocks, other: &Blocks) -> Blocks {
     std::array::from_fn(|order| one[order].saturating_add(other[order]))
 }
 
-/// Are there such pages in one region?
+/// Whether one region has these pages free.
 fn fits(free: &Blocks, wanted: &Blocks) -> bool {
     let mut split = 0_u64;
     for (free, wanted) in free.iter().zip(wanted) {
@@ -143,27 +149,28 @@ fn bytes_of(blocks: &Blocks) -> u64 {
     blocks.iter().enumerate().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// For what room is wanted.
+/// The purpose of a change, which determines the reserve that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// Taking something away.
+    /// Removes something.
     Removal,
-    /// Changing what is there, which then takes no more than before, or hardly.
+    /// Changes existing data, which then takes hardly more than before.
     Overwrite,
-    /// Making something new.
+    /// Creates something new.
     Addition,
-    /// That, right after a look: unless there is room for many such, each would need a look of its own.
+    /// An addition right after an inspection: it is admitted only if many more would fit, or each
+    /// would need its own inspection.
     LateAddition,
 }
 
 impl Purpose {
-    /// The same right after a look.
+    /// Returns the purpose to use right after an inspection.
     pub(crate) fn late(self) -> Self {
         if self == Self::Addition { Self::LateAddition } else { self }
     }
 }
 
-/// What is known of the index's file since it was last looked at.
+/// State of the index file at its last inspection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ground {
     /// Free pages of each region.
@@ -173,28 +180,28 @@ pub(crate) struct Ground {
     pub(crate) length: u64,
 }
 
-/// A ground with what is kept free in it.
+/// The inspected state, with the reserves in it.
 struct Known {
     ground: Ground,
     /// Pages of each region that were free then and were not written since, by order.
     free: Vec<Blocks>,
-    /// Pages that led to the leaves when the tree was as deep as it says.
+    /// Number of branch pages at the inspection, at least 1.
     branches: u64,
-    /// The book, which is written when the engine closes.
+    /// Pages of the allocator state, which is written when the engine closes.
     book: Blocks,
-    /// That, and one removal with all that it may let go.
+    /// That, and one removal with everything that it may release.
     removal: Blocks,
     /// That, and some overwriting.
     overwrites: Blocks,
     /// That, and a part of the file.
     late: Blocks,
-    /// Was anything written since?
+    /// Whether anything was written since.
     touched: bool,
 }
 
 impl Known {
     fn of(mut ground: Ground) -> Self {
-        // A split puts at most half of a leaf and one pair more into one page.
+        // A split puts at most half of a leaf and one more pair into one page.
         ground.shape.orders.iter_mut().filter(|order| **order > 0).for_each(|order| *order += 1);
         for order in (1..ground.shape.joint.len() - 1).rev() {
             ground.shape.joint[order + 1] += std::mem::take(&mut ground.shape.joint[order]);
@@ -227,34 +234,34 @@ impl Known {
     }
 }
 
-/// What is known and what is under way.
+/// The known free pages, and the demand in progress.
 #[derive(Default)]
 struct State {
     known: Option<Known>,
-    /// Operations that were let in and did not end.
+    /// Admitted operations that have not ended.
     under_way: Load,
     /// The group that is being committed.
     committing: Load,
 }
 
 impl State {
-    /// `before`: of the open group, and under way.
+    /// Whether the demand fits. `before`: demand of the open group and of running operations.
     fn fits(&self, known: &Known, load: &Load, purpose: Purpose, before: &Load) -> bool {
         let wanted = self.wanted(known, load, purpose, before);
         known.free.iter().any(|free| fits(free, &wanted))
     }
 
-    /// The pages that have to be free in one region.
+    /// Returns the pages that must be free in one region.
     fn wanted(&self, known: &Known, load: &Load, purpose: Purpose, before: &Load) -> Blocks {
         let shape = &known.ground.shape;
         let mut load = *load;
         if purpose == Purpose::Removal {
-            // It touches no more leaves than there are.
+            // It touches no more leaves than exist.
             let there = 2 * (shape.units + before.total()) + 2;
             load.leaves.iter_mut().for_each(|leaves| *leaves = (*leaves).min(there));
         }
         let mut open = before.join(&load);
-        // The shape does not know yet how long the values are that are being committed.
+        // The shape does not include the value lengths of the group that is being committed.
         for (mine, theirs) in open.longest.iter_mut().zip(&self.committing.longest) {
             *mine = (*mine).max(*theirs);
         }
@@ -263,11 +270,12 @@ impl State {
     }
 }
 
-/// The account of the index's room.
+/// Accounts for the free pages of the index.
 #[derive(Default)]
 pub(crate) struct Room(Mutex<State>);
 
-/// An operation's part of the room; it is in the open group, or given up, when this is dropped.
+/// An operation's share of the free pages. When dropped, its changes are in the open group, or were
+/// given up.
 pub(crate) struct Admitted<'a> {
     room: &'a Room,
     load: Load,
@@ -280,25 +288,27 @@ impl Drop for Admitted<'_> {
 }
 
 impl Room {
-    /// `None`: nothing bounds it, or nobody knows.
+    /// `None`: there is no limit, or it is unknown.
     pub(crate) fn new(ground: Option<Ground>) -> Self {
         Self(Mutex::new(State { known: ground.map(Known::of), ..State::default() }))
     }
 
-    /// The file was looked at.
+    /// Sets the result of an inspection.
     pub(crate) fn set(&self, ground: Ground) {
         let known = Known::of(ground);
         self.0.lock().known = Some(known);
     }
 
-    /// Lets an operation in if its changes fit, beside the open group's, as `open` tells them.
+    /// Admits an operation if its changes fit besides those of the open group, which `open`
+    /// returns.
     pub(crate) fn admit(
         &self,
         load: Load,
         purpose: Purpose,
         open: impl FnOnce() -> Load,
     ) -> Option<Admitted<'_>> {
-        // Whoever comes after this counts it; who came before and ends meanwhile counts twice, not never.
+        // Later operations count this one; an earlier one that ends meanwhile counts twice, never
+        // zero times.
         let before = {
             let mut state = self.0.lock();
             let before = state.under_way;
@@ -306,8 +316,8 @@ impl Room {
             before
         };
         let admitted = Admitted { room: self, load };
-        // Not under the lock: who reads the group may wait for the engine, and that for the lock. A group that is closed
-        // after this is the committing one below.
+        // Not under the lock: reading the group may wait for the engine, and the engine's user for
+        // the lock. A group that is closed after this is the committing one below.
         let before = before.join(&open());
         let fits = {
             let state = self.0.lock();
@@ -316,7 +326,7 @@ impl Room {
         fits.then_some(admitted)
     }
 
-    /// Would it be let in on such a ground, with an eighth of it to spare?
+    /// Whether the operation would be admitted on these pages, with an eighth of the file to spare.
     pub(crate) fn suffices(&self, ground: &Ground, load: &Load, purpose: Purpose, open: &Load) -> bool {
         let known = Known::of(ground.clone());
         let free = known.free.iter().map(bytes_of).fold(0, u64::saturating_add);
@@ -324,7 +334,8 @@ impl Room {
         free >= ground.length / 8 && state.fits(&known, load, purpose, &open.join(&state.under_way))
     }
 
-    /// Could it be let in if the file were as long as it may be? What wants more than a whole region never finds that.
+    /// Whether the operation could be admitted if the file had its maximum length. A demand above
+    /// one region never fits.
     pub(crate) fn is_possible(&self, load: &Load, purpose: Purpose, open: &Load) -> bool {
         let state = self.0.lock();
         state.known.as_ref().is_none_or(|known| {
@@ -333,7 +344,8 @@ impl Room {
         })
     }
 
-    /// Does the open group count for so much that it is to be committed before the file is made longer for it?
+    /// Whether the open group's demand is so large that it should be committed before the file is
+    /// extended for it.
     pub(crate) fn is_large(&self, open: Load) -> bool {
         let state = self.0.lock();
         let large = |known: &Known| {
@@ -343,7 +355,7 @@ impl Room {
         state.known.as_ref().is_some_and(large)
     }
 
-    /// By how many bytes the file would have to be longer, to be on the safe side.
+    /// Returns by how many bytes the file must grow to be certainly sufficient.
     pub(crate) fn wanted_bytes(&self, load: Load, open: Load) -> u64 {
         let state = self.0.lock();
         let Some(known) = &state.known else { return 0 };
@@ -352,22 +364,23 @@ impl Room {
         bytes_of(&blocks)
     }
 
-    /// Was anything written since the file was looked at? Then a look may find more.
+    /// Whether anything was written since the inspection, so that a new one may find more free
+    /// pages.
     pub(crate) fn is_touched(&self) -> bool {
         self.0.lock().known.as_ref().is_some_and(|known| known.touched)
     }
 
-    /// Is a group being committed that changes something?
+    /// Whether a group with changes is being committed.
     pub(crate) fn is_committing(&self) -> bool {
         self.0.lock().committing.total() > 0
     }
 
-    /// A group is being committed.
+    /// Begins the commit of a group with this demand.
     pub(crate) fn commits(&self, load: Load) {
         self.0.lock().committing = load;
     }
 
-    /// It was committed: these pages were written meanwhile, by their places and lengths in bytes.
+    /// Ends the commit; `written` are the pages written meanwhile, by offset and length in bytes.
     pub(crate) fn committed(&self, written: &[(u64, u64)]) {
         let mut state = self.0.lock();
         let load = std::mem::take(&mut state.committing);
@@ -393,7 +406,7 @@ impl Room {
         for (known, new) in shape.orders.iter_mut().zip(written_orders(&load)) {
             *known = (*known).max(new);
         }
-        // Branches that came with it, and at last a level more of them.
+        // Branches that were added with it, and possibly a new level of them.
         shape.branches += load.total() / 16 + u64::from(load.total() > 0);
         if shape.branches > FANOUT_MIN * known.branches {
             known.branches = shape.branches;
@@ -402,7 +415,7 @@ impl Room {
     }
 }
 
-/// The orders of leaves that a committed group may have left behind.
+/// Returns the orders of leaves that a committed group may have written.
 fn written_orders(load: &Load) -> [u8; TAGS] {
     std::array::from_fn(|tag| match load.leaves[tag] {
         0 => 0,
@@ -420,7 +433,7 @@ mod tests {
         Room::new(Some(Ground { free: vec![Region::all_free(pages)], shape, length }))
     }
 
-    /// How many such changes are let in while none of them ends.
+    /// Returns how many such changes are admitted while none of them ends.
     fn count(room: &Room, purpose: Purpose) -> usize {
         let load = Load::default().and(Tag::Object, 2, 48);
         let admitted = || room.admit(load, purpose, Load::default);
@@ -446,7 +459,7 @@ mod tests {
         let counts =
             [Purpose::Addition, Purpose::Overwrite, Purpose::Removal].map(|purpose| count(&room, purpose));
         assert!(0 < counts[0] && counts[0] < counts[1] && counts[1] < counts[2], "{counts:?}");
-        // What ended without a change counts no more.
+        // An operation that ended without a change is not counted any more.
         assert_eq!(count(&room, Purpose::Addition), counts[0]);
     }
 
@@ -460,7 +473,7 @@ mod tests {
         room.committed(&written);
         let after = count(&room, Purpose::Addition);
         assert!(after < before);
-        // What it let go of it writes again.
+        // It writes the pages that it freed again.
         room.commits(Load::default().and(Tag::Object, 40, 48));
         room.committed(&written);
         assert!(count(&room, Purpose::Addition).abs_diff(after) <= 1, "the same pages");

@@ -1,6 +1,6 @@
 //! The segment files: blocks by number.
 //!
-//! Does: find the file of a block; read, write, discard; remember which files wait for a sync.
+//! Does: finds the file of a block; reads, writes, discards; records which files need a sync.
 //! Does not: know what the blocks mean.
 
 use std::collections::HashSet;
@@ -16,9 +16,9 @@ use crate::{BLOCK, FormatError};
 
 /// One segment file.
 struct Segment {
-    /// `None`: it is missing.
+    /// `None` if it is missing.
     file: Option<Arc<dyn MediumFile>>,
-    /// Its length in blocks, as far as the store asks for it.
+    /// Its required length in blocks.
     blocks: u64,
 }
 
@@ -31,24 +31,24 @@ impl Segment {
 /// All segments of a store.
 pub(crate) struct Segments {
     files: Vec<Segment>,
-    /// Which were written since the last group was closed.
+    /// Whether each file was written since the last group was closed.
     dirty: Vec<AtomicBool>,
-    /// Blocks of each file but the last.
+    /// Number of blocks of each file but the last.
     pub(crate) blocks_each: u64,
 }
 
-/// A segment's file name.
+/// Returns a segment's file name.
 fn name(segment: u64) -> String {
     format!("segment-{segment:05}")
 }
 
-/// Is this a segment's file name?
+/// Whether this is a segment's file name.
 pub(crate) fn is_segment(name: &str) -> bool {
     name.starts_with("segment-")
 }
 
 impl Segments {
-    /// Makes all segments of a new store, durably but for their names.
+    /// Creates all segments of a new store, durably except for their names.
     pub(crate) fn format(medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
         for segment in 0..superblock.segments() {
             let file = medium.open(&name(segment), true)?;
@@ -59,7 +59,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Opens them; says which are missing or short, and which are there that should not be.
+    /// Opens the segments; returns which are missing or short, and which files do not belong to the
+    /// store.
     pub(crate) fn open(
         medium: &dyn Medium,
         superblock: &Superblock,
@@ -91,7 +92,7 @@ impl Segments {
         Ok((Self { files, dirty, blocks_each: superblock.segment_blocks }, faults))
     }
 
-    /// Are these blocks, all in one segment, there to be read?
+    /// Whether these blocks, all in one segment, can be read.
     pub(crate) fn has(&self, run: Run) -> bool {
         let segment = self.files.get((run.place / self.blocks_each) as usize);
         segment.is_some_and(|segment| run.place % self.blocks_each + run.count <= segment.blocks)
@@ -101,12 +102,12 @@ impl Segments {
         ((place / self.blocks_each) as usize, place % self.blocks_each * BLOCK)
     }
 
-    /// Blocks of this file were written, and wait for a sync.
+    /// Records that blocks of this file were written and need a sync.
     pub(crate) fn wrote(&self, place: u64) {
         self.dirty[self.locate(place).0].store(true, Ordering::Release);
     }
 
-    /// Fills the buffers from the block `place` on.
+    /// Fills the buffers, starting at the block `place`.
     pub(crate) fn read(&self, place: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let (segment, offset) = self.locate(place);
         match into {
@@ -115,7 +116,7 @@ impl Segments {
         }
     }
 
-    /// Writes the buffers from the block `place` on; all in one segment.
+    /// Writes the buffers, starting at the block `place`; all in one segment.
     pub(crate) fn write(&self, place: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
         let (segment, offset) = self.locate(place);
         self.dirty[segment].store(true, Ordering::Release);
@@ -125,17 +126,18 @@ impl Segments {
         }
     }
 
-    /// The files written since the last call; the caller syncs them with [`sync`](Self::sync).
+    /// Returns the files written since the last call; the caller syncs them with
+    /// [`sync`](Self::sync).
     pub(crate) fn take_dirty(&self) -> Vec<usize> {
         (0..self.files.len()).filter(|&segment| self.dirty[segment].swap(false, Ordering::AcqRel)).collect()
     }
 
-    /// Makes what was written to these files durable.
+    /// Makes the writes to these files durable.
     pub(crate) fn sync(&self, segments: &[usize]) -> io::Result<()> {
         segments.iter().try_for_each(|&segment| self.files[segment].file()?.sync())
     }
 
-    /// Gives space on the medium to a run, which lies in one segment.
+    /// Allocates space on the medium for a run, which lies in one segment.
     pub(crate) fn back(&self, run: Run) -> io::Result<()> {
         let (segment, offset) = self.locate(run.place);
         self.files[segment].file()?.back(offset, run.count * BLOCK)
@@ -157,7 +159,7 @@ impl Segments {
         Ok(runs)
     }
 
-    /// Lets the medium have the blocks' space back. Runs may cross segments here.
+    /// Returns the blocks' space to the medium. Runs may cross segments here.
     pub(crate) fn discard(&self, run: Run) -> io::Result<()> {
         let (mut place, end) = (run.place, run.place + run.count);
         while place < end {

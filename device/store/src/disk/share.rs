@@ -1,8 +1,9 @@
-//! One object's bytes given to another without copying them, and the map of where an object has bytes.
+//! Shares one object's blocks with another without copying, and maps where an object has data.
 //!
-//! Does: let two objects refer to the same blocks; whoever writes one leaves it to the others.
-//! Contract: a block that is shared comes free with a commit alone, even in the group that allocated it: sharing it
-//! makes it count as committed.
+//! Does: lets two objects refer to the same blocks; a write to one of them leaves the others
+//! unchanged.
+//! Contract: a shared block becomes free only with a commit, even in the group that allocated it:
+//! sharing makes it count as committed.
 //! Costs: O(chunks) of both objects; a chunk record in the group for each chunk of the source.
 
 use std::collections::BTreeMap;
@@ -22,14 +23,14 @@ use crate::store::{Stretch, StretchKind, push_stretch};
 use crate::{BLOCK, Comparison, MAP_PIECES_MAX, MAX_OBJECT_LENGTH, StoreError};
 
 impl DiskStore {
-    /// The locks of two objects, in an order that all keep. They may share one.
+    /// Locks two objects, in a global order. They may share one lock.
     fn lock_both(&self, one: ObjectId, other: ObjectId) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
         let (first, second) = (self.lock_number(one), self.lock_number(other));
         let (low, high) = (first.min(second), first.max(second));
         [Some(self.locks[low].write()), (low != high).then(|| self.locks[high].write())]
     }
 
-    /// `to` gets the bytes of `from` instead of its own.
+    /// Replaces the bytes of `to` with those of `from`.
     pub(crate) fn try_share(&self, from: ObjectId, to: ObjectId) -> Result<Ack, Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -60,7 +61,7 @@ impl DiskStore {
         Ok(stage.finish(false))
     }
 
-    /// Up to `WALK` chunks of an object from `first` on, and where to go on.
+    /// Returns up to `WALK` chunks of an object from `first` on, and where to continue.
     fn some_chunks(
         &self,
         id: ObjectId,
@@ -75,7 +76,8 @@ impl DiskStore {
         Ok((found.into_iter().map(chunk).collect::<Result<_, _>>()?, next))
     }
 
-    /// Blocks of an object that are mapped by records which can be read. The caller holds its lock.
+    /// Returns the number of blocks mapped by readable records of an object. The caller holds its
+    /// lock.
     pub(crate) fn sound_blocks(&self, id: ObjectId) -> Result<u64, StoreError> {
         let (mut blocks, mut from) = (0, 0);
         loop {
@@ -93,12 +95,12 @@ impl DiskStore {
         }
     }
 
-    /// What is where in an object from `offset` on: at most `max` stretches.
+    /// Returns the map of an object from `offset` on: at most `max` extents.
     pub(crate) fn map_of(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
         let _lock = self.lock(id).read();
         let end = self.record(id)?.length;
         let mut map: Vec<Stretch> = Vec::new();
-        // Everything up to `at` is in the map.
+        // The map is complete up to `at`.
         let mut at = offset;
         let mut gone_over = 0;
         let mut next = Some(offset / BLOCK / CHUNK_BLOCKS);
@@ -140,7 +142,7 @@ impl DiskStore {
         StretchKind::Data { shared: self.space.lock().shares().contains(place) }
     }
 
-    /// Where an object differs from another from `offset` on: at most `max` stretches.
+    /// Returns where an object differs from another from `offset` on: at most `max` extents.
     pub(crate) fn differences(
         &self,
         id: ObjectId,

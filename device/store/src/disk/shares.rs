@@ -1,9 +1,10 @@
-//! Which blocks several objects refer to, and how often.
+//! Reference counts of blocks that several objects share.
 //!
-//! Does: count references beyond the first, by runs of blocks. Does not: store anything: like the free map it is
-//! rebuilt from the chunk records at open, so that there is no second book that could disagree with them.
+//! Does: counts references beyond the first, by runs of blocks.
+//! Does not: store anything: like the free map it is rebuilt from the chunk records at open, so
+//! that no second copy can disagree with them.
 //! Contract: a block without an entry has one reference, or none if it is free.
-//! Costs: O(log n) a run; about 40 bytes for each run of blocks that are shared alike.
+//! Costs: O(log n) per run; about 40 bytes for each run of blocks with equal counts.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +13,29 @@ use super::space::Run;
 /// References beyond the first.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// First block of a run to its length and its further references, at least 1. Runs do not overlap; ones
-    /// that touch differ in references.
+    /// First block of a run, to its length and its additional references, at least 1. Runs do not
+    /// overlap; adjacent ones differ in references.
     runs: BTreeMap<u64, (u64, u32)>,
 }
 
 impl Shares {
-    /// Is nothing shared?
+    /// Whether nothing is shared.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Has this block more than one reference?
+    /// Whether this block has more than one reference.
     pub(crate) fn contains(&self, place: u64) -> bool {
         let found = self.runs.range(..=place).next_back();
         found.is_some_and(|(start, (count, _))| place - start < *count)
     }
 
-    /// The shared runs, ascending.
+    /// Returns the shared runs, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Run> {
         self.runs.iter().map(|(&place, &(count, _))| Run { place, count })
     }
 
-    /// Each block of a run gets one reference more. They are in use.
+    /// Adds one reference to each block of a run. The blocks are in use.
     pub(crate) fn add(&mut self, run: Run) {
         let end = run.place + run.count;
         self.cut(run.place);
@@ -57,7 +58,8 @@ impl Shares {
         self.join(run.place, end);
     }
 
-    /// Each block of a run loses one reference; those that had only one are put to `last`.
+    /// Removes one reference from each block of a run; appends the blocks that had only one to
+    /// `last`.
     pub(crate) fn remove(&mut self, run: Run, last: &mut Vec<Run>) {
         let end = run.place + run.count;
         if self.runs.is_empty() {
@@ -86,7 +88,7 @@ impl Shares {
         self.join(run.place, end);
     }
 
-    /// Makes a run that spans `at` two.
+    /// Splits a run that spans `at`.
     fn cut(&mut self, at: u64) {
         let Some((&start, &(count, further))) = self.runs.range(..at).next_back() else { return };
         if at - start < count {
@@ -95,7 +97,7 @@ impl Shares {
         }
     }
 
-    /// Makes runs one again that touch and are alike, from the one before `from` to the one at `to`.
+    /// Merges adjacent runs with equal counts, from the one before `from` to the one at `to`.
     fn join(&mut self, from: u64, to: u64) {
         let first = self.runs.range(..from).next_back().map_or(from, |(&start, _)| start);
         let mut before: Option<(u64, (u64, u32))> = None;
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain list of counts.
+        /// Compares with a plain list of counts.
         #[test]
         fn references_are_counted_block_by_block(
             steps in proptest::collection::vec((0_u64..60, 1_u64..20, any::<bool>()), 0..60),

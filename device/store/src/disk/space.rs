@@ -1,11 +1,14 @@
-//! Which blocks of the medium are free.
+//! The free blocks of the medium.
 //!
-//! Does: hand out blocks, contiguous where it can, and take them back; count what objects use.
+//! Does: allocates blocks, contiguous if possible, and frees them; counts the blocks that objects
+//! use.
 //! Does not: store anything. The map is rebuilt from the index at open, in time O(extents).
-//! Contract: a block is free, or in use by as many objects as refer to it; blocks freed by a group come back only
-//! when it is committed.
-//! Costs: one bit a block (32 MiB of memory for each TiB), a 32nd more for summaries, and 4 bytes for each 65536 blocks.
-//! Taking and releasing go word by word; a search goes by the summaries, and gives up after a number of steps.
+//! Contract: a block is free, or in use by as many objects as refer to it; blocks freed by a group
+//! become free only when it is committed.
+//! Costs: one bit per block (32 MiB of memory per TiB), a 32nd more for summaries, and 4 bytes for
+//! each 65536 blocks.
+//! Allocating and freeing work word by word; a search uses the summaries, and gives up after a
+//! number of steps.
 
 use super::pool::{Pool, is_inline};
 use super::shares::Shares;
@@ -13,23 +16,25 @@ use super::unbacked::{BACKED_RESERVE, TRIM_RUN_MIN, Unbacked};
 
 /// Bits of one word of the map.
 const WORD: u64 = 64;
-/// Words of one region, which are skipped together when none of their blocks is free.
+/// Words of one region, which is skipped as a whole when none of its blocks is free.
 const REGION_WORDS: u64 = 1024;
 /// Blocks of one region.
 const REGION: u64 = REGION_WORDS * WORD;
-/// Blocks that are looked for together at once; more are taken if they follow.
+/// Number of contiguous blocks that are searched for at once; more are taken if they follow.
 const TOGETHER: u64 = 256;
-/// From so many blocks on a run is looked for where whole words are free: it has one.
+/// Runs of at least this many blocks are searched for among completely free words: such a run
+/// contains one.
 const WHOLE_WORDS: u64 = 2 * WORD - 1;
-/// How many places an allocation looks at for runs long enough, before it takes single blocks.
+/// Maximum number of positions that an allocation checks for long runs, before it takes single
+/// blocks.
 const STEPS: u64 = 2048;
-/// How many places it looks at for one run among partly free words.
+/// Maximum number of positions checked for one run among partly free words.
 const STEPS_WITHIN: u64 = 256;
 
-/// Blocks of a freed run from which on it is used again first.
+/// Minimum blocks of a freed run that is reused first.
 const RECYCLE: u64 = TOGETHER;
 
-/// A run of blocks on the medium.
+/// A run of consecutive blocks on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) place: u64,
@@ -37,7 +42,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Appends a run, merging it with the last one if they touch.
+    /// Appends a run, merged with the last one if they are adjacent.
     pub(crate) fn push(runs: &mut Vec<Self>, run: Self) {
         match runs.last_mut() {
             Some(last) if last.place + last.count == run.place => last.count += run.count,
@@ -46,14 +51,14 @@ impl Run {
     }
 }
 
-/// Why blocks could not be had.
+/// Why blocks are not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Short {
     /// The capacity is used up.
     Capacity,
     /// The blocks exist, but the groups that freed them are not committed yet.
     Pending,
-    /// So many free blocks more need space on the file system beneath.
+    /// This many free blocks more need space on the underlying file system.
     Unbacked(u64),
 }
 
@@ -63,7 +68,7 @@ pub(crate) struct FreeMap {
     words: Vec<u64>,
     /// A set bit is a word of `words` without a free block.
     full: Vec<u64>,
-    /// A set bit is a word of `words` of free blocks alone.
+    /// A set bit is a word of `words` in which all blocks are free.
     empty: Vec<u64>,
     /// Free blocks of each region.
     regions: Vec<u32>,
@@ -73,55 +78,57 @@ pub(crate) struct FreeMap {
     capacity: u64,
     used: u64,
     cursor: u64,
-    /// Free blocks without space beneath; a set bit in `words`, since they cannot be had yet.
+    /// Free blocks without space on the file system; set in `words`, since they cannot be allocated
+    /// yet.
     unbacked: Unbacked,
-    /// The file system had no space when it was last asked for some.
+    /// Whether the file system had no space at the last attempt.
     starved: bool,
-    /// Where the search for space to give back continues.
+    /// Where the search for space to return continues.
     trimmed: u64,
     shares: Shares,
-    /// Blocks in the index; they are used ones, too.
+    /// Blocks in the index; they count as used, too.
     pub(crate) inline: Pool,
     handed_out: HandedOut,
 }
 
-/// What was handed out so far: the fewer runs for so many blocks, the less fragmented new data is.
+/// Allocations so far: the fewer runs for a number of blocks, the less fragmented is new data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandedOut {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Runs that they were in.
+    /// Number of runs that they were in.
     pub runs: u64,
 }
 
-/// How the free blocks lie.
+/// Fragmentation of the free blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeRuns {
-    /// Free blocks.
+    /// Number of free blocks.
     pub blocks: u64,
-    /// Runs that they are in.
+    /// Number of runs that they are in.
     pub runs: u64,
-    /// Blocks of the longest run.
+    /// Number of blocks of the longest run.
     pub longest: u64,
 }
 
-/// What one operation did to blocks, beside taking free ones.
+/// The changes of one operation to blocks, besides the allocation of free ones.
 #[derive(Debug, Default)]
 pub(crate) struct Turnover {
-    /// Blocks that came into use, of those taken.
+    /// Number of allocated blocks that became used.
     pub(crate) taken: u64,
-    /// What was claimed for them of the capacity.
+    /// Capacity that was reserved for them.
     pub(crate) reserved: u64,
-    /// References that were added to blocks in use.
+    /// References added to blocks in use.
     pub(crate) gained: Vec<Run>,
-    /// References that are gone, to blocks of committed groups.
+    /// References removed from blocks of committed groups.
     pub(crate) dropped: Vec<Run>,
-    /// Blocks of the open group that are not used any more; nothing else refers to them.
+    /// Number of unused blocks of the open group; nothing else refers to them.
     pub(crate) spared: u64,
 }
 
 impl FreeMap {
-    /// All `blocks` free, of which objects may use `capacity`; runs do not cross multiples of `segment_blocks`.
+    /// Creates a map in which all `blocks` are free, of which objects may use `capacity`; runs do
+    /// not cross multiples of `segment_blocks`.
     pub(crate) fn new(blocks: u64, capacity: u64, segment_blocks: u64) -> Self {
         let words = blocks.div_ceil(WORD);
         let summary = words.div_ceil(WORD) as usize;
@@ -148,7 +155,7 @@ impl FreeMap {
             map.summarise(words as usize - 1);
         }
         if !words.is_multiple_of(WORD) {
-            // Words that do not exist have no free block.
+            // Words beyond the end have no free block.
             map.full[summary - 1] |= u64::MAX << (words % WORD);
             map.empty[summary - 1] &= !(u64::MAX << (words % WORD));
         }
@@ -157,44 +164,45 @@ impl FreeMap {
         map
     }
 
-    /// Blocks that objects use, each counted once.
+    /// Returns the number of blocks that objects use, each counted once.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Blocks that objects may use.
+    /// Returns the number of blocks that objects may use.
     #[allow(dead_code, reason = "the example that lets a map grow old asks")]
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Blocks that can be had now.
+    /// Returns the number of blocks that can be allocated now.
     pub(crate) fn free(&self) -> u64 {
         self.free
     }
 
-    /// Blocks that no object uses and that cannot be had yet: their group is not committed.
+    /// Returns the number of unused blocks that cannot be allocated yet because their group is not
+    /// committed.
     pub(crate) fn pending(&self) -> u64 {
         self.blocks + self.inline.usage().blocks - self.used - self.free - self.unbacked.count()
     }
 
-    /// Returns the free blocks without space beneath.
+    /// Returns the number of free blocks without space on the file system.
     pub(crate) fn unbacked(&self) -> u64 {
         self.unbacked.count()
     }
 
-    /// Returns the blocks that objects may come to use, if the medium gives space to `backable` more; what is freed by
-    /// groups that are not committed counts.
+    /// Returns the number of blocks that objects can still use, if the medium allocates space for
+    /// `backable` more; blocks freed by uncommitted groups count.
     pub(crate) fn available(&self, backable: u64) -> u64 {
         let backed = (self.free + self.pending()).saturating_sub(self.backed_reserve());
         let more = self.unbacked.count().min(backable);
         (backed + more).min(self.capacity.saturating_sub(self.used))
     }
 
-    /// Whether a group that holds back freed blocks is to be committed early.
+    /// Whether a group that holds back freed blocks should be committed early.
     ///
-    /// Fewer are free than the low-water mark, or than the group holds back. A command that
-    /// overwrites as much as the last one did then finds its blocks.
+    /// Fewer blocks are free than the low-water mark, or than the group holds back. A command that
+    /// overwrites as much as the last one then finds enough blocks.
     pub(crate) fn is_low(&self, low_water: u64) -> bool {
         let starved = self.starved && self.free < 2 * BACKED_RESERVE;
         let pending = self.pending();
@@ -205,12 +213,14 @@ impl FreeMap {
         self.starved = starved;
     }
 
-    /// Blocks with space that additions leave; where all blocks have it, the store's own reserve does that.
+    /// Returns the blocks with space that additions leave; if all blocks have space, the store's
+    /// own reserve serves instead.
     fn backed_reserve(&self) -> u64 {
         if self.unbacked.count() == 0 { 0 } else { BACKED_RESERVE }
     }
 
-    /// The free blocks of a run have no space beneath: they cannot be had before they get some.
+    /// Marks the free blocks of a run as without space: they cannot be allocated before they get
+    /// some.
     pub(crate) fn withhold(&mut self, run: Run) {
         let (mut place, end) = (run.place, (run.place + run.count).min(self.blocks));
         while place < end {
@@ -226,7 +236,7 @@ impl FreeMap {
         }
     }
 
-    /// Withholds up to `most` free blocks, in runs that are long enough; gives them.
+    /// Withholds up to `most` free blocks, in sufficiently long runs; returns them.
     pub(crate) fn withhold_free(&mut self, most: u64, runs_max: usize) -> Vec<Run> {
         let (mut left, mut place, mut runs) = (most, self.trimmed, Vec::new());
         let mut wrapped = false;
@@ -258,22 +268,22 @@ impl FreeMap {
         runs
     }
 
-    /// Takes up to `most` free blocks without space, in one segment, to give them space.
+    /// Takes up to `most` free blocks without space, in one segment, to allocate space for them.
     pub(crate) fn take_unbacked(&mut self, most: u64) -> Option<Run> {
         self.unbacked.take(self.cursor, most, self.segment_blocks)
     }
 
-    /// Puts back what `take_unbacked` gave: there was no space.
+    /// Puts back the result of `take_unbacked`: there was no space.
     pub(crate) fn put_unbacked(&mut self, run: Run) {
         self.unbacked.insert(run);
     }
 
-    /// What `take_unbacked` gave has space now.
+    /// Makes the result of `take_unbacked` free: it has space now.
     pub(crate) fn supply(&mut self, run: Run) {
         self.change(run, false);
     }
 
-    /// A run that was withheld kept its space: its blocks are free again.
+    /// Makes a withheld run free again: it kept its space.
     pub(crate) fn take_back(&mut self, run: Run) {
         let (mut place, end) = (run.place, run.place + run.count);
         while place < end {
@@ -287,7 +297,8 @@ impl FreeMap {
         }
     }
 
-    /// Claims a run found in the index; gives the first block that is outside. What is claimed already is shared.
+    /// Claims a run found in the index; fails with the first block that is outside. Blocks that are
+    /// claimed already become shared.
     pub(crate) fn claim(&mut self, run: Run) -> Result<(), u64> {
         if is_inline(run.place) {
             match self.inline.claim(run.place) {
@@ -311,14 +322,15 @@ impl FreeMap {
         Ok(())
     }
 
-    /// Which blocks have more than one reference.
+    /// Returns the blocks that have more than one reference.
     pub(crate) fn shares(&self) -> &Shares {
         &self.shares
     }
 
-    /// Counts what an operation did; gives the blocks of committed groups that nothing refers to any more.
+    /// Applies the changes of an operation to the counters; returns the blocks of committed groups
+    /// without references.
     pub(crate) fn turn_over(&mut self, turnover: &Turnover) -> Vec<Run> {
-        // Before any is removed: an object may take over blocks that it has already.
+        // Before any removal: an object may take over blocks that it has already.
         for &run in &turnover.gained {
             self.shares.add(run);
         }
@@ -331,7 +343,8 @@ impl FreeMap {
         freed
     }
 
-    /// Takes `need` blocks while objects come to use `growth` more, near `hint` if that is free.
+    /// Allocates `need` blocks while the use of objects grows by `growth`, near `hint` if that is
+    /// free.
     pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
         if growth > 0 && self.used + growth > self.capacity {
             return Err(Short::Capacity);
@@ -364,8 +377,8 @@ impl FreeMap {
         Ok(runs)
     }
 
-    /// A place in the index for a block of so many bytes, while objects come to use `growth` more; `None` if there is
-    /// none.
+    /// Allocates an inline location for a block of `length` bytes, while the use of objects grows
+    /// by `growth`; `None` if there is none.
     pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, Short> {
         if growth > 0 && self.used + growth > self.capacity {
             return Err(Short::Capacity);
@@ -377,14 +390,14 @@ impl FreeMap {
         Ok(place)
     }
 
-    /// Gives back blocks that were taken, and `growth` of what objects use.
+    /// Returns allocated blocks, and `growth` of the use of objects.
     pub(crate) fn give_back(&mut self, runs: &[Run], growth: u64) {
         self.release(runs);
         self.used = self.used.saturating_sub(growth);
     }
 
-    /// Makes blocks free that a committed group freed. What comes next goes there, if it is a long run: its
-    /// pages are likely still in memory, where never used ones would have to be made.
+    /// Makes blocks free that a committed group freed. A long run is used by the next allocation:
+    /// its pages are likely still in memory, whereas unused ones would have to be allocated.
     pub(crate) fn recycle(&mut self, runs: &[Run]) {
         self.release(runs);
         if let Some(run) = runs.iter().max_by_key(|run| run.count).filter(|run| run.count >= RECYCLE) {
@@ -407,12 +420,12 @@ impl FreeMap {
         }
     }
 
-    /// What was handed out since the store was opened.
+    /// Returns the allocations since the store was opened.
     pub(crate) fn handed_out(&self) -> HandedOut {
         self.handed_out
     }
 
-    /// How the free blocks lie; reads the whole map.
+    /// Returns the fragmentation of the free blocks; reads the whole map.
     pub(crate) fn free_runs(&self) -> FreeRuns {
         let mut found = FreeRuns { blocks: self.free, ..FreeRuns::default() };
         let mut place = 0;
@@ -434,7 +447,7 @@ impl FreeMap {
         found
     }
 
-    /// Are there such blocks?
+    /// Whether these blocks exist.
     pub(crate) fn has(&self, place: u64, count: u64) -> bool {
         place.checked_add(count).is_some_and(|end| end <= self.blocks)
     }
@@ -452,7 +465,7 @@ impl FreeMap {
         self.change(Run { place, count: 1 }, true);
     }
 
-    /// Makes all blocks of a run used, or free; they were the other.
+    /// Marks all blocks of a run, which were in the other state, as used or free.
     fn change(&mut self, run: Run, used: bool) {
         let (mut place, end) = (run.place, run.place + run.count);
         while place < end {
@@ -474,7 +487,7 @@ impl FreeMap {
         }
     }
 
-    /// Brings the summaries of a word up to date.
+    /// Updates the summaries of a word.
     fn summarise(&mut self, word: usize) {
         let (at, bit) = (word / WORD as usize, 1 << (word % WORD as usize));
         let bits = self.words[word];
@@ -486,7 +499,7 @@ impl FreeMap {
         if bits == 0 { self.empty[at] |= bit } else { self.empty[at] &= !bit }
     }
 
-    /// How many blocks are free together from `place` on, up to `end`.
+    /// Returns the number of consecutive free blocks from `place` on, up to `end`.
     fn free_from(&self, place: u64, end: u64) -> u64 {
         let mut at = place;
         while at < end {
@@ -500,8 +513,8 @@ impl FreeMap {
         at.min(end) - place
     }
 
-    /// Takes free blocks from `place` on, to the end of the run or of the segment; gives how many. The next search
-    /// goes on from there.
+    /// Allocates free blocks from `place` on, to the end of the run or of the segment; returns how
+    /// many. The next search continues from there.
     fn take_from(&mut self, place: u64, most: u64, runs: &mut Vec<Run>) -> u64 {
         let segment_end = (place / self.segment_blocks + 1) * self.segment_blocks;
         let end = segment_end.min(self.blocks).min(place + most);
@@ -514,16 +527,18 @@ impl FreeMap {
         count
     }
 
-    /// The first place from `place` on whose word has a free block, by the summary: `place` itself if its word has one,
-    /// else the start of a word. The number of blocks, or more, if there is none.
+    /// Returns the first location from `place` on whose word has a free block, by the summary:
+    /// `place` itself if its word has one, else the start of a word. Returns the number of blocks,
+    /// or more, if there is none.
     fn next_free_word(&self, place: u64) -> u64 {
         let word = place / WORD;
         let found = self.next_bit(&self.full, word, true, 1);
         if found == word { place } else { found * WORD }
     }
 
-    /// The first word from `word` on whose bit in a summary is set, or clear if `clear`; regions with less than `least`
-    /// free blocks are skipped as a whole. The number of words, or more, if there is none.
+    /// Returns the first word from `word` on whose bit in a summary is set, or clear if `clear`;
+    /// regions with less than `least` free blocks are skipped. Returns the number of words, or
+    /// more, if there is none.
     fn next_bit(&self, summary: &[u64], word: u64, clear: bool, least: u32) -> u64 {
         let flip = if clear { u64::MAX } else { 0 };
         let words = self.words.len() as u64;
@@ -542,7 +557,7 @@ impl FreeMap {
         words
     }
 
-    /// The first free block from `from` on, around the end. There is one.
+    /// Returns the first free block from `from` on, wrapping around. There must be one.
     fn next_free(&self, from: u64) -> u64 {
         let mut place = from;
         loop {
@@ -555,13 +570,14 @@ impl FreeMap {
             if place % WORD + used < WORD {
                 return place + used;
             }
-            // What is free in this word lies before `from`.
+            // The free blocks of this word lie before `from`.
             place = (place / WORD + 1) * WORD;
         }
     }
 
-    /// A place from the cursor on where `length` blocks are free together; if a short search finds none, the longest run
-    /// that it met, of at least two. `steps` are what the search may still take.
+    /// Returns a location from the cursor on where `length` consecutive blocks are free. If a short
+    /// search finds none, returns the longest run that it found, of at least two. `steps` are the
+    /// steps that the search may still take.
     fn find_run(&self, length: u64, steps: &mut u64) -> Option<u64> {
         let mut best = Run { place: 0, count: 1 };
         if length >= WHOLE_WORDS {
@@ -610,7 +626,8 @@ impl FreeMap {
         (best.count > 1).then_some(best.place)
     }
 
-    /// The part of a free run that lies in one segment: the first that is long enough, else the longest.
+    /// Returns the part of a free run that lies in one segment: the first that is long enough, else
+    /// the longest.
     fn within_segment(&self, run: Run, length: u64) -> Run {
         let (mut place, end) = (run.place, run.place + run.count);
         let mut best = Run { place, count: 0 };
@@ -632,7 +649,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain list of flags: nothing handed out twice, nothing lost, no run across segments.
+        /// Compares with a plain list of flags: nothing is allocated twice or lost, and no run
+        /// crosses segments.
         #[test]
         fn every_block_has_one_owner(
             blocks in 1_u64..3000, segment in 64_u64..700, steps in proptest::collection::vec((any::<u64>(), any::<bool>()), 0..80),
@@ -676,7 +694,8 @@ mod tests {
         }
     }
 
-    /// Every second block is used: a large allocation takes single blocks, each search from where the last one ended.
+    /// Every second block is used: a large allocation takes single blocks, and each search starts
+    /// where the last one ended.
     #[test]
     fn what_lies_in_crumbs_is_taken_crumb_by_crumb() {
         const BLOCKS: u64 = 1 << 20;
@@ -692,7 +711,7 @@ mod tests {
         assert_eq!(map.handed_out(), HandedOut { blocks: BLOCKS / 2 * 3, runs: BLOCKS / 2 + 4 });
     }
 
-    /// Where no run is long enough the longest ones near are taken, not the next crumbs.
+    /// If no run is long enough, the longest ones near are taken, not the next small ones.
     #[test]
     fn the_longest_runs_near_are_taken_first() {
         let mut map = FreeMap::new(10_000, 10_000, 10_000);
@@ -721,7 +740,7 @@ mod tests {
         map.claim(block).unwrap();
         let none = Turnover::default;
         assert_eq!(map.turn_over(&Turnover { gained: vec![block], ..none() }), []);
-        // The last two are overwritten by one of the two: two blocks more are in use.
+        // One of the last two overwrites both: two more blocks are in use.
         assert_eq!(map.take(2, 2, None).map(|runs| runs.len()), Ok(1));
         let dropped = vec![Run { place: 12, count: 2 }];
         assert_eq!(map.turn_over(&Turnover { taken: 2, reserved: 2, dropped, ..none() }), []);

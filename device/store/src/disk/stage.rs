@@ -1,9 +1,10 @@
-//! One operation's changes to one object, staged until they go into the open group at once.
+//! One operation's changes to one object, staged until they enter the open group together.
 //!
-//! Does: choose blocks, write data into them, collect new chunks and freed blocks; undo all of it if dropped.
-//! Contract: data goes to free blocks alone, never to one that a commit or a record of the write log refers to. Blocks
-//! that the same open group allocated come free when the record that lets go of them is written.
-//! Bytes of a block beyond the object's end are zero.
+//! Does: chooses blocks, writes data to them, collects new chunks and freed blocks; undoes
+//! everything if dropped.
+//! Contract: data is written to free blocks only, never to one that a commit or a record of the
+//! write log refers to. Blocks allocated in the same open group become free when the record that
+//! releases them is written. Bytes of a block beyond the object's end are zero.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -24,15 +25,15 @@ use super::record::{Key, ObjectRecord, Rotten, Value, chunk_key, chunk_of, objec
 use super::space::{Run, Short, Turnover};
 use crate::{BLOCK, StoreError};
 
-/// Chunks looked up at a time when a range is walked.
+/// Number of chunks looked up at a time when a range is walked.
 pub(crate) const WALK: usize = 256;
 
 /// Why a staged operation stops.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// For good.
+    /// A permanent error.
     Error(StoreError),
-    /// The blocks it needs come free with the next commit.
+    /// The blocks it needs become free with the next commit.
     Pending,
 }
 
@@ -47,79 +48,80 @@ impl From<Short> for Stop {
         match short {
             Short::Capacity => Self::Error(StoreError::NoSpace),
             Short::Pending => Self::Pending,
-            // The file system has no space: what a commit sets free may do.
+            // The file system has no space: a commit may free some.
             Short::Unbacked(_) => Self::Pending,
         }
     }
 }
 
-/// The changes.
+/// The staged changes.
 pub(crate) struct Stage<'a> {
     pub(crate) store: &'a DiskStore,
     pub(crate) id: ObjectId,
     pub(crate) record: ObjectRecord,
-    /// What digests the object's units have.
+    /// Digest profile of the object's units.
     pub(crate) profile: Option<Profile>,
     /// The object's length before this operation changed it.
     pub(crate) length_before: u64,
-    /// The digest of the unit where the length changed, as it was.
+    /// The former digest of the unit where the length changed.
     pub(crate) forgotten: Option<(u64, Digest)>,
-    /// Units whose digest is to be made anew when all else is done.
+    /// Units whose digest must be recomputed after all other changes.
     pub(crate) stale: BTreeSet<u64>,
     /// The open group.
     pub(crate) open: u64,
-    /// Chunks in work; `None` is one that becomes a hole.
+    /// Changed chunks; `None` is one that becomes a hole.
     flats: BTreeMap<u64, Option<Flat>>,
     /// Finished changes.
     pub(crate) changes: Vec<(Key, Option<Value>)>,
     taken: Vec<Run>,
-    /// What was claimed of the capacity.
+    /// Reserved capacity, in blocks.
     reserved: u64,
-    /// Blocks that the object has more.
+    /// Number of blocks that the object gained.
     grown: u64,
-    /// Blocks that the object has less.
+    /// Number of blocks that the object lost.
     shrunk: u64,
-    /// Blocks in use that this object refers to from now on, too.
+    /// Blocks in use that this object newly refers to, too.
     pub(crate) gained: Vec<Run>,
     /// Blocks of committed groups that this object does not refer to any more.
     dropped: Vec<Run>,
     /// Blocks of this group that are not used any more. Only this object refers to them.
     pub(crate) spared: Vec<Run>,
-    /// The bytes of inline blocks that were written, by place.
+    /// The written bytes of inline blocks, by location.
     pub(crate) inline: BTreeMap<u64, Arc<[u8]>>,
     finished: bool,
 }
 
-/// Consecutive blocks of the object that go to consecutive blocks of the medium, or one that goes to the index.
+/// Consecutive blocks of the object that are stored in consecutive blocks of the medium, or one
+/// inline block.
 pub(crate) struct Span {
     pub(crate) blocks: Range<u64>,
     pub(crate) place: u64,
     pub(crate) in_place: bool,
 }
 
-/// The data of a write, with its partial first and last blocks filled up.
+/// The data of a write, with its partial first and last blocks completed.
 pub(crate) struct Source<'a> {
     data: &'a [u8],
-    /// Where the data belongs in the object.
+    /// Offset of the data in the object.
     offset: u64,
-    /// First whole block in `data`, and where it starts there.
+    /// The whole blocks in `data`, and where the first one starts there.
     whole: Range<u64>,
     start: usize,
     pub(crate) head: Option<Edge>,
     pub(crate) tail: Option<Edge>,
 }
 
-/// A block of which data has a part.
+/// A block that the data covers partially.
 pub(crate) struct Edge {
     pub(crate) block: u64,
-    /// As it will be.
+    /// The new content.
     pub(crate) bytes: Box<Block>,
-    /// As it was, where somebody wants to know.
+    /// The old content, if it is needed.
     pub(crate) before: Option<Box<Block>>,
 }
 
 impl Source<'_> {
-    /// All bytes of a block as it will be, if it is one of these.
+    /// Returns all new bytes of a block, if the data covers it.
     pub(crate) fn find(&self, block: u64) -> Option<&[u8]> {
         if self.whole.contains(&block) {
             let from = self.start + ((block - self.whole.start) * BLOCK) as usize;
@@ -133,23 +135,23 @@ impl Source<'_> {
         self.find(block).expect("a block of a write is whole or one of its edges")
     }
 
-    /// These bytes of the object, if the data has them all.
+    /// Returns these bytes of the object, if the data has them all.
     pub(crate) fn slice(&self, range: &Range<u64>) -> Option<&[u8]> {
         let from = range.start.checked_sub(self.offset)? as usize;
         self.data.get(from..from + (range.end - range.start) as usize)
     }
 
-    /// The bytes of the object that the data is for.
+    /// Returns the bytes of the object that the data covers.
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.data.len() as u64
     }
 
-    /// The blocks that it touches.
+    /// Returns the blocks that the data touches.
     pub(crate) fn blocks(&self) -> Range<u64> {
         self.offset / BLOCK..(self.offset + self.data.len() as u64).div_ceil(BLOCK)
     }
 
-    /// The bytes of these blocks, in up to three parts.
+    /// Returns the bytes of these blocks, in up to three parts.
     fn parts(&self, blocks: &Range<u64>) -> Vec<IoSlice<'_>> {
         let mut parts = Vec::with_capacity(3);
         let edge = |edge: &Option<Edge>| edge.as_ref().is_some_and(|edge| blocks.contains(&edge.block));
@@ -193,7 +195,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A chunk in work, as it is now.
+    /// Returns a chunk in its current staged form.
     pub(crate) fn flat(&mut self, chunk: u64) -> Result<&mut Flat, StoreError> {
         let profile = self.profile;
         let entry = match self.flats.entry(chunk) {
@@ -208,7 +210,7 @@ impl<'a> Stage<'a> {
         Ok(entry.get_or_insert_with(|| Flat::empty(profile)))
     }
 
-    /// Is there anything of a chunk, as it is now?
+    /// Whether the chunk has any data in its current staged form.
     pub(crate) fn has(&self, chunk: u64) -> Result<bool, StoreError> {
         match self.flats.get(&chunk) {
             Some(flat) => Ok(flat.is_some()),
@@ -220,14 +222,14 @@ impl<'a> Stage<'a> {
         Ok(self.flat(block / CHUNK_BLOCKS)?.slot(block % CHUNK_BLOCKS))
     }
 
-    /// A whole chunk comes in place of what there was, which was unmapped before.
+    /// Replaces a chunk, which was unmapped before.
     pub(crate) fn replace(&mut self, number: u64, chunk: Arc<Chunk>) {
         self.flats.remove(&number);
         self.changes.push((chunk_key(self.id, number), Some(Value::Chunk(chunk))));
     }
 
-    /// Takes blocks from the free map; they come back if the stage is dropped. `growth`: how many more are in use
-    /// afterwards, at most.
+    /// Allocates blocks from the free map; they are freed if the stage is dropped. `growth`:
+    /// maximum growth of the used blocks.
     pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
         let mut rounds = ROUNDS_MAX;
         let runs = loop {
@@ -244,7 +246,7 @@ impl<'a> Stage<'a> {
         Ok(runs)
     }
 
-    /// As `take`, one block of so many bytes in the index; `None` if there is no place for it.
+    /// Like `take`, for one inline block of this many bytes; `None` if there is no space for it.
     pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, Short> {
         let place = self.store.space.lock().take_inline(growth, length)?;
         if let Some(place) = place {
@@ -254,7 +256,7 @@ impl<'a> Stage<'a> {
         Ok(place)
     }
 
-    /// A block's old place is not used any more. `gone`: the block becomes a hole, rather than moves.
+    /// Releases a block's old location. `gone`: the block becomes a hole, rather than moves.
     pub(crate) fn let_go(&mut self, slot: Slot, gone: bool) {
         if let Some(place) = slot.place() {
             if slot.born == self.open {
@@ -266,13 +268,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The object has so many blocks more and so many less.
+    /// Counts blocks that the object gained and lost.
     pub(crate) fn count(&mut self, more: u64, less: u64) {
         self.grown += more;
         self.shrunk += less;
     }
 
-    /// How many of these blocks other objects refer to, too.
+    /// Returns how many of these blocks other objects refer to, too.
     pub(crate) fn shared(&self, slots: &[Slot]) -> u64 {
         let space = self.store.space.lock();
         if space.shares().is_empty() {
@@ -282,7 +284,7 @@ impl<'a> Stage<'a> {
         slots.iter().filter(shared).count() as u64
     }
 
-    /// A whole block's bytes with `data` laid over them from `within` on.
+    /// Returns a whole block with `data` copied over it at `within`.
     fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<Edge, StoreError> {
         let slot = self.slot(block)?;
         let past_end = block * BLOCK + (within + data.len()) as u64 >= self.record.length;
@@ -314,7 +316,8 @@ impl<'a> Stage<'a> {
         Ok(Source { data, offset, whole, start, head, tail })
     }
 
-    /// Writes data, which is not empty and has its checksums and digests in `prepared`; the length grows with it.
+    /// Writes data, which is not empty and has its checksums and digests in `prepared`; extends the
+    /// length if needed.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], prepared: &Prepared<'_>) -> Result<(), Stop> {
         self.length_before = self.record.length;
         self.set_length(self.record.length.max(offset + data.len() as u64))?;
@@ -323,7 +326,7 @@ impl<'a> Stage<'a> {
         self.put(&[(source, spans)], prepared)
     }
 
-    /// Finds a place for each block.
+    /// Allocates a location for each block.
     fn place(&mut self, blocks: Range<u64>) -> Result<Vec<Span>, Stop> {
         if blocks == (0..1)
             && let Some(span) = self.place_inline()?
@@ -337,7 +340,7 @@ impl<'a> Stage<'a> {
             holes += u64::from(slot.place().is_none());
             left.push(slot);
         }
-        // A block that others refer to stays when this object leaves it.
+        // A block that others refer to stays in use when this object leaves it.
         let growth = holes + self.shared(&left);
         let hint = match blocks.start.checked_sub(1) {
             Some(before) if need > 0 => self.slot(before)?.place().map(|place| place + 1),
@@ -366,7 +369,7 @@ impl<'a> Stage<'a> {
         Ok(spans)
     }
 
-    /// Writes the data to its places, and sets the slots.
+    /// Writes the data to its locations, and sets the slots.
     fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)], prepared: &Prepared<'_>) -> Result<(), Stop> {
         let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
         for (source, span) in all().filter(|(_, span)| !is_inline(span.place)) {
@@ -393,7 +396,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Makes `length` bytes at `offset` zero where they are mapped; whole blocks become holes.
+    /// Zeroes the mapped bytes from `offset` to `end`; whole blocks become holes.
     pub(crate) fn zero(&mut self, offset: u64, end: u64) -> Result<(), Stop> {
         let whole = offset.div_ceil(BLOCK)..end / BLOCK;
         let edges = if whole.start > whole.end {
@@ -438,7 +441,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Makes the blocks of one chunk holes that lie in `blocks`.
+    /// Makes those blocks of one chunk holes that lie in `blocks`.
     fn unmap_in(
         &mut self,
         number: u64,
@@ -452,10 +455,10 @@ impl<'a> Stage<'a> {
             (Some(Some(flat)), _) => flat,
             (Some(None), _) => Flat::empty(self.profile),
             (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk, self.profile),
-            // What a rotten record maps is unknown; it can be dropped as a whole, or with all that the object has there.
-            // Its blocks come free at the next open.
+            // The mapping of a corrupt record is unknown. It can be dropped as a whole, or with all
+            // data that the object has there. Its blocks become free at the next open.
             (None, _) if all || (blocks.start <= base && blocks.end * BLOCK >= self.record.length) => {
-                // How many blocks it had is not known: the others are counted anew.
+                // Its number of blocks is unknown: the others are counted again.
                 self.record.blocks = self.store.sound_blocks(self.id)?;
                 self.flats.insert(number, None);
                 return Ok(());
@@ -470,7 +473,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Puts everything into the open group and the write log; without the object's own record if it is removed.
+    /// Puts all changes into the open group and the write log; without the object's own record if
+    /// it is removed.
     pub(crate) fn finish(mut self, removed: bool) -> Ack {
         self.refresh();
         let mut patches = Vec::new();
@@ -494,7 +498,8 @@ impl<'a> Stage<'a> {
             spared: total(&self.spared),
         };
         let freed = self.store.space.lock().turn_over(&turnover);
-        // The index has those: what replaces them is committed with what removes them.
+        // Inline blocks are in the index: their replacement is committed together with their
+        // removal.
         let (gone, freed): (Vec<Run>, Vec<Run>) = freed.into_iter().partition(|run| is_inline(run.place));
         self.spared.extend(gone);
         let written = self.inline_records();
@@ -516,7 +521,7 @@ impl Drop for Stage<'_> {
     }
 }
 
-/// A failed write of new data: a full disk below is no space to the caller.
+/// Maps the error of a failed write of new data: a full file system means no space to the caller.
 pub(crate) fn write_error(source: io::Error) -> StoreError {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::NoSpace,

@@ -1,8 +1,10 @@
-//! The sum over an object's digests, where the partition's profile asks for one.
+//! The sum of an object's digests, where the partition's profile asks for one.
 //!
-//! Does: keep an [`LtHash`] over the known digests of an object's units, changed in the step that changes them.
-//! Does not: go to clients; it tells a scrub whether the chunk records that it found are all, and of one time.
-//! Costs: 0.3 µs for each digest that comes or goes, and a record of 2 KiB for each object.
+//! Does: keeps an [`LtHash`] over the known digests of an object's units, updated in the step that
+//! changes them.
+//! Does not: go to clients. A scrub uses it to see whether the chunk records are complete and of
+//! the same moment.
+//! Costs: 0.3 µs per digest that is added or removed, and a record of 2 KiB per object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use super::record::{Key, Rotten, Value, chunk_key, chunk_of, is_chunk, sum_key};
 use super::stage::{Stage, WALK};
 use crate::{BLOCK, StoreError};
 
-/// The profile of the values that are summed.
+/// The profile of the summed digests.
 const VALUES: Profile = Profile::LtHash.values();
 
 /// Visits the digests of a chunk as elements of the sum.
@@ -34,7 +36,7 @@ fn each(id: ObjectId, number: u64, chunk: &Chunk, mut visit: impl FnMut(&Element
 }
 
 impl Stage<'_> {
-    /// Brings the sum up to what the staged changes leave. All chunks are among the changes.
+    /// Updates the sum for the staged changes. All chunks are among the changes.
     pub(crate) fn sum_up(&mut self, removed: bool) {
         if removed || self.store.profile_of(self.id.partition) != Some(Profile::LtHash) {
             return;
@@ -43,11 +45,11 @@ impl Stage<'_> {
         let old = match self.store.index.get(&key) {
             Ok(Some(Ok(Value::Sum(sum)))) => sum,
             Ok(None) => Arc::default(),
-            // A sum that is lost stays lost: the scrub says so.
+            // A lost sum stays lost: the scrub reports it.
             _ => return,
         };
         let mut sum = LtHash::clone(&old);
-        // What is said last of a chunk holds.
+        // The last change of a chunk counts.
         let chunks: BTreeMap<&Key, &Option<Value>> =
             self.changes.iter().filter(|(key, _)| is_chunk(key)).map(|(key, value)| (key, value)).collect();
         for (key, value) in chunks {
@@ -77,8 +79,9 @@ impl Stage<'_> {
 }
 
 impl DiskStore {
-    /// The sum over an object's digests as stored and as added up from the chunk records, 32 bytes that stand for each;
-    /// `None` if the partition's profile keeps none. They are the same unless records are lost or of another time.
+    /// Returns the sum of an object's digests as stored and as computed from the chunk records, as
+    /// 32 bytes each; `None` if the partition's profile keeps none. They differ only if records are
+    /// lost or out of date.
     ///
     /// # Errors
     /// `NotFound`, `IndexDamaged`, `Index`.
@@ -106,8 +109,8 @@ impl DiskStore {
         Ok(())
     }
 
-    /// The sum of no chunks yet, beside the stored one; `None` if the partition's profile keeps none. The caller holds
-    /// the object's lock.
+    /// Starts the sum of an object's chunks, with the stored one beside it; `None` if the
+    /// partition's profile keeps none. The caller holds the object's lock.
     pub(crate) fn begin_sum(&self, id: ObjectId) -> Option<Box<SumCourse>> {
         if self.profile_of(id.partition) != Some(Profile::LtHash) {
             return None;
@@ -121,24 +124,24 @@ impl DiskStore {
         Some(Box::new(SumCourse { stored, total: LtHash::default() }))
     }
 
-    /// Is the stored sum lost, or another than what its digests add up to? Where one of them cannot be read, that is what
-    /// is damaged. The caller holds the object's lock.
+    /// Whether the stored sum is lost or wrong. If a digest cannot be read, that counts as the
+    /// damage instead. The caller holds the object's lock.
     pub(crate) fn wrong_sum(&self, id: ObjectId) -> bool {
         let Some(mut course) = self.begin_sum(id) else { return false };
         course.stored.is_none() || (self.add_all(id, &mut course).is_ok() && course.differs())
     }
 }
 
-/// The sum over an object's digests, while its chunks are read one after the other.
+/// The sum of an object's digests, while its chunks are read one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct SumCourse {
-    /// What is stored; `None`: its record is lost.
+    /// The stored sum; `None` if its record is lost.
     stored: Option<Digest>,
     total: LtHash,
 }
 
 impl SumCourse {
-    /// The next chunk.
+    /// Adds the next chunk.
     pub(crate) fn add(&mut self, id: ObjectId, number: u64, chunk: &Chunk) {
         each(id, number, chunk, |element| self.total.add(element));
     }
@@ -147,8 +150,9 @@ impl SumCourse {
         self.stored != Some(self.total.digest())
     }
 
-    /// All chunks were added. Is it another than the stored one, and that the same as when it began? The object may have
-    /// changed and changed back in between: then nothing is certain. The caller holds its lock.
+    /// Whether the sum of all chunks differs from the stored one, and the stored one has not
+    /// changed since the start. The object may have changed and changed back in between, so this is
+    /// not proof of damage. The caller holds its lock.
     pub(crate) fn is_doubtful(&self, store: &DiskStore, id: ObjectId) -> bool {
         self.differs() && store.begin_sum(id).is_some_and(|now| now.stored == self.stored)
     }

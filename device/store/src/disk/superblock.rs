@@ -1,25 +1,28 @@
-//! The superblock: what a store is, in one sector, twice.
+//! The superblock: identity and parameters of a store, in one sector, with a copy.
 //!
-//! Does: encode and parse it, and derive the geometry of the segments from it.
-//! Does not: read or write files. Truth: docs/design/store.md, "Superblock".
+//! Does: encodes and parses it, and derives the geometry of the segments from it.
+//! Does not: read or write files.
+//! Source of truth: docs/design/store.md, "Superblock".
 
 use super::write_log;
 use crate::{BLOCK, FormatError};
 
 /// First bytes of a superblock.
 const MAGIC: &[u8; 8] = b"SEALSTOR";
-/// Version of the on-disk format that this program writes. 2: blocks may be shared. 3: the superblock and the header of
-/// the index have copies, chunk records may hold digests. 4: there may be a write log.
+/// Version of the on-disk format that this program writes. 2: blocks may be shared. 3: the
+/// superblock and the header of the index have copies, chunk records may hold digests. 4: there may
+/// be a write log.
 pub(crate) const VERSION: u32 = 4;
 /// The newest version that has no write log.
 pub(crate) const VERSION_WITHOUT_LOG: u32 = 3;
-/// The oldest version that it reads, and upgrades when it opens a store. 1: each block has one owner.
+/// The oldest version that it reads, and upgrades when it opens a store. 1: each block has one
+/// owner.
 const VERSION_MIN: u32 = 1;
 /// Length of the superblock in bytes: one sector, so that a write of it is not torn.
 pub(crate) const LENGTH: usize = 512;
-/// Where its copies lie in its file, in bytes: not in one physical sector, even of 4 KiB.
+/// Offsets of its copies in its file, in bytes: in different physical sectors, even of 4 KiB.
 pub(crate) const COPIES: [u64; 2] = [0, 4096];
-/// Where its file says that syncs failed: a sector of its own.
+/// Offset of the mark for failed syncs in its file: a sector of its own.
 pub(crate) const MARK_AT: u64 = 8192;
 /// Smallest capacity, in bytes.
 pub const MIN_CAPACITY: u64 = 1 << 20;
@@ -27,44 +30,44 @@ pub const MIN_CAPACITY: u64 = 1 << 20;
 pub const MAX_CAPACITY: u64 = 64 << 40;
 /// Smallest segment file, in bytes.
 const MIN_SEGMENT: u64 = 1 << 20;
-/// The space kept back so that overwrites and removals proceed when the store is full: a 16th of the
-/// capacity, but not less than the first nor more than the second number of bytes.
+/// The reserve that lets overwrites and removals proceed in a full store: a 16th of the capacity,
+/// with these lower and upper limits in bytes.
 const RESERVE: (u64, u64) = (4 << 20, 256 << 20);
 
-/// Bytes kept back beside a capacity.
+/// Returns the reserve in bytes besides a capacity.
 pub(crate) fn reserve_of(capacity: u64) -> u64 {
     (capacity / 16).clamp(RESERVE.0, RESERVE.1)
 }
 
-/// Is the format finished?
+/// Whether the format is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Files are being made; nothing was ever acknowledged.
+    /// Files are being created; no write was ever acknowledged.
     Formatting = 1,
-    /// A store.
+    /// A complete store.
     Ready = 2,
 }
 
-/// What the superblock says.
+/// Contents of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) version: u32,
     pub(crate) state: State,
     pub(crate) uuid: [u8; 16],
-    /// Blocks that objects may use.
+    /// Number of blocks that objects may use.
     pub(crate) capacity_blocks: u64,
-    /// Blocks kept back.
+    /// Number of reserved blocks.
     pub(crate) reserve_blocks: u64,
-    /// Blocks of one segment file; the last one may have fewer.
+    /// Number of blocks of one segment file; the last one may have fewer.
     pub(crate) segment_blocks: u64,
-    /// The last page of the index's file is our copy of its header.
+    /// Whether the last page of the index file is our copy of its header.
     pub(crate) index_copy: bool,
-    /// Length of the write log in bytes; 0: there is none.
+    /// Length of the write log in bytes; 0 for none.
     pub(crate) log_bytes: u64,
 }
 
 impl Superblock {
-    /// The superblock of a new store; sizes are rounded down to blocks.
+    /// Returns the superblock of a new store; sizes are rounded down to blocks.
     pub(crate) fn new(uuid: [u8; 16], capacity: u64, segment: u64) -> Result<Self, FormatError> {
         if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
             return Err(FormatError::Capacity { bytes: capacity, min: MIN_CAPACITY, max: MAX_CAPACITY });
@@ -81,17 +84,17 @@ impl Superblock {
         })
     }
 
-    /// All blocks of all segments.
+    /// Returns the number of blocks of all segments.
     pub(crate) fn blocks(&self) -> u64 {
         self.capacity_blocks + self.reserve_blocks
     }
 
-    /// How many segment files there are.
+    /// Returns the number of segment files.
     pub(crate) fn segments(&self) -> u64 {
         self.blocks().div_ceil(self.segment_blocks)
     }
 
-    /// Length of a segment file in bytes.
+    /// Returns the length of a segment file in bytes.
     pub(crate) fn segment_bytes(&self, segment: u64) -> u64 {
         (self.blocks() - segment * self.segment_blocks).min(self.segment_blocks) * BLOCK
     }
@@ -118,10 +121,10 @@ impl Superblock {
         bytes
     }
 
-    /// Parses what [`encode`](Self::encode) wrote.
+    /// Parses the result of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// `FormatIncomplete` for an empty or zeroed one, `Version`, or `Superblock` with what is wrong.
+    /// `FormatIncomplete` for an empty or zeroed one, `Version`, or `Superblock` with the reason.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Err(FormatError::FormatIncomplete);

@@ -1,10 +1,15 @@
-//! The walk over all records at open, on pages that are proved one by one, before the engine has the file.
+//! The walk over all records at open, on pages that are verified one by one, before the engine
+//! opens the file.
 //!
-//! Does: claim every extent; check that each object has what its own record counts; say of which objects what is lost.
-//! Does not: read data. Contract: damage is *confined* if the walk can tell whose it is: a record that fails its
-//! checksum names its object by its key. What no lost page and no such record explains is the program's fault, not the
-//! medium's: then nothing about the index is believed enough to write to it.
-//! Costs: each page is read once (a few more where ranges meet), six cursors side by side, O(1) memory.
+//! Does: claims every extent; checks that each object has the records that its own record counts;
+//! attributes losses to objects.
+//! Does not: read data.
+//! Contract: damage is *confined* if the walk can attribute it: a record that fails its checksum
+//! still has its object in its key. An inconsistency that neither a lost page nor such a record
+//! explains is a defect of the program, not of the medium: then the index is not trusted enough to
+//! write to it.
+//! Costs: each page is read once (a few more where ranges meet), six cursors side by side, O(1)
+//! memory.
 
 use std::collections::BTreeMap;
 
@@ -23,23 +28,23 @@ use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::store::attribute_weight;
 use crate::{AttributeId, BLOCK, MAX_OBJECT_LENGTH};
 
-/// Bytes of an object under one chunk record.
+/// Bytes of an object in one chunk record.
 const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
 
-/// What the walk found.
+/// Result of the walk.
 #[derive(Default)]
 pub(crate) struct Survey {
     pub(crate) objects: u64,
     pub(crate) damage: DamageBook,
     pub(crate) faults: Vec<StoreFault>,
-    /// Records that disagree and nothing lost explains it.
+    /// Number of contradicting records that no loss explains.
     pub(crate) inconsistent: u64,
-    /// The digest profiles that partitions were given. Where the record is lost the partition has the default: the
-    /// digests of its units are not known by that, and made anew when they are written.
+    /// Digest profiles of partitions. If the record is lost, the partition has the default profile:
+    /// its stored digests of another profile count as unknown, and are computed again on writes.
     pub(crate) profiles: BTreeMap<u64, Option<Profile>>,
 }
 
-/// How an extent is taken by whoever counts blocks.
+/// Result of claiming an extent in the free map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// It is counted.
@@ -48,7 +53,7 @@ pub(crate) enum Claim {
     Unreadable,
     /// It is counted, but its bytes were in a record of the index that is lost.
     Lost,
-    /// It is counted, but its bytes are not in the index, and nothing lost explains it.
+    /// It is counted, but its bytes are not in the index, and no loss explains that.
     Absent,
     /// It lies outside of all segments.
     Outside,
@@ -57,11 +62,11 @@ pub(crate) enum Claim {
 /// The records of one kind, by their objects, in order.
 pub(crate) struct Owned<'a> {
     cursor: Cursor<'a>,
-    /// Keys that could not be seen so far, ascending.
+    /// Keys that could not be read so far, ascending.
     lost: Vec<Lost>,
 }
 
-/// Lost keys among these, of lost keys in ascending order.
+/// Returns the lost ranges that overlap `first..=last`, of ranges in ascending order.
 pub(crate) fn among<'l>(lost: &'l [Lost], first: &Key, last: &Key) -> impl Iterator<Item = &'l Lost> {
     let from = lost.partition_point(|lost| lost.through.is_some_and(|through| through < *first));
     let (first, last) = (*first, *last);
@@ -73,7 +78,7 @@ impl<'a> Owned<'a> {
         Self { cursor: Cursor::new(reader, first, last), lost: Vec::new() }
     }
 
-    /// Visits what belongs to objects up to `id`.
+    /// Visits the records of objects up to `id`.
     pub(crate) fn advance(&mut self, id: ObjectId, mut visit: impl FnMut(&Key, Result<Value, Rotten>)) {
         while let Some(step) = self.cursor.current() {
             match step {
@@ -85,7 +90,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// May records between these keys be lost? Only of keys that it went past.
+    /// Whether records between these keys may be lost. Only for keys that it has passed.
     pub(crate) fn misses(&self, first: &Key, last: &Key) -> bool {
         among(&self.lost, first, last).next().is_some()
     }
@@ -95,14 +100,14 @@ impl<'a> Owned<'a> {
     }
 }
 
-/// The bytes of chunks `first..=last` of an object that is `length` bytes long.
+/// Returns the damage of chunks `first..=last` of an object that is `length` bytes long.
 fn chunks_damage(object: ObjectId, first: u64, last: u64, length: u64) -> Option<Damage> {
     let offset = first.checked_mul(CHUNK)?.min(length);
     let end = last.saturating_add(1).saturating_mul(CHUNK).min(length);
     (offset < end).then_some(Damage { object, kind: DamageKind::Map, offset, length: end - offset })
 }
 
-/// Walks over everything.
+/// Walks over all records.
 pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Survey {
     let mut survey = Survey::default();
     let mut objects = Owned::new(reader, all_objects());
@@ -120,7 +125,7 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
         };
         let length = known.map_or(MAX_OBJECT_LENGTH, |record| record.length);
         let Survey { damage, inconsistent, .. } = survey;
-        // Records of an object whose own is not there.
+        // Records of an object whose own record is missing.
         let mut orphan = |damage: &mut DamageBook, owner: ObjectId| {
             let own = super::record::object_key(owner);
             damage.add(Damage::whole(owner, DamageKind::Record));
@@ -188,7 +193,8 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
                     key.filter(|key| object_of(key) == id && key[0] == first[0])
                         .map_or(other, |key| chunk_of(&key))
                 };
-                // The first one is `after` itself, which is there: one too many, but for whole objects.
+                // The first one is `after` itself, which exists: one too many, except for whole
+                // objects.
                 let start = number(lost.after, 0);
                 let piece = chunks_damage(id, start, number(lost.through, u64::MAX), length);
                 piece.into_iter().for_each(|piece| damage.add(piece));
@@ -227,10 +233,10 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
         }
         objects.cursor.pass();
     }
-    // What is left belongs to objects whose own record is gone.
+    // The remaining records belong to objects whose own record is missing.
     each(&mut survey, &objects, end, None);
     survey.inconsistent += u64::from(!ties.finish());
-    // Digests can be computed again: what is lost of them costs no bytes.
+    // Digests can be computed again: losing them loses no bytes.
     Owned::new(reader, all_about_digests()).advance(end, |key, value| match value {
         Ok(Value::Profile(profile)) => {
             survey.profiles.insert(object_of(key).partition, profile);
@@ -238,7 +244,7 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
         Ok(_) => {}
         Err(Rotten) => {
             let object = object_of(key);
-            tracing::error!(%object, "a record about digests is lost");
+            tracing::error!(%object, "a digest record is lost");
             let kind = match () {
                 () if is_profile(key) => DamageKind::Profile,
                 () if is_sum(key) => DamageKind::Sum,

@@ -1,8 +1,10 @@
-//! Are memberships whole? The part of the walk at open that looks at collections.
+//! Cross-checks of memberships: the part of the walk at open that concerns collections.
 //!
-//! Does: count members and memberships of each object as the walk comes by, and weigh one side against the other.
-//! Costs: O(1) memory. Each membership adds a keyed hash on the collection's side and takes it away on the member's;
-//! what is not on both sides leaves a rest, but for one chance in 2^64.
+//! Does: counts members and memberships of each object during the walk, and compares both
+//! directions.
+//! Costs: O(1) memory. Each membership adds a keyed hash on the collection's side and subtracts it
+//! on the member's; a membership that is on one side only leaves a difference, except with
+//! probability 2^-64.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -21,22 +23,22 @@ pub(crate) struct Ties<'a> {
     counts: Owned<'a>,
     hasher: RandomState,
     balance: u64,
-    /// A record was rotten: the balance says nothing.
+    /// Whether a record was corrupt: the balance is then meaningless.
     rotten: bool,
 }
 
-/// What the walk found of one object.
+/// Findings for one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tie {
     members: u64,
     memberships: u64,
-    /// The number of members that it says it has.
+    /// Its recorded number of members.
     said: Option<u64>,
     rotten: bool,
 }
 
 impl Tie {
-    /// Is it what the object's record asks for?
+    /// Whether it matches the object's record.
     pub(crate) fn fits(&self, record: &ObjectRecord) -> bool {
         let said = (record.kind == ObjectType::Collection).then_some(self.members);
         !self.rotten
@@ -45,7 +47,7 @@ impl Tie {
             && (self.members == 0 || said.is_some())
     }
 
-    /// Was a record of it rotten?
+    /// Whether one of its records was corrupt.
     pub(crate) fn is_rotten(&self) -> bool {
         self.rotten
     }
@@ -63,7 +65,7 @@ impl<'a> Ties<'a> {
         }
     }
 
-    /// Goes on to an object.
+    /// Advances to an object.
     pub(crate) fn advance(&mut self, id: ObjectId) -> Tie {
         let mut tie = Tie::default();
         let (hasher, balance, rotten) = (&self.hasher, &mut self.balance, &mut self.rotten);
@@ -97,14 +99,15 @@ impl<'a> Ties<'a> {
         tie
     }
 
-    /// May records of these ranges (members, memberships, count) be lost?
+    /// Whether records of these ranges (members, memberships, count) may be lost.
     pub(crate) fn misses(&self, members: (&Key, &Key), memberships: (&Key, &Key), count: &Key) -> bool {
         self.members.misses(members.0, members.1)
             || self.memberships.misses(memberships.0, memberships.1)
             || self.counts.misses(count, count)
     }
 
-    /// After the last object: does every membership stand on both sides, or is it known why not?
+    /// After the last object: whether every membership is on both sides, or the reason for a
+    /// difference is known.
     pub(crate) fn finish(self) -> bool {
         let lost = self.members.has_lost() || self.memberships.has_lost();
         self.balance == 0 || self.rotten || lost

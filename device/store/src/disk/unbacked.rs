@@ -1,6 +1,7 @@
-//! The set of free blocks that have no space on the file system beneath, as runs.
+//! The set of free blocks that have no space on the underlying file system, as runs.
 //!
-//! Does: keep runs merged, and hand out runs near a place. Does not: give space to blocks; `backing` does.
+//! Does: keeps runs merged, and returns runs near a location.
+//! Does not: allocate space; `backing` does.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +9,10 @@ use super::space::Run;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
-/// Free blocks with space that only changes may take which need no more than before: overwrites, truncation.
+/// Free blocks with space that only changes without additional demand may take: overwrites,
+/// truncation.
 pub(crate) const BACKED_RESERVE: u64 = (2 << 20) / BLOCK;
-/// The shortest run of free blocks whose space is given back: shorter ones cost more than they bring.
+/// Shortest run of free blocks whose space is returned: shorter ones cost more than they gain.
 pub(crate) const TRIM_RUN_MIN: u64 = (64 << 10) / BLOCK;
 
 /// Free blocks without space.
@@ -26,12 +28,12 @@ impl Unbacked {
         self.count
     }
 
-    /// Whether a block is in.
+    /// Whether a block is in the set.
     pub(crate) fn contains(&self, place: u64) -> bool {
         self.runs.range(..=place).next_back().is_some_and(|(start, count)| place - start < *count)
     }
 
-    /// Adds a run, of which no block is in.
+    /// Adds a run, none of whose blocks is in the set.
     pub(crate) fn insert(&mut self, run: Run) {
         self.count += run.count;
         let (mut place, mut count) = (run.place, run.count);
@@ -47,7 +49,8 @@ impl Unbacked {
         self.runs.insert(place, count);
     }
 
-    /// Takes out up to `most` blocks that lie together, near `place` if there are any; runs end where a segment does.
+    /// Removes up to `most` consecutive blocks, near `place` if there are any; runs end where a
+    /// segment does.
     pub(crate) fn take(&mut self, place: u64, most: u64, segment_blocks: u64) -> Option<Run> {
         let at_or_behind = self.runs.range(place..).next();
         let (&start, &count) = at_or_behind.or_else(|| self.runs.iter().next())?;

@@ -1,9 +1,11 @@
-//! A file or device past the page cache (O_DIRECT).
+//! A file or device accessed past the page cache (O_DIRECT).
 //!
-//! Does: reads and writes of any offset, length and buffer, by way of aligned buffers where they do not fit; keeps a
-//! few of those. Does not: use io_uring: each request has a thread of its own, and one request at a time is no work for
-//! a ring (docs/adr/0011). Contract: as any [`MediumFile`](super::MediumFile)'s; the edges of an unaligned write are
-//! read first, under a lock.
+//! Does: reads and writes at any offset, length and buffer, through aligned buffers where needed;
+//! caches a few of those.
+//! Does not: use io_uring: each request has its own thread, and a ring gains nothing for one
+//! request at a time (docs/adr/0011).
+//! Contract: as any [`MediumFile`](super::MediumFile); the edges of an unaligned write are read
+//! first, under a lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -13,11 +15,11 @@ use std::path::Path;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-/// Offsets, lengths and buffers are multiples of this, which every device takes, in bytes.
+/// Required alignment of offsets, lengths and buffers in bytes, which every device supports.
 const ALIGN: usize = 4096;
-/// Length of an aligned buffer, in bytes: one call to the system moves at most so much by way of one.
+/// Length of an aligned buffer in bytes: the maximum that one system call transfers through it.
 const BUFFER: usize = 1 << 20;
-/// Most buffers that are kept for the next request.
+/// Maximum number of buffers kept for reuse.
 const BUFFERS_KEPT: usize = 16;
 
 /// Memory that starts at a multiple of [`ALIGN`].
@@ -38,8 +40,8 @@ impl Buffer {
     }
 }
 
-/// A file opened with O_DIRECT. Its length is a multiple of 4 KiB, or bytes beyond the last such multiple are not
-/// written.
+/// A file opened with O_DIRECT. If its length is not a multiple of 4 KiB, bytes beyond the last
+/// multiple cannot be written.
 pub(super) struct DirectFile {
     file: File,
     buffers: Mutex<Vec<Buffer>>,
@@ -54,7 +56,8 @@ impl std::fmt::Debug for DirectFile {
 }
 
 impl DirectFile {
-    /// Opens a file that is there. `InvalidInput` where the file system has no such thing.
+    /// Opens an existing file. Fails with `InvalidInput` if the file system does not support
+    /// O_DIRECT.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECT.bits() as i32;
         let refused = |error: io::Error| match error.kind() {
@@ -79,7 +82,8 @@ impl DirectFile {
         result
     }
 
-    /// Reads into the buffer from `offset`, both aligned, up to the file's end; gives how many bytes.
+    /// Reads into the buffer from `offset`, both aligned, up to the file's end; returns the number
+    /// of bytes.
     fn fill(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < into.len() {
@@ -89,7 +93,7 @@ impl DirectFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            // A short read ends at the file's end, and going on from there would be unaligned.
+            // A short read means the end of the file; continuing from there would be unaligned.
             if !done.is_multiple_of(ALIGN) {
                 break;
             }
@@ -195,7 +199,7 @@ impl DirectFile {
         })
     }
 
-    /// One block as it is; zeros beyond the file's end.
+    /// Reads one block; zeros beyond the file's end.
     fn edge(&self, start: u64, block: &mut [u8]) -> io::Result<()> {
         let found = self.fill(start, block)?;
         block[found..].fill(0);
@@ -219,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// A file where temporary files are; `None` if that has no O_DIRECT.
+    /// Creates a temporary file; `None` if its file system has no O_DIRECT.
     fn file(length: u64) -> Option<(tempfile::TempDir, DirectFile)> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
@@ -230,7 +234,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever the offsets, lengths and buffers: as a plain array of bytes.
+        /// Any offsets, lengths and buffers behave like a plain array of bytes.
         #[test]
         fn any_offset_length_and_buffer_will_do(
             steps in proptest::collection::vec((0_usize..3 << 20, 1_usize..40_000, 0_usize..5000, any::<u8>()), 1..12),
@@ -277,7 +281,7 @@ mod tests {
         file.read_at(1 << 40, &mut []).unwrap();
     }
 
-    /// Two writers of one block lose nothing of each other's.
+    /// Two writers of one block do not overwrite each other's bytes.
     #[test]
     fn unaligned_writers_of_one_block_do_not_undo_each_other() {
         let Some((_folder, file)) = file(4096) else { return };

@@ -1,7 +1,8 @@
-//! Real files in one folder.
+//! Regular files in one folder.
 //!
-//! Does: positioned reads and writes, fdatasync, fsync of the folder, a lock against a second daemon.
-//! Does not: cache or retry anything but EINTR; the kernel's page cache is the cache.
+//! Does: positioned reads and writes, fdatasync, fsync of the folder, a lock against a second
+//! daemon.
+//! Does not: cache, or retry anything but EINTR; the kernel's page cache is the cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,35 +18,36 @@ use super::direct::DirectFile;
 use super::{FreeSpace, Io, Medium, MediumFile};
 use crate::FormatError;
 
-/// Where Linux names its boot.
+/// File with Linux's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Unit in which the system counts the space of a file, bytes.
+/// Unit in which the system counts the space of a file, in bytes.
 const SECTOR: u64 = 512;
 /// Name of the lock file in the folder.
 const LOCK: &str = "lock";
 
-/// The files of one folder, held exclusively while this lives.
+/// The files of one folder, locked exclusively until this is dropped.
 #[derive(Debug)]
 pub struct FileMedium {
     folder: PathBuf,
     io: Io,
-    /// Carries the flock.
+    /// Holds the flock.
     _lock: File,
 }
 
 impl FileMedium {
-    /// Takes a folder, making it (mode 0700) if need be.
+    /// Locks a folder; creates it (mode 0700) if needed.
     ///
     /// # Errors
-    /// `InUse` if another medium holds the folder, in this process or in another; `Io` for the rest.
+    /// `InUse` if another medium has the folder, in this process or in another; `Io` for the rest.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, FormatError> {
         Self::open_with(folder, Io::Auto)
     }
 
-    /// The same, with a way for data.
+    /// Like [`open`](Self::open), with an access mode for data.
     ///
     /// # Errors
-    /// As [`open`](Self::open). Whether the file system can do O_DIRECT shows when data files are opened.
+    /// As [`open`](Self::open). Whether the file system supports O_DIRECT is found out when data
+    /// files are opened.
     pub fn open_with(folder: impl AsRef<Path>, io: Io) -> Result<Self, FormatError> {
         let folder = folder.as_ref().to_path_buf();
         let failed = |doing| move |source| FormatError::Io { doing, source };
@@ -102,7 +104,7 @@ impl Medium for FileMedium {
     }
 }
 
-/// The running boot of the kernel.
+/// Returns the boot id of the running kernel.
 fn boot_id() -> Option<[u8; 16]> {
     parse_boot_id(&fs::read_to_string(BOOT_ID).ok()?)
 }
@@ -118,12 +120,12 @@ fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
     bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
-/// Owner only: what is in the store is nobody else's.
+/// Accessible to the owner only: the store's content is private.
 fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(create).mode(0o600).open(path)
 }
 
-/// One real file; with a second way past the page cache, if that is wanted.
+/// One regular file; with a second handle past the page cache, if requested.
 #[derive(Debug)]
 pub(super) struct RealFile {
     file: File,
@@ -135,11 +137,12 @@ impl RealFile {
         Self { file, direct: None }
     }
 
-    /// Discards blocks of a block device. What was discarded may read as anything, which is no harm: nobody reads a free
-    /// block, and one that is taken again is written as a whole before.
+    /// Discards blocks of a block device. Discarded blocks may read as anything. That is harmless:
+    /// free blocks are not read, and an allocated block is written as a whole first.
     pub(super) fn discard_blocks(&self, offset: u64, length: u64) -> io::Result<()> {
         let zeroed = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // A hole reads as zeros: devices that do not promise that of what they unmap refuse it, and take the other.
+        // A hole reads as zeros. Devices that do not guarantee that for unmapped blocks refuse it,
+        // and support the second form.
         for flags in [zeroed, zeroed | FallocateFlags::NO_HIDE_STALE] {
             match fallocate(&self.file, flags, offset, length) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
@@ -149,7 +152,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// The same file with its bytes read and written past the page cache.
+    /// Returns the file with its bytes read and written past the page cache.
     pub(super) fn direct(&self, path: &Path) -> io::Result<Self> {
         Ok(Self { file: self.file.try_clone()?, direct: Some(DirectFile::open(path)?) })
     }
@@ -172,11 +175,12 @@ impl MediumFile for RealFile {
         let old = self.length()?;
         match fallocate(&self.file, FallocateFlags::empty(), 0, length.max(1)) {
             Ok(()) => Ok(()),
-            // Not every file system can: then the bytes have a length, and no promise.
+            // Not every file system supports it: then the length is set, without a guarantee of
+            // space.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) if old < length => self.set_len(length),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => {
-                // A part of it may have been given.
+                // A part of it may have been allocated.
                 if self.length()? > old {
                     self.set_len(old)?;
                 }
@@ -187,7 +191,7 @@ impl MediumFile for RealFile {
 
     fn back(&self, offset: u64, length: u64) -> io::Result<()> {
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, length) {
-            // Not every file system can: then a write finds out.
+            // Not every file system supports it: then a write fails if there is no space.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -196,7 +200,8 @@ impl MediumFile for RealFile {
     fn holes(&self) -> io::Result<Vec<Range<u64>>> {
         let metadata = self.file.metadata()?;
         let (length, mut at, mut holes) = (metadata.len(), 0, Vec::new());
-        // Space that was never written reads as a hole: a file with all of its space has none.
+        // Allocated but unwritten space is reported as a hole; a file with all of its space has
+        // none.
         if metadata.blocks().saturating_mul(SECTOR) >= length {
             return Ok(holes);
         }
@@ -204,7 +209,7 @@ impl MediumFile for RealFile {
             let hole = match seek(&self.file, SeekFrom::Hole(at)) {
                 Ok(hole) if hole < length => hole,
                 Ok(_) => break,
-                // Not every file system tells: then all of the file counts as having space.
+                // Not every file system supports it: then all of the file counts as having space.
                 Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NXIO) => break,
                 Err(error) => return Err(error.into()),
             };
@@ -239,7 +244,7 @@ impl MediumFile for RealFile {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
-            // Not every file system can; the bytes then just stay allocated.
+            // Not every file system supports it; the bytes then stay allocated.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -1,9 +1,11 @@
-//! The seam to whatever keeps the files of a store: a folder, a raw device, or the simulator.
+//! The trait for the storage of a store's files: a folder, a raw device, or the simulator.
 //!
-//! Does: name exactly what the store asks of a disk, and what it may rely on after a power loss.
-//! Contract: a byte is durable when a `sync` of its file that began after its write returned `Ok`; a name, when
-//! `sync_names` did. Until then a write may be lost, kept, or torn at 512-byte sectors, in any order. After a
-//! failed `sync` nothing is known about what was pending, and a later `sync` says nothing about it.
+//! Does: states exactly what the store requires of a disk, and what it may rely on after a power
+//! loss.
+//! Contract: a byte is durable when a `sync` of its file that began after the write returned `Ok`;
+//! a name, when `sync_names` did. Until then a write may be lost, kept, or torn at 512-byte
+//! sectors, in any order. After a failed `sync` the state of pending writes is unknown, and a later
+//! `sync` does not change that.
 
 mod device;
 mod direct;
@@ -20,66 +22,69 @@ pub use device::{BlockDevice, DEVICE_MIN, DeviceMedium};
 pub use file::FileMedium;
 pub use place::{bind_device, open_place, survey_device};
 
-/// How block data gets to the medium and back.
+/// How block data is transferred to and from the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// As it is best for a device as it comes: through the page cache, so that what is read twice is in memory.
+    /// The default for devices: through the page cache, so that repeated reads come from memory.
     #[default]
     Auto,
     /// Through the page cache.
     Cached,
-    /// Past it (O_DIRECT): memory stays to others, and cold reads from 64 KiB on are faster. The index stays cached.
+    /// Past the page cache (O_DIRECT): leaves the memory to others, and makes cold reads from 64
+    /// KiB on faster. The index is still cached.
     Direct,
 }
 
 /// The free space of a file system that other programs use, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// Bytes that this process may still take.
+    /// Bytes that this process can still take.
     pub free: u64,
-    /// Bytes of the whole file system.
+    /// Size of the file system in bytes.
     pub total: u64,
-    /// The same for all stores on one file system of a machine, until the machine restarts.
+    /// Equal for all stores on one file system of a machine, until the machine restarts.
     pub id: [u8; 16],
 }
 
 /// A flat folder of named files.
 pub trait Medium: Send + Sync {
-    /// Opens a file for reading and writing; makes an empty one if `create` and it is not there.
-    /// Fails with `NotFound` if it is not there and `create` is false.
+    /// Opens a file for reading and writing. Creates an empty one if it does not exist and `create`
+    /// is true; otherwise fails with `NotFound`.
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>>;
 
-    /// Opens a file that is there, for data in whole blocks: past the page cache, if the medium was opened so.
+    /// Opens an existing file for data in whole blocks: past the page cache, if the medium was
+    /// opened in that mode.
     fn open_data(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
         self.open(name, false)
     }
 
-    /// Removes a file. `NotFound` if it is not there.
+    /// Removes a file. Fails with `NotFound` if it does not exist.
     fn delete(&self, name: &str) -> io::Result<()>;
 
-    /// The names of all files, in no particular order.
+    /// Returns the names of all files, in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
 
     /// Makes created and deleted names durable.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// After a sync failed in another opening: writes again, durably, what this medium keeps of its own about its files.
-    /// What the system remembers of it may be nowhere else.
+    /// After a sync failed in an earlier opening: writes the medium's own metadata about its files
+    /// again, durably. The system's cache may be the only place that has it.
     fn rewrite_names(&self) -> io::Result<()> {
         self.sync_names()
     }
 
-    /// Returns what the file system beneath has for everybody; `None` if the space of the medium is its own.
+    /// Returns the free space of the shared file system; `None` if the medium's space is its own.
     fn free_space(&self) -> Option<FreeSpace> {
         None
     }
 
-    /// Has the index a room of its own, set aside when the store was made, beyond which it cannot grow?
+    /// Whether the index has a fixed space, reserved at format, beyond which it cannot grow.
     fn has_bounded_index(&self) -> bool {
         false
     }
 
-    /// The boot of the system whose memory holds what was written and is not durable; `None` if that is unknown.
+    /// Returns the boot id of the system whose memory holds written but not durable data; `None` if
+    /// it is unknown.
     fn boot_id(&self) -> Option<[u8; 16]> {
         None
     }
@@ -88,11 +93,11 @@ pub trait Medium: Send + Sync {
 /// Returns the free space of the file system with this folder.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the system.
 pub fn free_space_of(folder: &Path) -> io::Result<FreeSpace> {
     let found = rustix::fs::statvfs(folder)?;
     let device = std::fs::metadata(folder)?.dev();
-    // The number of a file system is unique within one start of the machine, whose id is random.
+    // The number of a file system is unique until the machine restarts; the boot id is random.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits = boot.chars().filter_map(|digit| digit.to_digit(16));
     let boot = digits.fold(0_u128, |id, digit| id << 4 | u128::from(digit));
@@ -105,12 +110,12 @@ pub fn free_space_of(folder: &Path) -> io::Result<FreeSpace> {
     })
 }
 
-/// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.
+/// One open file. Offsets are in bytes; there is no cursor, so all threads can use it at once.
 pub trait MediumFile: Send + Sync {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// As [`Medium::boot_id`], of this file.
+    /// Like [`Medium::boot_id`], for this file.
     fn boot_id(&self) -> Option<[u8; 16]> {
         None
     }
@@ -118,29 +123,32 @@ pub trait MediumFile: Send + Sync {
     /// Sets the length; new bytes are zero and take no space.
     fn set_len(&self, length: u64) -> io::Result<()>;
 
-    /// As `set_len`, but new bytes may read as anything until they are written: where zeros would have to be
-    /// written, nobody waits for that.
+    /// Like `set_len`, but new bytes may read as anything until they are written. It avoids writing
+    /// zeros.
     fn reserve(&self, length: u64) -> io::Result<()> {
         self.set_len(length)
     }
 
-    /// As `reserve`, but with space for all bytes up to there: no later write to them finds the medium full, as far as the
-    /// medium can promise that. Fails with `StorageFull` and changes nothing if there is no such space. Never shortens.
+    /// Like `reserve`, but allocates space for all bytes up to there: no later write to them finds
+    /// the medium full, as far as the medium can guarantee that. Fails with `StorageFull` and
+    /// changes nothing if there is no such space. Never shortens the file.
     fn allocate(&self, length: u64) -> io::Result<()> {
         if self.length()? < length { self.reserve(length) } else { Ok(()) }
     }
 
-    /// Gives space to these bytes of the file without a change of its length. `StorageFull` if there is no such space.
+    /// Allocates space for these bytes of the file without changing its length. Fails with
+    /// `StorageFull` if there is no such space.
     fn back(&self, _offset: u64, _length: u64) -> io::Result<()> {
         Ok(())
     }
 
-    /// Returns the parts of the file that have no space on the medium, ascending; none where the medium does not tell.
+    /// Returns the parts of the file that have no space on the medium, ascending; none if the
+    /// medium cannot report them.
     fn holes(&self) -> io::Result<Vec<Range<u64>>> {
         Ok(Vec::new())
     }
 
-    /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.
+    /// Fills `into` from `offset`. Fails with `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `data` at `offset`, extending the file as needed.
@@ -149,10 +157,10 @@ pub trait MediumFile: Send + Sync {
     /// Makes contents and length durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Says that these bytes are not needed any more; they read as anything until written again.
+    /// Declares these bytes unused; they may read as anything until written again.
     fn discard(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// Fills several buffers from consecutive bytes, in as few calls to the system as possible.
+    /// Fills several buffers from consecutive bytes, in as few system calls as possible.
     fn read_vectored_at(&self, mut offset: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         for part in into {
             self.read_at(offset, part)?;
@@ -161,7 +169,7 @@ pub trait MediumFile: Send + Sync {
         Ok(())
     }
 
-    /// Writes several buffers to consecutive bytes, in as few calls to the system as possible.
+    /// Writes several buffers to consecutive bytes, in as few system calls as possible.
     fn write_vectored_at(&self, mut offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
         for part in data {
             self.write_at(offset, part)?;

@@ -1,8 +1,9 @@
-//! Where a store's bytes are: in its folder, or on the device that the folder names.
+//! Opens the medium of a store: its folder, or the device that the folder refers to.
 //!
-//! Does: tie a folder to a labelled device, and open whichever it is. The tie is a symbolic link `device`, so that an
-//! operator sees it and can point it to where the device is found now, and a file `device.uuid` with the label's
-//! uuid, so that it cannot lead to another store's device unnoticed.
+//! Does: binds a folder to a labelled device, and opens whichever it is. A binding is a symbolic
+//! link `device`, which an operator can see and change if the device's path changes, and a file
+//! `device.uuid` with the label's uuid, so that the link cannot refer to another store's device
+//! unnoticed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,29 +14,30 @@ use std::sync::Arc;
 use super::{BlockDevice, DeviceMedium, FileMedium, Io, Medium, MediumFile};
 use crate::FormatError;
 
-/// The symbolic link to the device.
+/// Name of the symbolic link to the device.
 const LINK: &str = "device";
-/// The file with the uuid in its label, 32 hexadecimal digits.
+/// Name of the file with the uuid of its label, 32 hexadecimal digits.
 const UUID: &str = "device.uuid";
 
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
     move |source| FormatError::Io { doing, source }
 }
 
-/// Looks at a device without changing it; gives the largest capacity of a store on it, in bytes.
+/// Checks a device without changing it; returns the largest capacity of a store on it, in bytes.
 ///
 /// # Errors
-/// Those that [`bind_device`] would answer.
+/// Errors of [`bind_device`].
 pub fn survey_device(device: impl AsRef<Path>, overwrite: bool) -> Result<u64, FormatError> {
     let device: Arc<dyn MediumFile> = Arc::new(BlockDevice::open(device)?);
     DeviceMedium::survey(&device, overwrite)
 }
 
-/// Labels a device and ties the folder to it; gives the device, still without a store.
+/// Labels a device and binds the folder to it; returns the device, still without a store.
 ///
 /// # Errors
-/// `AlreadyFormatted` if the folder names another device, or this one with a store or, unless `overwrite`, the device has
-/// a label and its store was finished; else as [`BlockDevice::open`] and [`DeviceMedium::format`].
+/// `AlreadyFormatted` if the folder refers to another device, or to this one with a store; and
+/// unless `overwrite`, if the device has a label and a finished store. Otherwise as
+/// [`BlockDevice::open`] and [`DeviceMedium::format`].
 pub fn bind_device(
     folder: impl AsRef<Path>,
     device: impl AsRef<Path>,
@@ -44,11 +46,11 @@ pub fn bind_device(
 ) -> Result<DeviceMedium, FormatError> {
     let (folder, path) = (folder.as_ref(), device.as_ref());
     let _held = FileMedium::open(folder)?;
-    // The path as given: /dev/disk/by-id/… stays true where /dev/sdX does not.
+    // The path as given: /dev/disk/by-id/… stays valid where /dev/sdX does not.
     let path = std::path::absolute(path).map_err(failed("finding the device"))?;
     let link = folder.join(LINK);
     if fs::symlink_metadata(&link).is_ok() {
-        // The same as the last time, when it was interrupted, and there is no store yet?
+        // Whether this repeats an interrupted call, before there is a store.
         let same = fs::read_link(&link).is_ok_and(|target| target == path);
         let device: Arc<dyn MediumFile> = Arc::new(BlockDevice::open(&path)?);
         if !same || DeviceMedium::survey(&device, false).is_err() {
@@ -70,10 +72,11 @@ pub fn bind_device(
     Ok(medium)
 }
 
-/// Opens the medium of a store's folder: the folder itself, or the device that it names.
+/// Opens the medium of a store's folder: the folder itself, or the device that it refers to.
 ///
 /// # Errors
-/// As [`FileMedium::open`]; for a device as [`BlockDevice::open`] and [`DeviceMedium::open`], and `OtherDevice`.
+/// As [`FileMedium::open`]; for a device as [`BlockDevice::open`] and [`DeviceMedium::open`], and
+/// `OtherDevice`.
 pub fn open_place(folder: impl AsRef<Path>, io: Io) -> Result<Arc<dyn Medium>, FormatError> {
     let folder = folder.as_ref();
     let files = FileMedium::open_with(folder, io)?;
@@ -95,7 +98,7 @@ fn hex(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A device, with the lock of the folder that names it.
+/// A device, with the lock of the folder that refers to it.
 struct Tied {
     device: DeviceMedium,
     _folder: FileMedium,

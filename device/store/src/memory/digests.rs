@@ -1,4 +1,4 @@
-//! Digests of the store in memory: computed when they are asked for, so that no history can make them wrong.
+//! Digests of the memory store: computed on each request, so that no history can make them wrong.
 
 use sealstone_digest::{AttributePage, Cover, Covered, Profile, Value};
 use sealstone_osd::{ObjectId, ObjectType};
@@ -18,7 +18,7 @@ impl Inner {
 }
 
 impl Object {
-    /// The value of a unit; `None` if all of it is a hole.
+    /// Returns the digest of a unit; `None` if all of it is a hole.
     fn digest(&self, profile: Profile, unit: u64) -> Option<Value> {
         let from = unit * profile.unit_bytes();
         let to = (from + profile.unit_bytes()).min(self.length);

@@ -1,4 +1,4 @@
-//! Looking for damage where there is none: memory is believed.
+//! Examination of the memory store, which has no damage.
 
 use sealstone_osd::ObjectId;
 

@@ -1,4 +1,4 @@
-//! What the tests share: small stores on the simulated disk.
+//! Shared helpers of the tests: small stores on the simulated disk.
 #![allow(dead_code)] // no test uses all of it
 
 pub(crate) mod records;
@@ -14,7 +14,7 @@ use sealstone_store::{
     ObjectStore as _, Options, format,
 };
 
-/// Small caches, so that they turn over, and room in the index for some small objects.
+/// Small caches, so that entries are evicted, and space in the index for some small objects.
 pub(crate) fn options() -> Options {
     Options {
         record_cache: 8 << 10,
@@ -25,15 +25,15 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Small segments, so that objects lie in several.
+/// Small segments, so that objects span several.
 pub(crate) fn format_options(capacity: u64) -> FormatOptions {
     FormatOptions { segment: Some(1 << 20), ..FormatOptions::new(capacity, *b"0123456789abcdef") }
 }
 
-/// The one file of a simulated disk that stands for a raw device.
+/// The one file of a simulated disk that serves as a raw device.
 const DEVICE: &str = "device";
 
-/// Opens the store on a simulated disk: in its files, or on the raw device that it holds.
+/// Opens the store on a simulated disk: in its files, or on its raw device.
 pub(crate) fn open(medium: &SimMedium) -> Result<DiskStore, FormatError> {
     match medium.open(DEVICE, false) {
         Ok(device) => DiskStore::open(Arc::new(DeviceMedium::open(device)?), options()),
@@ -41,7 +41,7 @@ pub(crate) fn open(medium: &SimMedium) -> Result<DiskStore, FormatError> {
     }
 }
 
-/// A store on a raw device that carried something else before.
+/// Creates a store on a raw device that had other content before.
 pub(crate) fn fresh_device(seed: u64, capacity: u64) -> (SimMedium, DiskStore) {
     let disk = SimMedium::new(seed);
     let device = disk.open(DEVICE, true).unwrap();
@@ -56,7 +56,7 @@ pub(crate) fn fresh_device(seed: u64, capacity: u64) -> (SimMedium, DiskStore) {
     (disk, store)
 }
 
-/// How a store is made on a simulated disk.
+/// Creates a store on a simulated disk.
 pub(crate) type Fresh = fn(u64, u64) -> (SimMedium, DiskStore);
 /// In files, and on a raw device.
 pub(crate) const MEDIA: [Fresh; 2] = [fresh, fresh_device];
@@ -68,7 +68,8 @@ pub(crate) fn fresh(seed: u64, capacity: u64) -> (SimMedium, DiskStore) {
     (medium, store)
 }
 
-/// How many seeds to try; `SEALSTONE_SEEDS` multiplies, `SEALSTONE_SEED` replays one.
+/// Returns the seeds to try; `SEALSTONE_SEEDS` multiplies their number, `SEALSTONE_SEED` replays
+/// one.
 pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     match number("SEALSTONE_SEED") {
@@ -77,13 +78,13 @@ pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
-/// The index's file.
+/// The index file.
 pub(crate) const INDEX: &str = "index.redb";
-/// Its one table.
+/// The only table of the index.
 pub(crate) const TABLE: redb::TableDefinition<'static, &[u8; 25], &[u8]> =
     redb::TableDefinition::new("sealstone");
 
-/// Bytes of a page of it.
+/// Bytes of an index page.
 const PAGE: u64 = 4096;
 
 /// The engine on the simulated disk, to write records that no store would write.
@@ -121,7 +122,7 @@ impl redb::StorageBackend for Engine {
     }
 }
 
-/// An object in a partition with this profile.
+/// Creates an object in a partition with this profile.
 pub(crate) fn object_of(store: &DiskStore, partition: u64, profile: Option<Profile>) -> ObjectId {
     store.create(ObjectId::of_partition(partition), ObjectType::Partition).unwrap();
     store.set_profile(partition, profile).unwrap();
@@ -130,7 +131,7 @@ pub(crate) fn object_of(store: &DiskStore, partition: u64, profile: Option<Profi
     id
 }
 
-/// Arbitrary bytes, the same for the same seed.
+/// Returns arbitrary bytes, determined by the seed.
 pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..length).map(|_| random.next() as u8).collect()

@@ -1,11 +1,11 @@
-//! Records that no store would write, on pages that are sound.
+//! Records that no store would write, on intact pages.
 
 use sealstone_osd::ObjectId;
 use sealstone_store::sim::SimMedium;
 
 use super::{Engine, TABLE};
 
-/// The key of a record.
+/// Returns the key of a record.
 pub(crate) fn record_key(tag: u8, id: ObjectId, sub: u64) -> [u8; 25] {
     let mut key = [0; 25];
     key[0] = tag;
@@ -15,7 +15,7 @@ pub(crate) fn record_key(tag: u8, id: ObjectId, sub: u64) -> [u8; 25] {
     key
 }
 
-/// Puts something else in the place of a record, or takes it away. No store has the medium open.
+/// Replaces or removes a record. No store has the medium open.
 pub(crate) fn edit_record(
     medium: &SimMedium,
     key: [u8; 25],

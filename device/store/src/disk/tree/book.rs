@@ -1,35 +1,38 @@
-//! The engine's book of free pages, made from the pages that the walk at open found in use.
+//! The engine's allocator state, built from the pages that the walk at open found in use.
 //!
-//! Does: after an unclean end, write the tables that the engine writes when it closes in order, so that it loads them
-//! instead of walking over the whole file two more times. Does not: change a page that any commit refers to.
-//! Contract: only a walk that saw every page of the commit makes a book. Where there is none, the engine recovers by
-//! itself. With a guard, the last unit of the file is called taken: so the engine never gives a part of the file back.
-//! Truth: docs/design/store.md, "The engine's file".
+//! Does: after an unclean shutdown, writes the tables that the engine writes on a clean close, so
+//! that it loads them instead of walking over the whole file two more times.
+//! Does not: change a page that any commit refers to.
+//! Contract: only a walk that saw every page of the commit yields an allocator state. Without one
+//! the engine recovers on its own. With a guard, the last unit of the file is marked as used, so
+//! that the engine never shortens the file.
+//! Source of truth: docs/design/store.md, "The engine's file".
 
 use super::header::Slot;
 use super::{PageRef, REGION_PAGES, UNIT, sum_of};
 
 /// Orders of pages, from one page to a whole region.
 pub(crate) const ORDERS: u32 = 21;
-/// Free or wanted pages, by order.
+/// Free or required pages, by order.
 pub(crate) type Blocks = [u64; ORDERS as usize];
-/// The engine's tracker of regions has room for so many at least,
+/// Minimum capacity of the engine's region tracker,
 const REGIONS_MIN: u32 = 1000;
-/// and its bitmaps as many levels as so many need.
+/// and the number of regions that determines the levels of its bitmaps.
 const REGIONS_CAPACITY: u32 = 1 << 20;
-/// Regions of files that get a book: 256 GiB. Larger ones would need branches of several levels.
+/// Maximum regions of a file that gets an allocator state: 256 GiB. Larger ones would need branches
+/// of several levels.
 const REGIONS_MAX: u64 = 64;
-/// Longest file that gets a book, in bytes.
+/// Longest file that gets an allocator state, in bytes.
 pub(crate) const MAX_LENGTH: u64 = (REGIONS_MAX * REGION_PAGES + 1) * UNIT;
-/// What a leaf has besides the values of two pairs, at most.
+/// Maximum size of a leaf besides the values of two pairs.
 const ENTRY: usize = 64;
 /// The engine's name of the table,
 const TABLE: &[u8] = b"allocator_state";
-/// and of the types of its keys and values, each behind a byte for "the engine's own".
+/// and of the types of its keys and values, each preceded by a byte that means "built in".
 const KEY_TYPE: &[u8] = b"\x01redb::AllocatorStateKey";
 const VALUE_TYPE: &[u8] = b"\x01&[u8]";
 
-/// A set of numbers.
+/// A bitmap.
 #[derive(Clone, Debug, Default)]
 struct Bits(Vec<u64>);
 
@@ -53,16 +56,16 @@ impl Bits {
     }
 }
 
-/// What a walk saw of a commit's pages.
+/// The pages of a commit that a walk saw.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Units of 4 KiB, counted from the end of the header, that pages have which something refers to.
+    /// Units of 4 KiB, counted from the end of the header, of pages that something refers to.
     taken: Bits,
-    /// First units of the pages that were loaded.
+    /// First units of the loaded pages.
     loaded: Bits,
-    /// Pages that were referred to, less those that were loaded.
+    /// Number of pages referred to, minus those that were loaded.
     open: u64,
-    /// Two pages share a unit, or one has no place.
+    /// Whether two pages share a unit, or one lies outside the file.
     clash: bool,
 }
 
@@ -73,7 +76,7 @@ impl Seen {
         Some(first..first + length / UNIT)
     }
 
-    /// Something refers to this page.
+    /// Records a reference to this page.
     pub(super) fn refer(&mut self, page: PageRef) {
         let Some(units) = Self::units(page) else {
             self.clash = true;
@@ -86,7 +89,7 @@ impl Seen {
         self.open += 1;
     }
 
-    /// This page was loaded. Gives whether it is the first time.
+    /// Records that this page was loaded. Returns whether it is the first time.
     pub(super) fn load(&mut self, page: PageRef) -> bool {
         let Some(units) = Self::units(page) else { return false };
         if self.loaded.get(units.start) {
@@ -97,14 +100,14 @@ impl Seen {
         true
     }
 
-    /// Was every page loaded that something refers to, and has each its own place?
+    /// Whether every referenced page was loaded, and no two overlap.
     fn is_whole(&self) -> bool {
         self.open == 0 && !self.clash
     }
 }
 
-/// The free pages of one region, by their orders, as the engine's allocator has them: no two free halves of a larger
-/// page.
+/// The free pages of one region, by order, as in the engine's allocator: never both halves of a
+/// larger page.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     pages: u32,
@@ -112,7 +115,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// `guard`: a unit of the file that is nobody's.
+    /// `guard`: a unit of the file that no page uses.
     fn new(seen: &Seen, region: u64, pages: u32, guard: Option<u64>) -> Self {
         let mut free = vec![Bits::default(); ORDERS as usize];
         let first = region * REGION_PAGES;
@@ -144,7 +147,8 @@ impl Region {
         Some(page)
     }
 
-    /// As the engine writes it: highest order (1), zeros (3), pages (4), ends of the bitmaps (4 each), bitmaps.
+    /// Encodes as the engine does: highest order (1), zeros (3), pages (4), ends of the bitmaps (4
+    /// each), bitmaps.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![(ORDERS - 1) as u8, 0, 0, 0];
         bytes.extend(self.pages.to_le_bytes());
@@ -157,14 +161,14 @@ impl Region {
         bytes
     }
 
-    /// All of it is free.
+    /// Returns a region whose pages are all free.
     #[cfg(test)]
     pub(crate) fn all_free(pages: u32) -> Self {
         Self::new(&Seen::default(), 0, pages, None)
     }
 
-    /// The unit `first` and those with it in a page of this order are somebody's now, whatever of them was free. `blocks`
-    /// are the free pages by order.
+    /// Marks the page of this order at unit `first` as used, whatever of it was free. `blocks` are
+    /// the free pages by order.
     pub(crate) fn occupy(&mut self, first: u64, order: u32, blocks: &mut Blocks) {
         let mut change = |at: u32, page: u64, free: bool| {
             let at = at as usize;
@@ -177,7 +181,7 @@ impl Region {
         };
         for at in order..ORDERS {
             if change(at, first >> at, false) {
-                // The halves of it that they do not lie in.
+                // Its halves without those units stay free.
                 for below in (order..at).rev() {
                     change(below, (first >> below) ^ 1, true);
                 }
@@ -200,7 +204,7 @@ impl Region {
     }
 }
 
-/// Appends parts behind a table of their ends, which count from the start of `bytes`.
+/// Appends parts after a table of their ends, which count from the start of `bytes`.
 fn append_with_ends(bytes: &mut Vec<u8>, parts: &[Vec<u8>]) {
     let mut end = bytes.len() + 4 * parts.len();
     for part in parts {
@@ -210,8 +214,9 @@ fn append_with_ends(bytes: &mut Vec<u8>, parts: &[Vec<u8>]) {
     parts.iter().for_each(|part| bytes.extend(part));
 }
 
-/// A bitmap of the engine: levels, the lowest of which has a bit for each of `count` things, and each other one a bit for
-/// each word below, set where that has all bits set. As many levels as `capacity` things need. Bits beyond are set.
+/// Encodes a bitmap of the engine. Its lowest level has a bit for each of `count` items; each other
+/// level has a bit for each word below, set if all bits of that word are. It has as many levels as
+/// `capacity` items need. Bits beyond the end are set.
 fn bitmap(count: u32, capacity: u32, get: impl Fn(u64) -> bool) -> Vec<u8> {
     let mut depth = 1;
     let mut room = capacity;
@@ -242,8 +247,8 @@ fn bitmap(count: u32, capacity: u32, get: impl Fn(u64) -> bool) -> Vec<u8> {
     bytes
 }
 
-/// The engine's tracker: number of orders (4), lengths of the bitmaps (4 each), for each order a bitmap of the regions
-/// that have no free page of it.
+/// Encodes the engine's region tracker: number of orders (4), lengths of the bitmaps (4 each), for
+/// each order a bitmap of the regions that have no free page of it.
 fn tracker(regions: &[Region]) -> Vec<u8> {
     let count = REGIONS_MIN.max(regions.len() as u32);
     let highest: Vec<Option<u32>> = regions.iter().map(Region::highest).collect();
@@ -258,7 +263,7 @@ fn tracker(regions: &[Region]) -> Vec<u8> {
     bytes
 }
 
-/// A leaf of pairs; keys all have one width if `fixed`.
+/// Encodes a leaf of pairs; keys have one width if `fixed`.
 fn leaf(pairs: &[(&[u8], &[u8])], fixed: bool) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend((pairs.len() as u16).to_le_bytes());
@@ -281,7 +286,7 @@ fn leaf(pairs: &[(&[u8], &[u8])], fixed: bool) -> Vec<u8> {
     bytes
 }
 
-/// A branch over leaves, with the last key of each but the last.
+/// Encodes a branch over leaves, with the last key of each but the last.
 fn branch(children: &[PageRef], keys: &[[u8; 5]]) -> Vec<u8> {
     let mut bytes = vec![2, 0];
     bytes.extend((keys.len() as u16).to_le_bytes());
@@ -292,7 +297,7 @@ fn branch(children: &[PageRef], keys: &[[u8; 5]]) -> Vec<u8> {
     bytes
 }
 
-/// A table's definition, as the engine has it in the tree of tables.
+/// Encodes a table's definition, as in the engine's tree of tables.
 fn definition(root: PageRef, pairs: u64) -> Vec<u8> {
     let mut bytes = vec![3];
     bytes.extend(pairs.to_le_bytes());
@@ -317,15 +322,16 @@ fn key(tag: u8, region: u32) -> [u8; 5] {
     [tag, a, b, c, d]
 }
 
-/// Pages to be written where nothing is, and the commit that refers to them.
+/// Pages to be written to free locations, and the commit that refers to them.
 pub(crate) struct Book {
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
     pub(crate) commit: Slot,
-    /// What is free beside them.
+    /// The pages that remain free.
     pub(crate) free: Vec<Region>,
 }
 
-/// The pages that a book of a file of `length` bytes takes, by order; the engine writes the same when it closes.
+/// Returns the pages of the allocator state for a file of `length` bytes, by order; the engine
+/// writes the same when it closes.
 pub(crate) fn book_blocks(length: u64) -> Blocks {
     let mut blocks = [0; ORDERS as usize];
     let mut add = |bytes: usize, count: u64| blocks[order_of(bytes) as usize] += count;
@@ -340,13 +346,14 @@ pub(crate) fn book_blocks(length: u64) -> Blocks {
     blocks
 }
 
-/// The order of a page for so many bytes.
+/// Returns the order of a page for this many bytes.
 pub(crate) fn order_of(bytes: usize) -> u32 {
     (bytes as u64).div_ceil(UNIT).max(1).next_power_of_two().trailing_zeros()
 }
 
 impl Book {
-    /// The book of a commit in a file of `length` bytes; `None` if the walk did not see all of it, or there is no room.
+    /// Builds the allocator state of a commit in a file of `length` bytes; `None` if the walk did
+    /// not see all of it, or there is no space.
     pub(crate) fn of(seen: &Seen, commit: &Slot, length: u64, guard: bool) -> Option<Self> {
         let units = (length / UNIT).checked_sub(1)?;
         let count = units.div_ceil(REGION_PAGES);
@@ -357,7 +364,8 @@ impl Book {
         let in_region = |region: u64| (units - region * REGION_PAGES).min(REGION_PAGES) as u32;
         let mut regions: Vec<Region> =
             (0..count).map(|region| Region::new(seen, region, in_region(region), last)).collect();
-        // Their lengths do not depend on what is free: so all pages find their places before the book is written.
+        // Their lengths do not depend on what is free: so all pages get their locations before they
+        // are encoded.
         let mut place = |length: usize| {
             let order = order_of(length);
             let found = regions
@@ -413,7 +421,7 @@ mod tests {
     use super::*;
     use crate::sim::Random;
 
-    /// Each unit that lies in a free page.
+    /// Returns each unit that lies in a free page.
     fn units(region: &Region) -> Vec<u64> {
         let mut units = Vec::new();
         for order in 0..ORDERS as usize {

@@ -1,4 +1,5 @@
-//! A walk over the records of a tree in key order, that says which keys it could not see.
+//! A walk over the records of a tree in key order, which reports the key ranges that it could not
+//! read.
 
 use std::sync::Arc;
 
@@ -6,10 +7,11 @@ use super::reader::Reader;
 use super::{Node, PageRef};
 use crate::disk::record::Key;
 
-/// Levels of a tree at most; none has a tenth of that.
+/// Maximum levels of a tree; none has a tenth of that.
 const DEPTH_MAX: usize = 64;
 
-/// Keys whose records cannot be read: those above `after` up to `through`; `None` is no bound.
+/// A range of keys whose records cannot be read: above `after`, up to `through`; `None` is
+/// unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) after: Option<Key>,
@@ -20,13 +22,13 @@ impl Lost {
     /// All keys.
     pub(crate) const ALL: Self = Self { after: None, through: None };
 
-    /// May a key of `first..=last` be among them?
+    /// Whether a key of `first..=last` may be in the range.
     pub(crate) fn meets(&self, first: &Key, last: &Key) -> bool {
         self.after.is_none_or(|after| after < *last) && self.through.is_none_or(|through| through >= *first)
     }
 }
 
-/// What the cursor stands on.
+/// The current position of the cursor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step<'a> {
     Record(&'a Key, &'a [u8]),
@@ -36,7 +38,7 @@ pub(crate) enum Step<'a> {
 struct Level {
     node: Arc<Node>,
     at: usize,
-    /// Its keys.
+    /// Its range of keys.
     keys: Lost,
 }
 
@@ -50,7 +52,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Over `first..=last` of a tree.
+    /// Creates a cursor over `first..=last` of a tree.
     pub(crate) fn new(reader: &'a Reader, first: Key, last: Key) -> Self {
         let mut cursor = Self { reader, stack: Vec::new(), first, last, lost: None };
         match reader.records() {
@@ -72,7 +74,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to where there is something, if there is.
+    /// Moves to the next record or lost range, if there is one.
     fn settle(&mut self) {
         while self.lost.is_none()
             && let Some(level) = self.stack.last_mut()
@@ -102,7 +104,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What it stands on; `None` at the end.
+    /// Returns the current position; `None` at the end.
     pub(crate) fn current(&mut self) -> Option<Step<'_>> {
         self.settle();
         if let Some(lost) = self.lost {
@@ -113,7 +115,7 @@ impl<'a> Cursor<'a> {
         Some(Step::Record(key, level.node.value(level.at)?))
     }
 
-    /// Goes on from what it stands on.
+    /// Advances beyond the current position.
     pub(crate) fn pass(&mut self) {
         if self.lost.take().is_none()
             && let Some(level) = self.stack.last_mut()

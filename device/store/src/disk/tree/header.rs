@@ -1,21 +1,24 @@
-//! The first sector of the engine's file, its header with two commit slots, and behind the file's end our copy of it.
+//! The first sector of the engine's file: its header with two commit slots. And our copy of it,
+//! behind the end of the file.
 //!
-//! Does: find the commits that the file may hold; make the header that the engine is given.
-//! Contract: the header lies in one sector, so that it is not torn; a slot whose checksum is wrong is rotten.
+//! Does: finds the commits that the file may hold; builds the header that the engine receives.
+//! Contract: the header lies in one sector, so that it is not torn; a slot whose checksum is wrong
+//! is corrupt.
 
 use super::super::superblock::LENGTH as SECTOR;
 use super::{PageRef, REGION_PAGES, UNIT, number, sum_of};
 
 /// Length of the engine's header in bytes.
 pub(crate) const HEADER: usize = 320;
-/// Where our copy of the last acknowledged header lay first, in the page of the header.
+/// Offset of our copy of the last acknowledged header in older stores, in the page of the header.
 pub(crate) const OLD_COPY_AT: u64 = SECTOR as u64;
 /// Length of that copy.
 pub(crate) const OLD_COPY: usize = SECTOR;
-/// Length of the copy behind the end of the engine's part of the file: a page, so that no sector is both's.
+/// Length of the copy behind the end of the engine's part of the file: a page, so that the two
+/// share no sector.
 pub(crate) const COPY: usize = UNIT as usize;
 const COPY_MAGIC: &[u8; 8] = b"SEALCOPY";
-/// Where in it stands its own place in the file, and the store's name.
+/// Offset, within the copy, of its own offset in the file; the store's uuid follows.
 const COPY_PLACE: usize = 8 + HEADER;
 const COPY_UUID: usize = COPY_PLACE + 8;
 const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";
@@ -32,7 +35,7 @@ const FORMAT: u8 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) id: u64,
-    /// The tree of our table's name.
+    /// The tree with our table's name.
     pub(crate) user: Option<PageRef>,
     /// The tree of the engine's own tables.
     pub(crate) system: Option<PageRef>,
@@ -50,7 +53,7 @@ impl Slot {
         Some(Self { id, user: root(bytes[1], 8), system: root(bytes[2], 40), bytes: *bytes })
     }
 
-    /// As [`parse`](Self::parse), of a slot in which one bit may be wrong.
+    /// Like [`parse`](Self::parse), for a slot in which one bit may be wrong.
     fn mend(bytes: &[u8; SLOT]) -> Option<Self> {
         Self::parse(bytes).or_else(|| {
             (0..SLOT * 8).find_map(|bit| {
@@ -61,7 +64,7 @@ impl Slot {
         })
     }
 
-    /// The same commit with another tree of so many of the engine's own tables.
+    /// Returns the same commit with another tree of `tables` tables of the engine.
     pub(super) fn with_system(mut self, root: PageRef, tables: u64) -> Self {
         self.bytes[2] = 1;
         self.bytes[40..48].copy_from_slice(&root.number.to_le_bytes());
@@ -77,7 +80,7 @@ impl Slot {
         self
     }
 
-    /// The same commit without the engine's own tables: it makes them anew when it recovers.
+    /// Returns the same commit without the engine's own tables: it recreates them when it recovers.
     fn without_system(mut self) -> Self {
         self.bytes[2] = 0;
         self.bytes[40..72].fill(0);
@@ -86,7 +89,7 @@ impl Slot {
     }
 }
 
-/// A header of the engine, whatever its bytes.
+/// A header of the engine, with arbitrary bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header(pub(crate) [u8; HEADER]);
 
@@ -95,12 +98,12 @@ impl Header {
         Slot::mend(self.0[SLOTS[at]..].first_chunk()?)
     }
 
-    /// The commit that the header calls the current one.
+    /// Returns the commit that the header marks as current.
     pub(crate) fn primary(&self) -> Option<Slot> {
         self.slot(usize::from(self.0[GOD] & PRIMARY))
     }
 
-    /// Both commits, as far as they can be read, the newest first.
+    /// Returns both commits, as far as they can be read, the newest first.
     pub(crate) fn commits(&self) -> Vec<Slot> {
         let mut slots: Vec<Slot> = (0..2).filter_map(|at| self.slot(at)).collect();
         slots.sort_by_key(|slot| std::cmp::Reverse(slot.id));
@@ -108,12 +111,13 @@ impl Header {
         slots
     }
 
-    /// Is there a slot that cannot be read? No crash does that.
+    /// Whether a slot cannot be read. No crash causes that.
     pub(crate) fn has_lost_slot(&self) -> bool {
         (0..2).any(|at| self.slot(at).is_none())
     }
 
-    /// Pages of all regions but the last, and of that, for a file of this length.
+    /// Returns the number of pages of each region but the last, and of the last, for a file of this
+    /// length.
     fn layout(length: u64) -> [u8; 8] {
         let pages = (length / UNIT).saturating_sub(1);
         let (full, rest) = ((pages / REGION_PAGES) as u32, (pages % REGION_PAGES) as u32);
@@ -123,7 +127,7 @@ impl Header {
         bytes
     }
 
-    /// Everything but flags, layout and slots, which never changes.
+    /// Returns a header without flags, layout and slots: the part that never changes.
     fn frame() -> Self {
         let mut bytes = [0; HEADER];
         bytes[..9].copy_from_slice(&MAGIC);
@@ -132,7 +136,7 @@ impl Header {
         Self(bytes)
     }
 
-    /// Did the engine close this file, of `length` bytes, after `commit` and leave it in order?
+    /// Whether the engine closed this file, of `length` bytes, cleanly after `commit`.
     pub(crate) fn is_closed_after(&self, commit: &Slot, length: u64) -> bool {
         let flags = self.0[GOD] & !PRIMARY;
         let mut bare = self.clone();
@@ -148,14 +152,15 @@ impl Header {
             && self.primary().is_some_and(|slot| slot.id == commit.id)
     }
 
-    /// The header that makes the engine recover from `commit` alone, in a file of `length` bytes. `system`: its own
-    /// tables are sound.
+    /// Returns the header that makes the engine recover from `commit` alone, in a file of `length`
+    /// bytes. `system`: its own tables are intact.
     pub(crate) fn to_recover(commit: &Slot, system: bool, length: u64) -> Self {
         let commit = if system { *commit } else { commit.without_system() };
         Self::of(&commit, RECOVERY, length)
     }
 
-    /// The header of a file that the engine closed in order after `commit`, which has its book of free pages.
+    /// Returns the header of a file that was closed cleanly after `commit`, which has its allocator
+    /// state.
     pub(crate) fn closed_after(commit: &Slot, length: u64) -> Self {
         Self::of(commit, TWO_PHASE, length)
     }
@@ -170,8 +175,8 @@ impl Header {
         header
     }
 
-    /// Our copy, to lie at `place` in the file: magic (8), the header (320), its place (8), the store's name (16), zeros,
-    /// CRC32C of the first 508 bytes (4), zeros.
+    /// Returns our copy, to be written at `place` in the file: magic (8), the header (320), its
+    /// offset (8), the store's uuid (16), zeros, CRC32C of the first 508 bytes (4), zeros.
     pub(crate) fn to_copy(&self, place: u64, uuid: &[u8; 16]) -> [u8; COPY] {
         let mut bytes = [0; COPY];
         bytes[..8].copy_from_slice(COPY_MAGIC);
@@ -183,14 +188,14 @@ impl Header {
         bytes
     }
 
-    /// What [`to_copy`](Self::to_copy) wrote at this place of this store.
+    /// Parses the result of [`to_copy`](Self::to_copy) for this offset and store.
     pub(crate) fn of_copy(bytes: &[u8; COPY], place: u64, uuid: &[u8; 16]) -> Option<Self> {
         let its_own =
             bytes[COPY_PLACE..COPY_UUID] == place.to_le_bytes() && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
         Self::of_old_copy(bytes.first_chunk()?).filter(|_| its_own)
     }
 
-    /// A copy as it was made first: without its place and the store's name.
+    /// Parses a copy in the older format: without its offset and the store's uuid.
     pub(crate) fn of_old_copy(bytes: &[u8; OLD_COPY]) -> Option<Self> {
         let crc = u32::from_le_bytes(number(bytes, OLD_COPY - 4)?);
         let sound = bytes.starts_with(COPY_MAGIC) && crate::crc::crc32c(&bytes[..OLD_COPY - 4]) == crc;

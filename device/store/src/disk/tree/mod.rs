@@ -1,10 +1,12 @@
-//! The index engine's file, read and proved without the engine.
+//! Reads and verifies the index engine's file without the engine.
 //!
-//! Does: parse the header, the commit slots and the nodes of redb's trees; check each page against the checksum that
-//! its parent holds (XXH3-128); mend a page in which one bit is wrong; after an unclean end, make the engine's book of
-//! free pages. Does not: trust a byte unchecked.
-//! Contract: no bytes make it panic, loop or allocate more than the file has.
-//! Truth: redb's docs/design.md, "File format" (version 3); docs/design/store.md, "The engine's file".
+//! Does: parses the header, the commit slots and the nodes of redb's trees; compares each page with
+//! the checksum in its parent (XXH3-128); repairs a page with one wrong bit; after an unclean
+//! shutdown, builds the engine's allocator state.
+//! Does not: trust an unchecked byte.
+//! Contract: no input makes it panic, loop, or allocate more than the file's length.
+//! Source of truth: redb's docs/design.md, "File format" (version 3); docs/design/store.md, "The
+//! engine's file".
 
 mod book;
 mod cursor;
@@ -31,7 +33,7 @@ pub(crate) const UNIT: u64 = 4096;
 pub(crate) const REGION_PAGES: u64 = 1 << 20;
 /// Largest page: a region.
 const ORDER_MAX: u64 = 20;
-/// Longest page in which a wrong bit is looked for: the search costs 8 hashes a byte.
+/// Longest page in which a wrong bit is searched for: the search costs 8 hashes per byte.
 const MENDABLE: u64 = 2 * UNIT;
 
 fn sum_of(bytes: &[u8]) -> u128 {
@@ -42,7 +44,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// A page by its number, and the checksum that it must have.
+/// A page by its number, and its expected checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PageRef {
     number: u64,
@@ -50,13 +52,13 @@ pub(crate) struct PageRef {
 }
 
 impl PageRef {
-    /// As it stands in a slot or a table's definition: number (8), checksum (16).
+    /// Parses the form in a slot or a table's definition: number (8), checksum (16).
     fn parse(bytes: &[u8], at: usize) -> Option<Self> {
         let (page, sum) = (number(bytes, at)?, number(bytes, at + 8)?);
         Some(Self { number: u64::from_le_bytes(page), sum: u128::from_le_bytes(sum) })
     }
 
-    /// First byte and length in the file. Bits that mean nothing are ignored, as the engine does.
+    /// Returns offset and length in the file. Unused bits are ignored, as the engine does.
     fn place(self) -> Option<(u64, u64)> {
         let order = self.number >> 59;
         if order > ORDER_MAX {
@@ -69,7 +71,7 @@ impl PageRef {
     }
 }
 
-/// Widths of a tree's keys and values in bytes; `None` is any.
+/// Widths of a tree's keys and values in bytes; `None` is variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     key: Option<u32>,
@@ -83,20 +85,21 @@ impl Shape {
     const RECORDS: Self = Self { key: Some(25), value: None };
 }
 
-/// A sound page of a tree.
+/// A verified page of a tree.
 #[derive(Debug)]
 pub(crate) struct Node {
     bytes: Box<[u8]>,
     leaf: bool,
-    /// Entries of a leaf; keys of a branch, which has one child more.
+    /// Number of entries of a leaf, or of keys of a branch, which has one child more.
     count: usize,
-    /// Where the tables of offsets end and the keys begin.
+    /// Where the offset tables end and the keys begin.
     keys: usize,
     shape: Shape,
 }
 
 impl Node {
-    /// Length of a page's contents, by what it says of itself; what lies behind is not covered by its checksum.
+    /// Returns the length of a page's contents, by its own fields; the bytes behind are not covered
+    /// by its checksum.
     fn extent(bytes: &[u8], shape: Shape) -> Option<(bool, usize, usize, usize)> {
         let count = usize::from(u16::from_le_bytes(number(bytes, 2)?));
         let last = count.checked_sub(1)?;
@@ -125,12 +128,13 @@ impl Node {
         (keys <= end && end <= bytes.len()).then_some((leaf, count, keys, end))
     }
 
-    /// Has this page's contents the checksum?
+    /// Whether this page's contents have the checksum.
     fn is_sound(bytes: &[u8], shape: Shape, sum: u128) -> bool {
         Self::extent(bytes, shape).is_some_and(|(_, _, _, end)| sum_of(&bytes[..end]) == sum)
     }
 
-    /// Looks for the one bit that is wrong. The checksum has 128 bits: it is the right one, or there is none.
+    /// Searches for a single wrong bit and corrects it. With a checksum of 128 bits a match is the
+    /// right one.
     fn mend(bytes: &mut [u8], shape: Shape, sum: u128) -> bool {
         if bytes.len() as u64 > MENDABLE {
             return false;
@@ -145,7 +149,7 @@ impl Node {
         false
     }
 
-    /// A page whose checksum was found right.
+    /// Parses a page whose checksum was verified.
     fn parse(bytes: Box<[u8]>, shape: Shape) -> Option<Self> {
         let (leaf, count, keys, _) = Self::extent(&bytes, shape)?;
         let node = Self { bytes, leaf, count, keys, shape };
@@ -165,7 +169,7 @@ impl Node {
         }
     }
 
-    /// The key of an entry, or the greatest one that the child of this number may hold.
+    /// Returns the key of an entry, or the greatest key that the child of this number may hold.
     fn key(&self, at: usize) -> Option<&[u8]> {
         if at >= self.count {
             return None;
@@ -198,7 +202,7 @@ impl Node {
         Some(PageRef { number, sum })
     }
 
-    /// The first entry, or the first child that may hold one, whose key is not below `key`.
+    /// Returns the first entry, or the first child that may hold one, whose key is not below `key`.
     fn position(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -213,13 +217,13 @@ impl Node {
     }
 }
 
-/// What the definition of a table says: where it is and how wide its keys and values are.
+/// Parses a table's definition: its root, and the widths of its keys and values.
 fn definition(bytes: &[u8]) -> Option<(Option<PageRef>, Shape)> {
     let width = |at: usize| -> Option<Option<u32>> {
         let width = u32::from_le_bytes(number(bytes, at + 1)?);
         Some((bytes.get(at)? != &0).then_some(width))
     };
-    // Type 3: a table of one value for each key, the only type we use.
+    // Type 3: a table with one value per key, the only type we use.
     if bytes.first() != Some(&3) {
         return None;
     }

@@ -1,26 +1,28 @@
-//! What a commit's tree of records looks like from above: how large its pages are, and how many branches lead to them.
+//! The shape of a commit's tree of records: how large its pages are, and how many branches it has.
 //!
-//! Does: read the branches alone, which is a page in some eighty. Does not: read leaves, but for one of each last branch.
-//! Contract: all leaves of a tree lie at the same depth, as redb keeps them.
+//! Does: reads the branches alone, about one page in eighty.
+//! Does not: read leaves, except one of each last branch.
+//! Contract: all leaves of a tree are at the same depth, as redb keeps them.
 
 use super::super::record::TAGS;
 use super::{Blocks, Node, PageRef, Reader, UNIT};
 
-/// Levels of a tree at most.
+/// Maximum levels of a tree.
 const DEPTH_MAX: u64 = 40;
 
-/// Sizes that bound what a commit can need.
+/// Sizes that bound the demand of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outline {
-    /// For each tag of records, the order of the largest leaf of such records alone.
+    /// By tag, the order of the largest leaf that has records of this tag only.
     pub(crate) orders: [u8; TAGS],
-    /// Leaves that may hold records of several tags, at most one more than there are tags, by order.
+    /// Leaves that may hold records of several tags, at most one more than there are tags, by
+    /// order.
     pub(crate) joint: Blocks,
-    /// Pages that lead to the leaves.
+    /// Number of branch pages.
     pub(crate) branches: u64,
-    /// How many of them on each way.
+    /// Number of branches on each path.
     pub(crate) depth: u64,
-    /// Units of 4 KiB that records and branches have.
+    /// Number of 4 KiB units of records and branches.
     pub(crate) units: u64,
 }
 
@@ -32,13 +34,14 @@ impl Outline {
     }
 }
 
-/// The first byte of a key of a node.
+/// Returns the first byte of a key of a node.
 fn tag(node: &Node, at: usize) -> Option<usize> {
     node.key(at)?.first().map(|tag| usize::from(*tag))
 }
 
 impl Reader {
-    /// The outline of the tree of records; `None` if a branch cannot be read. While pages are noted, leaves count as loaded.
+    /// Returns the shape of the tree of records; `None` if a branch cannot be read. While pages are
+    /// recorded, leaves count as loaded.
     pub(crate) fn outline(&self) -> Option<Outline> {
         let mut shape = Outline::default();
         if let Some(root) = self.records().ok()? {
@@ -70,7 +73,7 @@ impl Reader {
         let first = self.load_record_page(node.child(0)?)?;
         for at in 0..=node.count {
             let child = node.child(at)?;
-            // The key before a child may be the last one of the child before, or less.
+            // The key before a child may be the last key of the previous child, or less.
             let low = if at == 0 { tags.0 } else { tag(node, at - 1)? };
             let high = if at == node.count { tags.1 } else { tag(node, at)? };
             let tags = (low.min(TAGS - 1), high.min(TAGS - 1));
@@ -87,7 +90,7 @@ impl Reader {
     }
 }
 
-/// There is a leaf of these tags.
+/// Adds a leaf of these tags.
 fn widen(shape: &mut Outline, (low, high): (usize, usize), order: u8) {
     if low < high {
         shape.joint[usize::from(order)] += 1;

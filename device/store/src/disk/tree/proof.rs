@@ -1,11 +1,14 @@
-//! Which commit the file holds, and what of it is sound: found before the engine sees the file.
+//! Determines which commit the file holds, and which parts of it are intact, before the engine
+//! opens the file.
 //!
-//! Does: tell a commit that a crash cut short from one that rotted; make the engine start from pages that were all
-//! checked. Does not: change the file, but for pages and headers that had one wrong bit.
+//! Does: distinguishes a commit that a crash interrupted from a corrupt one; makes the engine start
+//! from pages that were all verified.
+//! Does not: change the file, except for pages and headers that had one wrong bit.
 //!
-//! The engine writes a commit's pages and its slot, then syncs once. After a crash the newest slot may so name a tree
-//! that is not all there, and the slot before it is the last commit. The same is seen if a page of the last commit
-//! rots. Our copy of the header tells them apart: it is written after the sync, so that what it names was whole.
+//! The engine writes a commit's pages and its slot, then syncs once. After a crash the newest slot
+//! may therefore refer to an incomplete tree, and the slot before it is the last commit. Corruption
+//! of a page of the last commit looks the same. Our copy of the header distinguishes them: it is
+//! written after the sync, so the commit in it was complete.
 
 use std::io;
 use std::sync::Arc;
@@ -16,27 +19,27 @@ use super::{PageRef, Reader, UNIT};
 use crate::disk::backend::Sums;
 use crate::medium::MediumFile;
 
-/// What is known of the file.
+/// Result of verifying the file.
 pub(crate) struct Proof {
-    /// Reads the commit that counts.
+    /// Reads the valid commit.
     pub(crate) reader: Reader,
     pub(crate) file: Arc<dyn MediumFile>,
-    /// Checksums of all pages seen.
+    /// Checksums of all pages read.
     pub(crate) sums: Arc<Sums>,
-    /// What the engine is to be given as the file's header.
+    /// The header that the engine receives.
     pub(crate) header: Header,
-    /// The commit that counts.
+    /// The valid commit.
     commit: Option<Slot>,
-    /// Did the engine not close the file in order, or are its own tables damaged?
+    /// Whether the engine did not close the file cleanly, or its own tables are damaged.
     unclean: bool,
-    /// Where the engine's part of the file ends, in bytes. Behind it lies our copy of the header.
+    /// End of the engine's part of the file, in bytes. Our copy of the header follows it.
     pub(crate) end: u64,
-    /// Does it? In a store of an older make it lay elsewhere.
+    /// Whether it does. In older stores it was elsewhere.
     has_copy: bool,
     pub(crate) uuid: [u8; 16],
-    /// Is there a slot that rotted, and no copy of it? Then the last commit may be lost.
+    /// Whether a slot is corrupt and has no copy. Then the last commit may be lost.
     pub(crate) lost_commit: bool,
-    /// Is our table there, or at least in doubt?
+    /// Whether our table exists, or may exist.
     pub(crate) has_table: bool,
 }
 
@@ -44,7 +47,7 @@ pub(crate) struct Proof {
 fn read_some(file: &dyn MediumFile, length: u64, offset: u64, into: &mut [u8]) {
     let there = length.saturating_sub(offset).min(into.len() as u64) as usize;
     let into = &mut into[..there];
-    // Once more: what fails for good fails again. What cannot be read counts as rotten.
+    // Read once more: a permanent error repeats. Unreadable bytes count as corrupt.
     let read = file.read_at(offset, into).or_else(|_| file.read_at(offset, into));
     if let Err(error) = read {
         tracing::warn!(%error, offset, "the index's header cannot be read");
@@ -59,11 +62,11 @@ fn bad_pages(reader: &Reader, root: Option<PageRef>) -> Vec<PageRef> {
 }
 
 impl Proof {
-    /// Reads what it must of the index of the store `uuid`. Most pages are read when the records are. `has_copy`: the
-    /// last page is our copy of the header, even if it cannot be read as one.
+    /// Reads the necessary parts of the index of the store `uuid`. Most pages are read later, with
+    /// the records. `has_copy`: the last page is our copy of the header, even if it is unreadable.
     ///
     /// # Errors
-    /// When the file's length cannot be had.
+    /// If the file's length is not available.
     pub(crate) fn take(
         file: Arc<dyn MediumFile>,
         table: &str,
@@ -78,7 +81,7 @@ impl Proof {
         let mut copy = [0; COPY];
         read_some(&*file, length, place, &mut copy);
         let copy = Header::of_copy(&copy, place, &uuid);
-        // The power may fail between the copy and the superblock that tells of it.
+        // The power may fail between writing the copy and the superblock that announces it.
         let has_copy = has_copy || copy.is_some();
         let end = if has_copy { place } else { length / UNIT * UNIT };
         let copy = if has_copy {
@@ -120,7 +123,7 @@ impl Proof {
         let ready = closed && {
             let sound = bad_pages(&reader, chosen.system).is_empty();
             if !sound {
-                tracing::warn!("the index engine's own tables are damaged; they are made anew");
+                tracing::warn!("the index engine's own tables are damaged; rebuilding them");
             }
             sound
         };
@@ -130,23 +133,24 @@ impl Proof {
         Ok(Self { reader, file, sums, header, commit, unclean, end, has_copy, uuid, lost_commit, has_table })
     }
 
-    /// After all records were read, of a sound file that may be written to: makes it ready for the engine. Gives what is
-    /// free in it, by region, if the engine need not find that out by itself. `guard`: the last page is nobody's, so that
-    /// the engine does not shorten the file.
+    /// After all records of an intact, writable file were read: prepares it for the engine. Returns
+    /// its free pages by region, if the engine need not determine them. `guard`: the last page
+    /// stays unused, so that the engine does not shorten the file.
     ///
     /// # Errors
-    /// When the file cannot be written to, or synced.
+    /// If the file cannot be written or synced.
     pub(crate) fn hand_over(&mut self, guard: bool) -> io::Result<Option<Vec<Region>>> {
         self.reader.write_mended()?;
         if self.has_copy
             && let Err(error) = self.file.allocate(self.end + COPY as u64)
         {
-            tracing::warn!(%error, "the index's file has holes that the medium has no room for");
+            tracing::warn!(%error, "the index file has holes, and the medium has no space to fill them");
         }
         let mut free = None;
         if let Some(commit) = self.commit.take() {
             if self.unclean {
-                // Pages of the commit may be in memory alone, and those of the one before are written over from here on.
+                // Pages of the commit may be in memory only, and those of the previous commit are
+                // overwritten from here on.
                 self.file.sync()?;
             }
             free = self.write_book(&commit, guard)?;
@@ -160,20 +164,21 @@ impl Proof {
         Ok(free)
     }
 
-    /// Spares the engine its walks over the file, if it can be done.
+    /// Saves the engine its walks over the file, if possible.
     fn write_book(&mut self, commit: &Slot, guard: bool) -> io::Result<Option<Vec<Region>>> {
         let book = self.reader.seen().and_then(|seen| Book::of(&seen, commit, self.end, guard));
         let Some(book) = book else {
             if !self.unclean {
-                // It has one of its own.
+                // The file has its own allocator state.
                 return Ok(None);
             }
             let system = bad_pages(&self.reader, commit.system).is_empty();
-            tracing::info!(system, "the index engine recovers");
+            tracing::info!(system, "the index engine recovers its tables");
             self.header = Header::to_recover(commit, system, self.end);
             return Ok(None);
         };
-        // No commit refers to these places: should the power fail, they are found damaged and made anew.
+        // No commit refers to these pages: after a power failure they are found damaged and written
+        // again.
         for (offset, bytes) in &book.pages {
             self.sums.learn(*offset, bytes);
             self.file.write_at(*offset, bytes)?;
@@ -182,18 +187,19 @@ impl Proof {
         Ok(Some(book.free))
     }
 
-    /// Did the engine close the file in order?
+    /// Whether the engine closed the file cleanly.
     pub(crate) fn was_closed(&self) -> bool {
         !self.unclean
     }
 
-    /// After all records were read: is all of it sound, so that the engine may have the file?
+    /// After all records were read: whether all of it is intact, so that the engine may use the
+    /// file.
     pub(crate) fn is_sound(&self) -> bool {
         !self.lost_commit && self.reader.damaged() == 0
     }
 }
 
-/// The commit that counts, of a file that the engine did not close.
+/// Chooses the valid commit of a file that the engine did not close.
 fn choose<'a>(reader: &Reader, commits: &'a [Slot], acknowledged: Option<u64>) -> Option<&'a Slot> {
     let newest = commits.first()?;
     let Some(older) = commits.get(1) else { return Some(newest) };
@@ -204,9 +210,15 @@ fn choose<'a>(reader: &Reader, commits: &'a [Slot], acknowledged: Option<u64>) -
     if bad.is_empty() {
         return Some(newest);
     }
-    // What is bad in the older tree, too, was there before: that is rot. The rest the crash cut off.
+    // Pages that are also bad in the older tree were bad before: that is corruption. The others
+    // were cut off by the crash.
     let before = bad_pages(reader, older.user);
     let torn = bad.iter().any(|page| !before.contains(page));
-    tracing::info!(torn, newest = newest.id, older = older.id, "the last commit is not whole");
+    tracing::info!(
+        torn,
+        newest = newest.id,
+        older = older.id,
+        "the last commit is torn or has damaged pages"
+    );
     Some(if torn { older } else { newest })
 }

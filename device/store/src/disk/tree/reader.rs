@@ -1,4 +1,4 @@
-//! Pages by number and checksum, and the table that holds our records.
+//! Reads pages by number and checksum, and the table with our records.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,11 +14,12 @@ use crate::disk::backend::Sums;
 use crate::disk::record::Key;
 use crate::medium::MediumFile;
 
-/// Levels of the trees of tables at most.
+/// Maximum levels of the trees of tables.
 const TABLES_DEPTH_MAX: usize = 16;
-/// Damaged pages that are listed, at most.
+/// Maximum number of damaged pages that are listed.
 const LISTED: usize = 1024;
-/// Damaged pages in which the wrong bit is looked for, at most: each costs some 30 ms. More is no rot of single bits.
+/// Maximum number of damaged pages in which a wrong bit is searched for: each costs about 30 ms.
+/// More are not single-bit corruption.
 const TRIED: usize = 64;
 
 /// Reads the trees of one commit.
@@ -27,31 +28,31 @@ pub(crate) struct Reader {
     length: u64,
     /// The root of our table; `Ok(None)` if it is empty.
     records: Result<Option<PageRef>, Lost>,
-    /// Told of every page found sound.
+    /// Receives the checksum of every page found intact.
     sums: Option<Arc<Sums>>,
-    /// Pages whose checksum was wrong; with a node, if one bit was.
+    /// Pages whose checksum was wrong; with a node if a single wrong bit was repaired.
     mended: Mutex<HashMap<PageRef, Option<Arc<Node>>>>,
     damaged: AtomicU64,
-    /// The pages of the commit that are loaded, while somebody wants to know.
+    /// The loaded pages of the commit, while they are recorded.
     seen: Mutex<Option<Seen>>,
 }
 
 impl Reader {
-    /// Of a file of `length` bytes, with no table yet.
+    /// Creates a reader of a file of `length` bytes, without a table yet.
     pub(crate) fn new(file: Arc<dyn MediumFile>, length: u64, sums: Option<Arc<Sums>>) -> Self {
         let mended = Mutex::default();
         let (records, damaged, seen) = (Err(Lost::ALL), AtomicU64::new(0), Mutex::default());
         Self { file, length, records, sums, mended, damaged, seen }
     }
 
-    /// From here on, notes which pages are referred to and which are loaded, from this root.
+    /// Starts recording which pages are referenced and loaded, from this root.
     pub(in crate::disk) fn watch(&self, root: Option<PageRef>) {
         let mut seen = Seen::default();
         root.into_iter().for_each(|root| seen.refer(root));
         *self.seen.lock() = Some(seen);
     }
 
-    /// What was noted; nothing is from here on.
+    /// Ends recording and returns the recorded pages.
     pub(in crate::disk) fn seen(&self) -> Option<Seen> {
         self.seen.lock().take()
     }
@@ -69,7 +70,7 @@ impl Reader {
         }
     }
 
-    /// Finds our table in the tree of tables. Gives false if there is none for sure.
+    /// Finds our table in the tree of tables. Returns false if there certainly is none.
     pub(crate) fn find_table(&mut self, tables: Option<PageRef>, name: &str) -> bool {
         let mut found = None;
         let mut lost = false;
@@ -109,7 +110,7 @@ impl Reader {
         }
     }
 
-    /// Reads all pages of a tree of tables and of those tables; adds what is damaged to `bad`.
+    /// Reads all pages of a tree of tables and of those tables; adds damaged pages to `bad`.
     pub(crate) fn prove(&self, tables: Option<PageRef>, bad: &mut Vec<PageRef>) {
         let mut roots = Vec::new();
         let mut lost = false;
@@ -138,7 +139,7 @@ impl Reader {
         }
     }
 
-    /// Counts a page as loaded that is not.
+    /// Counts a page as loaded without reading it.
     pub(super) fn pass_over(&self, page: PageRef) {
         if let Some(seen) = &mut *self.seen.lock() {
             seen.load(page);
@@ -149,7 +150,7 @@ impl Reader {
         self.records
     }
 
-    /// A page of our table, if it is sound; else it is counted.
+    /// Returns a page of our table, if it is intact; otherwise counts it as damaged.
     pub(super) fn load_record_page(&self, page: PageRef) -> Option<Arc<Node>> {
         let loaded = self.try_load(page, Shape::RECORDS);
         if loaded.is_none() {
@@ -158,14 +159,14 @@ impl Reader {
         loaded
     }
 
-    /// A page, if it is sound or can be mended.
+    /// Returns a page, if it is intact or can be repaired.
     fn try_load(&self, page: PageRef, shape: Shape) -> Option<Arc<Node>> {
         let (offset, length) = page.place()?;
         if offset.checked_add(length)? > self.length {
             return None;
         }
         let mut bytes = vec![0; length as usize].into_boxed_slice();
-        // Once more: what fails for good fails again.
+        // Read once more: a permanent error repeats.
         self.file.read_at(offset, &mut bytes).or_else(|_| self.file.read_at(offset, &mut bytes)).ok()?;
         let sound = Node::is_sound(&bytes, shape, page.sum);
         if !sound {
@@ -182,7 +183,7 @@ impl Reader {
                 mended.insert(page, None);
                 return None;
             }
-            tracing::warn!(offset, "a page of the index had one wrong bit");
+            tracing::warn!(offset, "corrected a single wrong bit in a page of the index");
         }
         if let Some(sums) = &self.sums {
             sums.learn(offset, &bytes);
@@ -195,7 +196,7 @@ impl Reader {
         Some(node)
     }
 
-    /// Writes the pages that had a wrong bit as they should be.
+    /// Writes the repaired pages to the file.
     pub(crate) fn write_mended(&self) -> io::Result<()> {
         let mended = std::mem::take(&mut *self.mended.lock());
         let mended = mended.iter().filter_map(|(page, node)| Some((page.place()?, node.as_ref()?)));
@@ -207,12 +208,12 @@ impl Reader {
         if any { self.file.sync() } else { Ok(()) }
     }
 
-    /// How often a page could not be read so far.
+    /// Returns how often a page could not be read so far.
     pub(crate) fn damaged(&self) -> u64 {
         self.damaged.load(Ordering::Relaxed)
     }
 
-    /// A record's bytes, `None` if there is none for sure.
+    /// Returns a record's bytes; `None` if there certainly is none.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Lost> {
         match Cursor::new(self, *key, *key).current() {
             None => Ok(None),

@@ -1,4 +1,4 @@
-//! The engine's book of free pages, against the engine itself.
+//! Tests our allocator state against the engine itself.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn key(number: u64) -> Key {
     key
 }
 
-/// Opens the engine over a file that was killed, or closed; it must not walk over it.
+/// Opens the engine on a file that was killed or closed; it must not walk over the file.
 fn open(medium: &SimMedium) -> Database {
     let file = medium.open("index", false).unwrap();
     let mut proof = Proof::take(file, NAME, UUID, true).unwrap();
@@ -37,8 +37,8 @@ fn open(medium: &SimMedium) -> Database {
     builder.create_with_backend(LiveBackend::new(pages)).unwrap()
 }
 
-/// The engine takes our book for its own, whatever pages are in use, and goes on with it; its own check finds that the
-/// book says exactly which pages are free.
+/// The engine accepts our allocator state, whatever pages are in use, and continues with it; its
+/// own check confirms exactly which pages are free.
 #[test]
 fn the_engine_finds_nothing_wrong_with_the_book() {
     for seed in 1..=4 {
@@ -71,14 +71,14 @@ fn the_engine_finds_nothing_wrong_with_the_book() {
                 table.range::<&[u8; 25]>(..).unwrap().map(|pair| pair.unwrap().1.value().len()).sum::<usize>()
             };
             let expected = records(&engine);
-            // Killed, or the power fails: the last commit was synced either way.
+            // After a kill or a power failure: the last commit was synced either way.
             medium = if round % 2 == 0 { medium.fork() } else { medium.crash() };
             assert_eq!(records(&open(&medium.fork())), expected, "seed {seed}, round {round}");
         }
     }
 }
 
-/// A walk that did not see every page makes no book: the engine walks by itself.
+/// A walk that did not see every page yields no allocator state: the engine walks on its own.
 #[test]
 fn a_page_that_nobody_saw_is_not_free() {
     let medium = SimMedium::new(1);
@@ -97,7 +97,7 @@ fn a_page_that_nobody_saw_is_not_free() {
     let mut builder = Builder::new();
     let told = walked.clone();
     builder.set_repair_callback(move |_| told.store(true, std::sync::atomic::Ordering::Relaxed));
-    // It meets pages that were not proved, and is given none of them.
+    // It requests pages that were not verified, and receives none of them.
     assert!(builder.create_with_backend(LiveBackend::new(Pages::proved(&proof, Arc::default()))).is_err());
     assert!(walked.load(std::sync::atomic::Ordering::Relaxed));
 }

@@ -1,7 +1,8 @@
-//! The bytes of the write log: its header, its records, and the changes in a record.
+//! Encoding of the write log: its header, its records, and the changes in a record.
 //!
-//! Does: encode and parse; a torn, stale or foreign record ends what is parsed. Does not: read files, or know what a
-//! change means. Truth: docs/design/store.md, "Write log".
+//! Does: encodes and parses; parsing stops at a torn, stale or foreign record.
+//! Does not: read files, or know what a change means.
+//! Source of truth: docs/design/store.md, "Write log".
 
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ pub(super) const HEADER: usize = 512;
 const RECORD_MAGIC: [u8; 4] = *b"SLOG";
 /// Length of a record before its changes, in bytes.
 pub(super) const RECORD_HEADER: usize = 48;
-/// Where the part of a record begins that its checksum covers.
+/// Offset in a record at which the part covered by its checksum begins.
 const CHECKED_FROM: usize = 8;
 /// Length of a step before its changes, in bytes.
 const STEP_HEADER: usize = 12;
@@ -31,21 +32,21 @@ const KEY: usize = size_of::<Key>();
 const REMOVE: u8 = 0;
 /// it has this value,
 const PUT: u8 = 1;
-/// its chunk changes as the patch says,
+/// its chunk changes as in the patch,
 const PATCH: u8 = 2;
-/// or a chunk of holes changes as the patch says.
+/// or a chunk of holes changes as in the patch.
 const PATCH_HOLES: u8 = 3;
 
-/// What the header of the log says.
+/// Contents of the log header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogHeader {
     /// Whether the store was closed, with all of its changes committed.
     pub(crate) is_closed: bool,
-    /// The store's name.
+    /// The store's uuid.
     pub(crate) uuid: [u8; 16],
-    /// The boot of the kernel whose memory holds what is not durable; zeros if unknown.
+    /// Boot id of the kernel whose memory holds the data that is not durable; zeros if unknown.
     pub(crate) boot: [u8; 16],
-    /// Drawn at random whenever the store is opened.
+    /// Random number of this opening of the store.
     pub(crate) opening: u64,
 }
 
@@ -81,12 +82,12 @@ impl LogHeader {
     }
 }
 
-/// The group that a record's group is built on.
+/// The group that precedes a record's group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Previous {
     /// Its number.
     pub(crate) group: u64,
-    /// How many records it has in the log; [`Previous::INCOMPLETE`] if some of its changes have none.
+    /// Number of its records in the log; [`Previous::INCOMPLETE`] if some of its changes have none.
     pub(crate) records: u32,
 }
 
@@ -95,7 +96,7 @@ impl Previous {
     pub(crate) const INCOMPLETE: u32 = u32::MAX;
 }
 
-/// What stands before the changes of a record.
+/// Header of a record, before its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHeader {
     pub(super) group: u64,
@@ -106,7 +107,7 @@ pub(super) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Fills in the header of a record that `out` holds, with room for the header before its changes.
+    /// Writes the header of a record into `out`, which has space for it before the changes.
     pub(super) fn fill(&self, out: &mut [u8]) {
         let length = (out.len() - RECORD_HEADER) as u32;
         let mut at = 0;
@@ -127,14 +128,16 @@ impl RecordHeader {
         out[4..CHECKED_FROM].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// The length of the record at the start of `bytes` with its header; `None` if there is none.
+    /// Returns the length of the record at the start of `bytes`, including its header; `None` if
+    /// there is none.
     fn length(bytes: &[u8]) -> Option<usize> {
         let mut rest = Rest(bytes.strip_prefix(&RECORD_MAGIC)?);
         rest.u32().ok()?;
         RECORD_HEADER.checked_add(rest.u32().ok()? as usize)
     }
 
-    /// The record at the start of `bytes`, if it is whole: its header, and its length with the header.
+    /// Parses the record at the start of `bytes`, if it is complete: its header, and its length
+    /// including the header.
     fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = Self::length(bytes)?;
         let checked = bytes.get(CHECKED_FROM..end)?;
@@ -146,7 +149,7 @@ impl RecordHeader {
     }
 }
 
-/// The records of one group, as far as they are whole.
+/// The complete records of one group.
 #[derive(Debug)]
 pub(crate) struct LoggedGroup {
     pub(crate) number: u64,
@@ -157,8 +160,9 @@ pub(crate) struct LoggedGroup {
 }
 
 impl LoggedGroup {
-    /// The group at the start of one half of the log, if there is any. `read_to` appends bytes of the half until there are
-    /// so many, or to its end; no more are asked for than there are records.
+    /// Reads the group at the start of one half of the log, if there is any. `read_to` appends
+    /// bytes of the half until there are this many, or to its end; no more are requested than there
+    /// are records.
     pub(crate) fn read<E>(
         mut read_to: impl FnMut(&mut Vec<u8>, usize) -> Result<(), E>,
     ) -> Result<Option<Self>, E> {
@@ -188,7 +192,7 @@ impl LoggedGroup {
         }))
     }
 
-    /// As [`read`](Self::read), of bytes that are there.
+    /// Like [`read`](Self::read), for bytes in memory.
     #[cfg(test)]
     fn parse(all: &[u8]) -> Option<Self> {
         let read = |bytes: &mut Vec<u8>, wanted: usize| {
@@ -201,7 +205,7 @@ impl LoggedGroup {
         }
     }
 
-    /// The changes of each record, still encoded.
+    /// Returns the encoded changes of each record.
     pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.records.iter().map(|range| &self.bytes[range.clone()])
     }
@@ -214,26 +218,26 @@ pub(crate) struct Change<'a> {
     pub(crate) to: To<'a>,
 }
 
-/// What a key has after a change.
+/// The value of a key after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To<'a> {
     /// No value.
     Nothing,
     /// This encoded value.
     Value(&'a [u8]),
-    /// The chunk that a patch makes of the one before, or of holes.
+    /// The chunk that results from applying a patch to the previous one, or to holes.
     Patched { is_based: bool, patch: &'a [u8] },
 }
 
-/// Changes that were applied at once.
+/// Changes that are applied together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step<'a> {
-    /// Steps are repeated in the order of their stamps, not in that of their records.
+    /// Steps are replayed in the order of their stamps, not of their records.
     pub(crate) stamp: u64,
     pub(crate) changes: Vec<Change<'a>>,
 }
 
-/// A step as it is encoded, and the objects that it changes.
+/// An encoded step, and the objects that it changes.
 #[derive(Default)]
 pub(crate) struct EncodedStep {
     pub(crate) bytes: Vec<u8>,
@@ -241,7 +245,7 @@ pub(crate) struct EncodedStep {
 }
 
 impl EncodedStep {
-    /// Encodes the changes of one step; where there is a patch for a key it stands for the last change of it.
+    /// Encodes the changes of one step; a patch for a key replaces the last change of that key.
     pub(crate) fn encode(&mut self, changes: &[(Key, Option<Value>)], patches: &[(Key, ChunkPatch)]) {
         self.bytes.clear();
         self.objects.clear();
@@ -283,13 +287,13 @@ impl EncodedStep {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Sets the step's place among all steps.
+    /// Sets the step's position among all steps.
     pub(crate) fn stamp(&mut self, stamp: u64) {
         self.bytes[..8].copy_from_slice(&stamp.to_le_bytes());
     }
 }
 
-/// The steps of a record.
+/// Parses the steps of a record.
 pub(crate) fn parse_steps(record: &[u8]) -> Result<Vec<Step<'_>>, Rotten> {
     let mut rest = Rest(record);
     let mut steps = Vec::new();
@@ -314,7 +318,7 @@ pub(crate) fn parse_steps(record: &[u8]) -> Result<Vec<Step<'_>>, Rotten> {
     Ok(steps)
 }
 
-/// Bytes that are parsed from their start.
+/// Bytes that are parsed front to back.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -359,7 +363,7 @@ mod tests {
         previous: Previous { group: 6, records: 3 },
     };
 
-    /// Records with these steps, one after the other; the places where each begins.
+    /// Encodes records with these steps, one after the other; returns the offset of each.
     fn encode(records: &[Vec<(u64, Vec<u8>)>]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for (number, record) in records.iter().enumerate() {
@@ -380,7 +384,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to a byte, the records before it are found, and no other than were written.
+        /// Whatever happens to a byte, the records before it are found, and only records that were
+        /// written.
         #[test]
         fn damage_ends_the_records(
             records in proptest::collection::vec(

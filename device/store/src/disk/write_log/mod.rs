@@ -1,12 +1,12 @@
-//! The write log: every change that was acknowledged and is not committed yet, in a preallocated file.
+//! The write log: every change that is acknowledged but not committed yet, in a preallocated file.
 //!
-//! Does: write the changes of an operation, or of a whole scope, as one record before the answer; not sync them. So they
-//! survive the death of the process, and a commit makes them durable. Two halves take turns, one for the open group and
-//! one for the group that is being committed. When a half is full, or cannot be written, the answer waits for the commit
-//! of its group instead.
-//! Contract: what a record refers to was written before it. A record holds whole scopes; scopes that changed the same
-//! objects while none of them had ended share one record.
-//! Truth: docs/design/store.md, "Write log"; ADR 53.
+//! Does: writes the changes of an operation, or of a whole scope, as one record before the answer,
+//! without syncing. So they survive the death of the process, and a commit makes them durable. The
+//! log has two halves, one for the open group and one for the group that is being committed. If a
+//! half is full, or cannot be written, the answer waits for the commit of its group instead.
+//! Contract: data that a record refers to was written before it. A record holds whole scopes;
+//! scopes that changed the same objects before any of them ended share one record.
+//! Source of truth: docs/design/store.md, "Write log"; ADR 53.
 
 mod frame;
 mod replay;
@@ -26,51 +26,54 @@ pub(crate) use frame::{EncodedStep, LogHeader, LoggedGroup, Previous};
 use frame::{HEADER, RECORD_HEADER, RecordHeader};
 pub(crate) use replay::Replay;
 
-/// Name of the log's file.
+/// Name of the log file.
 pub(crate) const NAME: &str = "write-log";
-/// The part of the capacity that the log has,
+/// Divisor of the capacity for the length of the log,
 const CAPACITY_PART: u64 = 128;
-/// at least and at most so many bytes.
+/// with these lower and upper limits in bytes.
 const LENGTH: (u64, u64) = (1 << 20, 32 << 20);
-/// The log is a multiple of this, in bytes: a unit of a raw device.
+/// The log's length is a multiple of this, in bytes: a unit of a raw device.
 const UNIT: u64 = 1 << 20;
-/// A page of memory, in bytes. A record that reaches a new page fills it up with zeros, so that no page is read first.
+/// A page of memory, in bytes. A record that reaches a new page fills it up with zeros, so that no
+/// page has to be read first.
 const PAGE: u64 = 4096;
-/// The log is read in pieces of so many bytes.
+/// The log is read in pieces of this many bytes.
 const PIECE: usize = 64 << 10;
-/// The group is committed before an operation when so many sixteenths of its half are used,
+/// The group is committed before an operation when this many sixteenths of its half are used,
 const NEARLY_FULL: u64 = 14;
-/// and by `tick` when so many are.
+/// and by `tick` when this many are.
 const HALF_FULL: u64 = 8;
 
-/// Bytes that the log of a new store of this capacity takes.
+/// Returns the log length of a new store of this capacity, in bytes.
 pub(crate) fn length_for(capacity: u64) -> u64 {
     (capacity / CAPACITY_PART).clamp(LENGTH.0, LENGTH.1) / UNIT * UNIT
 }
 
-/// The least length of a log, in bytes.
+/// Minimum length of a log, in bytes.
 pub(crate) const LENGTH_MIN: u64 = LENGTH.0;
-/// The largest length of a log, in bytes.
+/// Maximum length of a log, in bytes.
 pub(crate) const LENGTH_MAX: u64 = LENGTH.1;
 
-/// How the store was left when it was open before.
+/// How the store was closed the last time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousShutdown {
-    /// It was closed, with all changes committed.
+    /// It was closed cleanly, with all changes committed.
     Clean,
-    /// The process ended without closing it while the same kernel runs: every acknowledged change is there.
+    /// The process ended without closing it, and the same kernel is running: no acknowledged change
+    /// is lost.
     ProcessDeath,
-    /// The power may have failed: acknowledged changes that were not flushed may be missing.
+    /// The power may have failed: acknowledged changes that were not flushed may be lost.
     PossiblePowerLoss,
 }
 
-/// What became of changes that were handed to the log. Blocks that they no longer use come back when they may be used
+/// Outcome of passing changes to the log, with the blocks that they release, once these may be used
 /// again.
 #[derive(Debug)]
 pub(crate) enum Appended {
     /// They are in the log.
     Logged(Vec<Run>),
-    /// They are in the log, and count once this group is committed, which is not whole in the log.
+    /// They are in the log, and count only after the commit of this group, which is incomplete in
+    /// the log.
     AfterCommit { spared: Vec<Run>, group: u64 },
     /// They will be in the log when the scopes of this cluster have ended.
     Waits(u64),
@@ -102,15 +105,15 @@ impl RecordOutcome {
 /// Scopes that have not ended and depend on each other, with the operations that depend on them.
 #[derive(Default)]
 struct Cluster {
-    /// Scopes that have not ended.
+    /// Number of scopes that have not ended.
     scopes: usize,
-    /// Threads that wait for the record.
+    /// Number of threads that wait for the record.
     waiting: usize,
     /// Encoded steps.
     steps: Vec<u8>,
     objects: Vec<ObjectId>,
     spared: Vec<Run>,
-    /// Outcome of writing the record, once that was tried.
+    /// Outcome of writing the record, after the attempt.
     outcome: Option<RecordOutcome>,
 }
 
@@ -119,18 +122,18 @@ struct State {
     /// The open group.
     group: u64,
     previous: Previous,
-    /// Where the next record goes within the half, in bytes.
+    /// Offset of the next record within the half, in bytes.
     offset: u64,
     /// The number of the next record.
     number: u32,
-    /// No record of this group is written any more.
+    /// Whether no further record of this group is written.
     is_full: bool,
-    /// The next cluster's number.
+    /// Number of the next cluster.
     next: u64,
     clusters: HashMap<u64, Cluster>,
-    /// Clusters that became a part of another one.
+    /// Clusters that were merged into another one.
     merged: HashMap<u64, u64>,
-    /// Objects with changes of scopes that have not ended.
+    /// Objects with changes of scopes that have not ended, and their clusters.
     owners: HashMap<ObjectId, u64>,
     buffer: Vec<u8>,
 }
@@ -143,12 +146,12 @@ pub(crate) struct WriteLog {
     header: LogHeader,
     state: Mutex<State>,
     written: Condvar,
-    /// Copies of what `state` says, to be read without a lock.
+    /// Copies of parts of `state` that are read without a lock.
     is_nearly_full: AtomicBool,
     is_half_full: AtomicBool,
 }
 
-/// What the log held when the store was opened.
+/// Contents of the log when the store was opened.
 pub(crate) struct FoundLog {
     file: Arc<dyn MediumFile>,
     half: u64,
@@ -161,22 +164,23 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Length of one half of a log, in bytes.
+/// Returns the length of one half of a log, in bytes.
 fn half_of(length: u64) -> u64 {
     (length - PAGE) / 2 / PAGE * PAGE
 }
 
-/// Makes the file of a log, with space for all of it.
+/// Creates the file of a log, with all of its space allocated.
 pub(crate) fn create(medium: &dyn Medium, length: u64) -> io::Result<()> {
     let file = medium.open(NAME, true)?;
     file.allocate(length)?;
-    // A log of an earlier store must not be read as one of this.
+    // A log of an earlier store must not be read as one of this store.
     file.write_at(0, &[0; HEADER])?;
     file.sync()
 }
 
 impl FoundLog {
-    /// Reads the log of the store `uuid`, and makes its file anew if it is missing; `None` without space for that.
+    /// Reads the log of the store `uuid`, and recreates its file if it is missing; `None` without
+    /// space for that.
     ///
     /// # Errors
     /// `Io`.
@@ -206,7 +210,8 @@ impl FoundLog {
         Ok(Some(Self::read(file, length, uuid)))
     }
 
-    /// Makes the log of a store that has none; gives its length in bytes, or 0 without space for the least one.
+    /// Creates the log of a store that has none; returns its length in bytes, or 0 without space
+    /// for the minimum.
     ///
     /// # Errors
     /// `Io`.
@@ -229,7 +234,7 @@ impl FoundLog {
         Ok((0, None))
     }
 
-    /// What cannot be read counts as empty.
+    /// Unreadable bytes count as empty.
     fn read(file: Arc<dyn MediumFile>, length: u64, uuid: &[u8; 16]) -> Self {
         let half = half_of(length);
         let mut bytes = [0; HEADER];
@@ -248,7 +253,7 @@ impl FoundLog {
                 Ok::<_, io::Error>(())
             };
             let group = LoggedGroup::read(read).unwrap_or_else(|error| {
-                tracing::warn!(%error, "a half of the write log cannot be read");
+                tracing::warn!(%error, "one half of the write log cannot be read");
                 None
             });
             // Groups of earlier openings were committed before the header of this one was written.
@@ -260,9 +265,9 @@ impl FoundLog {
         Self { file, half, header, groups }
     }
 
-    /// Begins a life of the store: `open` is the number of its first group.
+    /// Begins an opening of the store: `open` is the number of its first group.
     ///
-    /// The header is durable before any record of this life is written.
+    /// The header is durable before any record of this opening is written.
     ///
     /// # Errors
     /// `Io`.
@@ -291,7 +296,7 @@ impl Cluster {
 }
 
 impl State {
-    /// The cluster that this one is a part of now.
+    /// Returns the cluster that this one was merged into.
     fn find(&self, mut cluster: u64) -> u64 {
         while let Some(&into) = self.merged.get(&cluster) {
             cluster = into;
@@ -299,7 +304,7 @@ impl State {
         cluster
     }
 
-    /// Makes a cluster a part of another one.
+    /// Merges a cluster into another one.
     fn merge(&mut self, from: u64, into: u64) {
         if from == into {
             return;
@@ -317,7 +322,7 @@ impl State {
         cluster.spared.extend(gone.spared);
     }
 
-    /// Puts a step into a cluster, together with all clusters that have changed the same objects.
+    /// Adds a step to a cluster, merged with all clusters that have changed the same objects.
     fn add(&mut self, cluster: u64, step: &EncodedStep, spared: Vec<Run>) {
         for object in &step.objects {
             match self.owners.insert(*object, cluster) {
@@ -342,13 +347,14 @@ impl State {
 }
 
 impl WriteLog {
-    /// Logs the step of an operation that belongs to no scope. The caller holds the locks of its objects.
+    /// Logs the step of an operation outside any scope. The caller holds the locks of its objects.
     pub(crate) fn append(&self, step: &EncodedStep, spared: Vec<Run>) -> Appended {
         let mut state = self.state.lock();
         let state = &mut *state;
         let owner = step.objects.iter().find_map(|object| state.owners.get(object).copied());
         if let Some(cluster) = owner {
-            // It changes what a scope changed that has not ended: it must not be there without that.
+            // It changes an object that an unfinished scope changed: it must not be logged without
+            // that scope.
             state.add(cluster, step, spared);
             if let Some(cluster) = state.clusters.get_mut(&cluster) {
                 cluster.waiting += 1;
@@ -358,8 +364,8 @@ impl WriteLog {
         self.write(state, &step.bytes).with(spared)
     }
 
-    /// Keeps the step of an operation within a scope. Gives the scope's cluster; `cluster` is the one that was given for
-    /// its last operation, or 0.
+    /// Keeps the step of an operation within a scope. Returns the scope's cluster; `cluster` is the
+    /// result for its last operation, or 0.
     pub(crate) fn keep(&self, cluster: u64, step: &EncodedStep, spared: Vec<Run>) -> u64 {
         let mut state = self.state.lock();
         let cluster = match cluster {
@@ -375,7 +381,8 @@ impl WriteLog {
         cluster
     }
 
-    /// Ends a scope: logs its cluster if no other scope of it is left. The blocks come back to the caller that logged it.
+    /// Ends a scope: logs its cluster if no other scope of it is left. The released blocks are
+    /// returned to the caller that logged it.
     pub(crate) fn end_scope(&self, cluster: u64) -> Appended {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -455,22 +462,22 @@ impl WriteLog {
         let sixteenths = end * 16 / self.half;
         self.is_nearly_full.store(sixteenths >= NEARLY_FULL, Ordering::Relaxed);
         self.is_half_full.store(sixteenths >= HALF_FULL, Ordering::Relaxed);
-        // A replay skips a group whose previous one is neither committed nor whole in the log.
+        // A replay skips a group whose predecessor is neither committed nor complete in the log.
         match state.previous {
             Previous { group, records: Previous::INCOMPLETE } => RecordOutcome::AfterCommit(group),
             _ => RecordOutcome::Logged,
         }
     }
 
-    /// No more records of the open group.
+    /// Stops logging the open group.
     fn fill(&self, state: &mut State) {
         state.is_full = true;
         self.is_nearly_full.store(true, Ordering::Relaxed);
         self.is_half_full.store(true, Ordering::Relaxed);
     }
 
-    /// The open group is closed, and the next one begins in the other half. No scope is left. `is_changed`: whether the
-    /// group has any changes.
+    /// Switches to the other half: the open group is closed and the next one begins. No scope is
+    /// left. `is_changed`: whether the closed group has any changes.
     pub(crate) fn next_group(&self, is_changed: bool) {
         let mut state = self.state.lock();
         if is_changed {
@@ -493,7 +500,7 @@ impl WriteLog {
         self.is_half_full.load(Ordering::Relaxed)
     }
 
-    /// All changes are committed, and there will be none any more.
+    /// Marks the log as closed: all changes are committed, and no more follow.
     pub(crate) fn close(&self) -> io::Result<()> {
         let header = LogHeader { is_closed: true, ..self.header };
         self.file.write_at(0, &header.encode())?;

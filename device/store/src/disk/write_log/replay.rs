@@ -1,9 +1,10 @@
-//! Repeating the write log when a store is opened.
+//! Replays the write log when a store is opened.
 //!
-//! Does: find the longest run of records, from the first one that is not committed, that are whole and whose data is what
-//! their checksums say; make one set of changes of them. Does not: write anything.
-//! Contract: what a commit left is never older than what is repeated on it: records carry the number of their group, and
-//! the index the number of the last group that was committed.
+//! Does: finds the longest sequence of records, from the first uncommitted one, that are complete
+//! and whose data matches their checksums; combines them into one set of changes.
+//! Does not: write anything.
+//! Contract: a replay never restores a value older than the committed one: records carry their
+//! group's number, and the index the number of the last committed group.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSliceMut;
@@ -16,18 +17,18 @@ use super::super::record::{Key, Rotten, Value};
 use super::frame::{LoggedGroup, Previous, Step, To, parse_steps};
 use crate::{BLOCK, StoreError};
 
-/// Blocks that are read at a time.
+/// Number of blocks that are read at a time.
 const PIECE_BLOCKS: u64 = 256;
 
-/// What is to be repeated.
+/// Changes to be replayed.
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub(crate) changes: BTreeMap<Key, Option<Value>>,
-    /// The number of the last group that has a record in the log.
+    /// Number of the last group that has a record in the log.
     pub(crate) last: u64,
-    /// Records that are repeated.
+    /// Number of records that are replayed.
     pub(crate) records: usize,
-    /// Whether those are all that are whole.
+    /// Whether all complete records are replayed.
     pub(crate) is_complete: bool,
 }
 
@@ -35,9 +36,9 @@ pub(crate) struct Replay {
 type Outcome = BTreeMap<Key, (Option<Value>, usize)>;
 
 impl Replay {
-    /// Looks through the log. `committed`: the last group that the index has. `None` if all groups of the log are
-    /// committed. `rewrites`: the data is written again, since the system may count it as written without it being on the
-    /// medium.
+    /// Plans the replay of the log. `committed`: the last group that the index has. `None` if all
+    /// groups of the log are committed. `rewrites`: the data is written again, since the system may
+    /// consider it written although it is not on the medium.
     ///
     /// # Errors
     /// If the index cannot be read.
@@ -78,7 +79,7 @@ impl Replay {
             tracing::warn!(
                 repeated = count,
                 found = records.len(),
-                "the write log is not whole: some changes that were not flushed are lost"
+                "the write log is incomplete: some changes that were not flushed are lost"
             );
         }
         let changes = changes.into_iter().map(|(key, (value, _))| (key, value)).collect();
@@ -86,7 +87,8 @@ impl Replay {
     }
 }
 
-/// The groups that follow on each other and on what is committed, each of them whole but the last.
+/// Returns the groups that follow each other and the committed one, each of them complete but the
+/// last.
 fn chain<'g>(open: &[&'g LoggedGroup], committed: u64) -> Vec<&'g LoggedGroup> {
     let mut chain: Vec<&LoggedGroup> = Vec::new();
     for group in open {
@@ -105,8 +107,8 @@ fn chain<'g>(open: &[&'g LoggedGroup], committed: u64) -> Vec<&'g LoggedGroup> {
     chain
 }
 
-/// Applies the steps of some records to what the index has; gives the first record that cannot be applied, else the
-/// outcome.
+/// Applies the steps of some records to the contents of the index; returns the outcome, or the
+/// first record that cannot be applied.
 fn apply(store: &DiskStore, records: &[Vec<Step<'_>>]) -> Result<Result<Outcome, usize>, StoreError> {
     let mut steps: Vec<(usize, &Step<'_>)> = records
         .iter()
@@ -139,7 +141,7 @@ fn apply(store: &DiskStore, records: &[Vec<Step<'_>>]) -> Result<Result<Outcome,
     Ok(Ok(outcome))
 }
 
-/// A chunk as it is after some steps.
+/// Returns a chunk after some steps.
 fn chunk(
     store: &DiskStore,
     outcome: &Outcome,
@@ -156,8 +158,8 @@ fn chunk(
     })
 }
 
-/// The first record whose changes refer to data that is not what its checksum says, if there is one. Blocks that the last
-/// commit has in use were not written since.
+/// Returns the first record whose changes refer to data that does not match its checksum, if there
+/// is one. Blocks that the last commit uses were not written since.
 fn first_unsound(
     store: &DiskStore,
     outcome: &Outcome,
@@ -207,7 +209,7 @@ fn is_sound(store: &DiskStore, chunk: &Chunk, verified: &mut HashMap<u64, u32>, 
             }
             verified.insert(place, sum);
         }
-        // What is committed with it must be durable before.
+        // Data must be durable before the commit that refers to it.
         store.segments.wrote(extent.place);
         if rewrites && store.segments.write(extent.place, &[std::io::IoSlice::new(&buffer)]).is_err() {
             return false;

@@ -1,7 +1,9 @@
-//! A block device, or a file that stands in for one, as the bytes below a [`DeviceMedium`](super::DeviceMedium).
+//! A block device, or a regular file instead of one, as the file below a
+//! [`DeviceMedium`](super::DeviceMedium).
 //!
-//! Does: take it for this process alone (O_EXCL keeps mounts and other openers of a block device away, flock a second
-//! daemon), check its sectors, read, write, sync, discard. Does not: create or resize it.
+//! Does: opens it exclusively (O_EXCL excludes mounts and other openers of a block device, flock a
+//! second daemon), checks its sectors, reads, writes, syncs, discards.
+//! Does not: create or resize it.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
@@ -16,30 +18,30 @@ use super::super::file::RealFile;
 use super::super::{Io, MediumFile};
 use crate::{BLOCK, FormatError};
 
-/// A device, held exclusively while this lives.
+/// A device, opened exclusively until this is dropped.
 #[derive(Debug)]
 pub struct BlockDevice {
     file: RealFile,
-    /// The way for data, if it is another one.
+    /// A separate file handle for data, if there is one.
     data: Option<RealFile>,
     length: u64,
-    /// Or a file that stands in for one?
+    /// Whether it is a device, rather than a regular file.
     is_device: bool,
 }
 
 impl BlockDevice {
-    /// Takes a block device or a regular file.
+    /// Opens a block device or a regular file.
     ///
     /// # Errors
-    /// `InUse` if it is mounted or another process has it; `NotADevice`, `Sectors`, `Io`.
+    /// `InUse` if it is mounted or another process has it open; `NotADevice`, `Sectors`, `Io`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FormatError> {
         Self::open_with(path, Io::Auto)
     }
 
-    /// The same, with a way for data.
+    /// Like [`open`](Self::open), with an access mode for data.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Io` if the device cannot do it.
+    /// As [`open`](Self::open); `Io` if the device does not support the mode.
     pub fn open_with(path: impl AsRef<Path>, io: Io) -> Result<Self, FormatError> {
         let path = path.as_ref();
         let failed = |doing| move |source| FormatError::Io { doing, source };
@@ -47,8 +49,8 @@ impl BlockDevice {
         if !kind.is_block_device() && !kind.is_file() {
             return Err(FormatError::NotADevice);
         }
-        // Without O_CREAT, O_EXCL on a block device means that nobody else holds it so, a mount included; on a
-        // regular file it means nothing.
+        // On a block device, O_EXCL without O_CREAT fails if it is open exclusively elsewhere,
+        // including a mount; on a regular file it has no effect.
         let exclusive = if kind.is_block_device() { OFlags::EXCL.bits() as i32 } else { 0 };
         let mut file = match OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path) {
             Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
@@ -66,7 +68,7 @@ impl BlockDevice {
                 ioctl_blksszget(&file).map_err(|error| failed("asking for sectors")(error.into()))?;
             check_sector(sector)?;
         }
-        // The end of a block device is where seeking to the end leads.
+        // Seeking to the end is the way to find the length of a block device.
         let length = file.seek(SeekFrom::End(0)).map_err(failed("reading the device's length"))?;
         let file = RealFile::new(file);
         let direct = || file.direct(path).map_err(failed("opening the device past the page cache"));
@@ -74,7 +76,7 @@ impl BlockDevice {
         Ok(Self { file, data, length, is_device: kind.is_block_device() })
     }
 
-    /// The device as its data is read and written.
+    /// Returns the device in the access mode for data.
     #[must_use]
     pub fn data(self: &Arc<Self>) -> Arc<dyn MediumFile> {
         match self.data {
@@ -84,7 +86,7 @@ impl BlockDevice {
     }
 }
 
-/// A device by its way for data.
+/// A device in its access mode for data.
 struct Data(Arc<BlockDevice>);
 
 impl Data {
@@ -129,7 +131,7 @@ impl MediumFile for Data {
     }
 }
 
-/// A block is written as whole sectors.
+/// Checks that a block consists of whole sectors.
 fn check_sector(bytes: u32) -> Result<(), FormatError> {
     let fits = bytes >= 512 && u64::from(bytes) <= BLOCK && BLOCK.is_multiple_of(u64::from(bytes));
     if fits { Ok(()) } else { Err(FormatError::Sectors { bytes }) }
@@ -181,7 +183,7 @@ impl MediumFile for BlockDevice {
 }
 
 impl BlockDevice {
-    /// A file that stands in for a device does not grow.
+    /// Checks that the range exists: a regular file used as a device does not grow.
     fn check(&self, offset: u64, length: u64) -> io::Result<()> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),

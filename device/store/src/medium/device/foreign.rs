@@ -1,16 +1,18 @@
-//! What else a device may carry, so that nobody's file system is overwritten by mistake.
+//! Detects other content on a device, so that no other file system is overwritten by mistake.
 //!
-//! Does: name the best known signatures, and see whether there is anything at all. Does not: decide.
-//! Source: the magics of blkid(8)'s tables, each from its format's own description.
+//! Does: names the best known signatures, and detects whether there is any content at all.
+//! Does not: decide whether the device may be formatted.
+//! Source of truth: the magic numbers of blkid(8)'s tables, each from the description of its
+//! format.
 
 use std::io;
 
 use super::super::MediumFile;
 
-/// How much is looked at, at the start and at the end of the device, in bytes.
+/// Bytes examined at the start and at the end of the device.
 pub(super) const LOOKED_AT: u64 = 1 << 20;
 
-/// Name, position in bytes, bytes there.
+/// Name, offset in bytes, and the bytes there.
 const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("a GPT partition table", 512, b"EFI PART"),
     ("a GPT partition table", 4096, b"EFI PART"),
@@ -39,8 +41,8 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("an MBR partition table", 510, &[0x55, 0xAA]),
 ];
 
-/// What lies at the start of a device; `None` if it is all zeros. The end of the device is looked at for a copy of a
-/// partition table and for anything else.
+/// Returns what is on a device; `None` if the start is all zeros. The end of the device is checked
+/// for a copy of a partition table and for any other content.
 pub(super) fn contents(device: &dyn MediumFile, length: u64) -> io::Result<Option<&'static str>> {
     let looked_at = LOOKED_AT.min(length);
     let mut bytes = vec![0; looked_at as usize];

@@ -1,7 +1,8 @@
-//! The first MiB of a raw device: its label and its table of regions, as bytes.
+//! The first MiB of a raw device: encoding of its label and its table of regions.
 //!
-//! Does: encode and parse both. Does not: read or write the device.
-//! Truth: docs/design/store.md, "Raw devices".
+//! Does: encodes and parses both.
+//! Does not: read or write the device.
+//! Source of truth: docs/design/store.md, "Raw devices".
 
 use crate::FormatError;
 use crate::crc::crc32c;
@@ -14,31 +15,31 @@ const TABLE_MAGIC: &[u8; 8] = b"SEALREGS";
 const VERSION: u32 = 1;
 /// Length of the label in bytes: one sector, so that a write of it is not torn.
 pub(crate) const LABEL: usize = 512;
-/// Unit in which regions get space, in bytes; the first one holds label and tables.
+/// Unit of allocation for regions, in bytes; the first one holds label and tables.
 pub(crate) const UNIT: u64 = 1 << 20;
-/// Where the two copies of the table start, in bytes.
+/// Offsets of the two copies of the table, in bytes.
 pub(crate) const SLOTS: [u64; 2] = [256 << 10, 512 << 10];
-/// Room for one copy of the table, in bytes.
+/// Space for one copy of the table, in bytes.
 pub(crate) const SLOT: usize = 256 << 10;
-/// A copy is written in whole blocks of so many bytes, which every device takes.
+/// A copy is written in whole blocks of this size, which every device supports.
 const ALIGN: usize = 4096;
-/// Length of a table's head: magic, generation, length of the body, number of regions.
+/// Length of a table's header: magic, generation, length of the body, number of regions.
 const HEAD: usize = 24;
 /// Longest name of a region, in bytes.
 pub(crate) const NAME_MAX: usize = 64;
-/// Most regions.
+/// Maximum number of regions.
 pub(crate) const REGIONS_MAX: usize = 4096;
 
-/// Is the device ready for use?
+/// Whether the device is ready for use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its table is being made.
+    /// Its table is being created.
     Formatting = 1,
-    /// Label and table are sound.
+    /// Label and table are complete.
     Ready = 2,
 }
 
-/// What the label says.
+/// Contents of the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) state: State,
@@ -61,10 +62,10 @@ impl Label {
         bytes
     }
 
-    /// Parses what [`encode`](Self::encode) wrote; the caller saw the magic.
+    /// Parses the result of [`encode`](Self::encode); the caller has checked the magic.
     pub(crate) fn parse(bytes: &[u8; LABEL]) -> Result<Self, FormatError> {
         let version = u32_at(bytes, 8);
-        // Before the checksum: a later version may place it elsewhere.
+        // Before the checksum: a later version may store it elsewhere.
         if version != VERSION {
             return Err(FormatError::Version { found: version, supported: VERSION });
         }
@@ -85,7 +86,7 @@ impl Label {
     }
 }
 
-/// Units that lie together.
+/// Consecutive units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Extent {
     pub(crate) first: u32,
@@ -98,7 +99,7 @@ impl Extent {
     }
 }
 
-/// One region as the table has it.
+/// One region in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -107,7 +108,7 @@ pub(crate) struct Entry {
     pub(crate) extents: Vec<Extent>,
 }
 
-/// A table's bytes, padded to whole blocks; `None` if they do not fit a slot.
+/// Encodes a table, padded to whole blocks; `None` if it does not fit a slot.
 pub(crate) fn encode_table<'a>(
     generation: u64,
     entries: impl ExactSizeIterator<Item = &'a Entry>,
@@ -135,7 +136,7 @@ pub(crate) fn encode_table<'a>(
     (out.len() <= SLOT).then_some(out)
 }
 
-/// Generation and regions of one copy of the table; `None` if it is torn, or none.
+/// Parses generation and regions of one copy of the table; `None` if it is torn or missing.
 pub(crate) fn parse_table(bytes: &[u8]) -> Option<(u64, Vec<Entry>)> {
     if bytes.len() < HEAD || !bytes.starts_with(TABLE_MAGIC) {
         return None;
@@ -164,7 +165,8 @@ pub(crate) fn parse_table(bytes: &[u8]) -> Option<(u64, Vec<Entry>)> {
     rest.is_empty().then(|| (u64_at(bytes, 8), entries))
 }
 
-/// Do the regions lie within `units`, apart from each other and from the first unit, each as long as it says?
+/// Whether the regions lie within `units`, do not overlap each other or the first unit, and are as
+/// long as they say.
 pub(crate) fn is_sound(entries: &[Entry], units: u64) -> bool {
     let mut extents: Vec<Extent> = entries.iter().flat_map(|entry| entry.extents.iter().copied()).collect();
     extents.sort_unstable();

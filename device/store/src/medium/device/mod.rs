@@ -1,10 +1,12 @@
 //! A raw device as medium: label, table of regions, and the store's files as regions of whole MiB.
 //!
-//! Does: everything that [`Medium`] promises, on one block device or one large file, by way of [`MediumFile`]: so the
-//! crash simulator runs below it as well. Does not: open real devices, `block.rs` does.
-//! Contract: a table is written to the copy that is not the last good one, and counts when it is synced. Units that
-//! a region gave up get no other owner before that, so that whichever table survives owns its units alone.
-//! Truth: docs/design/store.md, "Raw devices".
+//! Does: implements [`Medium`] on one block device or one large file, through [`MediumFile`], so
+//! that the crash simulator runs below it, too.
+//! Does not: open real devices; `block.rs` does.
+//! Contract: a table is written to the copy that is not the last good one, and counts when it is
+//! synced. Units that a region released get no other owner before that, so that in whichever table
+//! survives each unit has one owner.
+//! Source of truth: docs/design/store.md, "Raw devices".
 
 mod block;
 mod foreign;
@@ -26,11 +28,11 @@ use foreign::LOOKED_AT;
 use label::{LABEL, Label, MAGIC, SLOT, SLOTS, State, UNIT, encode_table, is_sound, parse_table};
 use regions::{Piece, Regions, pieces};
 
-/// Least length of a device, in bytes: room for the tables, an index and the smallest store.
+/// Minimum length of a device in bytes, for the tables, an index and the smallest store.
 pub const DEVICE_MIN: u64 = 32 << 20;
-/// Least part of a device that is left to the index, in bytes; of larger ones it is a sixteenth.
+/// Minimum space of the index on a device, in bytes; on larger devices it is a sixteenth.
 const INDEX_MIN: u64 = 12 << 20;
-/// Zeros are written in pieces of so many bytes.
+/// Zeros are written in pieces of this many bytes.
 const ZEROS: usize = 1 << 20;
 
 /// A raw device with a label.
@@ -39,37 +41,38 @@ pub struct DeviceMedium(Arc<Inner>);
 
 struct Inner {
     device: Arc<dyn MediumFile>,
-    /// The same device by its way for data. Regions share no page, so that each has one way at a time.
+    /// The same device in the access mode for data. Regions share no page, so each page is accessed
+    /// in one mode at a time.
     data: Arc<dyn MediumFile>,
     label: Label,
     regions: RwLock<Regions>,
-    /// Held by whoever writes a table.
+    /// Held while a table is written.
     table: Mutex<Table>,
-    /// Writes that returned, counted.
+    /// Number of completed writes.
     writes: AtomicU64,
-    /// The writes that are known to be durable.
+    /// Number of writes that are known to be durable.
     synced: Mutex<u64>,
-    /// New units that were zeroed since the last table: the zeros must be durable before a table that owns them.
+    /// New units that were zeroed since the last table: the zeros must be durable before a table
+    /// that assigns them.
     zeroed: AtomicU64,
 }
 
-/// The table on the device.
+/// State of the table on the device.
 struct Table {
-    /// Of the last one written, whether or not it got there.
+    /// Generation of the last table written, whether or not the write succeeded.
     generation: u64,
-    /// The copy that holds the last durable one.
+    /// The copy that holds the last durable table.
     good: usize,
-    /// The last change in it.
+    /// Number of the last change in it.
     change: u64,
 }
 
 impl DeviceMedium {
-    /// Labels a device, which makes it one without regions.
+    /// Writes a label, which makes a device one without regions.
     ///
     /// # Errors
-    /// Unless `overwrite`: `AlreadyFormatted` if it has our label and its store was finished, `Occupied` if there is
-    /// anything else on it.
-    /// `DeviceTooSmall`, `Version`, `Io`.
+    /// Unless `overwrite`: `AlreadyFormatted` if it has our label and a finished store, `Occupied`
+    /// if it has other content. `DeviceTooSmall`, `Version`, `Io`.
     pub fn format(device: Arc<dyn MediumFile>, uuid: [u8; 16], overwrite: bool) -> Result<Self, FormatError> {
         let length = Self::check_free(&device, overwrite)?;
         let mut label = Label { state: State::Formatting, uuid, length };
@@ -77,7 +80,7 @@ impl DeviceMedium {
         let sync = || device.sync().map_err(io("labelling the device"));
         write(0, &label.encode())?;
         sync()?;
-        // What was there must not be found again by anybody, at either end.
+        // The former content must not be recognised any more, at either end.
         let zeros = vec![0; UNIT as usize];
         write(LABEL as u64, &zeros[LABEL..])?;
         write(length - LOOKED_AT, &zeros[..LOOKED_AT as usize])?;
@@ -90,7 +93,7 @@ impl DeviceMedium {
         Self::open(device)
     }
 
-    /// May the device be formatted? Gives its length.
+    /// Checks that the device may be formatted; returns its length.
     fn check_free(device: &Arc<dyn MediumFile>, overwrite: bool) -> Result<u64, FormatError> {
         let length = length_of(&**device)?;
         if overwrite {
@@ -98,7 +101,7 @@ impl DeviceMedium {
         }
         match read_label(&**device)? {
             Some(Label { state: State::Formatting, .. }) => Ok(length),
-            // Interrupted between the label and the store: nothing was ever acknowledged.
+            // Interrupted between the label and the store: no write was ever acknowledged.
             Some(_) if Self::open(Arc::clone(device)).is_ok_and(|medium| is_unfinished(&medium)) => {
                 Ok(length)
             }
@@ -110,7 +113,8 @@ impl DeviceMedium {
         }
     }
 
-    /// What a store on this device may have as capacity, if it may be formatted; changes nothing.
+    /// Returns the maximum capacity of a store on this device, if it may be formatted; changes
+    /// nothing.
     ///
     /// # Errors
     /// Those of [`format`](Self::format).
@@ -121,12 +125,13 @@ impl DeviceMedium {
     /// Opens a device with a label.
     ///
     /// # Errors
-    /// `NotFormatted` without one, `FormatIncomplete`, `Version`, `Label`, `DeviceShrunk`, `DeviceTooSmall`, `Io`.
+    /// `NotFormatted` without one, `FormatIncomplete`, `Version`, `Label`, `DeviceShrunk`,
+    /// `DeviceTooSmall`, `Io`.
     pub fn open(device: Arc<dyn MediumFile>) -> Result<Self, FormatError> {
         Self::open_with(Arc::clone(&device), device)
     }
 
-    /// The same, with another way to the same bytes for data.
+    /// Like [`open`](Self::open), with another file handle on the same bytes for data.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -167,17 +172,17 @@ impl DeviceMedium {
         })))
     }
 
-    /// The name that the device was given with its label.
+    /// Returns the uuid in the label.
     #[must_use]
     pub fn uuid(&self) -> [u8; 16] {
         self.0.label.uuid
     }
 }
 
-/// The largest capacity of a store on a device of `length` bytes: what label, index, write log and the store's own reserve
-/// leave.
+/// Returns the largest capacity of a store on a device of `length` bytes: the rest after label,
+/// index, write log and the store's own reserve.
 fn capacity_max(length: u64) -> u64 {
-    // A unit each for the table, the superblock and the rounding of the last segment.
+    // One unit each for the table, the superblock and the rounding of the last segment.
     let usable = (length / UNIT).saturating_sub(3) * UNIT;
     let data = usable.saturating_sub((usable / 16).max(INDEX_MIN));
     data.saturating_sub(reserve_of(data) + log_length_for(data)) / UNIT * UNIT
@@ -193,7 +198,7 @@ fn io(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
     move |source| FormatError::Io { doing, source }
 }
 
-/// The device's length, in whole units.
+/// Returns the device's length, in whole units.
 fn length_of(device: &dyn MediumFile) -> Result<u64, FormatError> {
     let length = device.length().map_err(io("reading the device's length"))? / UNIT * UNIT;
     if length < DEVICE_MIN {
@@ -202,7 +207,7 @@ fn length_of(device: &dyn MediumFile) -> Result<u64, FormatError> {
     Ok(length)
 }
 
-/// The label, if the device has one.
+/// Reads the label, if the device has one.
 fn read_label(device: &dyn MediumFile) -> Result<Option<Label>, FormatError> {
     length_of(device)?;
     let mut bytes = [0; LABEL];
@@ -235,7 +240,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes all writes durable that returned before. All regions share the device, and so one sync.
+    /// Makes all completed writes durable. All regions share the device, and so one sync.
     fn sync_device(&self) -> io::Result<()> {
         let mut synced = self.synced.lock();
         let writes = self.writes.load(Ordering::Acquire);
@@ -246,7 +251,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes all changes of regions up to `change` durable, and all writes that returned before.
+    /// Makes all changes of regions up to `change` durable, and all completed writes.
     fn sync_table(&self, change: u64) -> io::Result<()> {
         let mut table = self.table.lock();
         if table.change >= change {
@@ -259,7 +264,7 @@ impl Inner {
             (encode_table(table.generation, regions.entries()), regions.changes())
         };
         let bytes = bytes.ok_or(io::ErrorKind::StorageFull)?;
-        // After the table was taken down: what it owns was zeroed before.
+        // After the table was encoded: the units that it assigns were zeroed before.
         if self.zeroed.swap(0, Ordering::AcqRel) > 0
             && let Err(error) = self.sync_device()
         {
@@ -286,8 +291,9 @@ impl Inner {
             if length < old {
                 return regions.set_length(id, length);
             }
-            // Nobody may see the new bytes, and no table may own them, before they are zero. A failure leaves the
-            // units to the region, unzeroed: its length says that they are not in use.
+            // No reader may see the new bytes, and no table may assign them, before they are zero.
+            // After a failure the units stay with the region, not zeroed: its length says that they
+            // are unused.
             regions.set_length(id, length)?;
             if clean {
                 let extents = &regions.get(id)?.entry.extents;
@@ -357,7 +363,7 @@ impl Medium for DeviceMedium {
 
     fn rewrite_names(&self) -> io::Result<()> {
         {
-            // In its own place first: the other copy may be the last one that the device has.
+            // First in its own slot: the other copy may be the last one on the device.
             let table = self.0.table.lock();
             let mut bytes = vec![0; SLOT];
             self.0.device.read_at(SLOTS[table.good], &mut bytes)?;
@@ -368,16 +374,16 @@ impl Medium for DeviceMedium {
     }
 }
 
-/// One region, open.
+/// An open region.
 struct RegionFile {
-    /// The device, by this region's way.
+    /// The device in this region's access mode.
     device: Arc<dyn MediumFile>,
     medium: Arc<Inner>,
     id: u64,
 }
 
 impl RegionFile {
-    /// Where bytes lie; `UnexpectedEof` beyond the end.
+    /// Returns the location of bytes; `UnexpectedEof` beyond the end.
     fn locate(&self, offset: u64, length: u64) -> io::Result<Vec<Piece>> {
         let regions = self.medium.regions.read();
         let entry = &regions.get(self.id)?.entry;
@@ -387,7 +393,7 @@ impl RegionFile {
         Ok(pieces(&entry.extents, offset, length))
     }
 
-    /// As `locate`, after extending the region if need be.
+    /// Like `locate`, after extending the region if needed.
     fn locate_for_writing(&self, offset: u64, length: u64) -> io::Result<Vec<Piece>> {
         match self.locate(offset, length) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}

@@ -1,7 +1,9 @@
-//! The regions of a raw device: who has which units.
+//! The regions of a raw device, and which units they have.
 //!
-//! Does: give and take units, remember which ones a crash could still bring back to an old owner.
-//! Does not: read or write the device. Costs: O(regions) an allocation; they are few, and so are allocations.
+//! Does: allocates and frees units; tracks freed units that a crash could still return to an old
+//! owner.
+//! Does not: read or write the device.
+//! Costs: O(regions) per allocation; there are few regions, and few allocations.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +17,7 @@ pub(super) struct Region {
     pub(super) changed: u64,
 }
 
-/// All regions. Changes are numbered; the table on the device holds all up to one of them.
+/// All regions. Changes are numbered; the table on the device includes all up to some number.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     units: u64,
@@ -23,11 +25,11 @@ pub(super) struct Regions {
     names: BTreeMap<String, u64>,
     next: u64,
     changes: u64,
-    /// Units given up by a change; another owner may have them when a table with that change is durable.
+    /// Units released by a change; they can be allocated when a table with that change is durable.
     leaving: Vec<(u64, Extent)>,
 }
 
-/// A stretch of the device, and how many bytes of the caller's it takes.
+/// A part of the device, and how many of the caller's bytes it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) at: u64,
@@ -63,12 +65,12 @@ impl Regions {
         self.regions.values().map(|region| &region.entry)
     }
 
-    /// A region by its number; `NotFound` if it was deleted.
+    /// Returns a region by its number; `NotFound` if it was deleted.
     pub(super) fn get(&self, id: u64) -> io::Result<&Region> {
         self.regions.get(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The number of the last change.
+    /// Returns the number of the last change.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
@@ -89,8 +91,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets a region's length. `StorageFull` if there are not enough units; whether some are just leaving, says
-    /// [`is_leaving`](Self::is_leaving).
+    /// Sets a region's length. Fails with `StorageFull` if there are not enough units;
+    /// [`is_leaving`](Self::is_leaving) says whether a durable table would free some.
     pub(super) fn set_length(&mut self, id: u64, length: u64) -> io::Result<()> {
         let region = self.get(id)?;
         let had: u64 = region.entry.extents.iter().map(|extent| u64::from(extent.count)).sum();
@@ -125,17 +127,17 @@ impl Regions {
         Ok(())
     }
 
-    /// Are there units that come free with the next durable table?
+    /// Whether there are units that become free with the next durable table.
     pub(super) fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// A table with all changes up to `change` is durable.
+    /// Frees the units released up to `change`: a table with it is durable.
     pub(super) fn settle(&mut self, change: u64) {
         self.leaving.retain(|(left, _)| *left > change);
     }
 
-    /// Free units, in order.
+    /// Returns the free units, in order.
     fn gaps(&self) -> Vec<Extent> {
         let owned = self.regions.values().flat_map(|region| region.entry.extents.iter().copied());
         let mut taken: Vec<Extent> = owned.chain(self.leaving.iter().map(|(_, extent)| *extent)).collect();
@@ -152,7 +154,8 @@ impl Regions {
         gaps
     }
 
-    /// Units for a region, behind its last ones if these are free, else together if they fit anywhere.
+    /// Finds units for a region: behind its last ones if these are free, else consecutive ones if
+    /// possible.
     fn find_units(&self, last: Option<Extent>, more: u64) -> io::Result<Vec<Extent>> {
         let mut gaps = self.gaps();
         let free: u64 = gaps.iter().map(|gap| u64::from(gap.count)).sum();
@@ -177,7 +180,8 @@ impl Regions {
     }
 }
 
-/// Where bytes of a region lie, in order. The range lies within its extents.
+/// Returns where bytes of a region are on the device, in order. The range must lie within its
+/// extents.
 pub(super) fn pieces(extents: &[Extent], offset: u64, length: u64) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(1);
     let (mut offset, mut left) = (offset, length);

@@ -1,4 +1,4 @@
-//! The raw device as a medium, over the simulated disk: its promises after every crash and fault.
+//! Tests of the raw device as a medium, on the simulated disk, with crashes and faults.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn regions_behave_as_files() {
     assert_eq!(contents(&*a), b"\0\0\0\0\0hello");
     assert_eq!(a.read_at(6, &mut [0; 5]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     assert_eq!(a.read_at(u64::MAX, &mut [0; 5]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-    // Cut and extended again, the tail is zero.
+    // After truncating and extending, the tail is zero.
     a.set_len(7).unwrap();
     a.set_len(2 * UNIT + 3).unwrap();
     assert_eq!(contents(&*a)[..12], *b"\0\0\0\0\0he\0\0\0\0\0");
@@ -111,7 +111,7 @@ fn a_device_that_carries_anything_is_refused() {
     let (disk, medium) = fresh(1);
     assert_eq!(medium.uuid(), [7; 16]);
     drop(medium);
-    // A label alone is the beginning of a store that was never finished, wherever that was interrupted.
+    // A label alone is an unfinished store, wherever the format was interrupted.
     let options = crate::FormatOptions::new(1 << 20, [9; 16]);
     for point in 1.. {
         let disk = disk.fork();
@@ -191,14 +191,15 @@ fn capacities_leave_room_for_the_index() {
     }
 }
 
-/// A few files, changed at random: after each crash they are as last synced, or as some later change left them.
+/// Changes a few files at random: after each crash they are as last synced, or as a later change
+/// left them.
 #[test]
 fn synced_names_lengths_and_bytes_survive_every_crash() {
     for seed in 1..=25 {
         let (disk, _) = fresh(seed);
         let mut disk = disk.crash();
         let mut random = Random::new(seed);
-        // What each name held when it was last synced, and everything that it held since.
+        // What each name had when it was last synced, and all its contents since.
         let mut durable: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
         for _ in 0..4 {
             let medium = DeviceMedium::open(device_of(&disk)).unwrap();
@@ -206,7 +207,7 @@ fn synced_names_lengths_and_bytes_survive_every_crash() {
                 let found = contents(&*medium.open(name, false).unwrap());
                 let first = versions.first().unwrap();
                 let kept = found.iter().zip(first).take_while(|(one, other)| one == other).count();
-                // A byte that was synced is there unless a later version differs in it.
+                // A synced byte must survive unless a later version differs in it.
                 let later = |at: usize| versions[1..].iter().any(|v| v.get(at) != first.get(at));
                 assert!(
                     kept == first.len().min(found.len()) || (kept..first.len()).any(later),
@@ -257,7 +258,7 @@ fn step(
     }
 }
 
-/// A table that could not be written must not be followed by one over the last good copy.
+/// After a failed write of a table, the next one must not overwrite the last good copy.
 #[test]
 fn a_failed_table_leaves_the_good_copy_alone() {
     for failing in 1..=3 {
