@@ -1,9 +1,10 @@
-//! The record of decisions: who asked for what, and what was said.
+//! Audit records: each decision with its user, subject and verdict.
 //!
-//! Does: say what a record holds. Does not: write files; a shell brings its sink.
-//! Contract: a record for every login, logout and refusal, and for every request that changes something or gives a
-//! right. Requests that only read names or figures are recorded when they are denied. No record holds a secret: the
-//! session's number is none, and it is the first 16 bytes of the principal in the devices' audit logs.
+//! Does: define the content of a record. Does not: write files; the server passes an [`AuditSink`].
+//! Contract: every login, logout and refusal has a record, and every request that changes something
+//! or grants a right. Requests that only read names or status are recorded when they are denied. No
+//! record contains a secret: the session's number is not one; it is also the first 16 bytes of the
+//! principal in the devices' audit logs.
 
 use sealstone_mds_protocol::login::SessionId;
 
@@ -12,33 +13,33 @@ use crate::limiter::Source;
 /// One decision.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditRecord<'a> {
-    /// When, milliseconds since 1970.
+    /// Time, milliseconds since 1970.
     pub time_ms: u64,
-    /// Account; for a login the one that was claimed.
+    /// Account; for a login the claimed one.
     pub user: &'a str,
-    /// Its session, if there is one.
+    /// Session of the account, if any.
     pub session: Option<&'a SessionId>,
-    /// Is it known to be that account's doing: by its password, its key, or its session? If not, whoever can connect can
-    /// cause as many such records as he likes.
+    /// Whether the account is authenticated by password, key or session. If not, any peer that can
+    /// connect can cause any number of such records.
     pub proven: bool,
-    /// Where a login came from, as far as it is told apart.
+    /// Source address of a login, with the precision used by rate limits.
     pub source: Option<Source>,
     /// `login`, `resume`, `logout`, or the request's name.
     pub action: &'a str,
-    /// What it was about: a path, an account, a device.
+    /// Subject: a path, an account or a device.
     pub subject: Option<&'a str>,
-    /// `ok`, `limited` (too many attempts), `refused` (a wrong proof), `abandoned` (a challenge that nobody answered:
-    /// what a wrong password looks like), `late`, or the name of the error.
+    /// `ok`, `limited` (too many attempts), `refused` (wrong proof), `abandoned` (unanswered
+    /// challenge: a wrong password looks like this), `late`, or the name of the error.
     pub verdict: &'a str,
 }
 
-/// Where records go.
+/// Destination of audit records.
 pub trait AuditSink: Send + Sync + 'static {
-    /// Takes one record; in the order of decisions of each connection.
+    /// Writes one record. Records of a connection arrive in the order of its decisions.
     fn record(&self, record: &AuditRecord<'_>);
 }
 
-/// Nowhere: for simulations and tests.
+/// Discards all records: for simulations and tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoAudit;
 

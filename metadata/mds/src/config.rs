@@ -1,4 +1,4 @@
-//! What an operator may choose.
+//! Settings of the operator.
 
 use sealstone_crypto::dh::Group;
 use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
@@ -7,68 +7,70 @@ use crate::directory::DirectoryRoles;
 use crate::placement::WIDTH_DEFAULT;
 use crate::shared::ServerName;
 
-/// Longest life of a grant, milliseconds.
+/// Longest lifetime of a grant, milliseconds.
 pub(crate) const GRANT_LIFETIME_MAX_MS: u64 = 3_600_000;
 
-/// Longest life of a delegated credential, and so of any, milliseconds. A superseded working key is kept until the last
-/// credential under it has expired, and there are 16 versions of one.
+/// Longest lifetime of a delegated credential, and so of any, milliseconds. A superseded working
+/// key is kept until the last credential under it has expired, and a key has at most 16 versions.
 pub(crate) const CREDENTIAL_LIFETIME_MAX_MS: u64 = 8 * 3_600_000;
 
 /// Policy of one server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Life of a grant, milliseconds; at most an hour.
+    /// Lifetime of a grant, milliseconds; at most an hour.
     pub grant_lifetime_ms: u64,
-    /// Longest life of a credential as a file, milliseconds; at most eight hours.
+    /// Longest lifetime of a capability file, milliseconds; at most eight hours.
     pub delegated_lifetime_ms: u64,
-    /// Entries of the table of issued credentials at most.
+    /// Maximum number of entries in the table of issued credentials.
     pub issued_max: usize,
-    /// Life of a create without renewal, milliseconds.
+    /// Lifetime of a create without renewal, milliseconds.
     pub intent_lifetime_ms: u64,
-    /// Weakest method granted; requests below it are raised to it.
+    /// Weakest method granted; weaker requests are raised to it.
     pub method_floor: Method,
-    /// Seal the capabilities of grants: only the device reads them.
+    /// Whether the capabilities of grants are sealed, so that only the device can read them.
     pub seal_capabilities: bool,
-    /// A session ends after this, milliseconds.
+    /// Longest lifetime of a session, milliseconds.
     pub session_ttl_ms: u64,
-    /// And after this without a request.
+    /// A session ends after this time without a request, milliseconds.
     pub session_idle_ms: u64,
-    /// A challenge must be answered within this, milliseconds.
+    /// Time limit for the answer to a login challenge, milliseconds.
     pub challenge_ms: u64,
-    /// A directory is asked again for a user whose answer is older than this, milliseconds.
+    /// The directory is queried again for a user whose groups are older than this, milliseconds.
     pub directory_age_ms: u64,
-    /// While it does not answer, a session goes on for so long after its last answer, milliseconds.
+    /// While the directory is unavailable, a session continues for this long after its last answer,
+    /// milliseconds.
     pub directory_grace_ms: u64,
-    /// Which of its groups have which role.
+    /// Roles of the directory's groups.
     pub directory_roles: DirectoryRoles,
-    /// Challenges that nobody has answered yet; from then on a login must come with a cookie.
+    /// With this many unanswered challenges, a login needs a cookie.
     pub half_open_max: usize,
-    /// Logins that wait for their turn; from then on too.
+    /// With this many queued logins, a login needs a cookie.
     pub login_queue_max: usize,
-    /// Under load a login is put off by this, milliseconds.
+    /// Delay before a client repeats a login under load, milliseconds.
     pub retry_ms: u32,
-    /// Objects of removed files stay this long for readers that are in the middle of them, milliseconds.
+    /// Objects of removed files are kept this long for clients that are reading them, milliseconds.
     pub reap_grace_ms: u64,
-    /// Devices a file is striped over at most.
+    /// Maximum number of devices that a file is striped over.
     pub width_max: usize,
     /// A working key is superseded at this age, milliseconds.
     pub working_key_age_ms: u64,
-    /// A partition's pair is replaced at this age, milliseconds; its credentials die with it.
+    /// A partition's key pair is replaced at this age, milliseconds; its credentials become
+    /// invalid.
     pub partition_key_age_ms: u64,
-    /// A working key is superseded after so many grants.
+    /// A working key is superseded after this many grants.
     pub credentials_per_key_max: u64,
     /// Diffie-Hellman group for new master keys.
     pub master_key_group: Group,
-    /// Partitions of each device that files are spread over, 1 to [`FILE_PARTITIONS_MAX`].
+    /// Number of partitions of each device for files, 1 to [`FILE_PARTITIONS_MAX`].
     pub file_partitions: u64,
-    /// How far the server's clock may be off, milliseconds; told to clients.
+    /// Maximum error of the server's clock, milliseconds; sent to clients.
     pub clock_error_ms: u32,
-    /// May other servers use the store at the same time? Then nobody knows all holders, for one, and every file that
-    /// loses its last name waits for those who may hold it.
+    /// Whether other servers may use the store at the same time. Then no server knows all clients,
+    /// so every file that loses its last name is kept for clients that may have it open.
     pub shared: bool,
-    /// The server's name among those; drawn when its folder was made.
+    /// Name of this server among them, chosen when its folder was created.
     pub server: ServerName,
-    /// May accounts have keys of the paper's profile? They are as good as passphrases.
+    /// Whether accounts may have keys of the paper's profile. These are as strong as passphrases.
     pub paper_login: bool,
 }
 
@@ -110,7 +112,7 @@ impl Config {
         self.file_partitions.clamp(1, FILE_PARTITIONS_MAX)
     }
 
-    /// The partition that the objects of a file are in.
+    /// Returns the partition for the objects of a file.
     pub(crate) fn partition_of(&self, inode: u64) -> u64 {
         FILE_PARTITION + inode % self.file_partitions()
     }
@@ -119,7 +121,7 @@ impl Config {
         self.grant_lifetime_ms.min(GRANT_LIFETIME_MAX_MS)
     }
 
-    /// The longest life of a credential that any server of ours gives out, milliseconds.
+    /// Returns the longest lifetime of a credential of this server, milliseconds.
     pub(crate) fn longest_life_ms(&self) -> u64 {
         self.grant_lifetime_ms().max(self.delegated_lifetime_ms())
     }

@@ -1,55 +1,56 @@
-//! Figures for `/metrics`: one row per request of the table, one per error code.
+//! Counters for `/metrics`: one row for each request and one for each error code.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sealstone_mds_protocol::{ErrorCode, REQUESTS};
 
-/// What happened since the process began.
+/// Events since the process started.
 pub struct Counters {
     requests: Vec<AtomicU64>,
     failures: Vec<AtomicU64>,
     /// Logins that succeeded.
     pub logins: AtomicU64,
-    /// Sessions taken up again.
+    /// Sessions resumed.
     pub resumed: AtomicU64,
-    /// Logins refused: wrong password, unknown user, too late.
+    /// Logins refused: wrong password, unknown user, or too late.
     pub login_refused: AtomicU64,
-    /// Logins not looked at because of a rate limit.
+    /// Logins rejected by a rate limit, without a check.
     pub login_limited: AtomicU64,
-    /// Logins that were asked for a cookie.
+    /// Logins that were answered with a cookie challenge.
     pub cookies: AtomicU64,
-    /// Accounts whose users chose their password with a code.
+    /// Accounts whose users set their password with an enrolment code.
     pub enrolled: AtomicU64,
-    /// Questions to the directory.
+    /// Queries to the directory.
     pub directory_questions: AtomicU64,
-    /// Of them, those without an answer.
+    /// Queries that the directory did not answer.
     pub directory_silent: AtomicU64,
-    /// Sessions that ended because of what the directory said, or because it said nothing for too long.
+    /// Sessions that ended because of the directory's answer, or because it was unavailable for too
+    /// long.
     pub directory_ended: AtomicU64,
-    /// Frames that broke the protocol.
+    /// Protocol violations.
     pub violations: AtomicU64,
-    /// Grants given out.
+    /// Grants issued.
     pub grants: AtomicU64,
-    /// Leases given out.
+    /// Leases granted.
     pub leases_given: AtomicU64,
-    /// Leases called back.
+    /// Leases recalled.
     pub leases_recalled: AtomicU64,
-    /// Leases to write that were not given back, and whose holders were kept from writing.
+    /// Write leases that were not returned and whose clients were fenced.
     pub leases_fenced: AtomicU64,
-    /// Files that holders had locked when they were not heard of any more, and that they were kept from writing.
+    /// Files from which clients were fenced that had locks and sent nothing for too long.
     pub locks_fenced: AtomicU64,
     /// Objects removed from devices.
     pub reaped: AtomicU64,
     /// Creates that expired.
     pub expired_intents: AtomicU64,
-    /// Files and creates whose objects were longer than recorded, and were cut or given up.
+    /// Files and creates whose objects were longer than recorded, and were truncated or removed.
     pub overlong_cut: AtomicU64,
-    /// Keys of devices changed.
+    /// Device keys changed.
     pub keys_changed: AtomicU64,
-    /// Files carried over to another layout.
+    /// Files migrated to another layout.
     pub carried: AtomicU64,
-    /// Their bytes.
+    /// Bytes of files migrated to another layout.
     pub carried_bytes: AtomicU64,
 }
 
@@ -84,7 +85,7 @@ impl Default for Counters {
     }
 }
 
-/// Adds to a figure.
+/// Adds to a counter.
 pub(crate) fn add(figure: &AtomicU64, by: u64) {
     figure.fetch_add(by, Ordering::Relaxed);
 }
@@ -102,7 +103,7 @@ impl Counters {
         }
     }
 
-    /// Prometheus text.
+    /// Returns the counters as Prometheus text.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = String::new();
@@ -118,46 +119,50 @@ impl Counters {
         }
         for (name, help, figure) in [
             ("logins", "Logins with a password.", &self.logins),
-            ("sessions_resumed", "Connections that went on with a session.", &self.resumed),
+            ("sessions_resumed", "Sessions resumed on a new connection.", &self.resumed),
             (
                 "logins_refused",
-                "Logins that failed or were given up half way, and resumptions refused.",
+                "Logins that failed or were abandoned, and resumptions refused.",
                 &self.login_refused,
             ),
-            ("logins_limited", "Logins put off because of too many attempts.", &self.login_limited),
-            ("login_cookies", "Logins that were asked to come again with a cookie.", &self.cookies),
-            ("enrolments", "Passwords chosen with an enrolment code.", &self.enrolled),
-            ("directory_questions", "Questions to the directory of users.", &self.directory_questions),
-            ("directory_silent", "Questions that the directory did not answer.", &self.directory_silent),
+            ("logins_limited", "Logins rejected because of too many attempts.", &self.login_limited),
+            ("login_cookies", "Logins that were answered with a cookie challenge.", &self.cookies),
+            ("enrolments", "Passwords set with an enrolment code.", &self.enrolled),
+            ("directory_questions", "Queries to the user directory.", &self.directory_questions),
+            ("directory_silent", "Queries that the user directory did not answer.", &self.directory_silent),
             (
                 "directory_sessions_ended",
-                "Sessions that ended by the directory's word, or by its silence.",
+                "Sessions ended because of the user directory's answer, or because it was unavailable.",
                 &self.directory_ended,
             ),
             ("protocol_violations", "Connections closed for a protocol violation.", &self.violations),
-            ("grants", "Credentials given for objects.", &self.grants),
-            ("leases_given", "Leases on files given.", &self.leases_given),
-            ("leases_recalled", "Leases on files called back.", &self.leases_recalled),
+            ("grants", "Credentials issued for objects.", &self.grants),
+            ("leases_given", "Leases on files granted.", &self.leases_given),
+            ("leases_recalled", "Leases on files recalled.", &self.leases_recalled),
             (
                 "leases_fenced",
-                "Leases to write that were not given back: their holders were kept from writing.",
+                "Write leases that were not returned in time; their clients were fenced.",
                 &self.leases_fenced,
             ),
             (
                 "locks_fenced",
-                "Files locked by holders that were not heard of any more: they were kept from writing.",
+                "Files with locks of unresponsive clients, which were fenced.",
                 &self.locks_fenced,
             ),
-            ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
-            ("creates_expired", "Creates that nobody finished.", &self.expired_intents),
+            (
+                "objects_reaped",
+                "Objects of removed files that were removed from their devices.",
+                &self.reaped,
+            ),
+            ("creates_expired", "Creates that expired unfinished.", &self.expired_intents),
             (
                 "overlong_cut",
-                "Files and creates in quotas with objects longer than recorded, which were cut or given up.",
+                "Files and creates in quotas with objects longer than recorded, which were truncated or discarded.",
                 &self.overlong_cut,
             ),
             ("keys_changed", "Keys of devices that were set or overwritten.", &self.keys_changed),
-            ("files_carried", "Files carried over to another layout.", &self.carried),
-            ("carried_bytes", "Bytes of files carried over to another layout.", &self.carried_bytes),
+            ("files_carried", "Files migrated to another layout.", &self.carried),
+            ("carried_bytes", "Bytes of files migrated to another layout.", &self.carried_bytes),
         ] {
             header(&mut text, name, help);
             let _ = writeln!(text, "sealstone_mds_{name}_total {}", value(figure));

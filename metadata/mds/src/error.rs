@@ -1,41 +1,41 @@
-//! Why the metadata server did not do something.
+//! Errors of the metadata server.
 
 use sealstone_mds_protocol::{ErrorCode, Failure, WireError};
 
 use crate::store::MetaError;
 
-/// Whoever needs a store that is away asks again after this.
-const AWAY_RETRY_MS: u32 = 1_000;
+/// Delay before a client repeats a request while the store is unavailable, milliseconds.
+const UNAVAILABLE_RETRY_MS: u32 = 1_000;
 
-/// Why not.
+/// Errors of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum MdsError {
-    /// The client hears this.
+    /// The failure is sent to the client.
     #[error("{0}")]
     Refused(Failure),
-    /// The client hears `Internal`, or `Busy` where it helps to ask again; the log has the cause.
+    /// The client gets `Internal`, or `Busy` if a retry can help. The log has the cause.
     #[error("metadata store")]
     Store(#[from] MetaError),
 }
 
 impl MdsError {
-    /// A refusal about something.
+    /// Returns a refusal with a subject.
     pub(crate) fn refused(code: ErrorCode, subject: impl AsRef<str>) -> Self {
         Self::Refused(Failure::new(code, subject.as_ref()))
     }
 
-    /// Is there nothing of that name?
+    /// Whether the refusal is `NotFound`.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(failure) if failure.code == ErrorCode::NotFound)
     }
 
-    /// What the client hears.
+    /// Returns the failure that the client gets.
     #[must_use]
     pub fn failure(&self) -> Failure {
         match self {
             Self::Refused(failure) => failure.clone(),
             Self::Store(MetaError::Conflict) => Failure::busy(10),
-            Self::Store(MetaError::Away(_)) => Failure::busy(AWAY_RETRY_MS),
+            Self::Store(MetaError::Away(_)) => Failure::busy(UNAVAILABLE_RETRY_MS),
             Self::Store(MetaError::Full { disk, .. }) => Failure::new(ErrorCode::NoSpace, disk),
             Self::Store(
                 MetaError::TooLong { .. }
@@ -53,5 +53,5 @@ impl From<WireError> for MdsError {
     }
 }
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T> = std::result::Result<T, MdsError>;

@@ -1,4 +1,5 @@
-//! Keys of the metadata store: one first byte per family, numbers big-endian so that ranges are in order.
+//! Keys of the metadata store: the first byte is the family; numbers are big-endian, so that ranges
+//! are in order.
 //!
 //! Truth: docs/standards/mds/store.md §8 has the same table.
 
@@ -16,9 +17,9 @@ const INTENT: u8 = b't';
 const INTENT_EXPIRY: u8 = b'e';
 /// Quota charges of creates.
 const CREATE_CHARGE: u8 = b'E';
-/// How many creates users have begun.
+/// Number of creates that users have begun.
 const CREATE_COUNT: u8 = b'C';
-/// Creates that ended before their credentials expired, and count until then.
+/// Creates that ended before their credentials expired; they count until then.
 const CREATE_SPENT: u8 = b'S';
 const REAP: u8 = b'r';
 const DEVICE: u8 = b'v';
@@ -31,9 +32,9 @@ const SESSION: u8 = b's';
 const SESSION_OF_USER: u8 = b'w';
 const PAPER_KEY: u8 = b'p';
 const PAPER_SESSION: u8 = b'q';
-/// Policy access tags of objects that have another one than they were made with.
+/// Policy access tags of objects whose tag is not the initial one.
 const TAG: u8 = b'a';
-/// Objects whose device was not told their tag yet.
+/// Objects whose current tag is not yet set on their device.
 const RETAG: u8 = b'o';
 const REVOCATION: u8 = b'x';
 /// Devices whose working keys a revocation replaces.
@@ -41,46 +42,46 @@ const REVOKED_KEYS: u8 = b'X';
 /// Servers that use the store.
 const SERVER: u8 = b'z';
 const XATTR: u8 = b'y';
-/// Files without a name that are held open.
+/// Orphans: files without a name that are open.
 const ORPHAN: u8 = b'n';
-/// Who holds files open.
+/// Clients with open files.
 const HOLDER: u8 = b'f';
-/// Files whose objects hold bytes that were cut off.
+/// Files whose objects hold truncated bytes.
 const CLEAR: u8 = b'c';
-/// What trees use and may use.
+/// Usage and limits of trees.
 const QUOTA_OF_TREE: u8 = b'T';
-/// What users use and may use.
+/// Usage and limits of users.
 const QUOTA_OF_USER: u8 = b'U';
-/// Files with an object under way to another device.
+/// Files with an object being moved to another device.
 const MOVE: u8 = b'b';
-/// Files that are under way to another layout.
+/// Files being migrated to another layout.
 const CARRY: u8 = b'B';
 /// Files that may have outgrown their layout.
 const OUTGROWN: u8 = b'G';
 /// Devices that are being drained.
 const DRAIN: u8 = b'l';
 
-/// What holders have locked of files.
+/// Locks of clients on files.
 const LOCKED: u8 = b'L';
-/// How many locks users have, where several servers count them.
+/// Number of locks of each user, if several servers share the store.
 const LOCK_COUNT: u8 = b'K';
-/// Holders that are kept from writing files.
+/// Fences of clients from files.
 const FENCE: u8 = b'F';
 
-/// Directories in which a holder is ahead.
+/// Directory delegations.
 const AHEAD: u8 = b'A';
-/// Numbers of nodes that are reserved for holders.
+/// Inode numbers reserved for clients.
 const NUMBERS: u8 = b'N';
 
 /// Addresses that accounts have logged in from.
 const FAMILIAR: u8 = b'W';
 
-/// What was answered to changes that are done once.
+/// Entries of the replay cache.
 const ANSWER: u8 = b'1';
 
-/// Name of the record of how devices are made equally full.
+/// Name of the rebalance record.
 pub(crate) const REBALANCE: &str = "rebalance";
-/// Name of the record with the server's keys for logins.
+/// Name of the record with the server's login keys.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
 
 fn key(family: u8, parts: &[&[u8]]) -> Vec<u8> {
@@ -92,7 +93,8 @@ fn key(family: u8, parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// The smallest key above every key that begins with `prefix`. Families are below FFh, so there is one.
+/// Returns the smallest key above all keys that begin with `prefix`. It exists because families are
+/// below FFh.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -104,8 +106,8 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// What nobody may read who reads the store: the login keys, the devices' keys, sessions, and what the paper's profile
-/// keeps of accounts and sessions.
+/// Ranges of records that must stay secret from readers of the store: login keys, device keys,
+/// sessions, and account and session keys of the paper's profile.
 pub(crate) fn secrets() -> Vec<(Vec<u8>, Vec<u8>)> {
     let login_keys = meta(LOGIN_KEYS);
     let after = [&login_keys[..], &[0]].concat();
@@ -113,7 +115,7 @@ pub(crate) fn secrets() -> Vec<(Vec<u8>, Vec<u8>)> {
     vec![family(DEVICE_KEY), (login_keys, after), family(PAPER_KEY), family(PAPER_SESSION), family(SESSION)]
 }
 
-/// Is the value of this key one of [`secrets`]?
+/// Whether the key is in one of the ranges of [`secrets`].
 pub(crate) fn is_secret(key: &[u8]) -> bool {
     match key {
         [DEVICE_KEY | PAPER_KEY | PAPER_SESSION | SESSION, ..] => true,
@@ -146,7 +148,7 @@ pub(crate) fn quotas_of_trees() -> Vec<u8> {
     vec![QUOTA_OF_TREE]
 }
 
-/// Whose quota a key is of.
+/// Returns the user or tree of a quota key.
 pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaPlace> {
     match key {
         [QUOTA_OF_USER, name @ ..] => {
@@ -157,18 +159,18 @@ pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaPlace> {
     }
 }
 
-/// The inodes after this one, or all.
+/// Returns the range of the inodes after this one, or of all.
 pub(crate) fn inodes(after: Option<InodeId>) -> (Vec<u8>, Vec<u8>) {
     let from = after.map_or_else(|| vec![INODE], |id| [&inode(id)[..], &[0]].concat());
     (from, vec![INODE + 1])
 }
 
-/// The number of an `inode` key.
+/// Returns the number in an `inode` key.
 pub(crate) fn inode_id(key: &[u8]) -> Option<InodeId> {
     Some(InodeId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// The inode whose record this is the key of.
+/// Returns the inode if the key is of an inode record.
 pub(crate) fn changed_inode(key: &[u8]) -> Option<InodeId> {
     if key.first() == Some(&INODE) { inode_id(key) } else { None }
 }
@@ -193,18 +195,18 @@ pub(crate) fn outgrown(id: InodeId) -> Vec<u8> {
     key(OUTGROWN, &[&id.0.to_be_bytes()])
 }
 
-/// From the mark after that of `after` on, and the end of them.
+/// Returns the range of the marks after that of `after`.
 pub(crate) fn outgrowns(after: Option<InodeId>) -> (Vec<u8>, Vec<u8>) {
     let from = after.map_or(vec![OUTGROWN], |after| [&outgrown(after)[..], &[0]].concat());
     (from, after_prefix(&[OUTGROWN]))
 }
 
-/// The file of a mark.
+/// Returns the file of an `outgrown` key.
 pub(crate) fn outgrown_inode(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
 
-/// The file of a `moving` or `carrying` key.
+/// Returns the file of a `moving` or `carrying` key.
 pub(crate) fn moving_inode(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
@@ -217,7 +219,7 @@ pub(crate) fn drains() -> Vec<u8> {
     vec![DRAIN]
 }
 
-/// The device of a `drain` key.
+/// Returns the device of a `drain` key.
 pub(crate) fn drain_device(key: &[u8]) -> Option<DeviceId> {
     Some(DeviceId(u32::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
@@ -226,12 +228,12 @@ pub(crate) fn entries(parent: InodeId) -> Vec<u8> {
     key(ENTRY, &[&parent.0.to_be_bytes()])
 }
 
-/// Of all directories.
+/// Prefix of the entries of all directories.
 pub(crate) fn all_entries() -> Vec<u8> {
     vec![ENTRY]
 }
 
-/// The directory of an entry's key; the node of an attribute's.
+/// Returns the directory of an entry's key, or the node of an extended attribute's key.
 pub(crate) fn entry_parent(key: &[u8]) -> Option<InodeId> {
     Some(InodeId(u64::from_be_bytes(*key.get(1..)?.first_chunk()?)))
 }
@@ -240,7 +242,7 @@ pub(crate) fn entry(parent: InodeId, name: &Name) -> Vec<u8> {
     key(ENTRY, &[&parent.0.to_be_bytes(), name.as_bytes()])
 }
 
-/// The name in an entry's key.
+/// Returns the name in an entry's key.
 pub(crate) fn entry_name(key: &[u8]) -> Option<Name> {
     Name::new(key.get(9..)?).ok()
 }
@@ -253,12 +255,12 @@ pub(crate) fn xattrs(id: InodeId) -> Vec<u8> {
     key(XATTR, &[&id.0.to_be_bytes()])
 }
 
-/// Of all nodes.
+/// Prefix of the extended attributes of all nodes.
 pub(crate) fn all_xattrs() -> Vec<u8> {
     vec![XATTR]
 }
 
-/// The name in an attribute's key.
+/// Returns the name in the key of an extended attribute.
 pub(crate) fn xattr_name(key: &[u8]) -> Option<XattrName> {
     XattrName::new(key.get(9..)?).ok()
 }
@@ -271,13 +273,13 @@ pub(crate) fn all_orphans() -> Vec<u8> {
     vec![ORPHAN]
 }
 
-/// Due time and number of an `orphan` key.
+/// Returns due time and number of an `orphan` key.
 pub(crate) fn orphan_parts(key: &[u8]) -> Option<(u64, InodeId)> {
     let (due, rest) = key.get(1..)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*due), InodeId(u64::from_be_bytes(rest.try_into().ok()?))))
 }
 
-/// Orphans whose time comes at or before `due_ms`.
+/// Returns the range of orphans due at or before `due_ms`.
 pub(crate) fn due_orphans(due_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![ORPHAN], key(ORPHAN, &[&due_ms.saturating_add(1).to_be_bytes()]))
 }
@@ -290,7 +292,7 @@ pub(crate) fn holders() -> Vec<u8> {
     vec![HOLDER]
 }
 
-/// User and number of a `holder` key.
+/// Returns user and number of a `holder` key.
 pub(crate) fn holder_parts(key: &[u8]) -> Option<(UserName, HolderId)> {
     let (user, number) = key.get(1..)?.split_last_chunk()?;
     let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
@@ -306,7 +308,7 @@ pub(crate) fn locked(id: InodeId, who: &(UserName, HolderId)) -> Vec<u8> {
     of_node_and_holder(LOCKED, id, who)
 }
 
-/// Of all holders of a file.
+/// Prefix of the locks of all clients on a file.
 pub(crate) fn locked_of(id: InodeId) -> Vec<u8> {
     key(LOCKED, &[&id.0.to_be_bytes()])
 }
@@ -315,7 +317,7 @@ pub(crate) fn all_locked() -> Vec<u8> {
     vec![LOCKED]
 }
 
-/// File and holder of a `locked` or a `fence` key.
+/// Returns file and client of a `locked` or `fence` key.
 pub(crate) fn locked_parts(key: &[u8]) -> Option<(InodeId, (UserName, HolderId))> {
     let (id, rest) = key.get(1..)?.split_first_chunk()?;
     let (user, number) = rest.split_last_chunk()?;
@@ -343,7 +345,7 @@ pub(crate) fn all_ahead() -> Vec<u8> {
     vec![AHEAD]
 }
 
-/// The directory of an `ahead` key.
+/// Returns the directory of an `ahead` key.
 pub(crate) fn ahead_directory(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
@@ -352,7 +354,7 @@ pub(crate) fn numbers((user, holder): &(UserName, HolderId)) -> Vec<u8> {
     key(NUMBERS, &[user.as_str().as_bytes(), &[0], &holder.number.to_be_bytes()])
 }
 
-/// Those of a user's holders.
+/// Prefix of the numbers reserved for a user's clients.
 pub(crate) fn numbers_of(user: &UserName) -> Vec<u8> {
     key(NUMBERS, &[user.as_str().as_bytes(), &[0]])
 }
@@ -370,7 +372,7 @@ pub(crate) fn answers() -> Vec<u8> {
     vec![ANSWER]
 }
 
-/// User of an `answer` key.
+/// Returns the user of an `answer` key.
 pub(crate) fn answer_user(key: &[u8]) -> Option<UserName> {
     let (user, _place) = key.get(1..)?.split_last_chunk::<10>()?;
     UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()
@@ -380,13 +382,13 @@ pub(crate) fn clear(id: InodeId) -> Vec<u8> {
     key(CLEAR, &[&id.0.to_be_bytes()])
 }
 
-/// The clears after this one, or all.
+/// Returns the range of the clear records after this one, or of all.
 pub(crate) fn clears(after: Option<InodeId>) -> (Vec<u8>, Vec<u8>) {
     let from = after.map_or_else(|| vec![CLEAR], |id| [&clear(id)[..], &[0]].concat());
     (from, vec![CLEAR + 1])
 }
 
-/// The file of a `clear` key.
+/// Returns the file of a `clear` key.
 pub(crate) fn clear_inode(key: &[u8]) -> Option<InodeId> {
     Some(InodeId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
@@ -399,7 +401,7 @@ pub(crate) fn intents() -> Vec<u8> {
     vec![INTENT]
 }
 
-/// The create of an `intent` key.
+/// Returns the create of an `intent` key.
 pub(crate) fn intent_id(key: &[u8]) -> Option<IntentId> {
     Some(IntentId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
@@ -412,7 +414,7 @@ pub(crate) fn all_expiries() -> Vec<u8> {
     vec![INTENT_EXPIRY]
 }
 
-/// When the create of an `intent_expiry` key ends.
+/// Returns the expiry time in an `intent_expiry` key.
 pub(crate) fn expiry_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*key.get(1..)?.first_chunk()?))
 }
@@ -437,12 +439,12 @@ pub(crate) fn create_spent(until_ms: u64, id: IntentId) -> Vec<u8> {
     key(CREATE_SPENT, &[&until_ms.to_be_bytes(), &id.0.to_be_bytes()])
 }
 
-/// Every `create_spent` key until `now_ms`.
+/// Returns the range of `create_spent` keys due at or before `now_ms`.
 pub(crate) fn due_spent(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![CREATE_SPENT], key(CREATE_SPENT, &[&now_ms.saturating_add(1).to_be_bytes()]))
 }
 
-/// Everything that expires at or before `now_ms`.
+/// Returns the range of creates that expire at or before `now_ms`.
 pub(crate) fn expired_intents(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![INTENT_EXPIRY], key(INTENT_EXPIRY, &[&now_ms.saturating_add(1).to_be_bytes()]))
 }
@@ -462,7 +464,7 @@ pub(crate) fn all_reaps() -> Vec<u8> {
     vec![REAP]
 }
 
-/// Due time and object of a reap key.
+/// Returns due time and object of a `reap` key.
 pub(crate) fn reap_parts(key: &[u8]) -> Option<(u64, ObjectRef)> {
     let (due, rest) = key.get(1..)?.split_first_chunk()?;
     let (device, rest) = rest.split_first_chunk()?;
@@ -494,7 +496,7 @@ pub(crate) fn retags_of(device: DeviceId) -> Vec<u8> {
     key(RETAG, &[&device.0.to_be_bytes()])
 }
 
-/// The object of a `retag` key.
+/// Returns the object of a `retag` key.
 pub(crate) fn retag_object(key: &[u8]) -> Option<ObjectRef> {
     let (device, rest) = key.get(1..)?.split_first_chunk()?;
     let (partition, rest) = rest.split_first_chunk()?;
@@ -510,7 +512,7 @@ pub(crate) fn revocations() -> Vec<u8> {
     vec![REVOCATION]
 }
 
-/// The number of a `revocation` key.
+/// Returns the number of a `revocation` key.
 pub(crate) fn revocation_id(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
@@ -519,7 +521,7 @@ pub(crate) fn revoked_keys(id: u64, device: DeviceId) -> Vec<u8> {
     key(REVOKED_KEYS, &[&id.to_be_bytes(), &device.0.to_be_bytes()])
 }
 
-/// All `revoked_keys` of a revocation.
+/// Prefix of all `revoked_keys` of a revocation.
 pub(crate) fn revoked_keys_of(id: u64) -> Vec<u8> {
     key(REVOKED_KEYS, &[&id.to_be_bytes()])
 }
@@ -528,13 +530,13 @@ pub(crate) fn all_revoked_keys() -> Vec<u8> {
     vec![REVOKED_KEYS]
 }
 
-/// Revocation and device of a `revoked_keys` key.
+/// Returns revocation and device of a `revoked_keys` key.
 pub(crate) fn revoked_keys_parts(key: &[u8]) -> Option<(u64, DeviceId)> {
     let (id, device) = key.get(1..)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*id), DeviceId(u32::from_be_bytes(device.try_into().ok()?))))
 }
 
-/// Everything to be reaped at or before `now_ms`.
+/// Returns the range of objects to be reaped at or before `now_ms`.
 pub(crate) fn due_reaps(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![REAP], key(REAP, &[&now_ms.saturating_add(1).to_be_bytes()]))
 }
@@ -547,22 +549,22 @@ pub(crate) fn servers() -> Vec<u8> {
     vec![SERVER]
 }
 
-/// The name in a `server` key.
+/// Returns the name in a `server` key.
 pub(crate) fn server_name(key: &[u8]) -> Option<[u8; 16]> {
     key.get(1..)?.try_into().ok()
 }
 
-/// Records that every server keeps in memory: devices and their keys.
+/// Whether the record is one that every server caches: a device or its keys.
 pub(crate) fn is_of_devices(key: &[u8]) -> bool {
     matches!(key.first(), Some(&(DEVICE | DEVICE_KEY)))
 }
 
-/// Records that say who may do what.
+/// Whether the record determines rights: users, groups and memberships.
 pub(crate) fn is_of_people(key: &[u8]) -> bool {
     matches!(key.first(), Some(&(USER | GROUP | GROUP_OF_USER | MEMBER_OF_GROUP)))
 }
 
-/// A session's record.
+/// Whether the key is of a session.
 pub(crate) fn is_session(key: &[u8]) -> bool {
     key.first() == Some(&SESSION)
 }
@@ -575,7 +577,7 @@ pub(crate) fn devices() -> Vec<u8> {
     vec![DEVICE]
 }
 
-/// The number of a `device` key.
+/// Returns the number of a `device` key.
 pub(crate) fn device_id(key: &[u8]) -> Option<DeviceId> {
     Some(DeviceId(u32::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
@@ -584,7 +586,7 @@ pub(crate) fn device_key(id: DeviceId) -> Vec<u8> {
     key(DEVICE_KEY, &[&id.0.to_be_bytes()])
 }
 
-/// The keys of the partitions of a device: behind its own.
+/// Prefix of the partition keys of a device; they follow the device's own.
 pub(crate) fn partition_keys(id: DeviceId) -> Vec<u8> {
     key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"p"])
 }
@@ -593,12 +595,12 @@ pub(crate) fn partition_key(id: DeviceId, partition: u64) -> Vec<u8> {
     key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"p", &partition.to_be_bytes()])
 }
 
-/// From which partition on the stored keys of a device are void.
+/// Key of the record with the first partition whose stored keys are void.
 pub(crate) fn void_keys(id: DeviceId) -> Vec<u8> {
     key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"v"])
 }
 
-/// The partition of a `partition_key`.
+/// Returns the partition of a `partition_key`.
 pub(crate) fn partition_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(6..)?.try_into().ok()?))
 }
@@ -619,7 +621,7 @@ pub(crate) fn groups() -> Vec<u8> {
     vec![GROUP]
 }
 
-/// Neither user nor group names hold a zero byte, so one ends the first of two.
+/// User and group names contain no zero byte, so one ends the first name.
 pub(crate) fn groups_of(user: &UserName) -> Vec<u8> {
     key(GROUP_OF_USER, &[user.as_str().as_bytes(), &[0]])
 }
@@ -636,7 +638,7 @@ pub(crate) fn member_of(group: &GroupName, user: &UserName) -> Vec<u8> {
     key(MEMBER_OF_GROUP, &[group.as_str().as_bytes(), &[0], user.as_str().as_bytes()])
 }
 
-/// What follows the prefix of a key: the last name in it.
+/// Returns the rest of the key after a prefix: the last name in it.
 pub(crate) fn name_after<'a>(prefix: &[u8], key: &'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(key.strip_prefix(prefix)?).ok()
 }
@@ -649,17 +651,17 @@ pub(crate) fn sessions() -> Vec<u8> {
     vec![SESSION]
 }
 
-/// Keys of all sessions of the paper's profile.
+/// Prefix of all sessions of the paper's profile.
 pub(crate) fn paper_sessions() -> Vec<u8> {
     vec![PAPER_SESSION]
 }
 
-/// The sessions of all users.
+/// Prefix of the sessions of all users.
 pub(crate) fn sessions_of_users() -> Vec<u8> {
     vec![SESSION_OF_USER]
 }
 
-/// User names hold no zero byte, so one ends the name.
+/// User names contain no zero byte, so one ends the name.
 pub(crate) fn sessions_of(user: &UserName) -> Vec<u8> {
     key(SESSION_OF_USER, &[user.as_str().as_bytes(), &[0]])
 }
@@ -668,8 +670,7 @@ pub(crate) fn session_of(user: &UserName, id: &SessionId) -> Vec<u8> {
     key(SESSION_OF_USER, &[user.as_str().as_bytes(), &[0], id])
 }
 
-/// What a user logs in with in the paper's profile: a secret.
-/// Addresses that an account has logged in from.
+/// Key of the record with addresses that an account has logged in from.
 pub(crate) fn familiar(name: &UserName) -> Vec<u8> {
     key(FAMILIAR, &[name.as_str().as_bytes()])
 }
@@ -678,12 +679,12 @@ pub(crate) fn paper_key(name: &UserName) -> Vec<u8> {
     key(PAPER_KEY, &[name.as_str().as_bytes()])
 }
 
-/// Keys of a session of the paper's profile: a secret.
+/// Key of the secret keys of a session of the paper's profile.
 pub(crate) fn paper_session(id: &SessionId) -> Vec<u8> {
     key(PAPER_SESSION, &[id])
 }
 
-/// The session named by a `session_of` key: its last 16 bytes.
+/// Returns the session in a `session_of` key: its last 16 bytes.
 pub(crate) fn session_of_id(key: &[u8]) -> Option<SessionId> {
     key.last_chunk().copied()
 }

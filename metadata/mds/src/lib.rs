@@ -1,9 +1,11 @@
 //! The metadata server: accounts, namespace, layouts, credentials.
 //!
-//! Does: everything a metadata server decides, as functions of a request, the time, randomness and the metadata store.
-//! Does not: sockets, clocks, threads; `sealstone-mds-server` does.
-//! Contract: no state of record outside the store: after a crash a new [`Mds`] on the same store goes on, and every
-//! change is one transaction. [`Connection`] turns frames into calls of [`Mds::handle`].
+//! Does: everything a metadata server decides, as functions of a request, the time, randomness and
+//! the metadata store.
+//! Does not: use sockets, clocks or threads; `sealstone-mds-server` does.
+//! Contract: the store has all durable state. After a crash a new [`Mds`] continues on the same
+//! store, and every change is one transaction. [`Connection`] turns frames into calls of
+//! [`Mds::handle`].
 //! Truth: docs/standards/mds/README.md; docs/design/security.md 2.4, 3.5, 3.6.
 
 pub mod access;

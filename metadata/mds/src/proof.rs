@@ -1,8 +1,9 @@
-//! Proofs beside the numbers of nodes: a number alone opens nothing.
+//! Node proofs: a number of a node alone gives no access.
 //!
-//! Does: make and check them. A proof is the first 8 bytes of HMAC-SHA256 over user and number, under a key that comes
-//! from the server's login keys: whoever has it was led to the node by this server, through directories that he may pass.
-//! Does not: give a right to what the node holds; owner, group and mode decide that at each request.
+//! Does: create and check proofs. A proof is the first 8 bytes of HMAC-SHA256 over user and node
+//! number, under a key derived from the server's login keys. It shows that this server led the user
+//! to the node through directories that the user may search.
+//! Does not: grant rights to the node's content; owner, group and mode decide that at each request.
 //! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0034-node-numbers-and-open-files.md.
 
 use sealstone_crypto::{MacKey, RustCrypto};
@@ -16,7 +17,7 @@ use crate::server::Mds;
 
 const LABEL: &[u8] = b"sealstone node proof v1";
 
-/// The key of all proofs of a server.
+/// The key of all node proofs.
 pub(crate) struct ProofKey(MacKey);
 
 impl ProofKey {
@@ -36,7 +37,8 @@ impl ProofKey {
 }
 
 impl Mds {
-    /// The number of a node, if its user was led to it. A wrong proof hears what a number without a node hears.
+    /// Returns the number of a node if its proof is valid. A wrong proof gets the same answer as a
+    /// number without a node.
     pub(crate) fn node(&self, who: &Principal, node: Node) -> Result<InodeId> {
         let stale = || MdsError::refused(ErrorCode::Stale, format!("node {}", node.inode.0));
         let proven = ct_eq(&self.proof_key.prove(&who.user, node.inode), &node.proof);
@@ -47,7 +49,8 @@ impl Mds {
         stat.proof = self.proof_key.prove(&who.user, stat.inode);
     }
 
-    /// Puts the proofs into what leaves. A delegated file gets none: it is for a program without a session.
+    /// Adds the proofs to a response. A delegated file gets none, because it is for a program
+    /// without a session.
     pub(crate) fn prove_all(&self, who: &Principal, response: &mut Response) {
         match response {
             Response::Stat { stat } | Response::Made { stat, .. } | Response::Leased { stat, .. } => {
@@ -55,7 +58,8 @@ impl Mds {
             }
             Response::LookedUp { stat: Some(stat), .. } => self.prove(who, stat),
             Response::Directory { entries, .. } | Response::Listed { entries, .. } => {
-                // Those of a directory that the asker may not pass have no stat: he was not led to them.
+                // Entries of a directory that the user may not search have no stat: the user was
+                // not led to them.
                 entries.iter_mut().flat_map(|entry| &mut entry.stat).for_each(|stat| self.prove(who, stat));
             }
             Response::Opened { file } => self.prove(who, &mut file.stat),

@@ -1,4 +1,4 @@
-//! Values of the metadata store: a version byte, then fields as on the wire.
+//! Values of the metadata store: a version byte, then fields encoded as on the wire.
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
@@ -13,75 +13,80 @@ use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
 const RECORD_VERSION: u8 = 1;
 
 record! {
-    /// A node: a file, a directory, …
+    /// A node: file, directory, symbolic link or special file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Inode {
-        /// Which of them.
+        /// Kind of node.
         pub kind: FileKind,
         /// Permission bits.
         pub mode: u16,
-        /// Whose it is.
+        /// Owning user.
         pub owner: UserName,
-        /// Whom the group bits are for; none: nobody.
+        /// Group that the group bits apply to; none: no user has the group's rights.
         pub group: Option<GroupName>,
-        /// Names that lead to it; of a directory 2 and one for each directory in it. 0: an orphan, held open.
+        /// Number of names; of a directory 2 plus the number of directories in it. 0 for an orphan.
         pub links: u32,
-        /// Number of a device.
+        /// Device number of a special file.
         pub rdev: u32,
-        /// Bytes.
+        /// Size in bytes.
         pub size: u64,
         /// Grows with each change of content.
         pub version: u64,
-        /// Grows when what a client knows of the layout, or wrote behind the end, is good no more.
+        /// Grows when the layout that clients know, or bytes that they wrote behind the end, become
+        /// invalid.
         pub generation: u32,
         /// Last read, nanoseconds since 1970.
         pub atime_ns: i64,
         /// Last change of content.
         pub mtime_ns: i64,
-        /// Last change of anything.
+        /// Last change of content or attributes.
         pub ctime_ns: i64,
-        /// Made at.
+        /// Time of creation.
         pub birth_ns: i64,
-        /// The directory above a directory (itself for the root); 0 for all else.
+        /// Parent of a directory (itself for the root); 0 for all other nodes.
         pub parent: InodeId,
-        /// The directory of the tree with a quota that it is in; itself for that directory.
+        /// Directory of the quota tree that contains the node; itself for that directory.
         pub tree: Option<InodeId>,
-        /// Where a file's bytes are; none before its first byte.
+        /// Objects of a file; none before its first byte.
         pub layout: Option<Layout>,
-        /// Why it is that layout.
+        /// Reason for the choice of that layout.
         pub placed: Option<Placed>,
-        /// Are all objects of the layout on their devices?
+        /// Whether all objects of the layout exist on their devices.
         pub made: bool,
-        /// Were its bytes written in place? Then what is missing in an object reads as zeros.
+        /// Whether bytes were written in place. Then bytes that an object does not have read as
+        /// zeros.
         pub sparse: bool,
-        /// From here on the objects may hold bytes that were cut off; not longer than that until they are gone.
+        /// From this offset the objects may hold truncated bytes. The file does not grow beyond it
+        /// until they are cleared.
         pub old_from: Option<u64>,
-        /// As given at commit.
+        /// As stated at commit.
         pub checksum: Option<Checksum>,
-        /// Until then a grant that may create its objects can be alive.
+        /// Until then a credential that may create its objects can be valid.
         pub create_grants_until_ms: u64,
-        /// The same of grants for who writes in place, and may not have been heard of yet.
+        /// The time until which such a credential of an in-place writer can be valid, of whose
+        /// writes nothing was reported yet.
         pub placing_until_ms: u64,
-        /// Where a symbolic link leads.
+        /// Target of a symbolic link.
         pub target: Option<Target>,
-        /// Extended attributes.
+        /// Number of extended attributes.
         pub xattrs: u16,
-        /// Bytes of their names and values.
+        /// Total bytes of their names and values.
         pub xattr_bytes: u32,
-        /// Whom it names beyond owner and group. Owner, mask and others of it are the permission bits, whatever it says.
+        /// Rights of further users and groups. Owner, mask and others come from the permission
+        /// bits, not from this list.
         pub acl: Option<Acl>,
-        /// Of a directory: the list of what is made in it.
+        /// Of a directory: the list that new nodes in it get.
         pub default_acl: Option<Acl>,
     }
 }
 
-/// Nanoseconds of milliseconds, both since 1970.
+/// Converts milliseconds to nanoseconds, both since 1970.
 pub(crate) const fn ns(ms: u64) -> i64 {
     Stat::ns(ms)
 }
 
 impl Inode {
-    /// A new one without a name: empty, of now.
+    /// Creates an empty node without a name, with all times now.
     pub(crate) fn new(
         kind: FileKind,
         mode: u16,
@@ -122,7 +127,7 @@ impl Inode {
         }
     }
 
-    /// It changes now.
+    /// Sets the time of the last change to now.
     pub(crate) fn changes(&mut self, now_ms: u64) {
         self.ctime_ns = Stat::changed_ns(self.ctime_ns, now_ms);
     }
@@ -155,39 +160,39 @@ impl Inode {
 }
 
 record! {
-    /// A create under way.
+    /// A create in progress.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Intent {
-        /// Who creates.
+        /// User that creates the file.
         pub user: UserName,
-        /// Directory: its number, so that a rename above does not matter.
+        /// Directory; its number, so that a rename above does not matter.
         pub parent: InodeId,
-        /// Name in it.
+        /// Name in the directory.
         pub name: Name,
-        /// Number of the file to be.
+        /// Inode number of the future file.
         pub inode: InodeId,
         /// Permission bits.
         pub mode: u16,
-        /// May it take an older file's place?
+        /// Whether it may replace an existing file.
         pub replace: bool,
-        /// Method its grants were made for.
+        /// Method of its credentials.
         pub method: Method,
-        /// Where its bytes go.
+        /// Objects for its bytes.
         pub layout: Layout,
-        /// Why there.
+        /// Reason for the choice of that layout.
         pub placed: Option<Placed>,
-        /// Gone after this.
+        /// The create expires at this time.
         pub expires_ms: u64,
-        /// Until then a grant for its objects can be alive.
+        /// Until then a credential for its objects can be valid.
         pub grants_until_ms: u64,
     }
 }
 
 record! {
-    /// What an account logs in with.
+    /// Credential that an account logs in with.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct AccountCredential {
-        /// Suite that the record was made for.
+        /// Login suite of the record.
         pub suite: u16,
         /// OPAQUE record.
         pub record: [u8; REGISTRATION_UPLOAD_BYTES],
@@ -195,12 +200,12 @@ record! {
 }
 
 record! {
-    /// An enrolment code that was not used yet.
+    /// An unused enrolment code.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Invitation {
-        /// Digest of the code; the code itself is kept nowhere.
+        /// Digest of the code; the code itself is not stored.
         pub digest: [u8; 32],
-        /// Good for nothing from then on.
+        /// The code expires at this time.
         pub expires_ms: u64,
     }
 }
@@ -209,19 +214,19 @@ record! {
     /// An account.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Account {
-        /// Person or program.
+        /// Person or service.
         pub kind: AccountKind,
         /// What it may do.
         pub role: Role,
-        /// May log in.
+        /// Whether it may log in.
         pub enabled: bool,
-        /// Made at.
+        /// Time of creation.
         pub created_ms: u64,
         /// At most one for each suite; none before the enrolment.
         pub credentials: Vec<AccountCredential>,
-        /// The code to enrol with.
+        /// The enrolment code.
         pub invitation: Option<Invitation>,
-        /// Of a directory's account: the digest of the lasting name of the entry that it was made for.
+        /// Of a directory user's account: digest of the permanent id of the directory entry.
         pub entry: Option<[u8; 32]>,
     }
 }
@@ -230,7 +235,7 @@ record! {
     /// A group.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct GroupRecord {
-        /// Made at.
+        /// Time of creation.
         pub created_ms: u64,
     }
 }
@@ -239,33 +244,35 @@ record! {
 pub(crate) const SUITE_PAPER: u16 = 0;
 
 record! {
-    /// What a directory said of a user.
+    /// Groups of a user according to the directory.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DirectoryGroups {
-        /// His groups.
+        /// Groups of the user.
         pub groups: Vec<GroupName>,
-        /// When it was asked.
+        /// Time of the query.
         pub asked_ms: u64,
     }
 }
 
 record! {
-    /// A session, so that a restart of the server logs nobody out.
+    /// A session. It is stored so that it survives a restart of the server.
     #[derive(Clone, PartialEq, Eq)]
     pub struct SessionRecord {
-        /// Whose.
+        /// User of the session.
         pub user: UserName,
-        /// As the account or the directory had it at login; another one ends its sessions.
+        /// Role at login according to the account or directory. A change of the role ends the
+        /// session.
         pub role: Role,
-        /// Suite of the password or key that it was opened with, or [`SUITE_PAPER`].
+        /// Suite of the password or key of the login, or [`SUITE_PAPER`].
         pub suite: u16,
-        /// Ends whatever happens.
+        /// The session ends at this time at the latest.
         pub expires_ms: u64,
-        /// Last request known to be stored; lags behind by at most [`crate::sessions::TOUCH_EVERY_MS`].
+        /// Time of the last request as stored; at most [`crate::sessions::TOUCH_EVERY_MS`] too old.
         pub last_used_ms: u64,
-        /// What a client takes it up with; in the paper's profile random bytes that nobody has.
+        /// Key with which a client resumes the session; in the paper's profile random bytes that
+        /// are never used.
         pub keys: [u8; 32],
-        /// What a directory said of the user; none if none is asked about him.
+        /// Groups according to the directory; none if the user is not a directory user.
         pub directory: Option<DirectoryGroups>,
     }
 }
@@ -277,32 +284,32 @@ impl Drop for SessionRecord {
 }
 
 record! {
-    /// A device, without its key.
+    /// A device, without its keys.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DeviceRecord {
-        /// Name.
+        /// Name of the device.
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
-        /// Where it is.
+        /// Address of the device.
         pub url: Text<512>,
-        /// How it is known inside TLS.
+        /// Pin of its TLS certificate.
         pub pin: Option<DevicePin>,
         /// State.
         pub state: DeviceState,
-        /// Last known capacity, bytes.
+        /// Last reported capacity, bytes.
         pub total: u64,
-        /// Last known use, bytes.
+        /// Last reported use, bytes.
         pub used: u64,
-        /// Bytes per second as its operator says; 0: he does not.
+        /// Bytes per second as configured by its operator; 0: not configured.
         pub speed: u64,
     }
 }
 
-/// A session's place in the table of its user.
+/// Number of a session in the table of its user.
 pub(crate) type SessionKey = SessionId;
 
-/// The bytes of a record.
+/// Encodes a record.
 pub(crate) fn encode(record: &impl Wire) -> Result<Vec<u8>, MetaError> {
     let mut out = Writer::new();
     RECORD_VERSION.put(&mut out);
@@ -310,7 +317,7 @@ pub(crate) fn encode(record: &impl Wire) -> Result<Vec<u8>, MetaError> {
     out.finish(VALUE_MAX).map_err(|_| MetaError::TooLong { limit: VALUE_MAX })
 }
 
-/// The record in the bytes.
+/// Decodes a record.
 pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Result<T, MetaError> {
     let (version, rest) = bytes.split_first().ok_or(MetaError::Damaged("empty record"))?;
     if *version != RECORD_VERSION {
@@ -322,24 +329,24 @@ pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Result<T, MetaError> {
     Ok(record)
 }
 
-/// The record under a key.
+/// Loads the record under a key.
 pub(crate) fn load<T: Wire, S: Snapshot + ?Sized>(view: &S, key: &[u8]) -> Result<Option<T>, MetaError> {
-    // Secret or not, which is not known here: what held it is wiped.
+    // The record may be a secret, so the buffer is wiped.
     view.get(key)?.map(|bytes| decode(&zeroize::Zeroizing::new(bytes))).transpose()
 }
 
-/// Sets the record under a key.
+/// Stores a record under a key.
 pub(crate) fn save(tx: &mut dyn Transaction, key: &[u8], record: &impl Wire) -> Result<(), MetaError> {
     tx.put(key, &zeroize::Zeroizing::new(encode(record)?))
 }
 
-/// Takes the next number of a counter. It is stored in the transaction that uses it, so a number that anybody has
-/// seen is never given out again, whatever crashes.
+/// Takes the next number of a counter. It is stored in the transaction that uses it, so no crash
+/// gives out a number twice.
 pub(crate) fn next_number(tx: &mut dyn Transaction, counter: &str) -> Result<u64, MetaError> {
     next_numbers(tx, counter, 1)
 }
 
-/// The same of as many in a row; gives the first.
+/// Takes `count` consecutive numbers of a counter; returns the first.
 pub(crate) fn next_numbers(tx: &mut dyn Transaction, counter: &str, count: u64) -> Result<u64, MetaError> {
     let key = crate::keys::meta(counter);
     let number: u64 = load(tx, &key)?.unwrap_or(1);
@@ -348,19 +355,19 @@ pub(crate) fn next_numbers(tx: &mut dyn Transaction, counter: &str, count: u64) 
     Ok(number)
 }
 
-/// Adds to a figure (files, directories, …).
+/// Adds to a stored total (files, directories, …).
 pub(crate) fn count(tx: &mut dyn Transaction, counter: &str, by: i64) -> Result<(), MetaError> {
     let key = crate::keys::meta(counter);
     let number: u64 = load(tx, &key)?.unwrap_or(0);
     save(tx, &key, &number.saturating_add_signed(by))
 }
 
-/// A figure.
+/// Returns a stored total.
 pub(crate) fn figure<S: Snapshot + ?Sized>(view: &S, counter: &str) -> Result<u64, MetaError> {
     Ok(load(view, &crate::keys::meta(counter))?.unwrap_or(0))
 }
 
-/// Names of counters and figures.
+/// Names of counters and totals.
 pub(crate) mod counter {
     pub(crate) const INODE: &str = "next/inode";
     pub(crate) const INTENT: &str = "next/intent";

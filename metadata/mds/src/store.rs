@@ -1,10 +1,12 @@
-//! The metadata seam: ordered keys, ranges, transactions.
+//! The interface of a metadata store: ordered keys, range scans, transactions.
 //!
-//! Does: say what a store promises. Does not: know what is stored; everything above is `namespace` and its siblings.
-//! Contract: a transaction sees one state and its own changes; when `commit` returns `Ok` they are durable, when it
-//! fails or the transaction is dropped nothing happened. What comes back after a crash is the state after one of the
-//! commits, and no older one than the last `commit` or `settle` that returned. [`contract::check`] runs on every
-//! implementation, [`contract::check_crashes`] on those that a test can let crash.
+//! Does: define what a store guarantees. Does not: know the records; `namespace` and the modules
+//! beside it do.
+//! Contract: a transaction sees one state and its own changes. When `commit` returns `Ok` they are
+//! durable; if it fails, or the transaction is dropped, nothing changed. After a crash the store
+//! has the state after one of the commits, and at least that of the last `commit` or `settle` that
+//! returned. [`contract::check`] runs on every implementation, [`contract::check_crashes`] on those
+//! that a test can crash.
 //! Truth: docs/standards/mds/store.md §8.
 
 use std::error::Error;
@@ -20,23 +22,23 @@ pub use memory::MemoryMeta;
 pub use overlay::Overlay;
 pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, clear_mark, is_sealed};
 
-/// Bytes of a key at most.
+/// Maximum length of a key, bytes.
 pub const KEY_MAX: usize = 512;
-/// Bytes of a value at most.
+/// Maximum length of a value, bytes.
 pub const VALUE_MAX: usize = 65_536;
 
-/// The record that makes a store a server's: written last at setup.
+/// The record that marks a store as set up: setup writes it last.
 pub const VERSION_KEY: &[u8] = b"mversion";
-/// There while a store is being imported.
+/// Exists while a store is being imported.
 pub const IMPORTING_KEY: &[u8] = b"mimporting";
 
-/// Key and value.
+/// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Why the store could not do it.
+/// Errors of a metadata store.
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
-    /// Another transaction changed the same keys first: run the transaction again.
+    /// Another transaction changed the same keys first: the caller runs the transaction again.
     #[error("another transaction changed the same keys")]
     Conflict,
     /// A key or value is over its limit.
@@ -45,16 +47,17 @@ pub enum MetaError {
         /// The limit.
         limit: usize,
     },
-    /// A commit failed before, so what is on disk is not known: reopen the store.
+    /// An earlier commit failed, so the durable state is unknown: the store has to be reopened.
     #[error("the metadata store refuses work after a failed commit until it is reopened")]
     Poisoned,
-    /// A record does not parse: damage, or a newer version wrote it.
+    /// A record does not parse: it is damaged, or a newer version wrote it.
     #[error("metadata record is damaged: {0}")]
     Damaged(&'static str),
-    /// The server behind the store cannot be reached, or does not answer. Nothing was done: ask again later.
-    #[error("the metadata store is away")]
+    /// The server behind the store is unreachable or does not answer. Nothing was changed: retry
+    /// later.
+    #[error("metadata store unavailable")]
     Away(#[source] Box<dyn Error + Send + Sync>),
-    /// A disk is full. Nothing was done.
+    /// A disk is full. Nothing was changed.
     #[error("no space on the {disk}")]
     Full {
         /// Name of the disk for clients.
@@ -63,7 +66,7 @@ pub enum MetaError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The medium or the server behind the store failed.
+    /// The disk or the server behind the store failed.
     #[error("metadata store failed")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
 }
@@ -72,7 +75,7 @@ pub enum MetaError {
 pub const SERVER_DISK: &str = "disk of the metadata server";
 
 impl MetaError {
-    /// An error of the medium of the store.
+    /// Returns the error for a failed operation on the store's disk.
     #[must_use]
     pub fn of_medium(error: std::io::Error) -> Self {
         match error.kind() {
@@ -86,20 +89,20 @@ impl MetaError {
 
 /// One state of the store.
 pub trait Snapshot {
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     /// `Away`, `Failed`, `Poisoned`; in a transaction `Conflict`.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError>;
 
-    /// The first `limit` pairs with `from <= key < until`, in byte order of keys.
+    /// Returns the first `limit` pairs with `from <= key < until`, in byte order of keys.
     ///
     /// # Errors
     /// `Away`, `Failed`, `Poisoned`; in a transaction `Conflict`.
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError>;
 }
 
-/// A state with changes on top; dropped without `commit`, the changes never were.
+/// A state with changes on top. If it is dropped without `commit`, the changes are discarded.
 pub trait Transaction: Snapshot {
     /// Sets a key.
     ///
@@ -107,46 +110,47 @@ pub trait Transaction: Snapshot {
     /// `TooLong`, `Failed`.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError>;
 
-    /// Removes a key; content if it is not there.
+    /// Removes a key, if it exists.
     ///
     /// # Errors
     /// `Failed`.
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError>;
 
-    /// Makes the changes durable and visible, all at once; others may see them a moment before they are durable, see
-    /// [`MetaStore::wait_for_medium`].
+    /// Makes the changes durable and visible, all at once. Others may see them shortly before they
+    /// are durable: see [`MetaStore::wait_for_medium`].
     ///
     /// # Errors
-    /// `Conflict`, `Failed`, `Poisoned`; nothing happened then, or the store takes no more work until it is known.
+    /// `Conflict`, `Failed`, `Poisoned`: nothing was changed, or the store refuses work until the
+    /// outcome is known.
     fn commit(self: Box<Self>) -> Result<(), MetaError>;
 
-    /// Makes the changes visible, all at once, without waiting for the medium: a crash may take them, and then takes all
-    /// that were committed so after them. The next `commit` or [`MetaStore::settle`] of anybody makes them durable. A
-    /// store that has no such way commits.
+    /// Makes the changes visible, all at once, without waiting for the disk. A crash may discard
+    /// them together with all later lazy commits. The next `commit` or [`MetaStore::settle`], by
+    /// any caller, makes them durable. The default is `commit`.
     ///
     /// # Errors
-    /// `Conflict`, `Failed`, `Poisoned`; nothing happened then.
+    /// `Conflict`, `Failed`, `Poisoned`: nothing was changed.
     fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
         self.commit()
     }
 }
 
-/// A store. Its implementations share one contract.
+/// A metadata store. All implementations pass [`contract::check`].
 pub trait MetaStore: Send + Sync {
-    /// The state as it is now.
+    /// Returns the current state.
     ///
     /// # Errors
     /// `Away`, `Failed`, `Poisoned`.
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError>;
 
-    /// Begins changes; may wait for another transaction to end.
+    /// Begins a transaction; may wait until another transaction ends.
     ///
     /// # Errors
     /// `Away`, `Failed`, `Poisoned`.
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError>;
 
-    /// Makes durable what was committed lazily before. A store that does so by itself, within a second or so, need not do
-    /// anything.
+    /// Makes earlier lazy commits durable. A store that does so by itself within about a second may
+    /// do nothing.
     ///
     /// # Errors
     /// `Failed`, `Poisoned`.
@@ -154,14 +158,14 @@ pub trait MetaStore: Send + Sync {
         Ok(())
     }
 
-    /// Whether changes that add something are accepted. `false` while the disk of the store is short of space: what is left
-    /// is for removals, revocations and sessions.
+    /// Whether changes that add records are accepted. `false` while the disk is short of space: the
+    /// rest is for removals, revocations and sessions.
     fn accepts_additions(&self) -> bool {
         true
     }
 
-    /// Returns when everything is durable that may have been seen until now and whose maker waits for `commit`. Whoever
-    /// answers from what he read calls it first, so that no answer tells what a crash can take back.
+    /// Waits until all state that may have been read so far is durable. Called before an answer
+    /// that depends on reads, so that no answer reports state that a crash can discard.
     ///
     /// # Errors
     /// `Failed`, `Poisoned`.
@@ -169,13 +173,14 @@ pub trait MetaStore: Send + Sync {
         Ok(())
     }
 
-    /// Is a key read in microseconds, and nothing waited for, as long as nobody begins to write? A store that asks somebody
-    /// else never says so.
+    /// Whether reads take microseconds without waiting while no write is in progress. Always
+    /// `false` for a store on another server.
     fn answers_at_once(&self) -> bool {
         false
     }
 
-    /// Keys that scans have stepped over since the store was opened, removed ones included; 0 if the store does not count.
+    /// Returns how many keys scans have stepped over since the store was opened, removed ones
+    /// included; 0 if not counted.
     fn keys_visited(&self) -> u64 {
         0
     }
@@ -184,10 +189,10 @@ pub trait MetaStore: Send + Sync {
 /// Records that [`each_record`] reads at once.
 const RECORDS_PAGE: usize = 1024;
 
-/// Does something with each record of a state, in order of keys; no key begins with FFh.
+/// Calls `work` for each record of a state, in order of keys; no key begins with FFh.
 ///
 /// # Errors
-/// Those of the store and of `work`, which end it.
+/// Those of the store and of `work`; each ends the loop.
 pub fn each_record<E: From<MetaError>>(
     view: &dyn Snapshot,
     work: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
@@ -195,10 +200,11 @@ pub fn each_record<E: From<MetaError>>(
     each_between(view, &[], &[0xFF], work)
 }
 
-/// Does something with each record from one key to before another one, in order of keys; a bounded number is read at once.
+/// Calls `work` for each record with `from <= key < until`, in order of keys; reads
+/// [`RECORDS_PAGE`] records at once.
 ///
 /// # Errors
-/// Those of the store and of `work`, which end it.
+/// Those of the store and of `work`; each ends the loop.
 pub fn each_between<S: Snapshot + ?Sized, E: From<MetaError>>(
     view: &S,
     from: &[u8],
@@ -218,7 +224,7 @@ pub fn each_between<S: Snapshot + ?Sized, E: From<MetaError>>(
     }
 }
 
-/// Refuses what no implementation takes.
+/// Refuses keys and values over the limits of every implementation.
 ///
 /// # Errors
 /// `TooLong`.

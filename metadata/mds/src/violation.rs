@@ -1,7 +1,7 @@
-//! What no client of ours sends: why a connection is refused.
+//! Protocol violations: frames that no correct client sends.
 //!
-//! Does: name the reason for the audit log and tell it in words for the server's own. The other end hears that it was
-//! malformed, and nothing more.
+//! Does: name the reason for the audit log and describe it in the server's log. The peer only
+//! learns that its message was malformed.
 //! Truth: docs/standards/login-attacks.md has the attacks that end here.
 
 use sealstone_mds_protocol::login::SessionId;
@@ -11,43 +11,43 @@ use crate::counters::add;
 use crate::limiter::Source;
 use crate::server::Mds;
 
-/// Why a frame was not taken.
+/// Reasons for closing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
-    /// No frame of this profile, or a longer one than is taken.
-    #[error("no frame: {0}")]
+    /// Not a frame of this profile, or longer than allowed.
+    #[error("invalid frame: {0}")]
     Frame(WireError),
-    /// A body that is not what its type says.
+    /// A body that does not parse as its type.
     #[error("malformed message: {0}")]
     Malformed(WireError),
-    /// Not now.
+    /// A message that is not allowed in this state.
     #[error("message out of place")]
     OutOfPlace,
-    /// A repeat, a gap, or a number where none belongs.
+    /// A repeated or skipped sequence number, or one that is not expected here.
     #[error("sequence {0} out of order")]
     Sequence(u32),
-    /// All sequence numbers of a connection are used up.
+    /// The connection has used all its sequence numbers.
     #[error("sequence numbers are used up")]
     Exhausted,
     /// LOGOUT names a session that is not the connection's.
-    #[error("another session than the connection's")]
+    #[error("message for another session")]
     OtherSession,
-    /// REGISTER_UPLOAD is for another user, or has another code, than the start of it.
-    #[error("an enrolment that was begun otherwise")]
+    /// REGISTER_UPLOAD has another user or code than REGISTER_START.
+    #[error("enrolment upload does not match its start")]
     OtherEnrolment,
-    /// A point that is the identity, or none.
-    #[error("no group element, or the identity")]
+    /// The identity element, or bytes that are not a group element.
+    #[error("invalid group element")]
     Element,
-    /// A login suite that is not ours.
+    /// An unknown login suite.
     #[error("unknown login suite {0:#06x}")]
     Suite(u16),
-    /// A registration record that is none, or of a suite for key files.
-    #[error("no password record")]
+    /// An invalid registration record, or one of a suite for key files.
+    #[error("invalid password record")]
     Record,
 }
 
 impl Violation {
-    /// Its name in the audit log.
+    /// Returns its name in the audit log.
     pub(crate) const fn verdict(&self) -> &'static str {
         match self {
             Self::Frame(WireError::TooLong { .. }) => "oversize",
@@ -65,26 +65,27 @@ impl Violation {
     }
 }
 
-/// Where a violation happened.
+/// Context of a violation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Where<'a> {
-    /// Of the audit record: `login`, `enrol`, `resume`, `session`, or with `paper-` before it.
+    /// Action of the audit record: `login`, `enrol`, `resume`, `session`, or one of these with the
+    /// prefix `paper-`.
     pub(crate) action: &'static str,
-    /// Type of the frame; nothing if it was none.
+    /// Type of the frame; empty if it was not a frame.
     pub(crate) message: &'static str,
-    /// Who was said to be there.
+    /// Claimed user.
     pub(crate) user: Option<&'a UserName>,
-    /// The session that the connection is in.
+    /// Session of the connection.
     pub(crate) session: Option<&'a SessionId>,
 }
 
 impl Mds {
-    /// Counts a violation and writes it down, with its reason.
+    /// Counts a violation, logs it and writes an audit record.
     pub(crate) fn violated(&self, source: Source, at: Where<'_>, why: &Violation, time_ms: u64) {
         add(&self.counters.violations, 1);
         let Where { action, message, user, session } = at;
         tracing::info!(%source, action, frame = message, reason = %why, "connection refused");
-        // Where a session is named, it is the connection's own.
+        // A session in the context is always the connection's own.
         if session.is_some() {
             self.audit_proven(source, action, user, session, why.verdict(), time_ms);
         } else {

@@ -1,4 +1,4 @@
-//! What every metadata store must do. Each backend's test is one call of [`check`].
+//! The contract of metadata stores as a test suite. Each backend's test calls [`check`].
 
 use super::{KEY_MAX, MetaError, MetaStore, VALUE_MAX};
 
@@ -17,12 +17,12 @@ pub fn check(fresh: &dyn Fn() -> Box<dyn MetaStore>) {
     a_lazy_commit_is_seen_at_once_and_refused_like_any_other(&*fresh());
 }
 
-/// A store that a test can let crash.
+/// A store that a test can crash.
 pub trait Crash {
-    /// The store, as long as it lives.
+    /// Returns the store until the crash.
     fn store(&self) -> &dyn MetaStore;
 
-    /// The process dies at this moment; the store as the next one finds it.
+    /// Kills the process at this moment and returns the store as the next process finds it.
     fn crash(self: Box<Self>) -> Box<dyn Crash>;
 }
 

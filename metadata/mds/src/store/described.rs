@@ -1,25 +1,25 @@
-//! Records in words, for stores that people look into.
+//! Descriptions of records in words, for stores that administrators inspect.
 //!
-//! Does: say what a record is, and of nodes, names and layouts what is in them. Does not: say anything of secrets, or read
-//! its own words again: the record itself is what counts.
+//! Does: name the kind of a record, and the contents of nodes, names and layouts. Does not: reveal
+//! secrets, or parse the descriptions again: only the record itself counts.
 
 use sealstone_mds_protocol::{InodeId, Layout, shown};
 
 use crate::keys;
 use crate::records::{Inode, decode};
 
-/// What a record is, in words; none of the texts is empty.
+/// A record in words; none of the texts is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// What it is, and of a node what is known of it.
+    /// The kind of record, and of a node its attributes.
     pub text: String,
-    /// The name that it gives a node, as people see names: `\xNN` for every byte that is no printable text.
+    /// The name of a node as users see it: `\xNN` for every byte that is not printable text.
     pub title: Option<String>,
-    /// Where a file's bytes are.
+    /// The objects of a file.
     pub layout: Option<String>,
 }
 
-/// Says what a record is.
+/// Describes a record.
 #[must_use]
 pub fn describe(key: &[u8], value: &[u8]) -> Described {
     let number =
@@ -65,7 +65,7 @@ fn node(id: u64, inode: &Inode) -> String {
         text += &format!(", group {group}");
     }
     if let Some(target) = &inode.target {
-        text += &format!(", leads to {}", shown(target.as_bytes()));
+        text += &format!(", target {}", shown(target.as_bytes()));
     }
     text
 }
@@ -85,15 +85,15 @@ fn layout(layout: &Layout) -> String {
     format!("{}{unit}: {}", layout.kind_name(), objects.join(", "))
 }
 
-/// The families of docs/standards/mds/store.md §8.
+/// Returns the name of a record family of docs/standards/mds/store.md §8.
 const fn family_name(family: u8) -> &'static str {
     match family {
         b'm' => "the server's own",
-        b't' => "create under way",
+        b't' => "create in progress",
         b'e' => "expiry of a create",
         b'E' => "quota charge of a create",
-        b'C' => "creates of a user, counted",
-        b'S' => "create that ended and counts still",
+        b'C' => "number of creates of a user",
+        b'S' => "ended create that still counts",
         b'r' => "object to be removed",
         b'v' => "device",
         b'k' => "sealed keys of a device",
@@ -106,26 +106,26 @@ const fn family_name(family: u8) -> &'static str {
         b'p' => "sealed key of a login",
         b'q' => "sealed session of a login",
         b'a' => "policy access tag",
-        b'b' => "object that moves",
-        b'B' => "file that is carried over",
+        b'b' => "file with an object being moved",
+        b'B' => "file being migrated to another layout",
         b'G' => "file that may have outgrown its layout",
         b'l' => "drain of a device",
         b'n' => "node without a name",
-        b'f' => "holder of open files",
+        b'f' => "client with open files",
         b'c' => "file with bytes to be cleared",
         b'U' => "quota of a user",
         b'T' => "quota of a tree",
-        b'o' => "tag that a device has to be told",
+        b'o' => "tag to be set on a device",
         b'x' => "revocation",
         b'X' => "working keys that a revocation replaces",
         b'z' => "server",
-        b'L' => "locks of a holder on a file",
-        b'K' => "locks of a user, counted",
-        b'F' => "holder that is kept from writing a file",
-        b'A' => "directory in which a holder is ahead",
-        b'N' => "numbers of nodes reserved for a holder",
+        b'L' => "locks of a client on a file",
+        b'K' => "number of locks of a user",
+        b'F' => "fence of a client from a file",
+        b'A' => "directory delegation of a client",
+        b'N' => "inode numbers reserved for a client",
         b'W' => "addresses that an account has logged in from",
-        b'1' => "answer to a change that is done once",
+        b'1' => "entry of the replay cache",
         _ => "record",
     }
 }
@@ -152,7 +152,7 @@ mod tests {
         let told = describe(&keys::entry(InodeId(1), &name), &encode(&InodeId(7)).unwrap());
         assert_eq!(told.text, "name of node 7 in directory 1");
         assert_eq!(told.title.as_deref(), Some("caf\\xe9"));
-        assert_eq!(describe(b"1alice", b"").text, "answer to a change that is done once");
+        assert_eq!(describe(b"1alice", b"").text, "entry of the replay cache");
     }
 
     #[test]

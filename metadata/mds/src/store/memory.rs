@@ -1,4 +1,5 @@
-//! A store in memory: the oracle of tests and simulation, with a switch that fails commits and one that loses lazy ones.
+//! A store in memory: the oracle of tests and simulation. It can fail commits, and discard lazy
+//! ones as in a crash.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,13 +12,14 @@ use super::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Ordered map behind a writer lock. Clones share the map, so a clone is "the disk" that survives a crash.
+/// An ordered map with a writer lock. Clones share the map, so a clone is the disk that survives a
+/// crash.
 #[derive(Clone, Default)]
 pub struct MemoryMeta {
     state: Arc<Mutex<Arc<Map>>>,
     writer: Arc<Mutex<()>>,
     commits_left: Arc<Mutex<Option<u64>>>,
-    /// What the lazy commits since the last durable one replaced, one entry for each.
+    /// Previous values of the keys changed by each lazy commit since the last durable one.
     unsettled: Arc<Mutex<Vec<Undo>>>,
     /// Keys that scans of transactions stepped over.
     visited: Arc<AtomicU64>,
@@ -26,36 +28,37 @@ pub struct MemoryMeta {
 type Undo = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 impl MemoryMeta {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// After this many more commits every commit fails, as if power were lost. `None` ends that.
+    /// Lets every commit after this many more ones fail, as after a power failure. `None` ends
+    /// that.
     pub fn fail_after(&self, commits: Option<u64>) {
         *self.commits_left.lock() = commits;
     }
 
-    /// Another store with the same contents.
+    /// Returns an independent copy of the store.
     #[must_use]
     pub fn copy(&self) -> Self {
         Self { state: Arc::new(Mutex::new(self.current())), ..Self::default() }
     }
 
-    /// Everything stored, for oracles.
+    /// Returns all pairs, for oracles.
     #[must_use]
     pub fn dump(&self) -> Vec<Pair> {
         self.state.lock().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// Lazy commits that a crash may take.
+    /// Returns the number of lazy commits that a crash may discard.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         self.unsettled.lock().len()
     }
 
-    /// A crash takes the lazy commits but for the first `kept`.
+    /// Simulates a crash that discards all lazy commits except the first `kept`.
     pub fn crash(&self, kept: usize) {
         let mut state = self.state.lock();
         let mut unsettled = self.unsettled.lock();
@@ -64,7 +67,7 @@ impl MemoryMeta {
                 set(Arc::make_mut(&mut state), key, value);
             }
         }
-        // What was found after the crash is what the medium has.
+        // The state after the crash is durable.
         unsettled.clear();
     }
 
@@ -103,7 +106,7 @@ impl MetaStore for MemoryMeta {
     }
 }
 
-/// Sets or removes a key; what it was.
+/// Sets or removes a key; returns its previous value.
 fn set(map: &mut Map, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
     match value {
         Some(value) => map.insert(key, value),

@@ -1,7 +1,9 @@
-//! Changes on top of a state: what a transaction has that its store does not know yet.
+//! Uncommitted changes of a transaction on top of a state of the store.
 //!
-//! Does: keep them in order of keys, and read a state as if they had been made. Does not: commit.
-//! Contract: memory is that of the changes; a scan looks at `limit` pairs and at the changes of its range.
+//! Does: keep the changes in order of keys, and read a state as if they were applied. Does not:
+//! commit.
+//! Contract: memory grows with the changes only. A scan reads `limit` pairs and the changes of its
+//! range.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
@@ -9,7 +11,7 @@ use std::ops::Bound;
 
 use super::{MetaError, Pair, check_limits};
 
-/// For stores whose transactions gather changes until the commit.
+/// The changes of a transaction, for stores that collect them until the commit.
 #[derive(Debug, Default)]
 pub struct Overlay(BTreeMap<Vec<u8>, Option<Vec<u8>>>);
 
@@ -29,24 +31,24 @@ impl Overlay {
         self.0.insert(key.to_vec(), None);
     }
 
-    /// What became of a key: none if nothing did, `Some(None)` if it was removed.
+    /// Returns the change of a key: none if it is unchanged, `Some(None)` if it was removed.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         self.0.get(key).cloned()
     }
 
-    /// Nothing was changed?
+    /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The changes, in order of keys; none: removed.
+    /// Iterates over the changes in order of keys; a removed key has no value.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         self.0.iter().map(|(key, change)| (&key[..], change.as_deref()))
     }
 
-    /// The changes of a range that is not empty, in order of keys; none: removed.
+    /// Iterates over the changes of a non-empty range in order of keys; a removed key has no value.
     pub fn range(&self, from: &[u8], until: &[u8]) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
         self.between(from, until).map(|(key, change)| (key.clone(), change.clone()))
     }
@@ -55,13 +57,15 @@ impl Overlay {
         self.0.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)))
     }
 
-    /// How many changes there are in a range: as many pairs of the state below may fall away.
+    /// Returns the number of changes in a range: at most so many pairs of the underlying state are
+    /// hidden by them.
     #[must_use]
     pub fn count(&self, from: &[u8], until: &[u8]) -> usize {
         if from >= until { 0 } else { self.between(from, until).count() }
     }
 
-    /// The first `limit` pairs of a range, of which `below` gives those of the state below, in order.
+    /// Returns the first `limit` pairs of a range. `below` yields the pairs of the underlying
+    /// state, in order.
     pub fn scan(
         &self,
         below: impl IntoIterator<Item = Pair>,

@@ -1,10 +1,11 @@
-//! A store whose secret records are sealed, each in its place.
+//! A store that seals each secret record.
 //!
-//! Does: seal what is secret on its way into any store and open it on its way out, by the first byte of its key. Does
-//! not: keep the key of the seal; the shell's keystore does.
-//! Contract: nothing secret reaches the store below in the clear. A record that was changed, moved to another key or
-//! taken from another store does not open: the transaction fails as `Damaged`. An older value of the same key opens:
-//! see [`adopt`] for what is noticed of that.
+//! Does: seal secret records on the way into any store and open them on the way out, selected by
+//! the first byte of the key.
+//! Does not: keep the key of the seal; the server's keystore does.
+//! Contract: no secret reaches the store below in plain text. A record that was changed, copied to
+//! another key or taken from another store does not open: the transaction fails as `Damaged`. An
+//! older value of the same key opens; [`adopt`] says which rollbacks are detected.
 //! Truth: docs/standards/mds/store.md §8.
 
 use std::sync::Arc;
@@ -20,54 +21,52 @@ use crate::records::{load, save};
 const MARK: &str = "keystore";
 
 record! {
-    /// Which keystore sealed the store, and a record that only its seal opens.
+    /// The keystore that sealed the store, with a record that only its key opens.
     #[derive(Clone, PartialEq, Eq)]
     pub struct Mark {
-        /// The keystore's id.
+        /// Id of the keystore.
         pub id: [u8; STORE_ID_LEN],
-        /// Its generation.
+        /// Generation of the keystore.
         pub generation: u64,
-        /// Nothing, sealed.
+        /// An empty record, sealed.
         pub proof: [u8; RECORD_OVERHEAD],
     }
 }
 
-/// Fills with random bytes good enough for nonces.
+/// Fills a buffer with random bytes good enough for nonces.
 pub type Fill = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 
-/// Who a keystore says it is.
+/// Identity of a keystore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeystoreId {
-    /// Drawn when it was made.
+    /// Random number, chosen when the keystore was created.
     pub id: [u8; STORE_ID_LEN],
-    /// Counts up each time it was sealed anew.
+    /// Grows each time the keystore is sealed again.
     pub generation: u64,
 }
 
-/// Why a store and a keystore do not belong together.
+/// Reasons why a store cannot be used with a keystore.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// Another keystore sealed the store.
+    /// The store was sealed by another keystore.
     #[error("the keystore belongs to another metadata store")]
     Other,
     /// The keystore is an old copy.
-    #[error(
-        "the keystore is an old copy: it has generation {found}, and the metadata store knows of {least}"
-    )]
+    #[error("the keystore is an old copy: it has generation {found}, the metadata store expects {least}")]
     KeystoreOld {
-        /// Its generation.
+        /// Generation of the keystore.
         found: u64,
-        /// What the store saw last.
+        /// Generation that the store saw last.
         least: u64,
     },
     /// The store is an old copy.
     #[error(
-        "the metadata store is an old copy: it knows of generation {found} of the keystore, which has {least}"
+        "the metadata store is an old copy: it expects generation {found} of the keystore, which has {least}"
     )]
     StoreOld {
-        /// What the store saw last.
+        /// Generation that the store saw last.
         found: u64,
-        /// The keystore's generation.
+        /// Generation of the keystore.
         least: u64,
     },
     /// The store failed.
@@ -75,18 +74,19 @@ pub enum AdoptError {
     Store(#[from] MetaError),
 }
 
-/// A store with sealed secrets on top of any other.
+/// A store with sealed secrets on top of another store.
 pub struct SealedStore {
     inner: Arc<dyn MetaStore>,
     seal: RecordSeal,
     fill: Fill,
 }
 
-/// Takes a store over with a keystore: one that was sealed by it before, a new one, or one of before secrets were
-/// sealed, all of whose secrets are sealed in one transaction. What they were stays in free pages of the file until
-/// those are used again: change the devices' master keys afterwards.
+/// Opens a store with a keystore. The store is new, was sealed by this keystore before, or is older
+/// than sealing: then all its secrets are sealed in one transaction. Their plain text stays in free
+/// pages of the file until those are reused: change the devices' master keys afterwards.
 ///
-/// Generations tell old copies: the keystore's is written first, so it may be one ahead after a crash.
+/// Generations detect old copies. The keystore's is written first, so it may be one ahead after a
+/// crash.
 ///
 /// # Errors
 /// [`AdoptError`].
@@ -126,18 +126,19 @@ pub fn adopt(
     Ok(this)
 }
 
-/// Are the store's secrets sealed?
+/// Whether the secrets of the store are sealed.
 ///
 /// # Errors
-/// As the store says.
+/// Those of the store.
 pub fn is_sealed(store: &dyn MetaStore) -> Result<bool, MetaError> {
     Ok(load::<Mark, _>(&*store.snapshot()?, &keys::meta(MARK))?.is_some())
 }
 
-/// Takes the mark of a keystore out of a store whose setup was interrupted: nothing in it is sealed yet.
+/// Removes the mark of the keystore from a store whose setup was interrupted: nothing in it is
+/// sealed yet.
 ///
 /// # Errors
-/// As the store says.
+/// Those of the store.
 pub fn clear_mark(store: &dyn MetaStore) -> Result<(), MetaError> {
     let mut tx = store.begin()?;
     tx.delete(&keys::meta(MARK))?;
@@ -154,12 +155,12 @@ impl SealedStore {
             return Ok(value);
         }
         let opened = self.seal.open(key, &value).map_err(|_| {
-            MetaError::Damaged("a sealed record does not open: changed, moved, or another keystore's")
+            MetaError::Damaged("sealed record does not open: changed, moved, or of another keystore")
         })?;
         Ok(opened.to_vec())
     }
 
-    /// Seals what the store below has in the clear.
+    /// Seals all secrets that the store below has in plain text.
     fn seal_all(&self, tx: &mut dyn Transaction) -> Result<(), MetaError> {
         for (from, until) in keys::secrets() {
             for (key, value) in tx.scan(&from, &until, usize::MAX)? {
@@ -315,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_sealed_store_keeps_the_contract() {
-        // Without the mark of its keystore: the contract begins with an empty store.
+        // Without the mark of the keystore, because the contract begins with an empty store.
         let fresh = || SealedStore { inner: Arc::new(MemoryMeta::new()), seal: seal(1, ID), fill: fill() };
         super::super::contract::check(&|| Box::new(fresh()));
     }
@@ -379,7 +380,8 @@ mod tests {
             |secret, id: KeystoreId| adopt(Arc::new(disk.clone()), seal(secret, id), id, fill()).err();
         assert!(matches!(attempt(2, ID), Some(AdoptError::Other)));
         assert!(matches!(attempt(1, KeystoreId { id: [8; 16], ..ID }), Some(AdoptError::Other)));
-        // One ahead is what a crash leaves; from then on the one before is old.
+        // A crash leaves the keystore one generation ahead; after that the previous generation is
+        // old.
         assert!(attempt(1, KeystoreId { generation: 2, ..ID }).is_none());
         assert!(matches!(attempt(1, ID), Some(AdoptError::KeystoreOld { found: 1, least: 2 })));
         let far = KeystoreId { generation: 5, ..ID };
