@@ -75,7 +75,7 @@ fn limits_hold_for_users_and_trees_and_survive_a_kill() {
     system
         .run(&["put", &small, "/t/b"])
         .fails(1)
-        .says(&["tree /t: 100 of 150 bytes in use, 100 more wanted"]);
+        .says(&["tree /t: 100 of 150 bytes in use, 100 more requested"]);
     bob(&system, &["mv", "/t/a", "/a"]).fails(1).says(&["copy it there"]);
     system.run(&["quota", "set", "--tree", "/", "--size", "1"]).fails(1).says(&["begins empty"]);
     let before = system.run(&["--json", "quota", "list"]).ok().json();

@@ -1,7 +1,7 @@
-//! Who may do what to a file or directory.
+//! Access checks on files and directories.
 //!
-//! Does: owner, group and others, the sticky bit, administrators. Does not: roles; `roles` decides before it what a
-//! role may ask for at all.
+//! Does: owner, group and others, access control lists, the sticky bit, administrators. Does not:
+//! check roles; `roles` decides first which requests a role may send.
 //! Truth: POSIX.1-2017 4.5 and 4.3; docs/standards/mds/operations.md §5.3.
 
 use std::sync::Arc;
@@ -12,31 +12,32 @@ use sealstone_mds_protocol::{ErrorCode, FileKind, GroupName, Role, UserName};
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
 
-/// Permission bits that are kept.
+/// Permission bits that are stored.
 pub const MODE_MASK: u16 = 0o7777;
-/// Entries of a directory with this bit may be removed by their owner and the directory's owner only.
+/// Entries of a directory with this bit can be removed only by their owner and the directory's
+/// owner.
 pub const STICKY: u16 = 0o1000;
-/// On a directory: what is made in it has its group. On a file: kept, without a meaning here.
+/// On a directory: new nodes in it get its group. On a file: stored, without effect on the server.
 pub const SETGID: u16 = 0o2000;
-/// Kept, without a meaning here.
+/// Stored, without effect on the server.
 pub const SETUID: u16 = 0o4000;
-/// The group may run the file: with it the set-group bit takes effect.
+/// The group may execute the file: with it the set-group-id bit takes effect.
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// Who asks.
+/// The authenticated user of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// Account.
     pub user: UserName,
-    /// What it may ask for at all.
+    /// Role, which limits the requests that it may send.
     pub role: Role,
-    /// Groups that it is a member of.
+    /// Groups of the user.
     pub groups: Arc<[GroupName]>,
-    /// Session it asks in.
+    /// Session of the request.
     pub session: SessionId,
 }
 
-/// One of the three rights.
+/// One of the three permissions; `Search` of a directory is `execute` of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Read = 4,
@@ -45,19 +46,20 @@ pub(crate) enum Right {
 }
 
 impl Right {
-    /// Those to what reads, writes or does both.
+    /// Returns the rights that an access for reading, writing or both needs.
     pub(crate) fn to(reads: bool, writes: bool) -> impl Iterator<Item = Self> {
         [reads.then_some(Self::Read), writes.then_some(Self::Write)].into_iter().flatten()
     }
 }
 
 impl Principal {
-    /// Needs a right to something.
+    /// Fails unless the user has a right on a node.
     pub(crate) fn needs(&self, right: Right, inode: &Inode, subject: &str) -> Result<()> {
         self.needs_all([right], inode, subject)
     }
 
-    /// Needs several rights to something at once: of a list's entries for groups one must have them all.
+    /// Fails unless the user has all rights on a node. Of the groups in a list, one alone has to
+    /// grant all of them.
     pub(crate) fn needs_all(
         &self,
         rights: impl IntoIterator<Item = Right>,
@@ -65,7 +67,8 @@ impl Principal {
         subject: &str,
     ) -> Result<()> {
         let wanted = rights.into_iter().fold(0, |bits, right| bits | right as u8);
-        // Whoever only reads is refused by his role already; here once more, should a request be sorted wrongly.
+        // The role check refuses read-only users already; this is a second line, if a request is
+        // classified wrongly.
         let reads_only = self.role == Role::ReadOnly && wanted & Right::Write as u8 != 0;
         if !reads_only && (self.is_admin() || self.is_granted(wanted, inode)) {
             Ok(())
@@ -74,8 +77,8 @@ impl Principal {
         }
     }
 
-    /// Does mode or list say so? The first class that fits decides, even if a later one would give more; of groups any that
-    /// has all that is wanted.
+    /// Whether mode or list grants the rights. The first matching class decides, even if a later
+    /// one grants more; among groups any that grants all rights suffices.
     fn is_granted(&self, wanted: u8, inode: &Inode) -> bool {
         let class = |shift: u16| (inode.mode >> shift & 7) as u8;
         let has = |rights: u8| rights & wanted == wanted;
@@ -98,24 +101,24 @@ impl Principal {
         }
     }
 
-    /// May do everything?
+    /// Whether the user is an administrator, who may do everything.
     #[must_use]
     pub fn is_admin(&self) -> bool {
         self.role == Role::Admin
     }
 
-    /// Is it in the group?
+    /// Whether the user is a member of the group.
     #[must_use]
     pub fn is_member(&self, group: &GroupName) -> bool {
         self.groups.contains(group)
     }
 
-    /// Needs to add or remove entries of a directory.
+    /// Fails unless the user may add and remove entries of a directory.
     pub(crate) fn needs_entries(&self, directory: &Inode, subject: &str) -> Result<()> {
         self.needs_all([Right::Write, Right::Pass], directory, subject)
     }
 
-    /// Needs to take this entry away from its directory.
+    /// Fails unless the user may remove this entry from its directory.
     pub(crate) fn needs_removal(&self, directory: &Inode, entry: &Inode, subject: &str) -> Result<()> {
         self.needs_entries(directory, subject)?;
         if directory.mode & STICKY == 0
@@ -129,7 +132,7 @@ impl Principal {
         }
     }
 
-    /// Needs to own something.
+    /// Fails unless the user owns the node or is an administrator.
     pub(crate) fn needs_ownership(&self, inode: &Inode, subject: &str) -> Result<()> {
         if self.is_admin() || inode.owner == self.user {
             Ok(())
@@ -138,8 +141,9 @@ impl Principal {
         }
     }
 
-    /// Needs to give something another name, as Linux decides with `fs.protected_hardlinks`: it must be the caller's own, or a
-    /// regular file that the caller may read and write and that does not run as another user or group.
+    /// Fails unless the user may create a hard link to the node, as Linux decides with
+    /// `fs.protected_hardlinks`. The node must belong to the user, or be a regular file that the
+    /// user may read and write and that has no effective set-id bits.
     pub(crate) fn needs_link(&self, inode: &Inode, subject: &str) -> Result<()> {
         if self.is_admin() || inode.owner == self.user {
             return Ok(());
@@ -154,7 +158,7 @@ impl Principal {
         }
     }
 
-    /// Needs to be an administrator.
+    /// Fails unless the user is an administrator.
     pub(crate) fn needs_admin(&self) -> Result<()> {
         if self.is_admin() {
             Ok(())
@@ -190,11 +194,11 @@ mod tests {
             let file = inode("alice", mode);
             let classes: [(&str, &[&str], u16); 5] = [
                 ("alice", &[], 6),
-                // The owner's bits are for the owner, even if those of the group give more.
+                // The owner gets the owner bits only, even if the group bits grant more.
                 ("alice", &["staff"], 6),
                 ("bob", &["other", "staff"], 3),
                 ("bob", &["other"], 0),
-                // A user called like the group is not in it.
+                // A user with the name of the group is not a member of it.
                 ("staff", &[], 0),
             ];
             for (who, groups, shift) in classes {
@@ -218,24 +222,24 @@ mod tests {
             [Right::Read, Right::Write, Right::Pass].map(may)
         };
         let (yes, no) = (true, false);
-        // Owner and others are what the mode says.
+        // Owner and others get what the mode grants.
         assert_eq!(rights("alice", &["dev"], 0o770), [yes, yes, yes]);
         assert_eq!(rights("dave", &[], 0o074), [yes, no, no]);
-        // A user who is named has his own, whatever his groups have.
+        // A named user gets that entry's rights, whatever groups have.
         assert_eq!(rights("bob", &["ops"], 0o070), [yes, yes, no]);
         assert_eq!(rights("carol", &["staff", "dev", "ops"], 0o077), [no, no, no]);
-        // Of groups, any; and whoever is in one is none of the others.
+        // Any matching group can grant; a member of one does not count as others.
         assert_eq!(rights("dave", &["staff"], 0o077), [yes, no, no]);
         assert_eq!(rights("dave", &["dev", "ops"], 0o074), [no, yes, yes]);
         assert_eq!(rights("dave", &["dev", "staff"], 0o070), [yes, yes, no]);
-        // One group must have all that is wanted at once, as where the kernel asks.
+        // One group has to grant all requested rights at once, as in the kernel.
         let together = [Right::Write, Right::Pass];
         let may = |groups: &[&str]| member("dave", Role::User, groups).needs_all(together, &with(0o070), "");
         assert!(may(&["dev", "ops"]).is_err());
         assert!(
             member("bob", Role::User, &[]).needs_all([Right::Read, Right::Write], &with(0o070), "").is_ok()
         );
-        // The mask is the mode's group bits.
+        // The mask is the group bits of the mode.
         assert_eq!(rights("bob", &[], 0o040), [yes, no, no]);
         assert_eq!(rights("dave", &["dev", "ops"], 0o047), [no, no, no]);
     }
@@ -257,7 +261,7 @@ mod tests {
             (0o600, FileKind::File, false),
             (0o4666, FileKind::File, false),
             (0o2676, FileKind::File, false),
-            // Without the group's right to run it the bit means nothing.
+            // Without the group's execute bit the set-group-id bit has no effect.
             (0o2666, FileKind::File, true),
             (0o777, FileKind::Symlink, false),
             (0o666, FileKind::Fifo, false),

@@ -1,9 +1,11 @@
-//! Checks of everything that is on record, beside all other work.
+//! Checks of all metadata (fsck), while the server works.
 //!
-//! Does: hold the check that is under way and what it found; count, compare and repair what can be repaired. Does not: begin
-//! by itself, nor talk to devices; the shell takes a check that was asked for, and runs it on a thread of its own.
-//! Contract: what is compared is one state of the store, and nobody waits for it. Memory is bounded but for the directories
-//! (some 50 bytes each). A repair is a short transaction that holds whatever changed since the state that was compared.
+//! Does: hold the running check and its findings; count, compare, and repair where possible. Does
+//! not: start by itself, or access devices; the server takes a requested check and runs it on a
+//! thread of its own.
+//! Contract: a check compares one state of the store and delays no request. Memory is bounded
+//! except for directories (about 50 bytes each). A repair is a short transaction that keeps all
+//! changes since the compared state.
 //! Truth: docs/standards/mds/operations.md §5.10; docs/adr/0052-online-metadata-check.md.
 
 use std::sync::Arc;
@@ -28,25 +30,25 @@ mod paths;
 
 pub use objects::{Compared, Window};
 
-/// Findings that are kept; more are only counted.
+/// Maximum number of findings that are kept; further ones are only counted.
 const FINDINGS_MAX: usize = 10_000;
-/// Bytes of findings in one answer at most; leaves room in a frame for one more of the largest size.
+/// Maximum bytes of findings in a response; a frame has space for one more of the largest size.
 const PAGE_BYTES: usize = 48 * 1024;
-/// Times that counts are counted anew after they were put right.
+/// Maximum number of recounts after a repair of counts.
 const ROUNDS_MAX: usize = 3;
-/// Nodes that are looked at together, so that memory is bounded.
+/// Number of nodes checked together, so that memory is bounded.
 const NODES_MAX: usize = 1 << 20;
-/// Counts or objects put right in one transaction, so that others write in between.
+/// Counts or objects repaired in one transaction, so that other writers get their turn.
 const REPAIR_BATCH: usize = 256;
 
-/// What is known of a check that changes while it goes on.
+/// Mutable state of a check.
 struct State {
     phase: CheckPhase,
     findings: Vec<Finding>,
     problem: Text<512>,
 }
 
-/// A check, under way or over.
+/// A running or finished check.
 pub struct CheckJob {
     number: u64,
     scope: CheckScope,
@@ -64,45 +66,45 @@ pub struct CheckJob {
 }
 
 impl CheckJob {
-    /// Are devices to be asked what lies on them?
+    /// Whether objects on devices are checked.
     #[must_use]
     pub fn wants_objects(&self) -> bool {
         self.scope == CheckScope::Objects
     }
 
-    /// Is what can be repaired to be repaired?
+    /// Whether findings are repaired where possible.
     #[must_use]
     pub const fn repairs(&self) -> bool {
         self.repair
     }
 
-    /// Ends it as soon as it looks: the server ends.
+    /// Stops the check soon: the server shuts down.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// So many more objects were looked at.
+    /// Adds to the number of checked objects.
     pub fn saw_objects(&self, more: usize) {
         self.objects.fetch_add(more as u64, Ordering::Relaxed);
     }
 
-    /// Something is not as it should be.
+    /// Records a finding.
     pub fn found(&self, finding: Finding) {
         self.found.fetch_add(1, Ordering::Relaxed);
         self.repaired.fetch_add(u64::from(finding.repaired), Ordering::Relaxed);
-        tracing::warn!(kind = ?finding.kind, said = %finding.said, repaired = finding.repaired, "a check found");
+        tracing::warn!(kind = ?finding.kind, said = %finding.said, repaired = finding.repaired, "check found a problem");
         let mut state = self.state.lock();
         if state.findings.len() < FINDINGS_MAX {
             state.findings.push(finding);
         }
     }
 
-    /// It is here now.
+    /// Sets the current phase.
     pub fn enters(&self, phase: CheckPhase) {
         self.state.lock().phase = phase;
     }
 
-    /// It is over, or ended for this reason.
+    /// Records the end of the check, with the error if it failed.
     pub fn ends(&self, outcome: std::result::Result<(), String>) {
         let mut state = self.state.lock();
         match outcome {
@@ -118,10 +120,10 @@ impl CheckJob {
         matches!(self.state.lock().phase, CheckPhase::Done | CheckPhase::Failed)
     }
 
-    /// Goes on, unless it is to end.
+    /// Fails if the check was stopped.
     fn goes_on(&self) -> Result<()> {
         match self.stopped.load(Ordering::Relaxed) {
-            true => Err(MdsError::refused(ErrorCode::Busy, "the server ends")),
+            true => Err(MdsError::refused(ErrorCode::Busy, "the server shuts down")),
             false => Ok(()),
         }
     }
@@ -159,7 +161,7 @@ impl CheckJob {
     }
 }
 
-/// A finding about a node, or about none.
+/// Returns a finding about a node, or about none.
 fn finding(kind: FindingKind, node: Option<InodeId>, said: &str) -> Finding {
     Finding { kind, node, path: Text::default(), said: Text::truncated(said), drift: None, repaired: false }
 }
@@ -180,7 +182,7 @@ impl Mds {
         let nodes_all = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
         let mut last = self.checks.0.lock();
         if last.as_ref().is_some_and(|last| !last.is_over()) {
-            return Err(MdsError::refused(ErrorCode::Exists, "a check is under way"));
+            return Err(MdsError::refused(ErrorCode::Exists, "a check is already running"));
         }
         let state = State { phase: CheckPhase::Nodes, findings: Vec::new(), problem: Text::default() };
         let job = Arc::new(CheckJob {
@@ -216,15 +218,15 @@ impl Mds {
         Ok(Response::CheckFindings { findings, more })
     }
 
-    /// A check that was asked for and that nobody has taken yet. Whoever takes it runs [`Mds::check_records`], asks the
-    /// devices if it wants that, and says how it ended.
+    /// Takes a requested check that has not been taken yet. The caller runs [`Mds::check_records`],
+    /// checks objects if [`CheckJob::wants_objects`], and reports the end.
     #[must_use]
     pub fn take_check(&self) -> Option<Arc<CheckJob>> {
         let last = self.checks.0.lock();
         last.as_ref().filter(|job| !job.taken.swap(true, Ordering::AcqRel)).cloned()
     }
 
-    /// Looks through everything that is on record. Takes as long as that takes, and holds up nobody.
+    /// Checks all records. Runs as long as needed, without delaying requests.
     ///
     /// # Errors
     /// `Store`; `Refused` if it was stopped.
@@ -232,7 +234,7 @@ impl Mds {
         self.check_records_in(job, NODES_MAX)
     }
 
-    /// The same, so many nodes at a time.
+    /// Checks all records, `nodes_max` nodes at a time.
     pub(crate) fn check_records_in(&self, job: &CheckJob, nodes_max: usize) -> Result<()> {
         if job.scope >= CheckScope::Names {
             let view = self.store.snapshot()?;
@@ -240,12 +242,13 @@ impl Mds {
             drop(view);
             self.check_figures(job, &figures)?;
         }
-        // Last: where a node cannot be read nothing can be counted, and which one it is was told then.
+        // Last, because a damaged node makes counting impossible; by then that node has been
+        // reported.
         job.enters(CheckPhase::Nodes);
         self.check_counts(job)
     }
 
-    /// What users and trees use.
+    /// Checks the usage of users and trees.
     fn check_counts(&self, job: &CheckJob) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             job.nodes.store(0, Ordering::Relaxed);
@@ -274,14 +277,14 @@ impl Mds {
         Ok(())
     }
 
-    /// How many there are of each.
+    /// Checks the stored totals.
     fn check_figures(&self, job: &CheckJob, figures: &[names::Figure]) -> Result<()> {
         let wrong: Vec<_> = figures.iter().filter(|figure| figure.said != figure.found).collect();
-        // A node whose record cannot be read may be there all the same.
+        // A node with a damaged record may still exist.
         let unsure = job.state.lock().findings.iter().any(|finding| finding.kind == FindingKind::Record);
         let repair = job.repair && !unsure;
         if repair && !wrong.is_empty() {
-            // What was made and removed since then is counted in the figure of now.
+            // Nodes created and removed since then are in the current total.
             self.update(|tx| {
                 wrong.iter().try_for_each(|figure| {
                     let drift = figure.found.wrapping_sub(figure.said).cast_signed();
@@ -290,13 +293,13 @@ impl Mds {
             })?;
         }
         for figure in wrong {
-            let said = format!("{}: {} are counted, {} are there", figure.name, figure.said, figure.found);
+            let said = format!("{}: stored total {}, found {}", figure.name, figure.said, figure.found);
             job.found(Finding { repaired: repair, ..finding(FindingKind::Count, None, &said) });
         }
         Ok(())
     }
 
-    /// Compares what devices listed, before this is called, with what is on record now.
+    /// Compares objects that devices listed before this call with the current records.
     ///
     /// # Errors
     /// `Store`; `Refused` if the check was stopped.
@@ -304,7 +307,7 @@ impl Mds {
         objects::compare(&*self.store.snapshot()?, job, window, |device| self.device_name(device))
     }
 
-    /// Is that object one of this file still?
+    /// Whether the object still belongs to this file.
     ///
     /// # Errors
     /// `Store`.
@@ -312,19 +315,20 @@ impl Mds {
         objects::has(&*self.store.snapshot()?, node, object)
     }
 
-    /// An object of a file is not on its device.
+    /// Reports an object of a file that is missing on its device.
     pub fn found_lost(&self, job: &CheckJob, node: InodeId, object: ObjectRef) {
         let said = format!("{} is not on {}", object.object, self.device_name(object.device));
         job.found(finding(FindingKind::Lost, Some(node), &said));
     }
 
-    /// A device could not be asked.
+    /// Reports a device that could not be checked.
     pub fn found_silent(&self, job: &CheckJob, device: DeviceId, why: &str) {
-        let said = format!("{} was not looked at: {why}", self.device_name(device));
+        let said = format!("{} was not checked: {why}", self.device_name(device));
         job.found(finding(FindingKind::Silent, None, &said));
     }
 
-    /// Objects that lie on their devices and belong to nothing. If the check repairs they are queued for removal.
+    /// Reports objects on devices that belong to no file. A check that repairs queues them for
+    /// removal.
     ///
     /// # Errors
     /// `Store`.
@@ -335,7 +339,7 @@ impl Mds {
             }
         }
         for object in leaked {
-            let said = format!("{} on {} belongs to nothing", object.object, self.device_name(object.device));
+            let said = format!("{} on {} belongs to no file", object.object, self.device_name(object.device));
             job.found(Finding { repaired: job.repair, ..finding(FindingKind::Leaked, None, &said) });
         }
         Ok(())
@@ -346,7 +350,7 @@ impl Mds {
         known.map_or_else(|| format!("device {}", device.0), |known| known.name.shown().into_owned())
     }
 
-    /// Adds paths to what was found of nodes. Call it last.
+    /// Adds paths to findings about nodes; called last.
     ///
     /// # Errors
     /// `Store`; `Refused` if the check was stopped.
@@ -360,7 +364,7 @@ impl Mds {
     }
 }
 
-/// Why a check ended early, in words.
+/// Describes why a check failed.
 #[must_use]
 pub fn check_failure(error: &MdsError) -> String {
     let (mut said, mut cause) = (error.to_string(), std::error::Error::source(error));

@@ -1,8 +1,9 @@
-//! Directories, files, names: once, above the seam.
+//! Directories, files and names, on top of the metadata store.
 //!
-//! Does: turn one request into the changes of one transaction, permissions checked. Does not: begin or commit it,
-//! place objects, sign anything.
-//! Contract: every function leaves the transaction consistent or returns an error, after which it must be dropped.
+//! Does: turn a request into the changes of one transaction, with permissions checked. Does not:
+//! begin or commit it, place objects, sign credentials.
+//! Contract: every function leaves the transaction consistent or returns an error; after an error
+//! the transaction must be dropped.
 //! Truth: docs/standards/mds/operations.md §5.3, §5.4.
 
 use sealstone_mds_protocol::{
@@ -56,12 +57,12 @@ pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 /// The root directory.
 pub const ROOT: InodeId = InodeId(1);
-/// Bytes of entries in one page at most; leaves room in a frame for one more entry of the largest size.
+/// Maximum bytes of entries in a page; a frame has space for one more entry of the largest size.
 const PAGE_BYTES: usize = 48 * 1024;
-/// Directories between one and the root at most; only renames can build more than a path can name.
+/// Maximum depth of a directory; only renames can build deeper trees than a path can name.
 const DEPTH_MAX: usize = 4096;
 
-/// Makes the root directory of a new server.
+/// Creates the root directory of a new server.
 pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64) -> Result<()> {
     let mut root = Inode::new(FileKind::Directory, STICKY | 0o777, owner.clone(), None, now_ms);
     root.parent = ROOT;
@@ -71,17 +72,17 @@ pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64)
     Ok(count(tx, counter::DIRECTORIES, 1)?)
 }
 
-/// The group of what is made in a directory.
+/// Returns the group of new nodes in a directory.
 fn inherited_group(directory: &Inode) -> Option<GroupName> {
     if directory.mode & SETGID == 0 { None } else { directory.group.clone() }
 }
 
-/// An inode that must exist, since something points at it.
+/// Loads an inode that must exist because a record refers to it.
 pub(crate) fn inode<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Inode> {
-    Ok(load(view, &keys::inode(id))?.ok_or(MetaError::Damaged("an entry points at no inode"))?)
+    Ok(load(view, &keys::inode(id))?.ok_or(MetaError::Damaged("an entry refers to a missing inode"))?)
 }
 
-/// The inode behind a name, if there is one.
+/// Loads the inode of a name, if the name exists.
 pub(crate) fn child<S: Snapshot + ?Sized>(
     view: &S,
     directory: InodeId,
@@ -94,9 +95,10 @@ pub(crate) fn child<S: Snapshot + ?Sized>(
     }
 }
 
-/// Something changed in a directory; `links` is by how many the directories in it are more or fewer.
+/// Records a change of a directory's entries. `links` is the change of the number of its
+/// subdirectories.
 pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, links: i32, now_ms: u64) -> Result<()> {
-    // Read again: it may have been changed before in this transaction.
+    // Loaded again, because this transaction may have changed it before.
     let mut directory = inode(tx, id)?;
     directory.links = directory.links.saturating_add_signed(links);
     directory.mtime_ns = ns(now_ms);
@@ -105,14 +107,14 @@ pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, links: i32, now_ms: u
     Ok(save(tx, &keys::inode(id), &directory)?)
 }
 
-/// Is there nothing in a directory?
+/// Whether a directory is empty.
 pub(crate) fn is_empty<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<bool> {
     sees_names(id)?;
     let all = keys::entries(id);
     Ok(view.scan(&all, &keys::after_prefix(&all), 1)?.is_empty())
 }
 
-/// What a path leads to: itself, or what a link under the last name leads to.
+/// Returns the attributes of a path. `last` says whether a final symbolic link is followed.
 pub(crate) fn stat<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -123,7 +125,7 @@ pub(crate) fn stat<S: Snapshot + ?Sized>(
     Ok(inode.stat(id))
 }
 
-/// Where the bytes of what a path leads to lie, and why there; nothing for what has no bytes.
+/// Returns the layout of a path with the reason for it; none for nodes without bytes.
 pub(crate) fn placement<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -133,14 +135,14 @@ pub(crate) fn placement<S: Snapshot + ?Sized>(
     Ok((inode.layout, inode.placed))
 }
 
-/// The inode of a path, whoever may see it: for administrators and the server itself.
+/// Loads the inode of a path without access checks: for administrators and the server itself.
 pub(crate) fn inspect<S: Snapshot + ?Sized>(view: &S, path: &FilePath) -> Result<(InodeId, Inode)> {
     let user = UserName::new("inspect")?;
     let (role, groups) = (sealstone_mds_protocol::Role::Admin, Default::default());
     resolve(view, &Principal { user, role, groups, session: [0; 16] }, path)
 }
 
-/// A page of a directory.
+/// Returns a page of a directory.
 pub(crate) fn read_dir<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -154,8 +156,8 @@ pub(crate) fn read_dir<S: Snapshot + ?Sized>(
     page(view, who, (id, &directory), after, limit)
 }
 
-/// A page of a directory: O(entries in it), wherever it begins. Whoever may read it and not pass it sees names and kinds,
-/// and is led to nothing.
+/// Returns a page of a directory in O(entries of the page). Without the search permission the
+/// entries have no attributes and no proofs.
 pub(crate) fn page<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -172,7 +174,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
     let (mut entries, mut bytes) = (Vec::new(), 0);
     let total = pairs.len();
     for (key, value) in pairs.into_iter().take(limit) {
-        let name = keys::entry_name(&key).ok_or(MetaError::Damaged("entry with an impossible name"))?;
+        let name = keys::entry_name(&key).ok_or(MetaError::Damaged("entry with an invalid name"))?;
         let child: InodeId = crate::records::decode(&value)?;
         let found = inode(view, child)?;
         let stat = passes.then(|| found.stat(child));
@@ -189,7 +191,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
     Ok((entries, more))
 }
 
-/// Makes a directory, and those above it if asked.
+/// Creates a directory, with `parents` also missing directories above it.
 pub(crate) fn make_dir(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -210,7 +212,7 @@ pub(crate) fn make_dir(
             let mut at = (place.directory, place.directory_inode);
             let mut next = Some(Step::Down(place.name));
             while let Some(step) = next {
-                // Only a link has steps up, and what it leads to must be there already.
+                // Only a symbolic link has steps up, and its target must exist.
                 let Step::Down(name) = step else {
                     return Err(MdsError::refused(ErrorCode::NotFound, subject));
                 };
@@ -233,7 +235,7 @@ fn add_directory(
 ) -> Result<(InodeId, Inode)> {
     who.needs_entries(&parent_inode, subject)?;
     let id = InodeId(next_number(tx, counter::INODE)?);
-    // A tree below a directory that hands its group on belongs to that group as a whole.
+    // A directory below one with the set-group-id bit inherits the bit and the group.
     let mode = (mode & MODE_MASK & !SETGID) | (parent_inode.mode & SETGID);
     let group = inherited_group(&parent_inode);
     let mut made = Inode::new(FileKind::Directory, mode, who.user.clone(), group, now_ms);
@@ -248,7 +250,7 @@ fn add_directory(
     Ok((id, made))
 }
 
-/// A file's inode; anything else is refused by what it is.
+/// Fails unless the node is a file.
 pub(crate) fn need_file(inode: &Inode, subject: &str) -> Result<()> {
     match inode.kind {
         FileKind::File => Ok(()),
@@ -257,7 +259,7 @@ pub(crate) fn need_file(inode: &Inode, subject: &str) -> Result<()> {
     }
 }
 
-/// A file that may be read, written or both: for Open and for renewing grants.
+/// Loads a file that the user may open with this access: for Open and for renewed grants.
 pub(crate) fn file_for<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -272,7 +274,7 @@ pub(crate) fn file_for<S: Snapshot + ?Sized>(
     Ok((inode, layout))
 }
 
-/// Is it a file, and may it be opened for that?
+/// Fails unless the node is a file that the user may open with this access.
 pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
     need_file(inode, subject)?;
     who.needs_all(Right::to(access != Access::Write, access != Access::Read), inode, subject)
@@ -282,7 +284,7 @@ pub(crate) fn check_size(size: u64) -> Result<()> {
     if size > FILE_SIZE_MAX { Err(MdsError::refused(ErrorCode::FileTooLarge, "file size")) } else { Ok(()) }
 }
 
-/// Figures given at Commit.
+/// Parameters of Commit.
 pub(crate) struct Final {
     pub(crate) size: u64,
     pub(crate) mtime_ns: Option<i64>,

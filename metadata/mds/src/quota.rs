@@ -1,10 +1,10 @@
-//! Quotas: the use of each user and each tree, counted in the transaction that changes it, and the limits on it.
+//! Quotas: usage of each user and tree, and limits on it.
 //!
-//! Does: count nodes, their sizes, the bytes of their extended attributes, and open creates, for every owner and for every
-//! directory that is a tree; refuse changes beyond a limit; recount. Does not: decide who may set limits, nor count blocks
-//! of a device.
-//! Contract: a count is changed in the transaction that changes what it counts, so it is exact after every commit and every
-//! crash. One record is read and written for each count, whatever it counts; nothing is walked.
+//! Does: count nodes, their sizes, the bytes of their extended attributes, and open creates, for
+//! every owner and every directory that is a tree; refuse changes beyond a limit; recount. Does
+//! not: decide who may set limits, or count blocks of a device.
+//! Contract: usage is updated in the transaction that changes the counted node, so it is exact
+//! after every commit and crash. Each update reads and writes one record; nothing is walked.
 //! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
@@ -20,40 +20,40 @@ use crate::keys;
 use crate::records::{Inode, decode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction, each_between};
 
-/// Bytes of quotas in one page at most; leaves room in a frame for one more of the largest size.
+/// Maximum bytes of quotas in a page; a frame has space for one more of the largest size.
 const PAGE_BYTES: usize = 48 * 1024;
 
 record! {
-    /// What a user or a tree uses, and may use.
+    /// Usage and limits of a user or tree.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct QuotaRecord {
-        /// Sum of the sizes of its nodes, of their attributes, and of its open creates.
+        /// Total bytes of nodes, extended attributes and open creates.
         pub bytes: u64,
-        /// Its nodes.
+        /// Number of nodes.
         pub nodes: u64,
-        /// Bytes at most.
+        /// Limit of bytes.
         pub bytes_max: Option<u64>,
-        /// Nodes at most.
+        /// Limit of nodes.
         pub nodes_max: Option<u64>,
-        /// Of a tree: where it was when its limits were last set.
+        /// Path of a tree when its limits were last set.
         pub path: Option<FilePath>,
     }
 }
 
 record! {
-    /// The part of a quota that an open create uses.
+    /// The usage that an open create is charged with in one quota.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct QuotaCharge {
-        /// Which quota.
+        /// Charged user or tree.
         pub place: QuotaPlace,
-        /// Bytes that its file is announced to have more than the one that it replaces.
+        /// Announced size minus the size of the replaced file.
         pub bytes: u64,
         /// 1, or 0 if it replaces a file of the same quota.
         pub nodes: u64,
     }
 }
 
-/// What one node counts for.
+/// Usage of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Amount {
     bytes: u64,
@@ -70,7 +70,7 @@ impl Amount {
     }
 }
 
-/// A count that a node is part of.
+/// A user or tree whose usage includes a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of<'a> {
     User(&'a UserName),
@@ -92,23 +92,24 @@ impl Of<'_> {
         }
     }
 
-    /// The use of a node that is about to take the place of `instead`.
+    /// Returns the additional usage of a node that replaces `instead`.
     fn more(self, node: &Inode, instead: Option<&Inode>) -> Amount {
         let more = Amount::of(node);
-        // A file with other names, or held open, may stay; then its end is counted later.
+        // A file with other names, or an open one, may continue to exist; its removal is counted
+        // later.
         match instead.filter(|old| old.links <= 1 && counts(old).any(|of| of == self)) {
             Some(old) => Amount { bytes: more.bytes.saturating_sub(Amount::of(old).bytes), nodes: 0 },
             None => more,
         }
     }
 
-    /// The record; empty if there is none.
+    /// Loads the record; empty if there is none.
     fn load<S: Snapshot + ?Sized>(self, view: &S) -> Result<QuotaRecord> {
         Ok(load(view, &self.key())?.unwrap_or_default())
     }
 
-    /// Writes the record, or takes it away if it says nothing any more. A tree is counted as one of its own nodes, so
-    /// without any it is gone, and so are its limits.
+    /// Saves the record, or deletes it if it has neither usage nor limits. A tree counts its own
+    /// directory, so a tree without nodes no longer exists and loses its limits.
     fn save(self, tx: &mut dyn Transaction, record: &QuotaRecord) -> Result<()> {
         let unlimited = record.bytes_max.is_none() && record.nodes_max.is_none();
         let needless = record.nodes == 0 && record.bytes == 0 && (unlimited || matches!(self, Self::Tree(_)));
@@ -125,14 +126,15 @@ impl Of<'_> {
         MdsError::refused(code, format!("{whose}: {used}"))
     }
 
-    /// The record with more in it, if its limits allow it.
+    /// Returns the record with additional usage, if its limits allow it.
     fn with(self, mut record: QuotaRecord, more: Amount) -> Result<QuotaRecord> {
-        let bytes = record.bytes.checked_add(more.bytes).ok_or_else(|| {
-            self.refused(ErrorCode::Limit, "all sizes together have more than 64 bits", &record)
-        })?;
+        let bytes = record
+            .bytes
+            .checked_add(more.bytes)
+            .ok_or_else(|| self.refused(ErrorCode::Limit, "total size exceeds 64 bits", &record))?;
         let nodes = record.nodes.saturating_add(more.nodes);
         if let Some(max) = record.bytes_max.filter(|max| more.bytes > 0 && bytes > *max) {
-            let used = format!("{} of {max} bytes in use, {} more wanted", record.bytes, more.bytes);
+            let used = format!("{} of {max} bytes in use, {} more requested", record.bytes, more.bytes);
             return Err(self.refused(ErrorCode::Quota, &used, &record));
         }
         if let Some(max) = record.nodes_max.filter(|max| more.nodes > 0 && nodes > *max) {
@@ -145,19 +147,19 @@ impl Of<'_> {
 
     fn take(self, tx: &mut dyn Transaction, less: Amount) -> Result<()> {
         let mut record = self.load(tx)?;
-        // Never below nothing: a count that is wrong keeps nobody from removing a file, and a check finds it.
+        // Never below zero: a wrong count must not block removals, and a check finds it.
         record.bytes = record.bytes.saturating_sub(less.bytes);
         record.nodes = record.nodes.saturating_sub(less.nodes);
         self.save(tx, &record)
     }
 }
 
-/// The counts that a node is part of.
+/// Returns the user and tree whose usage includes a node.
 fn counts(node: &Inode) -> impl Iterator<Item = Of<'_>> {
     core::iter::once(Of::User(&node.owner)).chain(node.tree.map(Of::Tree))
 }
 
-/// Adds to all counts of a node, or, if one of them refuses, to none.
+/// Adds usage to all counts of a node, or to none if one of them refuses.
 fn add(tx: &mut dyn Transaction, node: &Inode, more: Amount) -> Result<()> {
     let mut added = Vec::with_capacity(2);
     for count in counts(node) {
@@ -166,22 +168,25 @@ fn add(tx: &mut dyn Transaction, node: &Inode, more: Amount) -> Result<()> {
     added.into_iter().try_for_each(|(count, record)| count.save(tx, &record))
 }
 
-/// A node begins to be; the caller saves it.
+/// Adds the usage of a new node; the caller saves the node.
 pub(crate) fn begin(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
     add(tx, node, Amount::of(node))
 }
 
-/// A node is no more: not when its last name goes, but when nobody holds it open either.
+/// Subtracts the usage of a node that is dropped: for an open file at the last close, not at the
+/// removal of its last name.
 pub(crate) fn end(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
     counts(node).try_for_each(|count| count.take(tx, Amount::of(node)))
 }
 
-/// A node, still as it was, gets another size; refused, nothing is changed.
+/// Updates usage for a new size of a node, which still has the old one. If it fails, nothing is
+/// changed.
 pub(crate) fn resize(tx: &mut dyn Transaction, node: &Inode, size: u64) -> Result<()> {
     change_bytes(tx, node, node.size, size)
 }
 
-/// The extended attributes of a node, still as it was, get another number of bytes; refused, nothing is changed.
+/// Updates usage for a new total of the extended attributes of a node. If it fails, nothing is
+/// changed.
 pub(crate) fn resize_xattrs(tx: &mut dyn Transaction, node: &Inode, bytes: u32) -> Result<()> {
     change_bytes(tx, node, node.xattr_bytes.into(), bytes.into())
 }
@@ -194,7 +199,8 @@ fn change_bytes(tx: &mut dyn Transaction, node: &Inode, before: u64, after: u64)
     }
 }
 
-/// Counts a create of this node before it exists; `instead`: the file whose place it takes. Refused, nothing is changed.
+/// Charges a create of this node before it exists; `instead` is the replaced file. If it fails,
+/// nothing is changed.
 pub(crate) fn reserve(
     tx: &mut dyn Transaction,
     node: &Inode,
@@ -222,7 +228,7 @@ pub(crate) fn limits_bytes<S: Snapshot + ?Sized>(view: &S, charges: &[QuotaCharg
     Ok(false)
 }
 
-/// Charges an open create with more bytes; refused, nothing is changed.
+/// Charges an open create with more bytes. If it fails, nothing is changed.
 pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge], bytes: u64) -> Result<()> {
     let mut records = Vec::with_capacity(charges.len());
     for charge in &*charges {
@@ -236,7 +242,7 @@ pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge],
     Ok(())
 }
 
-/// A create ends, and its charges with it.
+/// Subtracts the charges of a create that ends.
 pub(crate) fn release(tx: &mut dyn Transaction, charges: &[QuotaCharge]) -> Result<()> {
     for QuotaCharge { place, bytes, nodes } in charges {
         of(place).take(tx, Amount { bytes: *bytes, nodes: *nodes })?;
@@ -251,8 +257,8 @@ const fn of(place: &QuotaPlace) -> Of<'_> {
     }
 }
 
-/// Refuses further names of a node to others than its owner if the owner or the tree has a limit: the owner could not free
-/// what a name in another user's directory keeps.
+/// Fails for further names of a node by other users if its owner or tree has a limit: the owner
+/// could not free usage that such a name keeps.
 pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, who: &Principal, node: &Inode) -> Result<()> {
     if who.user == node.owner || who.is_admin() {
         return Ok(());
@@ -260,21 +266,21 @@ pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, who: &Principal, node: 
     for count in counts(node) {
         let record = count.load(view)?;
         if record.bytes_max.is_some() || record.nodes_max.is_some() {
-            let why = "the file counts in a quota: only its owner gives it further names";
+            let why = "file counts in a quota: only its owner may add names";
             return Err(MdsError::refused(ErrorCode::NotPermitted, why));
         }
     }
     Ok(())
 }
 
-/// A node, still as it was, gets another owner.
+/// Moves the usage of a node to another owner.
 pub(crate) fn hand_over(tx: &mut dyn Transaction, node: &Inode, owner: &UserName) -> Result<()> {
     Of::User(&node.owner).take(tx, Amount::of(node))?;
     let record = Of::User(owner).load(tx)?;
     Of::User(owner).save(tx, &Of::User(owner).with(record, Amount::of(node))?)
 }
 
-/// Would [`begin`] be refused, if this other one ended before it?
+/// Checks whether [`begin`] would succeed if `instead` was removed before.
 pub(crate) fn foresee<S: Snapshot + ?Sized>(view: &S, node: &Inode, instead: Option<&Inode>) -> Result<()> {
     for count in counts(node) {
         count.with(count.load(view)?, count.more(node, instead))?;
@@ -282,7 +288,7 @@ pub(crate) fn foresee<S: Snapshot + ?Sized>(view: &S, node: &Inode, instead: Opt
     Ok(())
 }
 
-/// Bytes by which a node may grow; none: no limit.
+/// Returns the number of bytes by which a node may grow; none: no limit.
 pub(crate) fn room<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Option<u64>> {
     let mut room = None;
     for count in counts(node) {
@@ -295,7 +301,7 @@ pub(crate) fn room<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Optio
     Ok(room)
 }
 
-/// May a node grow by so many bytes? Changes nothing.
+/// Fails unless a node may grow by this number of bytes. Changes nothing.
 pub(crate) fn check_growth<S: Snapshot + ?Sized>(view: &S, node: &Inode, more: u64) -> Result<()> {
     for count in counts(node) {
         count.with(count.load(view)?, Amount::bytes(more))?;
@@ -303,7 +309,7 @@ pub(crate) fn check_growth<S: Snapshot + ?Sized>(view: &S, node: &Inode, more: u
     Ok(())
 }
 
-/// Room and numbers as `statfs` tells them.
+/// Space and node counts as in `statfs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) total: u64,
@@ -312,7 +318,7 @@ pub(crate) struct Figures {
     pub(crate) nodes_free: u64,
 }
 
-/// The same as somebody's limits, and those of a tree, let them be seen.
+/// Applies the limits of a user and a tree to the figures.
 pub(crate) fn narrow<S: Snapshot + ?Sized>(
     view: &S,
     user: &UserName,
@@ -346,17 +352,17 @@ fn told(place: QuotaPlace, record: QuotaRecord) -> Quota {
     Quota { place, path, bytes, nodes, bytes_max, nodes_max }
 }
 
-/// What a user uses and may use.
+/// Returns usage and limits of a user.
 pub(crate) fn of_user<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Quota> {
     Ok(told(QuotaPlace::User(name.clone()), Of::User(name).load(view)?))
 }
 
-/// The same of a tree; its path is where it was.
+/// Returns usage and limits of a tree; its path may be outdated.
 pub(crate) fn of_tree<S: Snapshot + ?Sized>(view: &S, tree: InodeId) -> Result<Quota> {
     Ok(told(QuotaPlace::Tree(tree), Of::Tree(tree).load(view)?))
 }
 
-/// Sets a user's limits. What is used already may be more; it only does not grow then.
+/// Sets a user's limits. Usage may already exceed them; then it only cannot grow.
 pub(crate) fn set_user(tx: &mut dyn Transaction, name: &UserName, change: &QuotaChange) -> Result<Quota> {
     let mut record = Of::User(name).load(tx)?;
     apply(&mut record, change);
@@ -364,7 +370,7 @@ pub(crate) fn set_user(tx: &mut dyn Transaction, name: &UserName, change: &Quota
     Ok(told(QuotaPlace::User(name.clone()), record))
 }
 
-/// The same of a tree that there is, or that begins with this directory: an empty one, of no tree yet.
+/// Sets the limits of a tree. A directory without a tree, which must be empty, becomes one.
 pub(crate) fn set_tree(
     tx: &mut dyn Transaction,
     (id, directory): (InodeId, &mut Inode),
@@ -384,8 +390,8 @@ pub(crate) fn set_tree(
     Ok(told(QuotaPlace::Tree(id), record))
 }
 
-/// Takes the limits of a tree away. `empty`: there is nothing in its directory, which then is no tree any more, unless
-/// something of it is held open still.
+/// Removes the limits of a tree. If its directory is `empty` and no node of it is open, the
+/// directory is no longer a tree.
 pub(crate) fn clear_tree(
     tx: &mut dyn Transaction,
     (id, directory): (InodeId, &mut Inode),
@@ -402,7 +408,7 @@ pub(crate) fn clear_tree(
     Ok(told(QuotaPlace::Tree(id), record))
 }
 
-/// A page of all quotas: users by name, then trees.
+/// Returns a page of all quotas: users by name, then trees.
 pub(crate) fn list<S: Snapshot + ?Sized>(
     view: &S,
     after: Option<&QuotaPlace>,
@@ -411,7 +417,7 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
     let (users, trees) = (keys::quotas_of_users(), keys::quotas_of_trees());
     let from = |place: &QuotaPlace| [&key(place)[..], &[0]].concat();
-    // Trees before users in the store, and behind them in the list.
+    // In the store trees come before users, in the list after them.
     let mut ranges = Vec::new();
     match after {
         Some(place @ QuotaPlace::Tree(_)) => ranges.push((from(place), keys::after_prefix(&trees))),
@@ -444,11 +450,11 @@ fn key(place: &QuotaPlace) -> Vec<u8> {
 }
 
 fn place(key: &[u8]) -> Result<QuotaPlace> {
-    Ok(keys::quota_place(key).ok_or(MetaError::Damaged("a quota of nobody"))?)
+    Ok(keys::quota_place(key).ok_or(MetaError::Damaged("quota record without a user or tree"))?)
 }
 
-/// Counts everything anew and tells the counts that are not right. O(nodes), in memory O(owners and trees). `seen` is called
-/// for each node, and may end it.
+/// Counts all nodes again and returns the counts that differ. O(nodes), memory O(owners and trees).
+/// `seen` is called for each node and may end the count.
 pub(crate) fn count<S: Snapshot + ?Sized>(
     view: &S,
     seen: impl Fn() -> Result<()>,
@@ -500,8 +506,8 @@ pub(crate) fn count<S: Snapshot + ?Sized>(
     Ok(drifts)
 }
 
-/// Puts right what [`count`] found: what a count was off by then it is off by now, whatever was counted since, unless it
-/// would have gone below nothing; the next count tells.
+/// Applies the differences that [`count`] found to the current counts. Changes in between are kept,
+/// unless a count would fall below zero; the next count finds that.
 pub(crate) fn put_right(tx: &mut dyn Transaction, drifts: &[QuotaDrift]) -> Result<()> {
     for drift in drifts {
         let of = match &drift.place {

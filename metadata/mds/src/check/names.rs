@@ -1,7 +1,7 @@
-//! Names, nodes, and everything that has to agree about them.
+//! Check of names and nodes against each other.
 //!
-//! Contract: one state of the store. Nodes are looked at in the order of their numbers, so many together; for each such part all
-//! names are read once. So memory is bounded, but for which directory lies in which.
+//! Contract: one state of the store. Nodes are checked in ranges of their numbers; for each range
+//! all names are read once. So memory is bounded, except for the map from directories to parents.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -15,14 +15,14 @@ use crate::namespace::ROOT;
 use crate::records::{Inode, Intent, counter, decode, figure};
 use crate::store::{Snapshot, each_between};
 
-/// A figure on record beside what there is.
+/// A stored total and the number found.
 pub(super) struct Figure {
     pub(super) name: &'static str,
     pub(super) said: u64,
     pub(super) found: u64,
 }
 
-/// What is known of a node while its part is looked at.
+/// Counts of a node while its range is checked.
 struct Seen {
     is_directory: bool,
     links: u32,
@@ -33,14 +33,14 @@ struct Seen {
     xattrs_found: (u16, u32),
 }
 
-/// Nodes with numbers up to `last`, those of earlier parts left out.
+/// Nodes of one range: numbers up to `last`, without those of earlier ranges.
 struct Part {
     nodes: BTreeMap<InodeId, Seen>,
     last: InodeId,
     is_last: bool,
 }
 
-/// What is few at a time, and known for all nodes.
+/// Records that are few, loaded for all nodes at once.
 struct Few {
     orphans: HashSet<InodeId>,
     clears: HashSet<InodeId>,
@@ -72,7 +72,7 @@ pub(super) fn check<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, nodes_max: u
     creates(view, job)?;
     for id in &few.clears {
         if view.get(&keys::inode(*id))?.is_none() {
-            job.found(finding(FindingKind::Record, Some(*id), "is to be cleared, and is not there"));
+            job.found(finding(FindingKind::Record, Some(*id), "has a clear record but does not exist"));
         }
     }
     figures(view, &few, files, above.len() as u64)
@@ -103,7 +103,7 @@ fn few<S: Snapshot + ?Sized>(view: &S) -> Result<Few> {
     Ok(few)
 }
 
-/// Reads the next nodes.
+/// Reads the nodes of the next range.
 fn read<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
@@ -120,7 +120,7 @@ fn read<S: Snapshot + ?Sized>(
         from = [&last[..], &[0]].concat();
         for (key, value) in &page {
             let Some(id) = keys::inode_id(key) else {
-                job.found(finding(FindingKind::Record, None, "a node has an impossible number"));
+                job.found(finding(FindingKind::Record, None, "a node has an invalid number"));
                 continue;
             };
             job.goes_on()?;
@@ -153,27 +153,27 @@ fn read<S: Snapshot + ?Sized>(
     Ok(part)
 }
 
-/// What a node says by itself.
+/// Checks the record of a node by itself.
 fn look_at(job: &CheckJob, id: InodeId, node: &Inode, few: &Few) {
     if id.0 >= few.next_inode && id != ROOT {
-        job.found(finding(FindingKind::Record, Some(id), "its number was not given to anybody yet"));
+        job.found(finding(FindingKind::Record, Some(id), "its number was never allocated"));
     }
     if node.links == 0 && !few.orphans.contains(&id) {
-        job.found(finding(FindingKind::Node, Some(id), "has no name, and nothing ends it"));
+        job.found(finding(FindingKind::Node, Some(id), "has no name and no orphan record"));
     }
     for object in node.layout.iter().flat_map(|layout| layout.objects()) {
         if !few.devices.contains(&object.device.0) {
-            let said = format!("{} is on device {}, which nobody knows", object.object, object.device.0);
+            let said = format!("{} is on unknown device {}", object.object, object.device.0);
             job.found(finding(FindingKind::Record, Some(id), &said));
         }
     }
     if node.old_from.is_some() != few.clears.contains(&id) {
-        let said = "what is to be cleared of it is on record in one place and not in the other";
+        let said = "its inode and its clear record disagree";
         job.found(finding(FindingKind::Record, Some(id), said));
     }
 }
 
-/// Counts the names that lead to these nodes.
+/// Counts the names of these nodes.
 fn name<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
@@ -188,7 +188,7 @@ fn name<S: Snapshot + ?Sized>(
             job.names.fetch_add(1, Ordering::Relaxed);
         }
         let (Some(parent), Some(name)) = (keys::entry_parent(key), keys::entry_name(key)) else {
-            job.found(finding(FindingKind::Record, None, "a name is none"));
+            job.found(finding(FindingKind::Record, None, "an entry has an invalid name"));
             return Ok(());
         };
         let wrong = |said: &str| {
@@ -196,24 +196,21 @@ fn name<S: Snapshot + ?Sized>(
             job.found(finding(FindingKind::Name, Some(parent), &said));
         };
         if is_ours(parent) && !part.nodes.get(&parent).is_some_and(|node| node.is_directory) {
-            wrong("is in what is no directory");
+            wrong("is in a node that is not a directory");
         }
         let Ok(id) = decode::<InodeId>(value) else {
-            wrong("leads nowhere that can be read");
+            wrong("has a damaged record");
             return Ok(());
         };
         if !is_ours(id) {
             return Ok(());
         }
         match part.nodes.get_mut(&id) {
-            None => wrong(&format!("leads to node {}, which is not there", id.0)),
+            None => wrong(&format!("refers to missing node {}", id.0)),
             Some(node) => {
                 node.names = node.names.saturating_add(1);
                 if node.is_directory && node.parent != parent {
-                    wrong(&format!(
-                        "leads to directory {}, which says that it is in {}",
-                        id.0, node.parent.0
-                    ));
+                    wrong(&format!("refers to directory {}, whose parent is {}", id.0, node.parent.0));
                 }
             }
         }
@@ -221,7 +218,7 @@ fn name<S: Snapshot + ?Sized>(
     })
 }
 
-/// Counts the directories in these directories.
+/// Counts the subdirectories of these directories.
 fn subdirectories<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, part: &mut Part) -> Result<()> {
     let (from, until) = keys::inodes(None);
     each_between(view, &from, &until, |key, value| {
@@ -249,19 +246,19 @@ fn attributes<S: Snapshot + ?Sized>(
     each_between(view, &from, &until, |key, value| {
         job.goes_on()?;
         let (Some(id), Some(name)) = (keys::entry_parent(key), keys::xattr_name(key)) else {
-            job.found(finding(FindingKind::Record, None, "an attribute has an impossible name"));
+            job.found(finding(FindingKind::Record, None, "an attribute has an invalid name"));
             return Ok(());
         };
         if !is_ours(id) {
             return Ok(());
         }
         let Ok(value) = decode::<sealstone_mds_protocol::XattrValue>(value) else {
-            job.found(finding(FindingKind::Record, Some(id), "the value of an attribute is damaged"));
+            job.found(finding(FindingKind::Record, Some(id), "an attribute has a damaged value"));
             return Ok(());
         };
         match part.nodes.get_mut(&id) {
             None => {
-                job.found(finding(FindingKind::Record, Some(id), "has an attribute, and is not there"));
+                job.found(finding(FindingKind::Record, Some(id), "has an attribute but does not exist"));
             }
             Some(node) => {
                 let (number, bytes) = &mut node.xattrs_found;
@@ -277,34 +274,33 @@ fn judge(job: &CheckJob, part: &Part) {
     for (&id, node) in &part.nodes {
         let wrong = |said: &str| job.found(finding(FindingKind::Node, Some(id), said));
         let (names, links) = match node.is_directory {
-            // The root has no name, and lies in itself.
+            // The root has no name and is its own parent.
             true => (u32::from(id != ROOT), node.directories.saturating_add(2)),
             false => (node.links, node.links),
         };
         if node.names == 0 && names > 0 {
-            wrong("has no name: it cannot be reached");
+            wrong("has no name and cannot be reached");
         } else if node.names != names {
-            wrong(&format!("has {} names, and says that it has {names}", node.names));
+            wrong(&format!("has {} names, expected {names}", node.names));
         }
         if node.links != links {
-            wrong(&format!("has {links} links, and says that it has {}", node.links));
+            wrong(&format!("has {links} links, recorded {}", node.links));
         }
         if node.xattrs != node.xattrs_found {
             let ((said, said_bytes), (found, found_bytes)) = (node.xattrs, node.xattrs_found);
-            let said = format!(
-                "has {found} attributes of {found_bytes} bytes, and says that it has {said} of {said_bytes}"
-            );
+            let said =
+                format!("has {found} attributes of {found_bytes} bytes, recorded {said} of {said_bytes}");
             job.found(finding(FindingKind::Record, Some(id), &said));
         }
     }
 }
 
-/// Does every directory lie below the root?
+/// Checks that every directory is below the root.
 fn walk(job: &CheckJob, above: &HashMap<InodeId, InodeId>) {
-    // Those that do, and those that were found not to.
+    // Directories known to be below the root, and those known not to be.
     let (mut below, mut lost) = (HashSet::from([ROOT]), HashSet::new());
     if above.get(&ROOT) != Some(&ROOT) {
-        job.found(finding(FindingKind::Node, Some(ROOT), "the root is no directory in itself"));
+        job.found(finding(FindingKind::Node, Some(ROOT), "the root is not its own parent"));
     }
     for &start in above.keys() {
         let (mut at, mut way) = (start, HashSet::new());
@@ -335,7 +331,7 @@ fn walk(job: &CheckJob, above: &HashMap<InodeId, InodeId>) {
     }
 }
 
-/// Creates, and when they end.
+/// Checks creates against their expiry records.
 fn creates<S: Snapshot + ?Sized>(view: &S, job: &CheckJob) -> Result<()> {
     let mut ends: HashMap<IntentId, u64> = HashMap::new();
     let (from, until) = (keys::all_expiries(), keys::after_prefix(&keys::all_expiries()));
@@ -354,12 +350,12 @@ fn creates<S: Snapshot + ?Sized>(view: &S, job: &CheckJob) -> Result<()> {
         match (decode::<Intent>(value), ends.remove(&id)) {
             (Err(_), _) => wrong("has a damaged record"),
             (Ok(intent), Some(at)) if intent.expires_ms == at => {}
-            (Ok(_), _) => wrong("is not ended when it should be"),
+            (Ok(_), _) => wrong("has no matching expiry record"),
         }
         Ok(())
     })?;
     for id in ends.into_keys() {
-        let said = format!("create {} is to be ended, and is not there", id.0);
+        let said = format!("create {} has an expiry record but does not exist", id.0);
         job.found(finding(FindingKind::Record, None, &said));
     }
     Ok(())

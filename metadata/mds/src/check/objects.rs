@@ -1,8 +1,9 @@
-//! What lies on the devices, beside what is on record.
+//! Check of the objects on devices against the records.
 //!
-//! Contract: a window is listed before the state that it is compared with: an object is on record before anybody makes it, so
-//! one that is listed and not on record belonged to nothing already, or was removed meanwhile; which of them it is the
-//! device says when it is asked once more. An object that was made after it was not listed is there when it is asked.
+//! Contract: a window is listed before the compared state is read, and an object is recorded before
+//! it is created. So a listed object without a record was leaked, or removed meanwhile; a second
+//! query of the device tells which. An object created after the listing exists when the device is
+//! queried again.
 
 use sealstone_mds_protocol::{DeviceId, FindingKind, InodeId, Layout, ObjectRef};
 
@@ -13,19 +14,19 @@ use crate::moving::{Carry, Move};
 use crate::records::{Inode, Intent, decode, load};
 use crate::store::{MetaError, Snapshot, each_between};
 
-/// Suspects of one window at most.
+/// Maximum number of suspects in a window.
 const SUSPECTS_MAX: usize = 4096;
 
 /// Objects that devices listed.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// They, in ascending order.
+    /// Listed objects in ascending order.
     pub listed: Vec<ObjectRef>,
-    /// All there are after this one; none: from the beginning.
+    /// The window begins after this object; none: at the first one.
     pub after: Option<ObjectRef>,
-    /// And up to this one; none: to the end.
+    /// The window ends with this object; none: with the last one.
     pub last: Option<ObjectRef>,
-    /// Devices that were not asked, or did not answer.
+    /// Devices that were not queried or did not answer.
     pub silent: Vec<DeviceId>,
 }
 
@@ -37,22 +38,22 @@ impl Window {
     }
 }
 
-/// What does not fit together.
+/// Differences between listing and records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Listed, and not on record.
+    /// Listed, but not recorded.
     pub unknown: Vec<ObjectRef>,
-    /// Of files, certainly made, and not listed.
+    /// Recorded as existing, but not listed.
     pub missing: Vec<(InodeId, ObjectRef)>,
 }
 
-/// Who has a listed object.
+/// Owner of a listed object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Nobody,
-    /// A file, or a create.
+    /// A file or a create.
     File,
-    /// What is to be removed, or is under way elsewhere.
+    /// A pending removal, or a move or migration.
     Other,
 }
 
@@ -70,7 +71,7 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
                 Ok(owner @ Owner::Nobody) => *owner = Owner::File,
                 Ok(_) => {
                     let device = device_name(object.device);
-                    let said = format!("{} on device {device} has another file, too", object.object);
+                    let said = format!("{} on device {device} also belongs to another file", object.object);
                     job.found(finding(FindingKind::Shared, node, &said));
                 }
                 Err(_) if made && window.has(object) && compared.missing.len() < SUSPECTS_MAX => {
@@ -83,7 +84,7 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
     let (from, until) = keys::inodes(None);
     each_between(view, &from, &until, |key, value| {
         job.goes_on()?;
-        // What is damaged was told before.
+        // Damaged records were reported before.
         if let (Some(id), Ok(Inode { layout: Some(layout), made, .. })) = (keys::inode_id(key), decode(value))
         {
             of_file(Some(id), &layout, made);
@@ -103,7 +104,10 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
             if let Ok(at) = window.listed.binary_search(&object) {
                 if owners[at] == Owner::File {
                     let device = device_name(object.device);
-                    let said = format!("{} on device {device} is a file's, and to be removed", object.object);
+                    let said = format!(
+                        "{} on device {device} belongs to a file but is queued for removal",
+                        object.object
+                    );
                     job.found(finding(FindingKind::Shared, None, &said));
                 }
                 owners[at] = Owner::Other;
@@ -123,14 +127,15 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
     Ok(compared)
 }
 
-/// Does something with each record of a family.
+/// Calls `work` for each record of a family.
 fn each<T: sealstone_mds_protocol::Wire, S: Snapshot + ?Sized>(
     view: &S,
     prefix: &[u8],
     mut work: impl FnMut(&[u8], T),
 ) -> Result<()> {
     each_between(view, prefix, &keys::after_prefix(prefix), |key, value| {
-        let record: T = decode(value).map_err(|_| MetaError::Damaged("a record about objects"))?;
+        let record: T =
+            decode(value).map_err(|_| MetaError::Damaged("record with objects does not parse"))?;
         work(key, record);
         Ok::<_, MdsError>(())
     })

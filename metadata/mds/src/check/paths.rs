@@ -1,6 +1,7 @@
-//! Where what was found is: one name of each node, from the root on.
+//! Paths of findings: one path from the root for each node.
 //!
-//! Contract: all names are read once, and those of directories above what was found; nothing if nothing was found.
+//! Contract: all names are read once, then those of the directories above the nodes found. Without
+//! findings nothing is read.
 
 use std::collections::HashMap;
 
@@ -13,9 +14,9 @@ use crate::namespace::ROOT;
 use crate::records::{Inode, decode, load};
 use crate::store::{Snapshot, each_between};
 
-/// Nodes that get paths.
+/// Maximum number of nodes that get a path.
 const NODES_MAX: usize = 1024;
-/// Directories above one at most.
+/// Maximum depth of a directory.
 const DEPTH_MAX: usize = 4096;
 
 type Place = (InodeId, Name);
@@ -44,7 +45,7 @@ pub(super) fn add<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, findings: &mut
     Ok(())
 }
 
-/// The path of a node whose place is known; none if it does not begin at the root.
+/// Returns the path of a node whose entry is known; none if it does not start at the root.
 fn path<S: Snapshot + ?Sized>(
     view: &S,
     id: InodeId,
@@ -74,7 +75,7 @@ fn path<S: Snapshot + ?Sized>(
     Ok(None)
 }
 
-/// Where a directory says that it is, and its name there.
+/// Returns the recorded parent of a directory, with its name there.
 fn place_of<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Option<Place>> {
     let Some(node) = load::<Inode, _>(view, &keys::inode(id))? else { return Ok(None) };
     let (all, mut found) = (keys::entries(node.parent), None);

@@ -1,9 +1,9 @@
-//! Access control lists: of a node, and of what is made in a directory.
+//! Access control lists of nodes, and default lists of directories.
 //!
-//! Contract: a node with a list has its mask as the group bits of its mode, so that whoever decides
-//! by the mode alone gives no named user more, but the owning group as much as the mask: he has to
-//! ask for the list. Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for what is made below;
-//! docs/standards/mds/nodes.md §5.8.
+//! Contract: a node with a list has its mask as the group bits of its mode. A check by the mode
+//! alone therefore grants no named user more, but it grants the owning group as much as the mask;
+//! exact checks need the list.
+//! Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for inheritance; docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, XattrName, XattrValue};
 
@@ -13,17 +13,17 @@ use crate::error::{MdsError, Result};
 use crate::records::Inode;
 use crate::store::Snapshot;
 
-/// The nine bits that owner, group and others have.
+/// The nine permission bits of owner, group and others.
 const CLASSES: u16 = 0o777;
 
-/// Which of the two.
+/// Kind of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     Access,
     Default,
 }
 
-/// The list that an attribute of this name is.
+/// Returns the kind of list that an extended attribute of this name is.
 pub(super) fn which(name: &XattrName) -> Option<Which> {
     match name.as_bytes() {
         name if name == ACL_ACCESS.as_bytes() => Some(Which::Access),
@@ -32,7 +32,7 @@ pub(super) fn which(name: &XattrName) -> Option<Which> {
     }
 }
 
-/// A list of a node.
+/// Returns a list of a node.
 pub(super) fn list(inode: &Inode, which: Which) -> Option<Acl> {
     match which {
         Which::Access => inode.acl.clone().map(|acl| acl.with_mode(inode.mode)),
@@ -40,15 +40,16 @@ pub(super) fn list(inode: &Inode, which: Which) -> Option<Acl> {
     }
 }
 
-/// The list in the value of an attribute.
+/// Parses the value of an extended attribute as a list.
 pub(super) fn parse(value: &XattrValue) -> Result<Acl> {
     let text = core::str::from_utf8(value.as_bytes())
-        .map_err(|_| MdsError::refused(ErrorCode::Invalid, "an access control list is text"))?;
+        .map_err(|_| MdsError::refused(ErrorCode::Invalid, "access control list is not text"))?;
     Acl::parse(text).map_err(|error| MdsError::refused(ErrorCode::Invalid, error.to_string()))
 }
 
-/// Are all whom a list names known: accounts, groups, or numbers of somewhere? Else who gets that name later would have
-/// what was meant for somebody else. Who is in the list already stays.
+/// Fails unless every name that a change adds is an account, a known group or a number. Otherwise a
+/// later account of that name would get rights that were meant for another. Names that are already
+/// in the list stay.
 pub(super) fn check_names<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -68,7 +69,8 @@ pub(super) fn check_names<S: Snapshot + ?Sized>(
     Ok(())
 }
 
-/// Gives a node of the asker's a list, or takes it away; the group then has no more than it had in the list.
+/// Sets or removes a list of a node of the caller. After a removal the group bits grant no more
+/// than the list's group entry.
 pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<Acl>) -> Result<()> {
     if inode.kind == FileKind::Symlink {
         return Err(MdsError::refused(ErrorCode::NotSupported, "the access control list of a symbolic link"));
@@ -77,13 +79,14 @@ pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<
         Which::Default if acl.is_some() && !inode.is_directory() => {
             return Err(MdsError::refused(
                 ErrorCode::Denied,
-                "only what is made in a directory has a list of it",
+                "only a directory has a default access control list",
             ));
         }
         Which::Default => inode.default_acl = acl,
         Which::Access => {
             if let (None, Some(old)) = (&acl, &inode.acl) {
-                // The group bits were the mask; they are the group's again, which had no more than this.
+                // The group bits were the mask. Now they are the owning group's again, which had at
+                // most these rights.
                 inode.mode &= !0o070 | (u16::from(old.group & 7) << 3);
             }
             if let Some(acl) = &acl {
@@ -96,8 +99,8 @@ pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<
     Ok(())
 }
 
-/// What a new node gets from the directory that it is made in: its list for what is made there, as far as the mode that
-/// was asked for goes, or else the mode without what the maker masks.
+/// Applies the default list of the parent to a new node, limited by the requested mode. Without a
+/// default list the umask applies.
 pub(super) fn inherit(above: &Inode, made: &mut Inode, umask: u16) {
     if made.kind == FileKind::Symlink {
         return;

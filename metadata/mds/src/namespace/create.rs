@@ -1,7 +1,8 @@
-//! Creates: begun without a name, committed in one step, abandoned, or expired.
+//! Creates: begun without a name, then committed in one step, abandoned, or expired.
 //!
-//! Contract: a user has [`CREATES_PER_USER_MAX`] open creates at most, all users [`CREATES_MAX`]. An open create counts in
-//! the quotas of its user and tree: one file of the size that the client announced.
+//! Contract: a user has at most [`CREATES_PER_USER_MAX`] open creates, all users together at most
+//! [`CREATES_MAX`]. An open create counts in the quotas of its user and tree, as one file of the
+//! announced size.
 
 use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Placed, Stat, UserName,
@@ -21,12 +22,13 @@ use crate::records::{Inode, Intent, count, counter, decode, figure, load, next_n
 use crate::share;
 use crate::store::{MetaError, Pair, Snapshot, Transaction};
 
-/// Open creates of all users at most.
+/// Maximum number of open creates of all users.
 pub(crate) const CREATES_MAX: usize = 65_536;
-/// Of them, those of one user at most; one that was abandoned counts until its credentials have expired.
+/// Maximum number of open creates of one user. An abandoned one counts until its credentials have
+/// expired.
 pub(crate) const CREATES_PER_USER_MAX: usize = 4_096;
 
-/// A create to begin.
+/// Parameters of a new create.
 pub(crate) struct NewIntent {
     pub(crate) size_hint: Option<u64>,
     pub(crate) mode: u16,
@@ -36,7 +38,7 @@ pub(crate) struct NewIntent {
     pub(crate) grants_until_ms: u64,
 }
 
-/// Begins a create: everything that Commit will check is checked here too, so that nobody writes in vain; then
+/// Begins a create. All checks of Commit run here too, so that no bytes are written in vain. Then
 /// `lay_out` chooses number and layout.
 pub(crate) fn begin_create(
     tx: &mut dyn Transaction,
@@ -78,7 +80,8 @@ pub(crate) fn begin_create(
     Ok((id, intent))
 }
 
-/// Refuses a create to a user whose share of open creates is used up; gives the number of the user's.
+/// Fails if the user's share of open creates is used up; returns the number of the user's open
+/// creates.
 fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
     let own = load::<u64, _>(tx, &keys::create_count(user))?.unwrap_or_default();
     let all = figure(tx, counter::INTENTS)? as usize;
@@ -91,7 +94,7 @@ fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
     Err(MdsError::refused(ErrorCode::Limit, why))
 }
 
-/// One open create of a user less.
+/// Subtracts one open create from a user's count.
 fn end_count(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
     let key = keys::create_count(user);
     match load::<u64, _>(tx, &key)?.unwrap_or_default().saturating_sub(1) {
@@ -116,7 +119,7 @@ fn check_replaceable(
     who.needs_removal(directory, old, subject)
 }
 
-/// A create that its maker may still go on with.
+/// Loads a create that the caller may continue.
 pub(crate) fn load_intent<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -125,14 +128,15 @@ pub(crate) fn load_intent<S: Snapshot + ?Sized>(
 ) -> Result<Intent> {
     let stale = || MdsError::refused(ErrorCode::Stale, "create");
     let intent: Intent = load(view, &keys::intent(id))?.ok_or_else(stale)?;
-    // Somebody else's number looks like no number.
+    // A create of another user looks like one that does not exist.
     if intent.user != who.user || now_ms > intent.expires_ms {
         return Err(stale());
     }
     Ok(intent)
 }
 
-/// Deletes a create and its quota charge. `spent_until_ms`: it counts for its user until then.
+/// Deletes a create and its quota charge. With `spent_until_ms` it counts for its user until that
+/// time.
 fn delete_intent(
     tx: &mut dyn Transaction,
     id: IntentId,
@@ -142,7 +146,7 @@ fn delete_intent(
     tx.delete(&keys::intent(id))?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
     let key = keys::create_charge(id);
-    // Creates of before this release have none, nor are they in the count.
+    // Creates of an earlier release have no charge and are not in the count.
     if let Some(charges) = load::<Vec<QuotaCharge>, _>(tx, &key)? {
         quota::release(tx, &charges)?;
         tx.delete(&key)?;
@@ -154,7 +158,7 @@ fn delete_intent(
     Ok(count(tx, counter::INTENTS, -1)?)
 }
 
-/// Gives a create more time.
+/// Extends the lifetime of a create.
 pub(crate) fn prolong(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -172,7 +176,8 @@ pub(crate) fn prolong(
     Ok(intent)
 }
 
-/// Makes the file visible, in the place of an older one if there is one; the older one's objects are queued.
+/// Makes the file visible under its name. An existing file is replaced and its objects are queued
+/// for removal.
 pub(crate) fn commit(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -185,7 +190,7 @@ pub(crate) fn commit(
     let intent = load_intent(tx, who, id, now_ms)?;
     let name = &*intent.name.shown();
     let directory: Inode = load(tx, &keys::inode(intent.parent))?
-        .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "the directory was removed"))?;
+        .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "directory was removed"))?;
     who.needs_entries(&directory, name)?;
     delete_intent(tx, id, &intent, None)?;
     let group = inherited_group(&directory);
@@ -209,7 +214,7 @@ pub(crate) fn commit(
     file.size = done.size;
     quota::begin(tx, &file)?;
     file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);
-    // Objects of a stripe that would be empty need not be there.
+    // Empty objects of a stripe need not exist.
     file.made = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
     file.layout = Some(intent.layout.clone());
     file.placed.clone_from(&intent.placed);
@@ -224,8 +229,9 @@ pub(crate) fn commit(
     Ok(file.stat(intent.inode))
 }
 
-/// A file that takes the place of another one keeps its owner, group, access control list and extended attributes, and of
-/// its mode what the new one allows. The caller may write to the old file: all of that could be had by writing to it.
+/// Copies owner, group, access control list and extended attributes from the replaced file, and
+/// limits the mode to the old one. The caller may write to the old file, so this grants nothing
+/// new.
 fn keep_attributes(
     tx: &mut dyn Transaction,
     (old_id, old): (InodeId, &Inode),
@@ -238,13 +244,13 @@ fn keep_attributes(
     (file.xattrs, file.xattr_bytes) = (old.xattrs, old.xattr_bytes);
     let all = keys::xattrs(old_id);
     for (key, value) in tx.scan(&all, &keys::after_prefix(&all), usize::from(old.xattrs))? {
-        let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an impossible name"))?;
+        let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an invalid name"))?;
         tx.put(&keys::xattr(id, &name), &value)?;
     }
     Ok(())
 }
 
-/// Gives a create up.
+/// Abandons a create of the caller.
 pub(crate) fn abandon(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -253,21 +259,22 @@ pub(crate) fn abandon(
     now_ms: u64,
 ) -> Result<()> {
     let intent = load_intent(tx, who, id, now_ms)?;
-    // Else a client that begins and abandons creates would fill the queue of objects to be removed.
+    // Otherwise a client could fill the removal queue by beginning and abandoning creates.
     let spent_until_ms = (intent.grants_until_ms >= now_ms).then_some(intent.grants_until_ms);
     delete_intent(tx, id, &intent, spent_until_ms)?;
     queue_objects(tx, intent.layout.objects(), reap_due_ms, intent.grants_until_ms)
 }
 
-/// Gives a create up whoever's it is.
+/// Discards a create of any user.
 pub(crate) fn give_up_create(tx: &mut dyn Transaction, id: IntentId, now_ms: u64) -> Result<()> {
     let Some(intent) = load::<Intent, _>(tx, &keys::intent(id))? else { return Ok(()) };
     delete_intent(tx, id, &intent, None)?;
     queue_objects(tx, intent.layout.objects(), now_ms, intent.grants_until_ms)
 }
 
-/// Gives up those of `page` (keys and creates) that are a user's. Their objects are removed when no grant can make
-/// them again, and not before: who may make an object that is not there need not be stopped by its tag.
+/// Discards the creates in `page` that belong to a user. Their objects are removed when no
+/// credential can create them any more: a changed tag does not stop the creation of a missing
+/// object.
 pub(crate) fn end_creates(
     tx: &mut dyn Transaction,
     page: &[Pair],
@@ -285,9 +292,9 @@ pub(crate) fn end_creates(
     Ok(())
 }
 
-/// Gives up to `limit` expired creates up; says how many it found.
+/// Discards up to `limit` expired creates; returns the number found.
 pub(crate) fn expire(tx: &mut dyn Transaction, limit: usize, now_ms: u64) -> Result<usize> {
-    // A create is alive at its very expiry time, so only what lies before now is gone.
+    // A create is still valid at its expiry time, so only earlier ones are expired.
     let (from, until) = keys::expired_intents(now_ms.saturating_sub(1));
     let expired = tx.scan(&from, &until, limit)?;
     for (key, _) in &expired {

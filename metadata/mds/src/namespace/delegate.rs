@@ -1,4 +1,4 @@
-//! What somebody may hand on of a file.
+//! Checks for capability files: which bytes of a file a user may delegate.
 
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Layout, Stat};
 
@@ -9,18 +9,19 @@ use crate::keys;
 use crate::records::{Inode, ns, save};
 use crate::store::{Snapshot, Transaction};
 
-/// What is to be handed on.
+/// Requested access and range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delegated {
     pub(crate) read: bool,
     pub(crate) write: bool,
-    /// First byte.
+    /// Offset of the first byte.
     pub(crate) start: u64,
-    /// The byte after the last one; the end of the file if none.
+    /// Offset after the last byte; the end of the file if none.
     pub(crate) end: Option<u64>,
 }
 
-/// The file, and the end of the range: all of it within the file, and nothing that `who` may not do.
+/// Returns the file and the end of the range, if the range is within the file and the user has the
+/// rights.
 fn check<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -29,7 +30,7 @@ fn check<S: Snapshot + ?Sized>(
 ) -> Result<(InodeId, Inode, Layout, u64)> {
     let (id, inode) = resolve(view, who, path)?;
     super::need_file(&inode, &path.shown())?;
-    let empty = || MdsError::refused(ErrorCode::Invalid, "a file without a byte");
+    let empty = || MdsError::refused(ErrorCode::Invalid, "file is empty");
     let layout = inode.layout.clone().ok_or_else(empty)?;
     who.needs_all(Right::to(wanted.read, wanted.write), &inode, &path.shown())?;
     let end = wanted.end.unwrap_or(inode.size);
@@ -40,7 +41,7 @@ fn check<S: Snapshot + ?Sized>(
     Ok((id, inode, layout, end))
 }
 
-/// A file to be read.
+/// Delegates reading of a file.
 pub(crate) fn delegate<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -51,7 +52,8 @@ pub(crate) fn delegate<S: Snapshot + ?Sized>(
     Ok((id, inode.stat(id), layout, end))
 }
 
-/// A file to be written, by somebody who will not tell us when: from here on it has no checksum.
+/// Delegates writing of a file. The later writes are not reported, so the file loses its checksum
+/// now.
 pub(crate) fn delegate_writing(
     tx: &mut dyn Transaction,
     who: &Principal,

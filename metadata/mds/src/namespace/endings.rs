@@ -1,7 +1,8 @@
-//! How a node ends: with its last name, or, while it is held open, with its last holder.
+//! Removal of nodes: with the last name or, for open files, with the last close.
 //!
-//! Contract: the record of the inode goes in the transaction that queues its objects; an inode without a name has an
-//! orphan record. So nothing is lost or left behind by a crash between two transactions.
+//! Contract: the transaction that deletes the inode record also queues its objects; an inode
+//! without a name has an orphan record. So a crash between two transactions neither loses nor leaks
+//! anything.
 
 use sealstone_mds_protocol::{InodeId, ObjectRef};
 
@@ -12,16 +13,16 @@ use crate::quota;
 use crate::records::{Inode, count, counter, load, save};
 use crate::store::{Snapshot, Transaction};
 
-/// What an ending needs to know.
+/// Context of a removal.
 pub(crate) struct Ending<'a> {
-    /// When the objects of what goes are removed.
+    /// Time at which the objects of removed files are removed.
     pub(crate) reap_due_ms: u64,
     pub(crate) now_ms: u64,
     pub(crate) removing: &'a Removing<'a>,
 }
 
-/// One name less leads to a node that is no directory; it goes with the last one, unless it is held. The name itself is
-/// the caller's. Gives the node as it is then.
+/// Decrements the link count of a node that is not a directory. Without links it is dropped, or
+/// becomes an orphan if it is open. The caller deletes the entry. Returns the changed node.
 pub(super) fn lose_name(
     tx: &mut dyn Transaction,
     id: InodeId,
@@ -45,7 +46,7 @@ pub(super) fn lose_name(
     Ok(node)
 }
 
-/// Drops an inode with its attributes and queues its objects for removal at `due_ms`.
+/// Deletes an inode with its attributes and queues its objects for removal at `due_ms`.
 pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
     tx.delete(&keys::inode(id))?;
     quota::end(tx, node)?;
@@ -64,7 +65,7 @@ pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due
     Ok(())
 }
 
-/// An empty directory goes.
+/// Deletes an empty directory.
 pub(super) fn drop_directory(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
     drop_node(tx, id, node, due_ms)?;
     if tx.get(&keys::ahead(id))?.is_some() {
@@ -78,17 +79,17 @@ pub(super) fn forget_clear(tx: &mut dyn Transaction, id: InodeId) -> Result<()> 
     Ok(count(tx, counter::CLEARS, -1)?)
 }
 
-/// A holder let a file go: an orphan that nobody else holds goes at once.
+/// Drops an orphan after a close, if no other client has it open.
 pub(crate) fn close(tx: &mut dyn Transaction, id: InodeId, ending: &Ending<'_>) -> Result<()> {
     let Some(node) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(()) };
     if node.links > 0 || !ending.removing.may_go(id) {
         return Ok(());
     }
-    // Its orphan record is found without it by the sweep, and dropped.
+    // The sweep later finds its orphan record without an inode and deletes it.
     drop_node(tx, id, &node, ending.reap_due_ms)
 }
 
-/// Keys of the orphans whose time comes soon, in its order, those after `after`.
+/// Returns keys of orphans that are due soon, in order of time, after `after`.
 pub(crate) fn orphans<S: Snapshot + ?Sized>(
     view: &S,
     after: Option<&[u8]>,
@@ -100,14 +101,14 @@ pub(crate) fn orphans<S: Snapshot + ?Sized>(
     Ok(view.scan(&from, &until, limit)?.into_iter().map(|(key, _)| key).collect())
 }
 
-/// Is there something to do about this orphan?
+/// Whether the sweep has to act on this orphan.
 pub(crate) fn is_swept(key: &[u8], drops: bool, ending: &Ending<'_>) -> bool {
     let Some((due_ms, id)) = keys::orphan_parts(key) else { return false };
     !ending.removing.is_free(id) || (drops && due_ms <= ending.now_ms)
 }
 
-/// Orphans that are held, or whose holders may still come back, get more time, before they are due, so that no other
-/// server drops them. `drops`: those that are due and not held go.
+/// Extends orphans that are open, or whose clients may still return, before they are due, so that
+/// no other server drops them. With `drops`, due orphans that are not open are removed.
 pub(crate) fn sweep_orphans(
     tx: &mut dyn Transaction,
     page: &[Vec<u8>],
@@ -117,7 +118,7 @@ pub(crate) fn sweep_orphans(
     for key in page.iter().filter(|key| is_swept(key, drops, ending)) {
         let Some((_, id)) = keys::orphan_parts(key) else { continue };
         if tx.get(key)?.is_none() {
-            // Another server was faster.
+            // Another server has handled it.
             continue;
         }
         tx.delete(key)?;
@@ -136,7 +137,8 @@ pub(crate) fn sweep_orphans(
     Ok(())
 }
 
-/// Queues objects for removal. While a grant that may create them can be alive they are removed once more after it.
+/// Queues objects for removal. While a credential that can create them is valid, they are removed a
+/// second time after it expires.
 pub(crate) fn queue_objects(
     tx: &mut dyn Transaction,
     objects: &[ObjectRef],

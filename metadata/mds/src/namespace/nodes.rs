@@ -1,7 +1,7 @@
-//! Nodes by number: looked up, made, linked, removed.
+//! Nodes by number: lookup, create, link, remove.
 //!
-//! Contract: as for paths; a number that leads nowhere any more is Stale. One transaction each, O(1) but for a page of a
-//! directory, which is O(entries in it).
+//! Contract: as for paths; a number without a node is `Stale`. Each request is one transaction and
+//! O(1), except for a page of a directory, which is O(entries of the page).
 //! Truth: docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{
@@ -19,10 +19,10 @@ use crate::quota;
 use crate::records::{Inode, count, counter, load, next_number, save};
 use crate::store::{Snapshot, Transaction};
 
-/// Permission bits of a symbolic link; nobody looks at them.
+/// Permission bits of a symbolic link; they are never checked.
 const LINK_MODE: u16 = 0o777;
 
-/// A node to be made.
+/// Parameters of a new node.
 pub(crate) struct NewNode<'a> {
     pub(crate) name: &'a Name,
     pub(crate) what: &'a NodeKind,
@@ -30,18 +30,18 @@ pub(crate) struct NewNode<'a> {
     pub(crate) umask: u16,
     pub(crate) owner: Option<&'a UserName>,
     pub(crate) group: Option<&'a GroupName>,
-    /// May administrators name groups that are not listed here?
+    /// Whether administrators may use groups that are not stored here.
     pub(crate) any_group: bool,
-    /// One that was reserved for it; none: the next one.
+    /// Reserved inode number; none: the next free one.
     pub(crate) number: Option<InodeId>,
 }
 
-/// The inode of a number that a client has; it may be gone.
+/// Loads the inode of a number sent by a client; `Stale` if it does not exist.
 pub(crate) fn node<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Inode> {
     load(view, &keys::inode(id))?.ok_or_else(|| MdsError::refused(ErrorCode::Stale, format!("node {}", id.0)))
 }
 
-/// A directory that may be passed.
+/// Loads a directory that the user may search.
 fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, said: &str) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, said)?;
@@ -49,7 +49,7 @@ fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, said:
     Ok(inode)
 }
 
-/// May names be looked up in this directory?
+/// Fails unless the user may search this directory.
 pub(crate) fn check_passes<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -59,7 +59,7 @@ pub(crate) fn check_passes<S: Snapshot + ?Sized>(
     directory(view, who, parent, &name.shown()).map(drop)
 }
 
-/// What a name in a directory leads to.
+/// Looks up a name in a directory.
 pub(crate) fn look_up<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -73,7 +73,7 @@ pub(crate) fn look_up<S: Snapshot + ?Sized>(
     Ok(found.stat(id))
 }
 
-/// A page of a directory.
+/// Returns a page of a directory.
 pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -85,7 +85,7 @@ pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
     page(view, who, (id, &inode), after, limit)
 }
 
-/// A directory that may be listed.
+/// Loads a directory that the user may list.
 pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, "directory")?;
@@ -93,12 +93,12 @@ pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: Inod
     Ok(inode)
 }
 
-/// Where a symbolic link leads.
+/// Returns the target of a symbolic link.
 pub(crate) fn read_link<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Target> {
-    node(view, id)?.target.ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "no symbolic link"))
+    node(view, id)?.target.ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "not a symbolic link"))
 }
 
-/// Makes a node.
+/// Creates a node.
 pub(crate) fn make_node(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -130,7 +130,7 @@ pub(crate) fn make_node(
         None => {}
     }
     match new.what {
-        // A tree below a directory that hands its group on belongs to that group as a whole.
+        // A directory below one with the set-group-id bit inherits the bit and the group.
         NodeKind::Directory => {
             made.mode = (made.mode & !SETGID) | (above.mode & SETGID);
             made.parent = parent;
@@ -144,7 +144,7 @@ pub(crate) fn make_node(
             if !who.is_admin() {
                 return Err(MdsError::refused(
                     ErrorCode::NotPermitted,
-                    "device nodes are for administrators",
+                    "only administrators create device nodes",
                 ));
             }
             made.rdev = *number;
@@ -168,7 +168,7 @@ pub(crate) fn make_node(
     Ok(made.stat(id))
 }
 
-/// Gives a node another name.
+/// Adds a name to a node.
 pub(crate) fn link_node(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -184,13 +184,13 @@ pub(crate) fn link_node(
     }
     who.needs_entries(&above, &said)?;
     if linked.is_directory() {
-        return Err(MdsError::refused(ErrorCode::NotPermitted, "a directory has one name"));
+        return Err(MdsError::refused(ErrorCode::NotPermitted, "cannot hard link a directory"));
     }
     who.needs_link(&linked, &said)?;
     check_same(id, &linked, &above, &said)?;
     quota::check_link(tx, who, &linked)?;
     if linked.links == 0 {
-        return Err(MdsError::refused(ErrorCode::NotFound, "its last name is gone"));
+        return Err(MdsError::refused(ErrorCode::NotFound, "its last name was removed"));
     }
     if linked.links >= LINKS_MAX {
         return Err(MdsError::refused(ErrorCode::TooManyLinks, &said));
@@ -203,7 +203,7 @@ pub(crate) fn link_node(
     Ok(linked.stat(id))
 }
 
-/// Takes a name away; gives what is left of the node.
+/// Removes a name; returns the attributes of the node after it.
 pub(crate) fn remove_node(
     tx: &mut dyn Transaction,
     who: &Principal,

@@ -1,4 +1,4 @@
-//! Whose a file is: owner, group, mode.
+//! Owner, group and mode of nodes.
 //!
 //! Truth: POSIX.1-2017 chown, chmod, with _POSIX_CHOWN_RESTRICTED; docs/standards/mds/operations.md
 //! §5.3.
@@ -15,19 +15,19 @@ use crate::records::{Account, Inode, load, ns, save};
 use crate::store::{Snapshot, Transaction};
 use crate::{groups, keys, quota};
 
-/// What is to be changed.
+/// Requested owner and group.
 pub(crate) struct NewOwner {
     pub(crate) owner: Option<UserName>,
-    /// A group or none.
+    /// New group, or none to clear it.
     pub(crate) group: Option<Option<GroupName>>,
-    /// May administrators name groups that are not listed here?
+    /// Whether administrators may use groups that are not stored here.
     pub(crate) any_group: bool,
 }
 
-/// Who runs the group's bit of a file runs as the group, unless nobody of the group may run it.
+/// Group execute bit: without it the set-group-id bit has no effect.
 const GROUP_RUNS: u16 = 0o010;
 
-/// Changes permission bits.
+/// Changes the permission bits of a path.
 pub(crate) fn set_mode(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -45,14 +45,14 @@ pub(crate) fn set_mode(
 fn remode(who: &Principal, inode: &mut Inode, mode: u16, subject: &str) -> Result<()> {
     who.needs_ownership(inode, subject)?;
     if inode.kind == FileKind::Symlink {
-        return Err(MdsError::refused(ErrorCode::NotSupported, "the mode of a symbolic link"));
+        return Err(MdsError::refused(ErrorCode::NotSupported, "mode of a symbolic link"));
     }
     inode.mode = mode & MODE_MASK;
     hand_on(who, inode);
     Ok(())
 }
 
-/// Nobody hands a group on that he is not in.
+/// Clears the set-group-id bit unless the user is a member of the node's group.
 pub(super) fn hand_on(who: &Principal, inode: &mut Inode) {
     if !who.is_admin() && !inode.group.as_ref().is_some_and(|group| who.is_member(group)) {
         inode.mode &= !SETGID;
@@ -94,8 +94,7 @@ fn rehome(
     Ok(())
 }
 
-/// What a change of content by somebody who is no administrator takes from a file: the bits with which it runs as
-/// another one.
+/// Clears the set-id bits after a change of content by a user who is not an administrator.
 pub(super) fn after_writing(who: &Principal, inode: &mut Inode) {
     if !who.is_admin() {
         inode.mode &= !SETUID;
@@ -105,7 +104,8 @@ pub(super) fn after_writing(who: &Principal, inode: &mut Inode) {
     }
 }
 
-/// Changes what is asked for of a node, all of it or nothing. `held`: the asker has the file open for writing.
+/// Applies an attribute change to a node, all of it or nothing. `held`: the client has the file
+/// open for writing.
 pub(crate) fn set_node(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -148,7 +148,7 @@ pub(crate) fn set_node(
     Ok(inode.stat(id))
 }
 
-/// The present may be set by whoever may write, any other time by owners only.
+/// Resolves a requested time. Writers may set the current time, only owners any other time.
 fn retime(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> Result<i64> {
     match time {
         SetTime::At(ns) => {
@@ -164,7 +164,7 @@ fn retime(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> Result<
     }
 }
 
-/// May somebody be made the owner: an account, or a number of somewhere that has none?
+/// Fails unless the name is an account or a number.
 pub(crate) fn check_owner<S: Snapshot + ?Sized>(view: &S, owner: &UserName) -> Result<()> {
     let known = owner.is_number() || load::<Account, _>(view, &keys::user(owner))?.is_some();
     if known { Ok(()) } else { Err(MdsError::refused(ErrorCode::NotFound, owner.as_str())) }
@@ -174,7 +174,7 @@ fn give(tx: &mut dyn Transaction, who: &Principal, inode: &mut Inode, owner: &Us
     if inode.owner == *owner {
         return Ok(());
     }
-    // An owner who gives a file away would hide behind somebody else's name.
+    // Giving files away would let users charge them to others, so only administrators may.
     if !who.is_admin() {
         return Err(MdsError::refused(ErrorCode::NotPermitted, "administrators only"));
     }
@@ -184,21 +184,22 @@ fn give(tx: &mut dyn Transaction, who: &Principal, inode: &mut Inode, owner: &Us
     Ok(())
 }
 
-/// May somebody give a node this group?
+/// Fails unless the user may give a node this group.
 pub(super) fn check_group<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     group: &GroupName,
     any_group: bool,
 ) -> Result<()> {
-    // The same answer for a group of others and for none, so that nobody finds out which groups there are.
+    // Foreign and unknown groups get the same answer, so that the existence of groups is not
+    // revealed.
     if !who.is_admin() && !who.is_member(group) {
         return Err(MdsError::refused(ErrorCode::NotPermitted, group.as_str()));
     }
     check_known_group(view, who, group, any_group)
 }
 
-/// Is there such a group, or may there be one elsewhere?
+/// Fails unless the group exists, is a number, or may exist elsewhere.
 pub(super) fn check_known_group<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,

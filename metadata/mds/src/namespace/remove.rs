@@ -1,7 +1,8 @@
-//! Removing files and whole trees, a bounded number of entries per transaction.
+//! Removal of files and trees, a bounded number of entries per transaction.
 //!
-//! Contract: a request visits O(entries removed + directories on the way) keys. It never scans a directory again from its
-//! first key for each entry: the store steps over every removed key that its file still has.
+//! Contract: a request visits O(entries removed + directories on the path) keys. It never scans a
+//! directory again from its first key for each entry, because the store steps over every removed
+//! key that its file still has.
 
 use std::collections::VecDeque;
 
@@ -18,11 +19,12 @@ use crate::keys;
 use crate::records::Inode;
 use crate::store::{MetaError, Pair, Transaction};
 
-/// Files and directories removed by one request at most: few enough for others to write in between.
+/// Maximum number of files and directories removed by one request, so that other writers get their
+/// turn.
 pub(crate) const REMOVE_BATCH: u64 = 64;
 /// Entries of a directory that are read at once.
 const REMOVE_PAGE: usize = 64;
-/// Directories whose last removed name is remembered for the next request.
+/// Maximum number of directories whose last removed name is remembered for the next request.
 const CURSORS_MAX: usize = 256;
 
 /// Where the next request of a recursive removal continues in each directory.
@@ -50,7 +52,7 @@ impl RemoveCursors {
     }
 }
 
-/// A directory on the way down: its number, its record, the name in its parent, and how far its entries were read.
+/// A directory on the way down: its number, its record, its name, and the position in its entries.
 struct Level {
     id: InodeId,
     inode: Inode,
@@ -98,8 +100,8 @@ impl Level {
     }
 }
 
-/// Removes a file, an empty directory, or (recursive) a tree from its leaves up: up to [`REMOVE_BATCH`] entries, then
-/// reports that there is more.
+/// Removes a file, an empty directory or, with `recursive`, a tree from the leaves up. Returns the
+/// number of entries removed, at most [`REMOVE_BATCH`], and whether more remain.
 pub(crate) fn remove(
     tx: &mut dyn Transaction,
     who: &Principal,

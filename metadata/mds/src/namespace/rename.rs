@@ -1,7 +1,6 @@
-//! Moving files and directories.
+//! Renames of files and directories.
 //!
-//! Truth: POSIX.1-2017 rename(), Linux renameat2 for the modes beyond it;
-//! docs/standards/mds/operations.md §5.3.
+//! Truth: POSIX.1-2017 rename(), Linux renameat2 for further modes; docs/standards/mds/operations.md §5.3.
 
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Stat};
 
@@ -15,7 +14,7 @@ use crate::keys;
 use crate::records::{Inode, save};
 use crate::store::Transaction;
 
-/// From where to where, by node.
+/// Parameters of a rename by parent node.
 pub(crate) struct Rename<'a> {
     pub(crate) from_parent: InodeId,
     pub(crate) from: &'a Name,
@@ -24,10 +23,10 @@ pub(crate) struct Rename<'a> {
     pub(crate) mode: RenameMode,
 }
 
-/// What was moved, and what had the new name.
+/// Attributes of the renamed node and of the node that had the new name.
 type Moved = (Stat, Option<Stat>);
 
-/// Moves `from` to `to`, all or nothing.
+/// Renames `from` to `to`, given as paths.
 pub(crate) fn rename(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -48,7 +47,7 @@ pub(crate) fn rename(
     Ok(())
 }
 
-/// The same for directories by number.
+/// Renames an entry of directories given by number.
 pub(crate) fn rename_node(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -81,7 +80,7 @@ fn shift(
     match (mode, &old) {
         (RenameMode::NoReplace, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, to)),
         (RenameMode::Exchange, None) => return Err(MdsError::refused(ErrorCode::NotFound, to)),
-        // Two names of one file: nothing happens, and both stay.
+        // Both names are hard links of one file: nothing changes, and both names stay.
         (_, Some((old_id, old))) if *old_id == moved_id => {
             return Ok((moved.stat(moved_id), Some(old.stat(*old_id))));
         }
@@ -98,7 +97,7 @@ fn shift(
     }
     check_same(moved_id, &moved, &target.directory_inode, to)?;
     let now_ms = ending.now_ms;
-    // Directories that the two parents have more of afterwards.
+    // Change of the number of subdirectories of both parents.
     let gained = i32::from(moved.is_directory());
     let (mut of_source, mut of_target) = (-gained, gained);
     let other = match old {
@@ -141,8 +140,8 @@ fn shift(
     Ok((moved.stat(moved_id), other))
 }
 
-/// May a node leave its directory? A directory that comes to lie in another one has its `..` changed, which is a change
-/// of itself.
+/// Fails unless a node may leave its directory. A directory with a new parent changes its `..`
+/// entry, which needs the write permission on itself.
 fn check_may_leave(who: &Principal, place: &Place, node: &Inode, across: bool, said: &str) -> Result<()> {
     who.needs_removal(&place.directory_inode, node, said)?;
     if across && node.is_directory() {
@@ -151,7 +150,8 @@ fn check_may_leave(who: &Principal, place: &Place, node: &Inode, across: bool, s
     Ok(())
 }
 
-/// Takes away what lies in the way: what is no directory under what is none, an empty directory under a directory.
+/// Removes the replaced node: a non-directory, or an empty directory if the renamed node is a
+/// directory.
 fn displace(
     tx: &mut dyn Transaction,
     (old_id, mut old): (InodeId, Inode),
@@ -174,7 +174,7 @@ fn displace(
     }
 }
 
-/// `moved` must not lie on the way from `target` to the root.
+/// Fails if `target` is `moved` or below it.
 fn check_no_cycle(tx: &dyn Transaction, moved: InodeId, target: InodeId, to: &str) -> Result<()> {
     let mut at = target;
     for _ in 0..DEPTH_MAX {

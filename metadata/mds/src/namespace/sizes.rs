@@ -1,8 +1,8 @@
-//! Sizes: where the bytes of a file begin and end to exist.
+//! File sizes: growth, truncation, and reports of writes.
 //!
-//! Contract: a byte that was cut off never comes back. Cut to nothing, a file gives its objects up; cut shorter, it does not
-//! grow again before its objects were cleared from there on, which the server does itself. Whoever wrote behind a cut is
-//! told so by the generation.
+//! Contract: truncated bytes never reappear. A file truncated to nothing releases its objects. A
+//! file truncated to a shorter size does not grow again before the server has cleared its objects
+//! from there on. The generation tells a writer that the file was truncated behind it.
 //! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0035-truncated-data-is-cleared.md.
 
 use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, Placed, Stat};
@@ -17,10 +17,10 @@ use crate::quota;
 use crate::records::{Inode, count, counter, load, ns, save};
 use crate::store::{Snapshot, Transaction};
 
-/// Whoever wants a file to grow asks again after this while its objects are being cleared.
+/// Delay before a client repeats a write that has to wait for objects to be cleared, milliseconds.
 const CLEAR_RETRY_MS: u32 = 10;
 
-/// Nobody begins to write while what was cut off is being cleared: it could be cleared too.
+/// Fails while truncated bytes are being cleared: new bytes could be cleared with them.
 pub(crate) fn check_clear(file: &Inode) -> Result<()> {
     if file.old_from.is_some() { Err(MdsError::Refused(Failure::busy(CLEAR_RETRY_MS))) } else { Ok(()) }
 }
@@ -50,7 +50,7 @@ pub(super) fn resize(
     Ok(())
 }
 
-/// Nothing from `size` on is in the objects any more, or will be when they are cleared.
+/// Marks the bytes from `size` on as truncated, to be cleared on the devices.
 fn cut_objects(
     tx: &mut dyn Transaction,
     id: InodeId,
@@ -71,7 +71,8 @@ fn cut_objects(
     Ok(())
 }
 
-/// Objects of a file may hold bytes beyond its size: they are cleared. Not if the file changed since it was measured.
+/// Queues the objects of a file for clearing that may hold bytes beyond its size, unless the file
+/// has changed since it was measured.
 pub(crate) fn cut_to_size(
     tx: &mut dyn Transaction,
     id: InodeId,
@@ -87,7 +88,7 @@ pub(crate) fn cut_to_size(
     Ok(true)
 }
 
-/// An empty file has no objects.
+/// Releases all objects of an empty file.
 fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap_due_ms: u64) -> Result<()> {
     let Some(layout) = file.layout.take() else { return Ok(()) };
     queue_objects(tx, layout.objects(), reap_due_ms, file.create_grants_until_ms)?;
@@ -102,8 +103,8 @@ fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap
     Ok(())
 }
 
-/// Gives a file objects, if it has none: `lay_out` chooses them. A grant that may make them can be alive until
-/// `grants_until_ms`, as long as they are not all made.
+/// Gives a file a layout chosen by `lay_out`, if it has none. Until its objects all exist, a
+/// credential that may create them can be valid until `grants_until_ms`.
 pub(crate) fn allocate(
     tx: &mut dyn Transaction,
     id: InodeId,
@@ -117,7 +118,7 @@ pub(crate) fn allocate(
         Some(layout) => layout.clone(),
         None => {
             if file.size == 0 {
-                // Whatever is written to it makes it longer.
+                // Any write will make it longer.
                 quota::check_growth(tx, &file, 1)?;
             }
             let (layout, placed) = lay_out(tx)?;
@@ -136,7 +137,8 @@ pub(crate) fn allocate(
     Ok((file, layout))
 }
 
-/// A grant that may make the objects of a file is about to leave; none does if they are all made.
+/// Records the expiry of a credential that can create objects of a file, before it is issued. Does
+/// nothing if all objects exist.
 pub(crate) fn note_creating(tx: &mut dyn Transaction, id: InodeId, until_ms: u64) -> Result<Inode> {
     let mut file = nodes::node(tx, id)?;
     if !file.made && file.layout.is_some() {
@@ -147,7 +149,7 @@ pub(crate) fn note_creating(tx: &mut dyn Transaction, id: InodeId, until_ms: u64
     Ok(file)
 }
 
-/// What somebody wrote.
+/// Report of a write.
 pub(crate) struct Writing {
     pub(crate) size_at_least: u64,
     pub(crate) mtime_ns: Option<i64>,
@@ -156,11 +158,11 @@ pub(crate) struct Writing {
     pub(crate) fit: bool,
 }
 
-/// What a file is after it, and why not all of it was taken, if it was not.
+/// Attributes after the write, and the reason if only a part was accepted.
 pub(crate) type Taken = (Stat, Option<MdsError>);
 
-/// Records bytes that are on the devices. Of two who write behind the end, whoever is later shortens nothing. What a quota
-/// does not let in is cut off, if the writer asked for that, and the refusal is given with what is left.
+/// Records bytes that are on the devices. A later report never shortens the file. With `fit`, bytes
+/// beyond the quota are truncated and the refusal is returned with the new attributes.
 pub(crate) fn written(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -174,7 +176,7 @@ pub(crate) fn written(
     need_file(&file, "node")?;
     check_size(writing.size_at_least)?;
     if file.generation != writing.generation || (file.layout.is_none() && writing.size_at_least > 0) {
-        return Err(MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile"));
+        return Err(MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile"));
     }
     if writing.size_at_least > file.size {
         check_clear(&file)?;
@@ -184,7 +186,7 @@ pub(crate) fn written(
                 Some(room) if writing.fit => file.size.saturating_add(room).min(size),
                 _ => return Err(error),
             };
-            // Refused for another reason than a limit, it is refused again.
+            // If the reason is not a limit, this fails again.
             quota::resize(tx, &file, size)?;
             over = Some(error);
             cut_objects(tx, id, &mut file, size, reap_due_ms)?;
@@ -195,7 +197,7 @@ pub(crate) fn written(
     }
     file.made |= writing.made && file.layout.is_some();
     if writing.made && writing.size_at_least == 0 && writing.mtime_ns.is_none() {
-        // That its objects are there is no change that anybody could see.
+        // The existence of its objects is not a visible change.
         save(tx, &keys::inode(id), &file)?;
         return Ok((file.stat(id), None));
     }
@@ -208,7 +210,7 @@ pub(crate) fn written(
     Ok((file.stat(id), over))
 }
 
-/// A file that may have outgrown its layout is looked at by whoever carries files over.
+/// Marks a file that may have outgrown its layout, so that it is checked for migration.
 pub(super) fn mark_outgrown(
     tx: &mut dyn Transaction,
     id: InodeId,
@@ -223,18 +225,18 @@ pub(super) fn mark_outgrown(
     Ok(())
 }
 
-/// A file whose objects hold bytes that were cut off.
+/// A file whose objects hold truncated bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClearItem {
-    /// Which file.
+    /// Inode number of the file.
     pub inode: InodeId,
-    /// Its objects, and the length that each is to have at most.
+    /// Its objects, each with its maximum length.
     pub objects: Vec<(ObjectRef, u64)>,
     size: u64,
     generation: u32,
 }
 
-/// Up to `limit` files to be cleared, in order of their numbers, those after `after`.
+/// Returns up to `limit` files to be cleared, in order of their numbers, after `after`.
 pub(crate) fn next_clears<S: Snapshot + ?Sized>(
     view: &S,
     after: Option<InodeId>,
@@ -249,7 +251,7 @@ pub(crate) fn next_clears<S: Snapshot + ?Sized>(
     Ok(items)
 }
 
-/// A file to be cleared, if it is one.
+/// Returns the clear work of a file, if there is any.
 pub(crate) fn clear_of<S: Snapshot + ?Sized>(view: &S, inode: InodeId) -> Result<Option<ClearItem>> {
     let file = load::<Inode, _>(view, &keys::inode(inode))?;
     let Some((file, size)) = file.and_then(|file| file.old_from.map(|size| (file, size))) else {
@@ -262,13 +264,13 @@ pub(crate) fn clear_of<S: Snapshot + ?Sized>(view: &S, inode: InodeId) -> Result
     Ok(Some(ClearItem { inode, objects: objects.collect(), size, generation: file.generation }))
 }
 
-/// The devices have cleared these. One that was cut again meanwhile stays.
+/// Records that the devices have cleared these files. A file that was truncated again stays queued.
 pub(crate) fn cleared(tx: &mut dyn Transaction, items: &[ClearItem]) -> Result<()> {
     for item in items {
         let Some(mut file) = load::<Inode, _>(tx, &keys::inode(item.inode))? else { continue };
         if file.old_from == Some(item.size) && file.generation == item.generation {
             file.old_from = None;
-            // Who wrote behind the end since the cut may have been cleared with it.
+            // Bytes written behind the end since the truncation may have been cleared too.
             file.generation = file.generation.wrapping_add(1);
             save(tx, &keys::inode(item.inode), &file)?;
             forget_clear(tx, item.inode)?;

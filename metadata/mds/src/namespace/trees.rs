@@ -1,7 +1,7 @@
-//! Trees with a quota: a directory and all that is made below it.
+//! Trees with a quota: a directory and all nodes created below it.
 //!
-//! Contract: what lies in a directory belongs to the directory's tree, or is the directory of a tree of its own in none. So a
-//! node that is moved stays in its tree, and nobody ever walks one.
+//! Contract: a node belongs to the tree of its directory, or heads a tree of its own in a directory
+//! without a tree. A node cannot be moved to another tree, so no tree is ever walked.
 //! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md.
 
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Quota, QuotaChange};
@@ -13,7 +13,7 @@ use crate::quota;
 use crate::records::Inode;
 use crate::store::{Snapshot, Transaction};
 
-/// May a node lie in this directory without changing its tree?
+/// Fails unless a node can have a name in this directory without changing its tree.
 pub(super) fn check_same(id: InodeId, node: &Inode, directory: &Inode, said: &str) -> Result<()> {
     let heads_its_own = node.tree == Some(id) && directory.tree.is_none();
     if node.tree == directory.tree || heads_its_own {
@@ -23,7 +23,7 @@ pub(super) fn check_same(id: InodeId, node: &Inode, directory: &Inode, said: &st
     }
 }
 
-/// Sets the limits of a directory's tree; an empty directory becomes one.
+/// Sets the limits of a directory's tree; an empty directory outside of trees becomes a tree.
 pub(crate) fn set_tree(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -52,7 +52,7 @@ pub(crate) fn set_tree(
     quota::set_tree(tx, (id, &mut directory), path, change)
 }
 
-/// Takes the limits of a directory's tree away.
+/// Removes the limits of a directory's tree.
 pub(crate) fn clear_tree(tx: &mut dyn Transaction, who: &Principal, path: &FilePath) -> Result<Quota> {
     let (id, mut directory) = resolve(tx, who, path)?;
     if directory.tree != Some(id) {
@@ -62,7 +62,7 @@ pub(crate) fn clear_tree(tx: &mut dyn Transaction, who: &Principal, path: &FileP
     quota::clear_tree(tx, (id, &mut directory), empty)
 }
 
-/// The quota of the tree that a path lies in.
+/// Returns the quota of the tree that contains a path.
 pub(crate) fn tree_of<S: Snapshot + ?Sized>(view: &S, who: &Principal, path: &FilePath) -> Result<Quota> {
     let (_, node) = resolve(view, who, path)?;
     quota::of_tree(view, node.tree.ok_or_else(|| no_tree(path))?)

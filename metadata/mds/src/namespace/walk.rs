@@ -1,6 +1,6 @@
-//! Paths: from the root down, through symbolic links.
+//! Path resolution from the root, through symbolic links.
 //!
-//! Contract: O(names on the way), links included, of which there are [`FOLLOW_MAX`] at most; never a scan.
+//! Contract: O(names on the way), including those of at most [`FOLLOW_MAX`] links; never a scan.
 //! Truth: POSIX.1-2017 4.13; docs/standards/mds/operations.md §5.3.
 
 use sealstone_mds_protocol::{ErrorCode, FOLLOW_MAX, FileKind, FilePath, InodeId, Name};
@@ -11,33 +11,34 @@ use crate::error::{MdsError, Result};
 use crate::records::Inode;
 use crate::store::Snapshot;
 
-/// A name in a directory; it may be free or taken.
+/// A name in a directory, whether it exists or not.
 pub(crate) struct Place {
     pub(crate) directory: InodeId,
     pub(crate) directory_inode: Inode,
     pub(crate) name: Name,
 }
 
-/// One step of a way.
+/// One step of a path.
 pub(super) enum Step {
     Up,
     Down(Name),
 }
 
-/// Where a path led.
+/// Result of a path resolution.
 pub(super) enum Reached {
-    /// To something. Without a place if the last step was none down: the root, or a link to `..`.
+    /// An existing node. It has no entry if the last step did not go down: the root, or a link to
+    /// `..`.
     Node { place: Option<Place>, id: InodeId, inode: Inode },
-    /// To a name that is free. What is still to go after it, the next step last.
+    /// A name that does not exist, and the remaining steps, the next one last.
     Missing { place: Place, rest: Vec<Step> },
 }
 
-/// What about a symbolic link under the last name?
+/// Treatment of a symbolic link as the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// It is gone through.
+    /// The link is followed.
     Follow,
-    /// It is what is meant.
+    /// The link itself is the result.
     Itself,
 }
 
@@ -45,13 +46,13 @@ pub(crate) fn need_directory(inode: &Inode, subject: &str) -> Result<()> {
     if inode.is_directory() { Ok(()) } else { Err(MdsError::refused(ErrorCode::NotADirectory, subject)) }
 }
 
-/// The steps of a link's target, the first one last.
+/// Splits the target of a link into steps, the first one last.
 fn steps(target: &[u8]) -> Result<Vec<Step>> {
     let names = target.split(|byte| *byte == b'/').rev().filter(|name| !matches!(*name, b"" | b"."));
     names.map(|name| Ok(if name == b".." { Step::Up } else { Step::Down(Name::new(name)?) })).collect()
 }
 
-/// Goes down a path; every directory on the way must let the principal pass.
+/// Resolves a path; the user needs the search permission on every directory on the way.
 pub(super) fn walk<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -102,7 +103,7 @@ fn not_found(path: &FilePath) -> MdsError {
     MdsError::refused(ErrorCode::NotFound, path.shown())
 }
 
-/// What a path leads to, through a link under the last name too.
+/// Resolves a path to an inode and follows a final link.
 pub(crate) fn resolve<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -123,10 +124,10 @@ pub(crate) fn resolve_to<S: Snapshot + ?Sized>(
     }
 }
 
-/// A name in a directory and what it leads to, if it leads anywhere.
+/// An entry with its node, if it exists.
 pub(crate) type Placed = (Place, Option<(InodeId, Inode)>);
 
-/// The directory of a path and its last name, with what that leads to.
+/// Resolves a path to its directory and last name, with the node of that name.
 pub(crate) fn place<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,

@@ -1,6 +1,7 @@
 //! Extended attributes.
 //!
-//! Contract: O(1) each, a list O(its length), which is bounded. What an inode may have is bounded by number and by bytes.
+//! Contract: each request is O(1), a list O(its bounded length). Number and bytes of a node's
+//! attributes are limited.
 //! Truth: xattr(7) of Linux for the namespaces; docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{
@@ -17,18 +18,18 @@ use crate::quota;
 use crate::records::{Inode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
-/// Who may do what with an attribute is said by what is before its first dot.
+/// Namespace of an attribute, from the part before the first dot. It determines the access checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
-    /// Of files and directories, by their permission bits.
+    /// On files and directories, by their permission bits.
     User,
-    /// Administrators alone see them.
+    /// Visible to administrators only.
     Trusted,
-    /// Everybody reads, administrators write.
+    /// All users read, administrators write.
     Security,
-    /// Made by this server, read-only.
+    /// Computed by this server, read-only.
     Sealstone,
-    /// Access control lists: everybody reads, owners write.
+    /// Access control lists: all users read, owners write.
     Acl(Which),
 }
 
@@ -69,7 +70,7 @@ fn check_read(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
 fn check_write(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
     match space {
         Space::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => Err(not_permitted()),
-        // In a directory that is everybody's, everybody could fill the room.
+        // Otherwise every user could fill the attributes of a shared directory.
         Space::User if inode.is_directory() && inode.mode & STICKY != 0 => {
             who.needs_ownership(inode, "attribute")
         }
@@ -80,10 +81,10 @@ fn check_write(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
     }
 }
 
-/// What this server tells of a node by attributes that nobody set.
+/// Returns the value of a computed attribute.
 fn told(inode: &Inode, name: &XattrName, method: Method) -> Option<String> {
     match name.as_bytes() {
-        // Of each command, at least; a client may ask for more.
+        // The minimum for each command; a client may use a stronger one.
         b"sealstone.method" => Some(method.name().to_lowercase()),
         b"sealstone.layout" => inode.layout.as_ref().map(|layout| match layout.stripe_unit() {
             Some(unit) => format!("{} width={} unit={unit}", layout.kind_name(), layout.width()),
@@ -108,7 +109,7 @@ fn told(inode: &Inode, name: &XattrName, method: Method) -> Option<String> {
     }
 }
 
-/// The value of an attribute.
+/// Returns the value of an attribute.
 pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -127,7 +128,7 @@ pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
     Ok(XattrValue::new(made.ok_or_else(no_attribute)?)?)
 }
 
-/// Sets a list, or takes it away.
+/// Sets or removes an access control list.
 fn set_acl(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -150,7 +151,8 @@ fn set_acl(
     Ok(save(tx, &keys::inode(id), &inode)?)
 }
 
-/// The names of those that the asker may see; those that this server tells are not among them, so that nobody copies them.
+/// Returns the names that the user may see. Computed attributes are not listed, so that copies do
+/// not include them.
 pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
@@ -165,7 +167,7 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
         }
     }
     for (key, _) in view.scan(&all, &keys::after_prefix(&all), usize::from(XATTRS_MAX))? {
-        let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an impossible name"))?;
+        let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an invalid name"))?;
         if space(&name)? != Space::Trusted || who.is_admin() {
             names.push(name);
         }
@@ -173,7 +175,7 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     Ok(names)
 }
 
-/// Sets an attribute. `any_group`: a list may name groups that are not listed here.
+/// Sets an attribute. `any_group`: a list may use groups that are not stored here.
 pub(crate) fn set_xattr(
     tx: &mut dyn Transaction,
     who: &Principal,

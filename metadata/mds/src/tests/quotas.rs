@@ -1,4 +1,4 @@
-//! Quotas: counts are what is there, limits hold, and what a limit refuses changes nothing else.
+//! Quotas: usage matches the nodes, limits hold, and a refused request changes nothing.
 
 use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
@@ -65,7 +65,7 @@ impl World {
         self.stat(who, at).unwrap().node()
     }
 
-    /// Counts everything anew.
+    /// Counts everything again.
     fn drifts(&self) -> Vec<sealstone_mds_protocol::QuotaDrift> {
         quota::count(&*self.disk.snapshot().unwrap(), || Ok(())).unwrap()
     }
@@ -93,28 +93,30 @@ fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
     let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/a", 600);
-    // A put that cannot fit is refused before a byte is sent, and at its end if nobody knew.
+    // A put that cannot fit is refused before any byte is sent, and at its end if the size was
+    // unknown.
     let refused = world.failure(ALICE, create("/b", Some(401)));
     assert_eq!(refused.code, ErrorCode::Quota);
-    assert_eq!(refused.subject.as_str(), "user alice: 600 of 1000 bytes in use, 401 more wanted");
+    assert_eq!(refused.subject.as_str(), "user alice: 600 of 1000 bytes in use, 401 more requested");
     assert!(refused.to_string().contains("sealstone quota set"), "{refused}");
     let unsure = world.create(ALICE, "/b", None);
     assert_eq!(world.commit(ALICE, unsure.intent, 401), Err(ErrorCode::Quota));
     world.commit(ALICE, unsure.intent, 400).unwrap();
-    // What takes the place of an older file has its room.
+    // A replacement may use the space of the old file.
     world.put(ALICE, "/b", 400);
     assert_eq!(world.refused(ALICE, create("/b", Some(401))), ErrorCode::Quota);
     let a = world.at(ALICE, "/a");
     assert_eq!(world.refused(ALICE, grow(a, 601)), ErrorCode::Quota);
     let link = make(Node::ROOT, "l", NodeKind::Symlink(Target::new("x").unwrap()), 0);
     assert_eq!(world.refused(ALICE, link), ErrorCode::Quota);
-    // An empty file has nothing left for its first byte; what needs no more room is written.
+    // An empty file has no space left for its first byte; a write that needs no more space
+    // succeeds.
     let empty = world.stat_of(ALICE, make(Node::ROOT, "e", NodeKind::File, 0o600)).unwrap().node();
     assert_eq!(world.refused(ALICE, allocate(empty)), ErrorCode::Quota);
     world.stat_of(ALICE, grow(a, 500)).unwrap();
     assert!(matches!(world.ask(ALICE, allocate(empty)), Response::NodeOpened { .. }));
     assert_eq!(world.used(of_user("alice")), (900, 3));
-    // It is the owner's limit, whoever writes, and nobody else's.
+    // The owner's limit applies to all writers, and no other user's.
     let b = world.at(ADMIN, "/b");
     assert_eq!(world.refused(ADMIN, grow(b, 501)), ErrorCode::Quota);
     world.put(BOB, "/bob", 5_000);
@@ -132,7 +134,7 @@ fn a_user_has_no_more_files_than_his_limit() {
     let refused = world.failure(ALICE, deep);
     assert_eq!(refused.subject.as_str(), "user alice: 2 of 2 files in use");
     assert_eq!(world.refused(ALICE, make(Node::ROOT, "p", NodeKind::Fifo, 0)), ErrorCode::Quota);
-    // Another name is no other file, and in the place of one there is room for one.
+    // Another name is not another file, and a replacement needs no further one.
     let f = world.at(ALICE, "/f");
     world.stat_of(ALICE, Request::LinkNode { node: f, parent: Node::ROOT, name: name("g") }).unwrap();
     world.ask(ALICE, Request::Remove { path: path("/g"), recursive: false });
@@ -150,14 +152,14 @@ fn of_what_was_written_too_much_what_fits_is_kept() {
     world.put(ALICE, "/other", 300);
     let file = world.stat_of(ALICE, make(Node::ROOT, "f", NodeKind::File, 0o600)).unwrap().node();
     world.ask(ALICE, allocate(file));
-    // Asked plainly, nothing happens.
+    // Without `fit` nothing changes.
     assert_eq!(world.refused(ALICE, written(file, 701, 0, false)), ErrorCode::Quota);
     let stat = world.stat_of(ALICE, Request::GetNode { node: file }).unwrap();
     assert_eq!((stat.size, stat.generation), (0, 0));
     assert_eq!(world.refused(ALICE, written(file, 701, 0, true)), ErrorCode::Quota);
     let stat = world.stat_of(ALICE, Request::GetNode { node: file }).unwrap();
     assert_eq!((stat.size, stat.generation, stat.width), (700, 1, 1));
-    // What lies behind is cut off at the devices before the file grows again, whoever makes room.
+    // The rest is truncated on the devices before the file grows again.
     let clears = world.mds.next_clears(None, 9).unwrap();
     assert_eq!(clears[0].objects[0].1, 700);
     world.limit(of_user("alice"), limits(2_000, None));
@@ -187,7 +189,7 @@ fn a_trees_limit_holds_for_everybody_and_nothing_leaves_or_enters_it() {
     assert_eq!((quota.bytes, quota.nodes, quota.path), (0, 1, Some(path("/t"))));
     world.put(ALICE, "/t/a", 600);
     let refused = world.failure(BOB, create("/t/b", Some(401)));
-    assert_eq!(refused.subject.as_str(), "tree /t: 600 of 1000 bytes in use, 401 more wanted");
+    assert_eq!(refused.subject.as_str(), "tree /t: 600 of 1000 bytes in use, 401 more requested");
     world.mkdir(BOB, "/t/d", 0o777);
     world.put(BOB, "/t/d/b", 400);
     assert_eq!(world.used(of_tree("/t/d/b")), (1_000, 4));
@@ -213,12 +215,12 @@ fn names_stay_in_their_tree() {
     for (from, to) in [("/t/a", "/u/a"), ("/t/a", "/plain/a"), ("/plain/p", "/t/p"), ("/t/d", "/plain/d")] {
         assert_eq!(world.refused(ALICE, rename(from, to)), ErrorCode::CrossesTrees, "{from} {to}");
     }
-    // In it everything moves, and so does the tree itself, but into no other one.
+    // Renames within the tree work, and the tree itself can be renamed, but not into another one.
     world.ask(ALICE, rename("/t/a", "/t/d/a"));
     assert_eq!(world.refused(ADMIN, rename("/t", "/u/t")), ErrorCode::CrossesTrees);
     assert!(matches!(world.ask(ADMIN, rename("/t", "/plain/t")), Response::Done {}));
     assert_eq!(world.used(of_tree("/plain/t/d/a")), (10, 3));
-    // The path that it had leads nowhere, so none is told until it is set again.
+    // Its old path is stale, so none is returned until it is set again.
     let quota = world.quota(ADMIN, Request::QuotaShow { of: of_tree("/plain/t") }).unwrap();
     assert_eq!(quota.path, None);
     let (here, there) = (world.at(ALICE, "/plain/t"), world.at(ALICE, "/plain"));
@@ -251,7 +253,7 @@ fn a_tree_begins_empty_is_not_nested_and_ends_with_its_directory() {
     let nested = world.failure(ADMIN, set("/e/in"));
     assert_eq!(nested.code, ErrorCode::Invalid);
     assert!(nested.subject.as_str().contains("(/e)"), "{nested}");
-    // With something in it, it stays a tree without limits; without, it is none.
+    // With nodes in it, it stays a tree without limits; without, it is no longer a tree.
     let clear = || Request::QuotaClear { of: of_tree("/e") };
     assert_eq!(world.quota(ADMIN, clear()).map(|quota| (quota.nodes, quota.bytes_max)), Ok((2, None)));
     world.ask(ADMIN, Request::Remove { path: path("/e/in"), recursive: false });
@@ -317,7 +319,7 @@ fn administrators_set_and_users_see_their_own() {
     let list = |after| Request::QuotaList { after, limit: 2 };
     let Response::Quotas { quotas, more } = world.ask(ALICE, list(None)) else { panic!("quotas") };
     assert_eq!((quotas, more), (vec![own], false));
-    // Pages of an administrator's: users, then trees, each once.
+    // An administrator's pages: users, then trees, each once.
     let (mut after, mut all) = (None, Vec::new());
     loop {
         let Response::Quotas { quotas, more } = world.ask(ADMIN, list(after)) else { panic!("quotas") };
@@ -352,7 +354,7 @@ fn room_is_shown_as_quotas_let_it_be_used() {
     world.limit(of_user("alice"), limits(2_500, 2));
     assert_eq!(figures(&mut world, ALICE, Some(tree)), (2_500, 2_000, 1, 1));
     assert_eq!(figures(&mut world, ALICE, None), (2_500, 2_000, 1, 1));
-    // Nobody is shown less than nothing.
+    // Never less than zero.
     world.limit(of_user("alice"), limits(10, 1));
     let tree = world.at(ALICE, "/t");
     assert_eq!(figures(&mut world, ALICE, Some(tree)), (10, 10, 1, 0));
@@ -394,11 +396,11 @@ fn a_count_that_is_wrong_is_found_and_put_right() {
     assert_eq!(drifts[0].place, QuotaPlace::User(user("alice")));
     assert!(check(&mut world, true).1);
     assert_eq!(check(&mut world, true), (vec![], false));
-    // The limits stay.
+    // The limits are unchanged.
     assert_eq!(world.refused(ALICE, create("/b", Some(931))), ErrorCode::Quota);
 }
 
-/// Steps of any history.
+/// Steps of a history.
 #[derive(Clone, Debug)]
 enum Step {
     Make {
@@ -513,7 +515,7 @@ impl Run {
         self.world.stat(WHO[who], PLACES[at]).ok().map(|stat| stat.node())
     }
 
-    /// The directory of a place, and its last name.
+    /// Returns the directory of a place, and its last name.
     fn parent(&mut self, who: usize, at: usize) -> Option<(Node, &'static str)> {
         let (above, last) = PLACES[at].rsplit_once('/')?;
         let above = if above.is_empty() {
@@ -524,14 +526,14 @@ impl Run {
         Some((above?, last))
     }
 
-    /// Does it, whatever is answered. None: there is nothing to do it to.
+    /// Performs a step, whatever the answer is. None: there is no node for it.
     fn step(&mut self, step: &Step) -> Option<()> {
         match *step {
             Step::Make { who, at, kind } => {
                 let (parent, last) = self.parent(who, at)?;
                 let what = match kind {
                     0 => NodeKind::File,
-                    // Nothing is made through it.
+                    // No node is created through it.
                     1 => NodeKind::Symlink(Target::new("no/where").unwrap()),
                     _ => NodeKind::Directory,
                 };
@@ -632,7 +634,7 @@ proptest! {
             prop_assert_eq!(run.world.drifts(), [], "after {:?}", step);
             prop_assert_eq!(run.world.look_through(CheckScope::Names, false), [], "after {:?}", step);
         }
-        // When nobody holds anything any more, and all is removed, nothing is counted but the root.
+        // After all files are closed and removed, only the root is counted.
         let _ = run.step(&Step::Close);
         for at in PLACES.iter().rev() {
             run.world.ask(ADMIN, Request::Remove { path: path(at), recursive: true });
