@@ -1,10 +1,11 @@
-//! Accounts: who exists, what he logs in with, what his role is.
+//! Accounts: their credentials, roles and state.
 //!
-//! Does: registration by administrators and by code, change of one's own password, keys of services, roles, enabling,
-//! removal. Does not: see a password or a key.
-//! Contract: the last administrator who can log in without a directory can be neither removed, disabled nor given another
-//! role. A password account never has a credential of a suite for key files, whose secrets are not stretched, nor the other
-//! way round. Whoever changes what his own account logs in with has proven what it logs in with now.
+//! Does: registration by administrators and by enrolment code, change of one's own password, keys
+//! of services, roles, enabling, removal. Does not: see a password or a key.
+//! Contract: the last enabled local administrator with a credential cannot be removed, disabled or
+//! given another role. A password account never has a credential of a suite for key files, whose
+//! secrets are not stretched, and a service never has one of a password suite. A user who changes
+//! the credential of the own account has proven the current one.
 
 use sealstone_login::{AccountRecord, code_digest, code_matches, new_code};
 use sealstone_mds_protocol::login::{SessionId, is_service_suite};
@@ -19,47 +20,47 @@ use crate::records::{Account, AccountCredential, Invitation, count, counter, dec
 use crate::sessions;
 use crate::store::{MetaError, Snapshot, Transaction};
 
-/// Accounts of one server at most.
+/// Maximum number of accounts.
 pub(crate) const USERS_MAX: u64 = 1_000_000;
-/// Longest life of an enrolment code, seconds: 30 days.
+/// Longest lifetime of an enrolment code, seconds: 30 days.
 pub(crate) const CODE_LIFETIME_MAX_S: u32 = 30 * 24 * 3600;
-/// Accounts read at once while administrators are counted.
+/// Accounts read at once in the search for another administrator.
 const SCAN_PAGE: usize = 256;
 
-/// Half of a registration that was uploaded.
+/// An uploaded registration.
 pub(crate) struct Registration {
     pub(crate) name: UserName,
     pub(crate) record: [u8; 192],
     pub(crate) suite: u16,
     pub(crate) role: Role,
     pub(crate) replace: bool,
-    /// For one's own account: what was proven to be known.
+    /// For one's own account: the credential that the user has proven.
     pub(crate) proven: Option<AccountCredential>,
 }
 
-/// Whom a code is for.
+/// Account that an enrolment code is for.
 pub(crate) struct Invited {
-    /// Of a new account.
+    /// Kind of a new account.
     pub(crate) kind: AccountKind,
-    /// Of a new account.
+    /// Role of a new account.
     pub(crate) role: Role,
-    /// An account that exists.
+    /// Whether the account exists.
     pub(crate) replace: bool,
-    /// The entry that a directory has for it.
+    /// Digest of its entry in the directory.
     pub(crate) entry: Option<[u8; 32]>,
 }
 
-/// Does a credential of this suite belong to an account of this kind?
+/// Whether a credential of this suite can belong to an account of this kind.
 const fn fits(kind: AccountKind, suite: u16) -> bool {
     matches!(kind, AccountKind::Service) == is_service_suite(suite)
 }
 
-/// May `who` register a password or key for `name`?
+/// Fails unless `who` may register a password or key for `name`.
 pub(crate) fn may_register(who: &Principal, name: &UserName) -> Result<()> {
     if *name == who.user { Ok(()) } else { who.needs_admin() }
 }
 
-/// Adds an account, or changes a password or key. Returns the sessions that ended with it.
+/// Adds an account, or changes a password or key. Returns the sessions that ended.
 pub(crate) fn register(
     tx: &mut dyn Transaction,
     who: &Principal,
@@ -81,12 +82,12 @@ pub(crate) fn register(
     }
     let mut account = existing(tx, &new.name)?;
     if !fits(account.kind, new.suite) {
-        return Err(MdsError::refused(ErrorCode::Invalid, "login suite of another kind of account"));
+        return Err(MdsError::refused(ErrorCode::Invalid, "login suite does not fit the kind of account"));
     }
-    // Whoever took a session over must not take the account over with it, an administrator's no more than a user's.
+    // A stolen session must not be enough to take over the account, an administrator's included.
     let proves = |proven: &AccountCredential| account.credential(proven.suite) == Some(proven);
     if new.name == who.user && !new.proven.as_ref().is_some_and(proves) {
-        return Err(MdsError::refused(ErrorCode::Denied, "the password or key in use must be proven"));
+        return Err(MdsError::refused(ErrorCode::Denied, "proof of the current password or key required"));
     }
     match account.kind {
         AccountKind::Password | AccountKind::Directory => account.credentials.clear(),
@@ -95,7 +96,7 @@ pub(crate) fn register(
     account.credentials.push(credential);
     account.invitation = None;
     save(tx, &key, &account)?;
-    // What was opened with the old password or key ends; only the session that asks may go on.
+    // Sessions opened with the old password or key end; only the session of this request continues.
     let service = account.kind == AccountKind::Service;
     sessions::end_where(tx, &new.name, |id, session| {
         *id != who.session && (!service || session.suite == new.suite)
@@ -109,13 +110,16 @@ fn check_record(suite: u16, record: &[u8; 192]) -> Result<()> {
     Ok(())
 }
 
-/// Writes an account that nobody can log in to yet.
+/// Adds an account without a credential.
 fn add(tx: &mut dyn Transaction, name: &UserName, kind: AccountKind, role: Role, now_ms: u64) -> Result<()> {
     if load::<Account, _>(tx, &keys::user(name))?.is_some() {
         return Err(MdsError::refused(ErrorCode::Exists, name.as_str()));
     }
     if name.is_number() {
-        return Err(MdsError::refused(ErrorCode::InvalidName, "uid-N stands for a number without a name"));
+        return Err(MdsError::refused(
+            ErrorCode::InvalidName,
+            "uid-N is reserved for numbers without a name",
+        ));
     }
     if figure(tx, counter::USERS)? >= USERS_MAX {
         return Err(MdsError::refused(ErrorCode::Limit, "accounts"));
@@ -133,14 +137,14 @@ fn add(tx: &mut dyn Transaction, name: &UserName, kind: AccountKind, role: Role,
     Ok(save(tx, &keys::user(name), &account)?)
 }
 
-/// An account that may log in.
+/// Loads an account that may log in.
 pub(crate) fn existing_enabled<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Option<Account>> {
     let account: Option<Account> = load(view, &keys::user(name))?;
     Ok(account.filter(|account| account.enabled))
 }
 
 impl Account {
-    /// What it logs in with by this suite.
+    /// Returns the credential of this suite.
     pub(crate) fn credential(&self, suite: u16) -> Option<&AccountCredential> {
         self.credentials.iter().find(|one| one.suite == suite && fits(self.kind, suite))
     }
@@ -150,7 +154,7 @@ pub(crate) fn existing<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Resul
     load(view, &keys::user(name))?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, name.as_str()))
 }
 
-/// Lets an account log in or not. One that may not has no sessions and no code any more.
+/// Enables or disables an account. Disabling ends its sessions and its enrolment code.
 pub(crate) fn set_enabled(
     tx: &mut dyn Transaction,
     name: &UserName,
@@ -169,7 +173,7 @@ pub(crate) fn set_enabled(
     sessions::end_where(tx, name, |_, _| true)
 }
 
-/// Gives an account another role; its sessions were opened with the old one and end.
+/// Changes the role of an account; its sessions end.
 pub(crate) fn set_role(
     tx: &mut dyn Transaction,
     name: &UserName,
@@ -182,7 +186,7 @@ pub(crate) fn set_role(
     }
     need_another_admin(tx, &account, other)?;
     account.role = role;
-    // What a new role may do must not hang on a passphrase of the paper's profile.
+    // A new role must not depend on a passphrase of the paper's profile.
     tx.delete(&keys::paper_key(name))?;
     save(tx, &keys::user(name), &account)?;
     sessions::end_where(tx, name, |_, _| true)
@@ -204,7 +208,7 @@ pub(crate) fn remove(
     sessions::end_where(tx, name, |_, _| true)
 }
 
-/// Takes one of two keys from a service; the sessions that were opened with it end.
+/// Removes one of the two keys of a service; the sessions opened with it end.
 pub(crate) fn retire_key(tx: &mut dyn Transaction, name: &UserName, suite: u16) -> Result<Vec<SessionId>> {
     let mut account = existing(tx, name)?;
     if account.kind != AccountKind::Service {
@@ -221,8 +225,9 @@ pub(crate) fn retire_key(tx: &mut dyn Transaction, name: &UserName, suite: u16) 
     sessions::end_where(tx, name, |_, session| session.suite == suite)
 }
 
-/// Makes a code for a new account, or for an existing one in the place of its password. Returns the code, which what is
-/// stored does not tell, its end, and the sessions that ended.
+/// Creates an enrolment code for a new account, or for an existing one that has to replace its
+/// password. Returns the code, its expiry time, and the sessions that ended. The store has only a
+/// digest of the code.
 pub(crate) fn invite(
     tx: &mut dyn Transaction,
     name: &UserName,
@@ -232,10 +237,10 @@ pub(crate) fn invite(
     mut rng: &mut dyn Entropy,
 ) -> Result<(zeroize::Zeroizing<Vec<u8>>, u64, Vec<SessionId>)> {
     if lifetime_s == 0 {
-        return Err(MdsError::refused(ErrorCode::Invalid, "life of the code"));
+        return Err(MdsError::refused(ErrorCode::Invalid, "lifetime of the code"));
     }
     if lifetime_s > CODE_LIFETIME_MAX_S {
-        return Err(MdsError::refused(ErrorCode::Limit, "life of the code"));
+        return Err(MdsError::refused(ErrorCode::Limit, "lifetime of the code"));
     }
     if !invited.replace {
         add(tx, name, invited.kind, invited.role, now_ms)?;
@@ -253,7 +258,8 @@ pub(crate) fn invite(
     account.invitation = invitation;
     let mut over = Vec::new();
     if account.kind == AccountKind::Directory && account.entry != invited.entry {
-        // The code is for whoever the directory has under that name now: what his predecessor knew is worth nothing.
+        // The code is for the user who has the name in the directory now. The previous user's
+        // password becomes invalid.
         account.entry = invited.entry;
         account.credentials.clear();
         over = sessions::end_where(tx, name, |_, _| true)?;
@@ -262,7 +268,7 @@ pub(crate) fn invite(
     Ok((zeroize::Zeroizing::new(code.to_vec()), expires_ms, over))
 }
 
-/// The account that this code is good for now; `None` whatever is wrong with it.
+/// Returns the account if the code is valid for it now; otherwise none, without the reason.
 pub(crate) fn invited<S: Snapshot + ?Sized>(
     view: &S,
     name: &UserName,
@@ -276,8 +282,8 @@ pub(crate) fn invited<S: Snapshot + ?Sized>(
     Ok(account.filter(|_| matches))
 }
 
-/// Uses a code up: the account has this password from here on. `None` if the code is not good any more; else the
-/// sessions that ended.
+/// Uses a code and sets the password of the account. Returns the sessions that ended, or none if
+/// the code is not valid.
 pub(crate) fn enrol(
     tx: &mut dyn Transaction,
     name: &UserName,
@@ -292,7 +298,7 @@ pub(crate) fn enrol(
     sessions::end_where(tx, name, |_, _| true).map(Some)
 }
 
-/// Is `record` fit for a person's password?
+/// Whether `record` can be a user's password record.
 pub(crate) fn is_password_record(suite: u16, record: &[u8; 192]) -> bool {
     fits(AccountKind::Password, suite) && check_record(suite, record).is_ok()
 }
@@ -322,7 +328,8 @@ pub(crate) fn another_admin<S: Snapshot + ?Sized>(view: &S, leaving: &UserName) 
     }
 }
 
-/// Refuses to remove the last administrator. `other` is what [`another_admin`] found before the transaction.
+/// Fails if the account is the last administrator. `other` is the result of [`another_admin`]
+/// before the transaction.
 fn need_another_admin(tx: &dyn Transaction, account: &Account, other: Option<&UserName>) -> Result<()> {
     if account.role != Role::Admin {
         return Ok(());
@@ -332,7 +339,7 @@ fn need_another_admin(tx: &dyn Transaction, account: &Account, other: Option<&Us
     };
     match load::<Account, _>(tx, &keys::user(other))?.is_some_and(|other| administers(&other)) {
         true => Ok(()),
-        // Changed since it was found: the client sends the request again.
+        // It has changed since the search: the client repeats the request.
         false => Err(MetaError::Conflict.into()),
     }
 }
@@ -340,10 +347,10 @@ fn need_another_admin(tx: &dyn Transaction, account: &Account, other: Option<&Us
 fn named(key: &[u8]) -> Result<UserName> {
     let name = key.get(1..).and_then(|name| std::str::from_utf8(name).ok());
     let name = name.and_then(|name| UserName::new(name).ok());
-    Ok(name.ok_or(MetaError::Damaged("account with an impossible name"))?)
+    Ok(name.ok_or(MetaError::Damaged("account with an invalid name"))?)
 }
 
-/// A page of the accounts.
+/// Returns a page of the accounts.
 pub(crate) fn list<S: Snapshot + ?Sized>(
     view: &S,
     after: Option<&UserName>,

@@ -1,10 +1,12 @@
 //! One connection: frames in, frames out.
 //!
-//! Does: the state machine of login, session and logout; sequence numbers. Does not: sockets, clocks, TLS.
-//! Contract: call [`Connection::receive`] with one whole frame at a time and send what it returns before the next;
-//! after `close` nothing more is answered. In a session a request may be taken out by [`Connection::ask`] instead, so that
-//! others are received before its answer goes out by [`Connection::answer`]. Call [`Connection::ended`] at the end: a login
-//! that stopped half way is a failed one, and recorded.
+//! Does: the state machine of login, session and logout; sequence numbers. Does not: sockets,
+//! clocks, TLS.
+//! Contract: call [`Connection::receive`] with one whole frame at a time and send the returned
+//! frame before the next call; after `close` no frame is answered. In a session,
+//! [`Connection::ask`] can take a request out of a frame, so that further frames can be received
+//! before [`Connection::answer`] returns its answer. Call [`Connection::ended`] at the end: an
+//! unfinished login is recorded as failed.
 //! Truth: docs/standards/mds/login.md §4.
 
 use sealstone_login::ChannelBinding;
@@ -25,16 +27,16 @@ use crate::login::Challenged;
 use crate::server::Mds;
 use crate::violation::{Violation, Where};
 
-/// What to do after a frame.
+/// What the caller does after a frame.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Bytes to send.
     pub frame: Option<Vec<u8>>,
-    /// Send, then close the connection.
+    /// Whether to close the connection after sending.
     pub close: bool,
 }
 
-/// A request of a session, to be decided beside others.
+/// A request of a session that can be executed in parallel with others.
 pub struct Asked {
     session: SessionId,
     id: u64,
@@ -42,25 +44,25 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Decides it.
+    /// Executes the request.
     #[must_use]
     pub fn decide(self, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Answered {
         Answered { id: self.id, response: mds.handle(Some(&self.session), self.request, now_ms, rng) }
     }
 }
 
-/// What a request is answered.
+/// Response to a request.
 pub struct Answered {
     id: u64,
     response: Response,
 }
 
 enum Phase {
-    /// Connected; Hello, LOGIN_START, RESUME and REGISTER_START are taken.
+    /// Connected; Hello, LOGIN_START, RESUME and REGISTER_START are accepted.
     Fresh,
-    /// The challenge is out.
+    /// The challenge was sent.
     Challenged { login: Box<Challenged>, until_ms: u64 },
-    /// A code was right; the record is awaited.
+    /// An enrolment code was correct; the record is expected.
     Registering { user: UserName, code: Secret, until_ms: u64 },
     /// Logged in.
     Active { session: SessionId, received: Sequence, sent: Sequence },
@@ -76,19 +78,20 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A new connection. `channel` is the exporter of its TLS, or what stands for it in a simulation.
+    /// Creates a connection. `channel` is the exporter value of its TLS, or a substitute in a
+    /// simulation.
     #[must_use]
     pub const fn new(channel: ChannelBinding, source: Source) -> Self {
         Self { phase: Phase::Fresh, channel, source }
     }
 
-    /// Is somebody logged in on it? The shell gives others less time.
+    /// Whether the connection has a session. The server gives other connections less time.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         matches!(self.phase, Phase::Active { .. })
     }
 
-    /// The user of the session, and whether it is an administrator; none before the login.
+    /// Returns the user of the session, and whether it is an administrator; none before the login.
     #[must_use]
     pub fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
         match &self.phase {
@@ -97,13 +100,14 @@ impl Connection {
         }
     }
 
-    /// Does the login that is under way ask a directory when its proof comes?
+    /// Whether the login in progress needs a directory query when its proof arrives.
     #[must_use]
     pub fn asks_directory(&self) -> bool {
         matches!(&self.phase, Phase::Challenged { login, .. } if login.asks_directory)
     }
 
-    /// Is this the body of a request that waits for something? Then the shell waits, and hands the frame in after it.
+    /// Returns the event that a request has to wait for, if any. The server waits, and passes the
+    /// frame in afterwards.
     #[must_use]
     pub fn waits(&self, mds: &Mds, kind: MessageType, body: &[u8]) -> Option<Waiting> {
         match &self.phase {
@@ -114,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// The connection is gone; nothing more is received.
+    /// Records the end of the connection; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
         match &self.phase {
             Phase::Challenged { login, .. } => {
@@ -127,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Takes one frame.
+    /// Handles one frame.
     pub fn receive(
         &mut self,
         mds: &Mds,
@@ -144,7 +148,7 @@ impl Connection {
             }
             return output;
         }
-        // An error leaves it closed.
+        // An error leaves the connection closed.
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let (phase, output) = match phase {
             Phase::Fresh if header.sequence == 0 => self.fresh(mds, header.kind, body, now_ms, rng),
@@ -157,7 +161,7 @@ impl Connection {
             Phase::Active { session, received, sent } => {
                 self.active(mds, header, body, (session, received, sent), now_ms)
             }
-            // A number where there is no session.
+            // A sequence number without a session.
             phase @ (Phase::Fresh | Phase::Challenged { .. } | Phase::Registering { .. }) => {
                 let why = Violation::Sequence(header.sequence);
                 self.violation(mds, &phase, header.kind.name(), &why, now_ms)
@@ -170,8 +174,8 @@ impl Connection {
         output
     }
 
-    /// Takes a request of a session out of a frame. None, and nothing was done, if it is anything else, or broken: then it is
-    /// for [`Connection::receive`], when all that was asked is answered.
+    /// Takes a request of a session out of a frame. Returns none, without any change, for all other
+    /// or invalid frames: those are for [`Connection::receive`], after all requests are answered.
     pub fn ask(&mut self, header: &FrameHeader, body: &[u8]) -> Option<Asked> {
         let Phase::Active { session, received, .. } = &mut self.phase else { return None };
         let mut next = *received;
@@ -183,15 +187,16 @@ impl Connection {
         Some(Asked { session: *session, id, request })
     }
 
-    /// The frame of an answer. Answers may come in another order than their requests; after one that closes, those to what
-    /// is under way still go out, and nothing more is taken.
+    /// Returns the frame of a response. Responses may be in another order than requests. After one
+    /// that closes the connection, pending responses are still sent, and no further frame is
+    /// accepted.
     pub fn answer(&mut self, mds: &Mds, answered: &Answered, now_ms: u64) -> Output {
         let Answered { id, response } = answered;
         let Phase::Active { session, sent, .. } = &mut self.phase else {
             return Output { frame: None, close: true };
         };
         let (session, sequence) = (*session, sent.advance());
-        // 2^32 frames: the client reconnects.
+        // After 2^32 frames the client reconnects.
         let Some(sequence) = sequence else {
             let name = MessageType::Response.name();
             let output = self.violation(mds, &open(session), name, &Violation::Exhausted, now_ms).1;
@@ -203,7 +208,8 @@ impl Connection {
         Output { close, ..respond(*id, response, sequence) }
     }
 
-    /// What came is no frame of this profile, or a longer one than is taken. It ends the connection.
+    /// Refuses bytes that are not a frame of this profile, or a frame that is too long, and closes
+    /// the connection.
     pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let output = self.violation(mds, &phase, "", &Violation::Frame(error), now_ms).1;
@@ -215,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// Something that no client of ours sends in this phase: write it down, say so and close.
+    /// Records a protocol violation and closes the connection with an error.
     fn violation(
         &self,
         mds: &Mds,
@@ -231,7 +237,7 @@ impl Connection {
             Phase::Active { session, .. } => ("session", None, Some(session)),
         };
         if matches!(phase, Phase::Challenged { .. } | Phase::Registering { .. }) {
-            // It was a login, too.
+            // A failed login, too.
             add(&mds.counters.login_refused, 1);
         }
         mds.violated(self.source, Where { action, message, user, session }, why, now_ms);
@@ -323,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// The second half of an enrolment: for the same account, with the same code.
+    /// Handles the second half of an enrolment; account and code must be those of the first.
     fn registering(
         &self,
         mds: &Mds,
@@ -400,11 +406,11 @@ impl Connection {
         if !received.accept(header.sequence) {
             return refused(&Violation::Sequence(header.sequence));
         }
-        // 2^32 frames: the client reconnects.
+        // After 2^32 frames the client reconnects.
         let Some(sequence) = sent.advance() else { return refused(&Violation::Exhausted) };
         let phase = Phase::Active { session, received, sent };
         match header.kind {
-            // One that can be read was taken out before this.
+            // Valid requests were taken out before.
             MessageType::Request => match Request::decode(body) {
                 Err((Some(id), error)) => {
                     (phase, respond(id, &Response::Failed { failure: error.into() }, sequence))
@@ -443,7 +449,7 @@ fn open(session: SessionId) -> Phase {
     Phase::Active { session, received: Sequence::default(), sent: Sequence::default() }
 }
 
-/// A refused step. One that may be tried again later leaves the connection open.
+/// Returns the error for a refused step. If it can be retried later, the connection stays open.
 fn refuse(error: LoginError) -> (Phase, Output) {
     let close = error.code != LoginErrorCode::Busy;
     (Phase::Fresh, Output { close, ..message(MessageType::Error, 0, &error) })
@@ -455,7 +461,7 @@ fn message(kind: MessageType, sequence: u32, body: &impl Wire) -> Output {
 
 fn respond(id: u64, response: &Response, sequence: u32) -> Output {
     let encoded = response.encode(id).or_else(|_| {
-        // Pages are cut to fit, so this is a response that cannot be sent at all.
+        // Pages are limited in size, so this response cannot be sent at all.
         Response::Failed { failure: Failure::new(ErrorCode::Limit, "response") }.encode(id)
     });
     output(encoded.and_then(|body| frame(MessageType::Response, sequence, &body)))

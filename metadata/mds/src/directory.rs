@@ -1,11 +1,13 @@
-//! The directory: an LDAP server, say, that knows who exists and who is in which group.
+//! The user directory, for example an LDAP server: it knows users and their groups.
 //!
-//! Does: say what the metadata server asks of it; ask at a login, at a resumption, and again while sessions live; end the
-//! sessions of those who are out. Does not: speak LDAP; a shell brings what does. No password goes there: a directory's
-//! user has his password here, enrolled like everybody's.
-//! Contract: asked only about accounts that are marked as the directory's, and only after their password was proven or an
-//! administrator asked, so that strangers cause no questions. No answer opens no session; a session goes on without one
-//! for the grace that is configured, and not for longer: every request looks at that, whether or not anybody asks again.
+//! Does: define the queries; query at login, at resumption, and periodically while sessions are
+//! valid; end the sessions of users who lost access. Does not: speak LDAP; the server passes a
+//! [`Directory`]. Passwords are never sent to it: directory users enrol a password here like all
+//! others.
+//! Contract: queries are made only for accounts marked as directory accounts, and only after the
+//! password was proven or an administrator requested it, so that unauthenticated peers cause no
+//! queries. Without an answer no session opens. A session continues without one for the configured
+//! grace time at most; every request checks that.
 //! Truth: docs/adr/0026-users-from-ldap.md; docs/standards/mds/login.md §4.8.
 
 use std::sync::Arc;
@@ -21,62 +23,62 @@ use crate::records::{Account, DirectoryGroups, SessionRecord};
 use crate::server::Mds;
 use crate::sessions;
 
-/// Groups of one user that are taken from a directory at most: they are looked through with every check of a file.
+/// Maximum number of groups of one directory user: each access check searches them.
 pub const DIRECTORY_GROUPS_MAX: usize = 256;
-/// Users asked about in one round at most.
+/// Maximum number of users queried in one round.
 const REFRESH_BATCH: usize = 64;
 
-/// An entry that may work here.
+/// A user's entry in the directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// Digest of the name that the entry keeps for as long as it lives and that no other entry ever gets.
+    /// Digest of the permanent id of the entry, which no other entry ever gets.
     pub entry: [u8; 32],
     /// Groups, at most [`DIRECTORY_GROUPS_MAX`].
     pub groups: Vec<GroupName>,
 }
 
-/// What a directory has under a user's name.
+/// Result of a lookup in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Somebody who may work here.
+    /// An entry of a user with access.
     Entry(DirectoryEntry),
-    /// Nobody, or nobody who may.
+    /// No entry, or one without access.
     Nobody,
-    /// An entry that is closed: locked, disabled, expired. With what says so.
+    /// A locked, disabled or expired entry, with the attribute that marks it.
     Closed(&'static str),
 }
 
-/// Why a directory's answer cannot be used, or does not come.
+/// Reasons why a directory query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// No server was named to this metadata server.
+    /// No directory is configured.
     #[error("no directory is configured")]
     None,
-    /// It cannot be reached, breaks off, is too slow, or sends what makes no sense.
-    #[error("the directory does not answer: {0}")]
+    /// The directory is unreachable, too slow, closes the connection, or sends invalid data.
+    #[error("user directory unavailable: {0}")]
     Unreachable(String),
-    /// It does not let the metadata server ask.
-    #[error("the directory refuses the metadata server: {0}")]
+    /// The directory does not permit the metadata server's queries.
+    #[error("user directory refused the metadata server: {0}")]
     Refused(String),
-    /// Two entries have the user's name.
-    #[error("the directory has more than one entry for the user")]
+    /// Several entries have the user's name.
+    #[error("user directory has several entries for the user")]
     Ambiguous,
-    /// The entry has no lasting name.
-    #[error("the user's entry does not show exactly one {0}, by which it would be known again")]
+    /// The entry has no permanent id.
+    #[error("directory entry of the user does not have exactly one {0}, which must identify it")]
     NoLastingName(String),
-    /// The user is in more groups than are taken.
-    #[error("the user is in more than {DIRECTORY_GROUPS_MAX} groups; narrow the group filter")]
+    /// The user is a member of too many groups.
+    #[error("user is in more than {DIRECTORY_GROUPS_MAX} groups; narrow the group filter")]
     TooManyGroups,
 }
 
 impl DirectoryError {
-    /// Is nothing known of anybody, because no answer came that could be used?
+    /// Whether no usable answer came, so that nothing is known about any user.
     #[must_use]
     pub const fn is_silence(&self) -> bool {
         self.of_user().is_none()
     }
 
-    /// Is it about one user? Then others may be asked about, and he is out; else nothing is known of anybody.
+    /// Returns the reason if the error concerns this user only, who then loses access.
     const fn of_user(&self) -> Option<&'static str> {
         match self {
             Self::None | Self::Unreachable(_) | Self::Refused(_) => None,
@@ -87,26 +89,26 @@ impl DirectoryError {
     }
 }
 
-/// Something that knows users and groups.
+/// A source of users and groups.
 pub trait Directory: Send + Sync + 'static {
-    /// A user as the directory knows him now. May take seconds, and no more.
+    /// Returns the current entry of a user. May take some seconds at most.
     ///
     /// # Errors
     /// See [`DirectoryError`].
     fn look_up(&self, user: &UserName) -> std::result::Result<Found, DirectoryError>;
 }
 
-/// Groups of the directory whose members have a role. With none of them an account's role is what an administrator gave
-/// it; with any, the directory says the role of all its accounts.
+/// Directory groups whose members have a role. If none is set, an account has the role set by an
+/// administrator; otherwise the directory determines the role of all its accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryRoles {
-    /// Who administers.
+    /// Group of administrators.
     pub admin: Option<GroupName>,
-    /// Who operates.
+    /// Group of operators.
     pub operator: Option<GroupName>,
-    /// Who has files.
+    /// Group of users.
     pub user: Option<GroupName>,
-    /// Who reads files.
+    /// Group of read-only users.
     pub read_only: Option<GroupName>,
 }
 
@@ -120,14 +122,14 @@ impl DirectoryRoles {
         ]
     }
 
-    /// Does the directory say no roles?
+    /// Whether no role has a group.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all().iter().all(|(_, group)| group.is_none())
     }
 
-    /// The role of a member of these groups, the first that fits of admin, operator, user, read-only; `None`: he has none
-    /// and may not log in.
+    /// Returns the role of a member of these groups: the first of admin, operator, user, read-only.
+    /// Without one the user may not log in.
     #[must_use]
     pub fn of(&self, groups: &[GroupName]) -> Option<Role> {
         let mut all = self.all().into_iter();
@@ -135,24 +137,24 @@ impl DirectoryRoles {
     }
 }
 
-/// What is to be done with a user.
+/// Result of a directory query for a user.
 pub(crate) enum Verdict {
-    /// He may work, in this role.
+    /// The user has access in this role.
     In(Role, DirectoryGroups),
-    /// He may not, for this reason.
+    /// The user has no access, for this reason.
     Out(&'static str),
-    /// Nothing is known.
+    /// The directory did not answer.
     Silent,
 }
 
 impl Mds {
-    /// Names the directory, once, before serving. Without one, accounts of a directory cannot log in.
+    /// Sets the directory, once, before serving. Without one, directory accounts cannot log in.
     pub fn set_directory(&self, directory: Arc<dyn Directory>) {
-        // A second call has no effect: sessions were opened by the word of the first directory.
+        // A second call has no effect, because sessions depend on answers of the first directory.
         let _ = self.directory.set(directory);
     }
 
-    /// Is there a directory?
+    /// Whether a directory is set.
     #[must_use]
     pub fn has_directory(&self) -> bool {
         self.directory.get().is_some()
@@ -169,23 +171,23 @@ impl Mds {
         };
         if let Err(error) = &found {
             add(&self.counters.directory_silent, u64::from(error.is_silence()));
-            tracing::warn!(%user, %error, "directory");
+            tracing::warn!(%user, %error, "directory query failed");
         }
         found
     }
 
-    /// Asks about the user of an account.
+    /// Queries the directory about the user of an account.
     pub(crate) fn verdict(&self, user: &UserName, account: &Account, now_ms: u64) -> Verdict {
         let found = match self.look_up(user) {
             Ok(Found::Entry(found)) => found,
             Ok(Found::Nobody) => return Verdict::Out("not in the directory"),
             Ok(Found::Closed(mark)) => {
-                tracing::info!(%user, mark, "the directory says that the account is closed");
+                tracing::info!(%user, mark, "account is closed in the user directory");
                 return Verdict::Out("closed in the directory");
             }
             Err(error) => return error.of_user().map_or(Verdict::Silent, Verdict::Out),
         };
-        // The name was given to somebody else meanwhile; the password is still that of who left.
+        // The name belongs to another user now, but the password is still the previous user's.
         if account.entry != Some(found.entry) {
             return Verdict::Out("another entry in the directory");
         }
@@ -197,7 +199,8 @@ impl Mds {
         }
     }
 
-    /// The entry that a code is for, if it is for an account of the directory.
+    /// Returns the directory entry that an enrolment code is for, if the account is a directory
+    /// account.
     pub(crate) fn entry_to_invite(
         &self,
         name: &UserName,
@@ -218,15 +221,15 @@ impl Mds {
             }
             Ok(Found::Closed(mark)) => invalid(&format!("closed in the directory ({mark})")),
             Err(error @ (DirectoryError::Unreachable(_) | DirectoryError::Refused(_))) => {
-                // An administrator may know why.
+                // An administrator may see the reason.
                 Err(MdsError::refused(ErrorCode::Internal, error.to_string()))
             }
             Err(error) => invalid(&error.to_string()),
         }
     }
 
-    /// Before a session is taken up: asks again if the last answer is too old. False if the session is over; else what
-    /// there is of groups is in the record.
+    /// Checks a session before it is resumed, with a new query if the last answer is too old.
+    /// Returns whether it continues; the record then has the new groups.
     pub(crate) fn may_take_up(
         &self,
         session: &SessionId,
@@ -261,7 +264,7 @@ impl Mds {
         }
     }
 
-    /// A session whose directory has been silent for longer than the grace.
+    /// Ends a session whose directory was unavailable for longer than the grace time.
     pub(crate) fn out_of_grace(&self, user: &UserName, session: &SessionId, now_ms: u64) -> Result<()> {
         self.update(|tx| sessions::end(tx, session, user))?;
         self.sessions.forget(&[*session]);
@@ -270,9 +273,9 @@ impl Mds {
         Ok(())
     }
 
-    /// A user who may not work here any more: all his sessions end, and with them his future credentials.
+    /// Ends all sessions of a user who lost access, and revokes the user's credentials.
     fn out(&self, user: &UserName, why: &'static str, now_ms: u64) -> Result<()> {
-        // Whatever session he opened by another kind of account before is the directory's to end, too.
+        // This includes sessions opened before the account became a directory account.
         let over = self.update(|tx| sessions::end_where(tx, user, |_, _| true))?;
         self.sessions.forget(&over);
         add(&self.counters.directory_ended, over.len() as u64);
@@ -283,8 +286,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Users who may go on: what the directory says of them is in the store and in the table; a session in another role
-    /// than it says ends.
+    /// Stores the new answers for users with access. Sessions in another role than the new one end.
     fn keep(&self, fine: &[(UserName, Role, DirectoryGroups)], now_ms: u64) -> Result<()> {
         let over = self.update(|tx| {
             let mut over = Vec::new();
@@ -311,10 +313,11 @@ impl Mds {
         Ok(())
     }
 
-    /// Asks again about users of live sessions whose last answer is older than configured, a bounded number of them.
-    /// Whoever is out loses all sessions; while the directory does not answer, all go on as they are, up to the grace.
-    /// Takes as long as the directory takes, unless `go_on` says no: call it every few seconds where that disturbs nobody.
-    /// Returns whether there may be more to do at once.
+    /// Queries the directory again for users of valid sessions whose last answer is too old, at
+    /// most 64 users. Users without access lose all sessions; while the directory is unavailable,
+    /// sessions continue for the grace time. Blocks for as long as the directory takes, or until
+    /// `go_on` returns false: call it every few seconds on a thread of its own. Returns whether
+    /// more users are due.
     ///
     /// # Errors
     /// `Store`.
@@ -336,7 +339,7 @@ impl Mds {
                 Verdict::In(role, said) => fine.push((user, role, said)),
                 Verdict::Out(why) => self.out(&user, why, now_ms)?,
                 Verdict::Silent => {
-                    // The others would wait for the same silence.
+                    // The queries for other users would fail too.
                     more = false;
                     break;
                 }
@@ -369,7 +372,7 @@ impl Mds {
         });
     }
 
-    /// How many questions there were, for tests of who causes some.
+    /// Returns the number of queries, for tests.
     #[cfg(test)]
     pub(crate) fn directory_questions(&self) -> u64 {
         self.counters.directory_questions.load(std::sync::atomic::Ordering::Relaxed)

@@ -1,8 +1,10 @@
-//! Addresses that accounts have logged in from, so that the login throttle tells their users from strangers.
+//! Addresses that accounts have logged in from, so that the login throttle can prefer them.
 //!
-//! Does: remember them in the store, for accounts that exist. Does not: limit anything; `limiter` does.
-//! Contract: only a login that succeeded adds an address, so nobody else can add or evict one. An account has
-//! [`FAMILIAR_MAX`] of them for [`FAMILIAR_MS`] each; they end with the account.
+//! Does: remember them in the store, for existing accounts. Does not: limit anything; `limiter`
+//! does.
+//! Contract: only a successful login adds an address, so no attacker can add or evict one. An
+//! account has at most [`FAMILIAR_MAX`] addresses for [`FAMILIAR_MS`] each; they are removed with
+//! the account.
 
 use sealstone_mds_protocol::{UserName, record};
 
@@ -13,20 +15,20 @@ use crate::records::{load, save};
 use crate::server::{Mds, Wait};
 use crate::store::{Snapshot, Transaction};
 
-/// Addresses of one account at most; a further one replaces the one used longest ago.
+/// Maximum number of addresses of one account; a further one replaces the least recently used.
 const FAMILIAR_MAX: usize = 64;
-/// How long an address is remembered after its last login, milliseconds: 180 days.
+/// Time that an address is remembered after its last login, milliseconds: 180 days.
 const FAMILIAR_MS: u64 = 180 * 24 * 3_600_000;
-/// A login from a known address is written down this often at most, milliseconds: once a day.
+/// Shortest interval between stored logins from a known address, milliseconds: a day.
 const NOTED_EVERY_MS: u64 = 24 * 3_600_000;
 
 record! {
     /// An address that an account has logged in from.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FamiliarSource {
-        /// The address; see [`Source`].
+        /// The address as in [`Source`].
         pub source: [u8; 8],
-        /// When, milliseconds since 1970.
+        /// Time of the last login, milliseconds since 1970.
         pub seen_ms: u64,
     }
 }
@@ -35,7 +37,7 @@ record! {
     /// All addresses that an account has logged in from.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct FamiliarSources {
-        /// In no order.
+        /// Addresses in no order.
         pub sources: Vec<FamiliarSource>,
     }
 }
@@ -44,7 +46,7 @@ fn load_all<S: Snapshot + ?Sized>(view: &S, user: &UserName) -> Result<FamiliarS
     Ok(load(view, &keys::familiar(user))?.unwrap_or_default())
 }
 
-/// What an account is known to have logged in from, compared with a source.
+/// Returns whether an account is known to have logged in from a source or its network.
 pub(crate) fn of<S: Snapshot + ?Sized>(
     view: &S,
     user: &UserName,
@@ -73,7 +75,7 @@ fn is_noted(known: &FamiliarSources, source: [u8; 8], now_ms: u64) -> bool {
 
 fn note(tx: &mut dyn Transaction, user: &UserName, source: [u8; 8], now_ms: u64) -> Result<()> {
     if tx.get(&keys::user(user))?.is_none() {
-        // Removed meanwhile.
+        // The account was removed meanwhile.
         return Ok(());
     }
     let mut known = load_all(tx, user)?;
@@ -86,7 +88,7 @@ fn note(tx: &mut dyn Transaction, user: &UserName, source: [u8; 8], now_ms: u64)
 }
 
 impl Mds {
-    /// Counts an attempt to log in.
+    /// Counts a login attempt.
     ///
     /// # Errors
     /// Milliseconds to wait.
@@ -96,17 +98,18 @@ impl Mds {
         source: Source,
         now_ms: u64,
     ) -> std::result::Result<(), u64> {
-        // Before anything is read: a flood from one address costs the store nothing.
+        // Checked before the store is read, so that a flood from one address costs the store
+        // nothing.
         self.limiter.lock().attempt_from(source, now_ms)?;
         let view = self.store.snapshot();
         let known =
             view.map_err(crate::error::MdsError::from).and_then(|view| of(&*view, user, source, now_ms));
-        // A store that fails is reported by the step that follows.
+        // The next step reports a failed store.
         let familiarity = known.unwrap_or(Familiarity::Stranger);
         self.limiter.lock().attempt(user, source, familiarity, now_ms)
     }
 
-    /// A login succeeded from this source.
+    /// Records a successful login from this source.
     pub(crate) fn note_login(&self, user: &UserName, source: Source, now_ms: u64) {
         self.limiter.lock().succeeded(user, source);
         let Some(bytes) = source.to_bytes() else { return };
@@ -118,7 +121,7 @@ impl Mds {
             self.update_and(|tx| Ok((note(tx, user, bytes, now_ms)?, Wait::No)))
         });
         if let Err(error) = noted {
-            tracing::warn!(%user, %error, "the address of a login is not stored; its next login is throttled as a stranger's");
+            tracing::warn!(%user, %error, "cannot store the address of a login; its next login is throttled as from an unknown address");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Groups: who is in which.
+//! Groups and their members.
 //!
-//! Does: keep both directions of a membership in step. Does not: decide who may do what with them; `access` does.
-//! Contract: a membership ends with its account and with its group, so that a name used again inherits none.
+//! Does: keep both directions of a membership consistent. Does not: decide rights; `access` does.
+//! Contract: a membership ends with its account and with its group, so that a reused name inherits
+//! none.
 
 use std::sync::Arc;
 
@@ -12,11 +13,11 @@ use crate::keys;
 use crate::records::{Account, GroupRecord, count, counter, decode, figure, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
-/// Groups of one server at most.
+/// Maximum number of groups.
 pub(crate) const GROUPS_MAX: u64 = 65_536;
-/// Groups of one account at most: they are looked through with every check of a file.
+/// Maximum number of groups of one account: each access check searches them.
 pub(crate) const GROUPS_PER_USER_MAX: usize = 64;
-/// Members of one group at most; requests that meet may add a few more.
+/// Maximum number of members of one group; concurrent requests may add a few more.
 pub(crate) const MEMBERS_MAX: usize = 4_096;
 /// Memberships removed in one transaction.
 const UNLINK_BATCH: usize = 64;
@@ -25,7 +26,7 @@ fn need<S: Snapshot + ?Sized>(view: &S, group: &GroupName) -> Result<GroupRecord
     load(view, &keys::group(group))?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, group.as_str()))
 }
 
-/// Is there such a group?
+/// Whether the group exists.
 pub(crate) fn exists<S: Snapshot + ?Sized>(view: &S, group: &GroupName) -> Result<bool> {
     Ok(view.get(&keys::group(group))?.is_some())
 }
@@ -36,7 +37,10 @@ pub(crate) fn create(tx: &mut dyn Transaction, group: &GroupName, now_ms: u64) -
         return Err(MdsError::refused(ErrorCode::Exists, group.as_str()));
     }
     if group.is_number() {
-        return Err(MdsError::refused(ErrorCode::InvalidName, "gid-N stands for a number without a name"));
+        return Err(MdsError::refused(
+            ErrorCode::InvalidName,
+            "gid-N is reserved for numbers without a name",
+        ));
     }
     if figure(tx, counter::GROUPS)? >= GROUPS_MAX {
         return Err(MdsError::refused(ErrorCode::Limit, "groups"));
@@ -45,7 +49,8 @@ pub(crate) fn create(tx: &mut dyn Transaction, group: &GroupName, now_ms: u64) -
     Ok(count(tx, counter::GROUPS, 1)?)
 }
 
-/// Removes up to [`UNLINK_BATCH`] memberships of a group, and the group with the last ones; whether it is gone.
+/// Removes up to [`UNLINK_BATCH`] memberships of a group, and then the group. Returns whether it
+/// was removed.
 pub(crate) fn remove_some(tx: &mut dyn Transaction, group: &GroupName) -> Result<bool> {
     need(tx, group)?;
     let page = members(tx, group, None, UNLINK_BATCH + 1)?;
@@ -60,7 +65,7 @@ pub(crate) fn remove_some(tx: &mut dyn Transaction, group: &GroupName) -> Result
     Ok(true)
 }
 
-/// Refuses another member for a group that has as many as it may. O(members): call it outside of transactions.
+/// Fails if a group has the maximum number of members. O(members): call it outside of transactions.
 pub(crate) fn check_members<S: Snapshot + ?Sized>(
     view: &S,
     group: &GroupName,
@@ -73,13 +78,16 @@ pub(crate) fn check_members<S: Snapshot + ?Sized>(
     Ok(())
 }
 
-/// Makes an account a member; content if it is one.
+/// Makes an account a member; does nothing if it is one.
 pub(crate) fn add_member(tx: &mut dyn Transaction, group: &GroupName, user: &UserName) -> Result<()> {
     need(tx, group)?;
     match load::<Account, _>(tx, &keys::user(user))?.map(|account| account.kind) {
         None => return Err(MdsError::refused(ErrorCode::NotFound, user.as_str())),
         Some(AccountKind::Directory) => {
-            return Err(MdsError::refused(ErrorCode::Invalid, "the directory says this account's groups"));
+            return Err(MdsError::refused(
+                ErrorCode::Invalid,
+                "groups of this account come from the directory",
+            ));
         }
         Some(AccountKind::Password | AccountKind::Service) => {}
     }
@@ -102,7 +110,7 @@ pub(crate) fn remove_member(tx: &mut dyn Transaction, group: &GroupName, user: &
     unlink(tx, group, user)
 }
 
-/// Ends all memberships of an account that goes.
+/// Ends all memberships of an account that is removed.
 pub(crate) fn forget_user(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
     for group in of(tx, user)?.iter() {
         unlink(tx, group, user)?;
@@ -115,7 +123,7 @@ fn unlink(tx: &mut dyn Transaction, group: &GroupName, user: &UserName) -> Resul
     Ok(tx.delete(&keys::member_of(group, user))?)
 }
 
-/// The groups of an account.
+/// Returns the groups of an account.
 pub(crate) fn of<S: Snapshot + ?Sized>(view: &S, user: &UserName) -> Result<Arc<[GroupName]>> {
     let all = keys::groups_of(user);
     let pairs = view.scan(&all, &keys::after_prefix(&all), GROUPS_PER_USER_MAX)?;
@@ -124,7 +132,7 @@ pub(crate) fn of<S: Snapshot + ?Sized>(view: &S, user: &UserName) -> Result<Arc<
 
 fn named<T, E>(prefix: &[u8], key: &[u8], name: impl Fn(String) -> std::result::Result<T, E>) -> Result<T> {
     let name = keys::name_after(prefix, key).and_then(|text| name(text.to_owned()).ok());
-    Ok(name.ok_or(MetaError::Damaged("group or member with an impossible name"))?)
+    Ok(name.ok_or(MetaError::Damaged("group or member with an invalid name"))?)
 }
 
 fn members<S: Snapshot + ?Sized>(
@@ -139,7 +147,7 @@ fn members<S: Snapshot + ?Sized>(
     pairs.iter().map(|(key, _)| named(&all, key, UserName::new)).collect()
 }
 
-/// A page of the members of a group.
+/// Returns a page of the members of a group.
 pub(crate) fn list_members<S: Snapshot + ?Sized>(
     view: &S,
     group: &GroupName,
@@ -154,7 +162,7 @@ pub(crate) fn list_members<S: Snapshot + ?Sized>(
     Ok((found, more))
 }
 
-/// A page of the groups.
+/// Returns a page of the groups.
 pub(crate) fn list<S: Snapshot + ?Sized>(
     view: &S,
     after: Option<&GroupName>,

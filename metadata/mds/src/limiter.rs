@@ -1,10 +1,12 @@
-//! Login throttle: how often a login may be tried.
+//! Login throttle: rate limits of login attempts.
 //!
-//! Does: a share for each address, for each account from each address and network, and for each account from all networks
-//! that it never logged in from. Does not: read a clock, or remember which accounts exist; the store does (`familiar`).
-//! Contract: the answer does not depend on whether the account exists, except after logins from the same network. A flood
-//! from elsewhere never delays a login from a familiar address. It delays a first login from a new network only with more
-//! than [`STRANGERS_EVERY_MS`] allows, that is with some 60 networks at once. Memory is fixed: invented names evict nothing.
+//! Does: limit attempts from each address, for each account from each address and network, and for
+//! each account from all networks that it never logged in from. Does not: read a clock, or remember
+//! which accounts exist; the store does (`familiar`).
+//! Contract: the answer does not depend on whether the account exists, except after logins from the
+//! same network. A flood from elsewhere never delays a login from a familiar address. It delays a
+//! first login from a new network only above the rate of [`STRANGERS_EVERY_MS`], that is from about
+//! 60 networks at once. Memory is fixed: invented names evict nothing.
 //! Truth: docs/reference/limits.md; docs/design/security.md 2.4, rate limits.
 
 use std::collections::hash_map::RandomState;
@@ -13,15 +15,16 @@ use std::net::IpAddr;
 
 use sealstone_mds_protocol::UserName;
 
-/// Where attempts come from: an IPv4 address or IPv6 /64, or nowhere (a connection inside the process).
+/// Source of attempts: an IPv4 address, an IPv6 /64, or none for a connection inside the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source(Option<[u8; 8]>);
 
-/// First bytes of an IPv4 address: 2001:db8::/32 is never a real source, so the two families cannot meet.
+/// Prefix of an IPv4 address: 2001:db8::/32 is never a real source, so the two families cannot
+/// collide.
 const IPV4: [u8; 4] = [0x20, 0x01, 0x0D, 0xB8];
 
 impl Source {
-    /// The network: an IPv4 /24 or an IPv6 /48.
+    /// Returns the network: an IPv4 /24 or an IPv6 /48.
     #[must_use]
     pub(crate) fn network(self) -> Self {
         Self(self.0.map(|mut prefix| {
@@ -34,19 +37,20 @@ impl Source {
         }))
     }
 
-    /// As it is stored; none for a connection inside the process.
+    /// Returns the stored form; none for a connection inside the process.
     pub(crate) const fn to_bytes(self) -> Option<[u8; 8]> {
         self.0
     }
 
-    /// As it was stored.
+    /// Decodes the stored form.
     pub(crate) const fn from_bytes(bytes: [u8; 8]) -> Self {
         Self(Some(bytes))
     }
 }
 
 impl core::fmt::Display for Source {
-    /// The network as people write it, an IPv4 /24 or IPv6 /64; nothing for a connection inside the process.
+    /// Writes the network in the usual notation, an IPv4 /24 or IPv6 /64; nothing for a connection
+    /// inside the process.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.0 {
             None => Ok(()),
@@ -74,48 +78,50 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// What an account is known to have logged in from.
+/// How well the source of a login is known for its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Familiarity {
-    /// Nothing like this source.
+    /// Unknown address and network.
     Stranger,
-    /// Another address of the same network.
+    /// Another address of the same network is known.
     Network,
-    /// This address.
+    /// The address is known.
     Address,
 }
 
-/// Rates of a kind of bucket.
+/// Rate limit of one kind of bucket.
 #[derive(Clone, Copy)]
 struct Rule {
-    /// Attempts at once.
+    /// Number of attempts that are allowed at once.
     burst: u32,
-    /// Time in which one of them comes back, milliseconds.
+    /// Time until one attempt is allowed again, milliseconds.
     every_ms: u64,
-    /// First delay and longest one once there are none, milliseconds; it doubles with each attempt that is let through.
+    /// First and longest delay without attempts left, milliseconds; it doubles with each allowed
+    /// attempt.
     delays_ms: Option<(u64, u64)>,
 }
 
-/// Attempts from one address, whatever the account: 20 a second.
+/// Attempts from one address for all accounts: 20 a second.
 const ADDRESS: Rule = Rule { burst: 50, every_ms: 50, delays_ms: None };
 /// Attempts for one account from one address.
 const ACCOUNT_ADDRESS: Rule = Rule { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 300_000)) };
-/// The same from an address that the account has logged in from.
+/// Attempts for one account from an address that it has logged in from.
 const ACCOUNT_FAMILIAR: Rule = Rule { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 60_000)) };
 /// Attempts for one account from one network.
 const ACCOUNT_NETWORK: Rule = Rule { burst: 8, every_ms: 60_000, delays_ms: None };
-/// Time in which an attempt for one account from all unfamiliar networks comes back, milliseconds.
+/// Interval of attempts for one account from all unfamiliar networks, milliseconds.
 pub(crate) const STRANGERS_EVERY_MS: u64 = 1_000;
 /// Attempts for one account from all networks that it has not logged in from.
 const ACCOUNT_STRANGERS: Rule = Rule { burst: 512, every_ms: STRANGERS_EVERY_MS, delays_ms: None };
 
-/// Refused requests of one user in the record of credentials.
+/// Limit of each user's refused requests in the record of credentials.
 const USER_REFUSALS: Rule = Rule { burst: 256, every_ms: 10_000, delays_ms: None };
 
-/// Buckets of each kind. Two keys share one by chance; nobody can choose which, as the hash has a secret.
+/// Number of buckets of each kind. Two keys can share one by chance, but the hash is keyed, so no
+/// attacker can choose which.
 const BUCKETS: usize = 1 << 16;
 
-/// Attempts that come back with time; delays when there are none. All zeros: unused.
+/// Counter of used attempts, which expire with time, and the current delay. All zeros: unused.
 #[derive(Clone, Copy, Default)]
 struct Bucket {
     used: u32,
@@ -125,12 +131,12 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket after an attempt at this time.
+    /// Returns the bucket after an attempt at this time.
     ///
     /// # Errors
     /// Milliseconds to wait, and the bucket after a refusal.
     fn after(mut self, rule: &Rule, now_ms: u64) -> Result<Self, (u64, Self)> {
-        // The clock was set back: what was noted ahead of it must not hold for as long as that.
+        // After the clock was set back, times ahead of it must not block for that long.
         self.refilled_ms = self.refilled_ms.min(now_ms);
         let longest_ms = rule.delays_ms.map_or(0, |(_, longest_ms)| longest_ms);
         self.blocked_until_ms = self.blocked_until_ms.min(now_ms.saturating_add(longest_ms));
@@ -151,7 +157,8 @@ impl Bucket {
         if now_ms < self.blocked_until_ms {
             return Err((self.blocked_until_ms - now_ms, self));
         }
-        // The delay is over, or this is the first attempt without a token: one more guess, then a longer wait.
+        // The delay has passed, or this is the first attempt beyond the burst: one more guess, then
+        // a longer delay.
         let delay_ms = first_ms.checked_shl(self.strikes).unwrap_or(longest_ms).min(longest_ms);
         let is_first = self.strikes == 0 && self.blocked_until_ms == 0;
         self.strikes = self.strikes.saturating_add(1).min(32);
@@ -160,7 +167,7 @@ impl Bucket {
     }
 }
 
-/// Buckets of one kind; allocated when the first one is used.
+/// Buckets of one kind; allocated at the first use.
 struct Buckets {
     all: Vec<Bucket>,
     rule: Rule,
@@ -179,7 +186,7 @@ impl Buckets {
     }
 }
 
-/// Buckets of addresses and accounts.
+/// Rate limits of addresses and accounts.
 pub struct LoginLimiter {
     hash: RandomState,
     addresses: Buckets,
@@ -205,7 +212,7 @@ impl Default for LoginLimiter {
 }
 
 impl LoginLimiter {
-    /// Counts an attempt of an address, whatever the account.
+    /// Counts an attempt of an address, for any account.
     ///
     /// # Errors
     /// Milliseconds to wait.
@@ -217,7 +224,7 @@ impl LoginLimiter {
         Self::take(&mut [(&mut self.addresses, at)], now_ms)
     }
 
-    /// Counts an attempt for an account, when its challenge is requested.
+    /// Counts an attempt for an account when its challenge is requested.
     ///
     /// # Errors
     /// Milliseconds to wait.
@@ -248,13 +255,13 @@ impl LoginLimiter {
     /// Counts a refused request of a user in the record of credentials.
     ///
     /// # Errors
-    /// Milliseconds until there is a place for the next one.
+    /// Milliseconds until the next one is allowed.
     pub(crate) fn attempt_record(&mut self, user: &UserName, now_ms: u64) -> Result<(), u64> {
         let at = self.slot(user);
         Self::take(&mut [(&mut self.refusals, at)], now_ms)
     }
 
-    /// A login succeeded: attempts before it do not count against the next one.
+    /// Clears the attempts of a user from this source after a successful login.
     pub fn succeeded(&mut self, user: &UserName, source: Source) {
         let own = self.slot(&(user, source));
         for buckets in [&mut self.account_addresses, &mut self.account_familiar] {
@@ -264,7 +271,7 @@ impl LoginLimiter {
         }
     }
 
-    /// Buckets in use.
+    /// Returns the number of buckets in use.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
         let kinds = [
@@ -281,7 +288,7 @@ impl LoginLimiter {
         (self.hash.hash_one(key) % BUCKETS as u64) as usize
     }
 
-    /// Takes from all of these, or, if one of them refuses, from none.
+    /// Takes an attempt from all of these buckets, or from none if one of them refuses.
     fn take(buckets: &mut [(&mut Buckets, usize)], now_ms: u64) -> Result<(), u64> {
         let mut taken = Vec::with_capacity(buckets.len());
         for (kind, at) in buckets.iter_mut() {
@@ -320,7 +327,7 @@ mod tests {
         limiter.attempt(&user(name), source, Familiarity::Stranger, now_ms)
     }
 
-    /// The first time at or after `now` at which an attempt is let through.
+    /// Returns the first time at or after `now` at which an attempt is allowed.
     fn wait(limiter: &mut LoginLimiter, name: &str, source: Source, mut now: u64) -> u64 {
         while let Err(delay) = attempt(limiter, name, source, now) {
             now += delay;
@@ -359,7 +366,7 @@ mod tests {
     #[test]
     fn flood_does_not_delay_familiar_address() {
         let mut limiter = LoginLimiter::default();
-        // From all networks, the neighbours' among them.
+        // From all networks, including neighbours of the user's address.
         for i in 0..20_000u64 {
             let other = IpAddr::from([192, 0, (i % 200) as u8, 2 + (i / 200 % 100) as u8]);
             let _ = attempt(&mut limiter, "victim", other.into(), i);

@@ -1,7 +1,7 @@
-//! Logins, resumed sessions, logouts, enrolments: the decisions between the cryptography and the store.
+//! Logins, resumed sessions, logouts and enrolments: the decisions between cryptography and store.
 //!
-//! Contract: what a login is decided on is read again in the transaction that opens the session, so that an account
-//! that was disabled, or a password that was changed, meanwhile opens none.
+//! Contract: the transaction that opens a session checks the account again, so that an account that
+//! was disabled, or whose password was changed meanwhile, gets no session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ fn busy(retry_ms: u64) -> LoginError {
     LoginError { code: LoginErrorCode::Busy, retry_ms: u32::try_from(retry_ms).unwrap_or(u32::MAX) }
 }
 
-/// A store that fails does not tell whether the user exists.
+/// The client gets `Busy`, so that a failed store does not reveal whether the user exists.
 fn store_failed(cause: MdsError) -> LoginError {
     tracing::error!(error = %cause, "login: metadata store");
     busy(1_000)
@@ -48,17 +48,18 @@ fn roles(role: Role) -> Text<255> {
     Text::truncated(role.as_str())
 }
 
-/// A login whose challenge is out.
+/// A login with a challenge sent.
 pub(crate) struct Challenged {
     pub(crate) started: ServerStarted,
-    /// What the account logs in with, as it was then; none: there is no such account, and the challenge is a fake.
+    /// The account's credential at that time; none if the account does not exist and the challenge
+    /// is a fake.
     credential: Option<Box<AccountCredential>>,
-    /// Is the account a directory's?
+    /// Whether the account is a directory user's.
     pub(crate) asks_directory: bool,
     _half_open: HalfOpen,
 }
 
-/// A place among the challenges that nobody has answered yet.
+/// Counts an unanswered challenge.
 struct HalfOpen(Arc<AtomicUsize>);
 
 impl HalfOpen {
@@ -75,7 +76,8 @@ impl Drop for HalfOpen {
 }
 
 impl Mds {
-    /// LOGIN_START: counts the attempt, answers with a challenge whether the user exists or not.
+    /// Handles LOGIN_START: counts the attempt and returns a challenge, whether the user exists or
+    /// not.
     pub(crate) fn login_start(
         &self,
         source: Source,
@@ -121,7 +123,8 @@ impl Mds {
             })
     }
 
-    /// LOGIN_START or the same again with a cookie: under load nothing is done or kept before the cookie is right.
+    /// Returns a cookie challenge if the server is under load and the login has no valid cookie.
+    /// Nothing is computed or stored before that.
     pub(crate) fn needs_cookie(
         &self,
         channel: &ChannelBinding,
@@ -140,7 +143,7 @@ impl Mds {
         Some(Retry { cookie: jar.bake(&mut rng, channel, start, retry_ms, now_ms), retry_ms })
     }
 
-    /// LOGIN_FINISH: opens a session if the proof is right.
+    /// Handles LOGIN_FINISH: opens a session if the proof is correct.
     pub(crate) fn login_finish(
         &self,
         source: Source,
@@ -151,7 +154,8 @@ impl Mds {
     ) -> std::result::Result<LoginOk, LoginError> {
         let user = started.user().clone();
         let proven = started.finish(finish).map_err(|failure| {
-            // Nobody has a proof for a fake challenge: our log tells them apart, the answer does not.
+            // A proof for a fake challenge always fails. The audit log distinguishes the two cases,
+            // the answer does not.
             let verdict = if credential.is_some() { "refused" } else { "unknown-user" };
             self.login_failed(source, &user, verdict, now_ms);
             error(match failure {
@@ -174,7 +178,7 @@ impl Mds {
             .and_then(|view| accounts::existing_enabled(&*view, &user))
             .map_err(store_failed)?
             .ok_or_else(refused)?;
-        // Asked only now, so that who cannot prove a password causes no questions.
+        // Only now, so that clients that cannot prove the password cause no queries.
         let (role, directory) = match account.kind {
             AccountKind::Directory => self.by_directory(source, &user, &account, now_ms)?,
             AccountKind::Password | AccountKind::Service => (account.role, None),
@@ -219,7 +223,7 @@ impl Mds {
         Ok(ok)
     }
 
-    /// What the directory says of somebody who has proven his password.
+    /// Returns role and groups that the directory has for a user who has proven the password.
     fn by_directory(
         &self,
         source: Source,
@@ -232,13 +236,13 @@ impl Mds {
             Verdict::Out(why) => (why, LoginErrorCode::Refused),
             Verdict::Silent => ("no directory", LoginErrorCode::Directory),
         };
-        // He has the password.
+        // The user has proven the password.
         add(&self.counters.login_refused, 1);
         self.audit_proven(source, "login", Some(user), None, verdict, now_ms);
         Err(error(code))
     }
 
-    /// RESUME: takes a session up on another connection.
+    /// Handles RESUME: continues a session on another connection.
     pub(crate) fn resume(
         &self,
         source: Source,
@@ -251,7 +255,7 @@ impl Mds {
             .sessions
             .find(&*self.store, &message.session, self.config.session_idle_ms, now_ms)
             .map_err(store_failed)?
-            // The paper's profile has its own way to go on, and keys of its own.
+            // The paper's profile resumes sessions itself, with other keys.
             .filter(|(record, _)| record.suite != SUITE_PAPER);
         let Some((mut record, keys)) = found else {
             add(&self.counters.login_refused, 1);
@@ -259,7 +263,7 @@ impl Mds {
             return Err(expired);
         };
         if !keys.proves(message, channel) {
-            // The same answer as for no session: a session id alone tells nothing.
+            // The same answer as without a session, so that a session id reveals nothing.
             add(&self.counters.login_refused, 1);
             self.audit_login(source, "resume", Some(&record.user), Some(&message.session), "refused", now_ms);
             return Err(expired);
@@ -288,15 +292,16 @@ impl Mds {
         Ok(ok)
     }
 
-    /// LOGOUT, on every connection of the session. With `revoke` the transaction that ends it begins to revoke what it
-    /// holds, unless too many revocations are under way: the session ends whatever becomes of them.
+    /// Handles LOGOUT, which ends the session on all its connections. With `revoke`, the same
+    /// transaction begins to revoke its credentials, unless too many revocations are pending; the
+    /// session ends in any case.
     pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<Option<Revoking>> {
         self.catch_up()?;
         self.reconfirm(session)?;
         let who = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.who;
         let (mut revoking, mut held) = (None, None);
         if revoke {
-            // Whoever is in the middle of being given something is waited for: it is known from then on.
+            // Waits for requests that are issuing credentials, so that these are in the table.
             let _stopped = self.issuing.write();
             let (holds, unlisted_ms) = {
                 let table = self.holdings(now_ms);
@@ -341,7 +346,7 @@ impl Mds {
         Ok(revoking)
     }
 
-    /// REGISTER_START: answers whoever has the code. All that may be wrong with it sounds the same.
+    /// Handles REGISTER_START for a client with an enrolment code. All refusals look the same.
     pub(crate) fn register_start(
         &self,
         source: Source,
@@ -372,7 +377,8 @@ impl Mds {
         Ok(RegisterResponse { response })
     }
 
-    /// REGISTER_UPLOAD: the code is used up, the password is in use, and what was opened with another one ends.
+    /// Handles REGISTER_UPLOAD: uses the code, sets the password, and ends sessions opened with
+    /// another one.
     pub(crate) fn register_upload(
         &self,
         source: Source,
@@ -402,20 +408,20 @@ impl Mds {
         Ok(())
     }
 
-    /// An enrolment that was begun did not succeed.
+    /// Records an enrolment that failed after its start.
     pub(crate) fn enrolment_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
         add(&self.counters.login_refused, 1);
         self.audit_login(source, "enrol", Some(user), None, verdict, now_ms);
     }
 
-    /// A login that was begun did not succeed. Who has the wrong password finds out from the challenge, alone: then all
-    /// that the server sees is that no proof comes.
+    /// Records a login that failed after its start. A client with a wrong password notices it in
+    /// the challenge and sends no proof, so the server often only sees a missing answer.
     pub(crate) fn login_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
         add(&self.counters.login_refused, 1);
         self.audit_login(source, "login", Some(user), None, verdict, now_ms);
     }
 
-    /// Writes down what came of a step of a login: of a stranger, unless it came to a good end.
+    /// Writes an audit record for a step of a login: unauthenticated, unless it succeeded.
     pub(crate) fn audit_login(
         &self,
         source: Source,
@@ -429,7 +435,7 @@ impl Mds {
         self.audit.record(&AuditRecord { proven, ..step(source, action, user, session, verdict, time_ms) });
     }
 
-    /// The same of somebody who has proven who he is, on this connection.
+    /// Writes an audit record for an authenticated peer of this connection.
     pub(crate) fn audit_proven(
         &self,
         source: Source,
@@ -442,7 +448,7 @@ impl Mds {
         self.audit.record(&step(source, action, user, session, verdict, time_ms));
     }
 
-    /// Changes accounts; the sessions that `change` says ended are found by nobody any more.
+    /// Changes accounts and removes the sessions that `change` returns from the table.
     pub(crate) fn end_sessions_with(
         &self,
         change: impl FnMut(&mut dyn crate::store::Transaction) -> Result<Vec<SessionId>>,
@@ -452,7 +458,7 @@ impl Mds {
         Ok(())
     }
 
-    /// The principal of a session that is alive.
+    /// Returns the principal of a valid session.
     pub(crate) fn principal(&self, session: Option<&SessionId>, now_ms: u64) -> Result<Principal> {
         let session = session.ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
         self.catch_up()?;

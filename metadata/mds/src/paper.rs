@@ -1,8 +1,9 @@
-//! The paper's login, served: whom it lets in, and what a session of it may do.
+//! The login of the OBS paper: which accounts it accepts, and what its sessions may do.
 //!
-//! Does: the decisions between the state machines and the store, its metrics and its audit records. Does not: sockets.
-//! Contract: off unless the operator asked for it. A session of this profile is never an administrator's, changes no
-//! account, and cannot be taken up in the other profile, nor the other way round.
+//! Does: the decisions between the state machines and the store, with metrics and audit records.
+//! Does not: use sockets.
+//! Contract: off unless the operator enables it. A session of this profile never belongs to an
+//! administrator, changes no account, and cannot be resumed in the other profile, nor the reverse.
 //! Truth: docs/standards/paper-login.md; docs/adr/0027-paper-login-behind-a-flag.md.
 
 mod connection;
@@ -32,17 +33,18 @@ use crate::store::{Snapshot, Transaction};
 
 pub use connection::PaperConnection;
 
-/// Logins whose confirmation is awaited at most, of a whole listener: as many as the shell has connections before their
-/// login, so that its shares of networks and addresses decide which are kept.
+/// Maximum number of logins of a listener that wait for their confirmation. It equals the number of
+/// connections that the server accepts before login, so that its shares of networks and addresses
+/// decide which ones stay.
 pub const HALF_OPEN_MAX: usize = 640;
 
 record! {
-    /// What an account logs in with in this profile: as good as its passphrase.
+    /// Key of an account in this profile: as secret as its passphrase.
     #[derive(Clone)]
     pub struct PaperKeyRecord {
         /// k.
         pub key: [u8; 20],
-        /// When the account was made: another account of the same name has no key.
+        /// Creation time of the account: a later account of the same name has no key.
         pub created_ms: u64,
     }
 }
@@ -57,7 +59,7 @@ record! {
     /// Keys of a session of this profile.
     #[derive(Clone)]
     pub struct PaperSessionRecord {
-        /// As `PaperSession` writes itself.
+        /// The encoded `PaperSession`.
         pub session: [u8; PAPER_SESSION_BYTES],
     }
 }
@@ -68,7 +70,7 @@ impl Drop for PaperSessionRecord {
     }
 }
 
-/// What all connections of one listener share.
+/// State shared by all connections of a listener.
 pub struct PaperListener {
     terms: ServerTerms,
     dummy: zeroize::Zeroizing<[u8; 32]>,
@@ -86,7 +88,7 @@ struct Figures {
     continued: AtomicU64,
 }
 
-/// One of [`HALF_OPEN_MAX`] places.
+/// One of [`HALF_OPEN_MAX`] half-open logins.
 struct HalfOpenPlace(Arc<PaperListener>);
 
 impl Drop for HalfOpenPlace {
@@ -96,7 +98,7 @@ impl Drop for HalfOpenPlace {
 }
 
 impl PaperListener {
-    /// A listener that nobody has logged in at. `takes_group_1` lets 768-bit groups in.
+    /// Creates a listener. `takes_group_1` accepts 768-bit groups.
     #[must_use]
     pub fn new(takes_group_1: bool, rng: &mut dyn Entropy) -> Self {
         let identity = Identity::new(SERVER_IDENTITY).expect("a fixed name is an identity");
@@ -116,30 +118,30 @@ impl PaperListener {
         taken.is_ok().then(|| HalfOpenPlace(self.clone()))
     }
 
-    /// Logins half open now, and nonces remembered: both bounded.
+    /// Returns the numbers of half-open logins and of remembered nonces; both are bounded.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         (self.half_open.load(Ordering::Acquire), self.seen.lock().len())
     }
 
-    /// Prometheus text.
+    /// Returns the counters as Prometheus text.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = String::from(
-            "# HELP sealstone_mds_insecure_profile Mechanisms that protect nothing and are on.\n\
+            "# HELP sealstone_mds_insecure_profile Enabled mechanisms that give no protection.\n\
              # TYPE sealstone_mds_insecure_profile gauge\n\
              sealstone_mds_insecure_profile{mechanism=\"obs-login\"} 1\n",
         );
         for (name, help, figure) in [
             ("logins", "Logins in the paper's profile.", &self.figures.logins),
-            (
-                "cookie_mismatches",
-                "Cookies that were not the expected ones.",
-                &self.figures.cookie_mismatches,
-            ),
+            ("cookie_mismatches", "Logins with a wrong cookie.", &self.figures.cookie_mismatches),
             ("refused", "Logins and continued sessions refused.", &self.figures.refused),
-            ("limited", "Logins put off: too many attempts, or half-open logins.", &self.figures.limited),
-            ("continued", "Connections that went on with a session.", &self.figures.continued),
+            (
+                "limited",
+                "Logins rejected because of too many attempts or half-open logins.",
+                &self.figures.limited,
+            ),
+            ("continued", "Sessions resumed on a new connection.", &self.figures.continued),
         ] {
             let name = format!("sealstone_mds_paper_{name}_total");
             let value = figure.load(Ordering::Relaxed);
@@ -149,13 +151,13 @@ impl PaperListener {
     }
 }
 
-/// May the account log in here at all? A passphrase that anybody can guess must not give anybody devices or accounts;
-/// and programs have keys.
+/// Whether the account may log in with this profile. A passphrase that can be guessed must not give
+/// access to devices or accounts, and services have keys.
 fn may_log_in(account: &Account) -> bool {
     matches!(account.role, Role::User | Role::ReadOnly) && account.kind == AccountKind::Password
 }
 
-/// Sets or removes what an account logs in with in this profile. Returns the sessions of it, which end.
+/// Sets or removes the key of an account in this profile. Returns its sessions, which end.
 pub(crate) fn set_key(
     tx: &mut dyn Transaction,
     name: &UserName,
@@ -170,14 +172,14 @@ pub(crate) fn set_key(
         }
         Some(key) => {
             let bytes: Result<[u8; 20], _> = key.expose().try_into();
-            let key = bytes.map_err(|_| MdsError::refused(ErrorCode::Invalid, "20 bytes make a key"))?;
+            let key = bytes.map_err(|_| MdsError::refused(ErrorCode::Invalid, "key must have 20 bytes"))?;
             save(tx, &keys::paper_key(name), &PaperKeyRecord { key, created_ms: account.created_ms })?;
         }
     }
     sessions::end_where(tx, name, |_, session| session.suite == SUITE_PAPER)
 }
 
-/// The account and its key, if it may log in here now.
+/// Returns the account and its key, if it may log in with this profile now.
 fn entitled<S: Snapshot + ?Sized>(
     view: &S,
     user: &UserName,
@@ -187,7 +189,7 @@ fn entitled<S: Snapshot + ?Sized>(
     Ok(account.zip(record).filter(|(account, record)| account.created_ms == record.created_ms))
 }
 
-/// Who logs in, with the key that the store has, or with one that nobody has.
+/// A claimed user, with the stored key or with a fake one.
 struct Claim {
     user: UserName,
     key: PassphraseKey,
@@ -195,7 +197,8 @@ struct Claim {
 }
 
 impl Claim {
-    /// A cookie that does not fit, of a user who has no key here: our log tells them apart, the answer does not.
+    /// Returns the refusal of a wrong cookie. For a user without a key the log has another reason;
+    /// the answer is the same.
     fn refusal(&self, failure: PaperFailure) -> Refusal {
         if self.known { Refusal::Failure(failure) } else { Refusal::Unknown }
     }
@@ -204,14 +207,15 @@ impl Claim {
 impl Mds {
     fn paper_claim(&self, listener: &PaperListener, user: &UserName) -> error::Result<Claim> {
         let found = entitled(&*self.store.snapshot()?, user)?;
-        // Computed for everybody, so that its absence takes no time off.
+        // Computed for every user, so that timing does not reveal unknown ones.
         let dummy = PassphraseKey::dummy(&listener.dummy, user);
         let known = found.is_some();
         let key = found.map_or(dummy, |(_, record)| PassphraseKey::from_bytes(record.key));
         Ok(Claim { user: user.clone(), key, known })
     }
 
-    /// Opens a session for whoever has proven his key: the SESSION_OK frame, and the records that follow.
+    /// Opens a session for a user who has proven the key. Returns the SESSION_OK frame and the
+    /// channel of records.
     fn paper_open(
         &self,
         listener: &PaperListener,
@@ -224,7 +228,7 @@ impl Mds {
         let (session, resume): (SessionId, [u8; 32]) = (random(rng), random(rng));
         let expires_ms = now_ms.saturating_add(self.config.session_ttl_ms);
         let own = PaperSessionRecord { session: *proven.session().to_bytes() };
-        // Random keys: nobody takes this session up in the other profile.
+        // Random keys, so that this session cannot be resumed in the other profile.
         let record = |role| SessionRecord {
             user: user.clone(),
             role,
@@ -234,8 +238,8 @@ impl Mds {
             keys: resume,
             directory: None,
         };
-        // What the login was decided on is read again: the account may have been disabled, or its key changed, while
-        // the proof was on its way.
+        // The account is checked again: it may have been disabled, or its key changed, while the
+        // proof was on its way.
         let opened = self.update_and(|tx| {
             let same = |record: &PaperKeyRecord| PassphraseKey::from_bytes(record.key).is_same(key);
             let Some((account, _)) = entitled(tx, &user)?.filter(|(_, record)| same(record)) else {
@@ -261,7 +265,7 @@ impl Mds {
         Ok((session, frame, channel))
     }
 
-    /// CONTINUE.
+    /// Handles CONTINUE.
     fn paper_continue(
         &self,
         listener: &PaperListener,
@@ -272,7 +276,7 @@ impl Mds {
     ) -> Result<(ContinueOk, Channel), Refusal> {
         let id = &message.session;
         let found = self.sessions.find(&*self.store, id, self.config.session_idle_ms, now_ms)?;
-        // One of the modern profile is none here.
+        // Sessions of the modern profile are not accepted here.
         let Some((record, _)) = found.filter(|(record, _)| record.suite == SUITE_PAPER) else {
             self.audit_login(source, "paper-continue", None, Some(id), "no-session", now_ms);
             return Err(PaperFailure::NoSession.into());
@@ -305,13 +309,13 @@ impl Mds {
     }
 }
 
-/// Why a step did not succeed: for us. The other end hears a code.
+/// Reasons why a step failed, for the log. The peer gets only a code.
 enum Refusal {
-    /// Something was wrong with the message.
+    /// The message was invalid.
     Failure(PaperFailure),
-    /// No account that may log in here; the other end hears what a wrong cookie would.
+    /// No account that may log in here; the peer gets the answer of a wrong cookie.
     Unknown,
-    /// Too often, or too many at once; to be tried again after so many milliseconds.
+    /// Too many attempts or half-open logins; retry after this many milliseconds.
     Busy(u64),
     /// The store failed.
     Store(MdsError),
@@ -332,7 +336,7 @@ impl From<MdsError> for Refusal {
     }
 }
 
-/// Name of a failure in the audit log.
+/// Returns the name of a failure in the audit log.
 const fn verdict(failure: &PaperFailure) -> &'static str {
     match failure {
         PaperFailure::Malformed(_) => "malformed",

@@ -1,8 +1,9 @@
-//! Proving within a session that the password or key is still known, before it is changed.
+//! Reauthentication within a session, required before the password or key is changed.
 //!
-//! Does: OPAQUE once more, inside a session and bound to it. Does not: open anything.
-//! Contract: one proof under way for each session, good for one change. Whoever calls has counted the attempt, whether it is
-//! ended or not. Truth: docs/standards/mds/login.md §4.9.
+//! Does: another OPAQUE exchange, bound to the session. Does not: open a session.
+//! Contract: a session has at most one reauthentication in progress, and it permits one change. The
+//! caller has counted the attempt, whether it is finished or not.
+//! Truth: docs/standards/mds/login.md §4.9.
 
 use sealstone_login::{AccountRecord, LoginContext, ServerStarted, Stretch};
 use sealstone_mds_protocol::ErrorCode;
@@ -17,19 +18,20 @@ use crate::error::{MdsError, Result};
 use crate::records::AccountCredential;
 use crate::server::Mds;
 
-/// Time from the challenge to the change: two passwords are stretched in it, on a slow machine maybe.
+/// Time limit from the challenge to the change: the client stretches two passwords in it, on a slow
+/// machine perhaps.
 pub(crate) const REPROOF_MS: u64 = 60_000;
 
-/// A proof whose challenge is out.
+/// A reauthentication with a challenge sent.
 pub(crate) struct Reproof {
     started: ServerStarted,
-    /// None: there is nothing to prove, and the challenge is a fake.
+    /// None if the account has no such credential and the challenge is a fake.
     credential: Option<AccountCredential>,
     until_ms: u64,
 }
 
 impl Mds {
-    /// The challenge to whoever is to prove the password of the session's account.
+    /// Starts a reauthentication and returns its challenge.
     pub(crate) fn reproof_start(
         &self,
         who: &Principal,
@@ -38,7 +40,7 @@ impl Mds {
         mut rng: &mut dyn Entropy,
     ) -> Result<LoginChallenge> {
         if start.user != who.user {
-            return Err(MdsError::refused(ErrorCode::Invalid, "a proof for another account"));
+            return Err(MdsError::refused(ErrorCode::Invalid, "proof for another account"));
         }
         if Stretch::for_suite(start.suite).is_err() {
             return Err(MdsError::refused(ErrorCode::Invalid, "login suite"));
@@ -54,7 +56,8 @@ impl Mds {
             .map_err(|_| MdsError::refused(ErrorCode::Invalid, "proof"))?;
         let until_ms = now_ms.saturating_add(REPROOF_MS);
         if self.sessions.set_reproof(&who.session, Reproof { started, credential, until_ms }).is_some() {
-            // What a wrong guess looks like from here: whoever made it saw it in the challenge, and sent nothing.
+            // The trace of a wrong guess: the client notices it in the challenge and sends no
+            // proof.
             add(&self.counters.login_refused, 1);
             self.audit.record(&AuditRecord {
                 time_ms: now_ms,
@@ -70,7 +73,8 @@ impl Mds {
         Ok(challenge)
     }
 
-    /// What was proven to be known. The transaction that changes it looks whether it is still in use.
+    /// Finishes a reauthentication and returns the proven credential. The transaction of the change
+    /// checks that it is still the current one.
     pub(crate) fn reproof_finish(
         &self,
         who: &Principal,
@@ -81,12 +85,12 @@ impl Mds {
         let reproof = self.sessions.take_reproof(&who.session);
         let reproof = reproof.filter(|reproof| now_ms <= reproof.until_ms);
         let Reproof { started, credential, .. } =
-            *reproof.ok_or_else(|| denied("no proof was begun, or it took too long"))?;
+            *reproof.ok_or_else(|| denied("no proof was started, or it expired"))?;
         if started.finish(finish).is_err() {
             add(&self.counters.login_refused, 1);
-            return Err(denied("the password or key in use is another one"));
+            return Err(denied("wrong current password or key"));
         }
-        let credential = credential.ok_or_else(|| denied("the password or key in use is another one"))?;
+        let credential = credential.ok_or_else(|| denied("wrong current password or key"))?;
         Ok(credential)
     }
 }

@@ -1,8 +1,8 @@
-//! What a role may ask for at all.
+//! Roles: which requests an account may send.
 //!
-//! Does: sort every request into a class, and say which roles may use the class. Does not: look at files; owner, group
-//! and mode decide after it.
-//! Contract: total; a new request does not compile before it is sorted.
+//! Does: assign every request to a class, and say which roles may use the class. Does not: check
+//! files; owner, group and mode decide after it.
+//! Contract: total; a new request does not compile without a class.
 //! Truth: docs/standards/mds/operations.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
@@ -12,18 +12,19 @@ use sealstone_mds_protocol::{
 
 use crate::error::{MdsError, Result};
 
-/// Requests of one kind.
+/// Class of requests with the same required roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// About the session itself, the server's figures, one's own password.
+    /// The session itself, the server's status, one's own password.
     Own,
-    /// Names and contents, read.
+    /// Reading of names and contents.
     Read,
-    /// Names and contents, changed.
+    /// Changes of names and contents.
     Write,
-    /// Devices in use, new devices until they are approved, and the states of keys.
+    /// Devices in use, new devices until they are approved, and the state of keys.
     Devices,
-    /// Accounts and groups, who holds what, changes of keys, and which devices are given bytes of users.
+    /// Accounts, groups, issued credentials, changes of keys, and approval of devices for user
+    /// data.
     Accounts,
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::StatFs { .. }
         | Request::QuotaShow { of: QuotaOf::User(_) }
         | Request::QuotaList { .. }
-        // Only who asked for it, and administrators, see one.
+        // Only its requester and administrators see a revocation.
         | Request::RevocationProgress { .. } => Class::Own,
         Request::Stat { .. }
         | Request::Lstat { .. }
@@ -92,7 +93,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Once { .. }
         | Request::LeaseNode { .. }
         | Request::LockNode { .. } => Class::Write,
-        // Approves a device: from then on it is given bytes of users.
+        // Approves a device: from then on it stores user data.
         Request::DeviceSetState { state: DeviceState::Joining, .. } => Class::Accounts,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
@@ -136,7 +137,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
     }
 }
 
-/// Refuses what the role may not ask for.
+/// Fails if the role may not send the request.
 pub(crate) fn check(role: Role, user: &UserName, request: &Request) -> Result<()> {
     let class = class(user, request);
     let said = match (class, role) {
@@ -147,8 +148,8 @@ pub(crate) fn check(role: Role, user: &UserName, request: &Request) -> Result<()
         | (Class::Devices, Role::Operator) => return Ok(()),
         (Class::Accounts, _) => "administrators only",
         (Class::Devices, _) => "administrators and operators only",
-        (Class::Write, Role::ReadOnly) => "the account may only read",
-        (Class::Read | Class::Write, _) => "operators have no files",
+        (Class::Write, Role::ReadOnly) => "account is read-only",
+        (Class::Read | Class::Write, _) => "operators have no access to files",
     };
     Err(MdsError::refused(ErrorCode::Denied, said))
 }

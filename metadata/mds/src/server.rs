@@ -1,7 +1,7 @@
-//! The server itself: set up once, opened on every start.
+//! The metadata server: set up once, opened on every start.
 //!
-//! Does: hold what all requests share, run transactions, the housekeeping that the shell calls. Does not: decide a
-//! request; `handle` does.
+//! Does: hold the state shared by all requests, run transactions, and the housekeeping that the
+//! daemon calls. Does not: decide requests; `handle` does.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -46,45 +46,45 @@ use crate::sessions::{self, Sessions};
 use crate::shared::{EPOCHS, Epochs, LEASE_MS, Leading, Lives, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
 
-/// Version of the layout of the store.
+/// Version of the record formats in the store.
 pub(crate) const STORE_VERSION: u64 = 9;
-/// Times a transaction is run again after a conflict.
+/// Maximum number of times that a transaction is repeated after a conflict.
 const CONFLICTS_MAX: usize = 8;
-/// Creates expired in one transaction at most.
+/// Maximum number of creates expired in one transaction.
 const EXPIRE_BATCH: usize = 64;
-/// Life of a credential for the server itself, milliseconds.
+/// Lifetime of a credential for the server itself, milliseconds.
 pub(crate) const OWN_CREDENTIAL_MS: u64 = 60_000;
 
-/// Numbers that are left out after a restore: more files than a server makes between two backups.
+/// Numbers skipped after a restore: more than a server uses between two backups.
 const RESTORE_STEP: u64 = 1 << 32;
-/// The same for policy access tags, which have 32 bits.
+/// Policy access tags skipped after a restore; they have 32 bits.
 const RESTORE_TAG_STEP: u64 = 1 << 20;
 
 const VERSION: &str = "version";
 const SERVER_ID: &str = "server-id";
 
-/// Why a server cannot start on a store.
+/// Reasons why a server cannot start on a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The store is empty or its setup was interrupted: set it up (again).
+    /// The store is empty or its setup was interrupted: it has to be set up again.
     #[error("the metadata store is not set up")]
     NotSetUp,
     /// The store belongs to a release with another layout.
     #[error("the metadata store has version {found}, this release reads {STORE_VERSION}")]
     Version {
-        /// The version found.
+        /// Version of the store.
         found: u64,
     },
-    /// The store is set up already.
-    #[error("the metadata store is set up already")]
+    /// The store is already set up.
+    #[error("the metadata store is already set up")]
     AlreadySetUp,
-    /// The keys for logins do not parse.
+    /// The login keys do not parse.
     #[error("the login keys in the metadata store are damaged")]
     LoginKeys,
-    /// The administrator's account could not be made.
+    /// The administrator's account could not be created.
     #[error("the administrator's password cannot be used")]
     Password(#[source] sealstone_login::LoginFailure),
-    /// The store failed, or what it holds does not parse.
+    /// The store failed, or its records do not parse.
     #[error("the metadata store cannot be used")]
     Store(#[from] MdsError),
 }
@@ -95,7 +95,7 @@ impl From<MetaError> for OpenError {
     }
 }
 
-/// The server: shared by all connections.
+/// The server, shared by all connections.
 pub struct Mds {
     pub(crate) store: Arc<dyn MetaStore>,
     pub(crate) config: Config,
@@ -105,21 +105,21 @@ pub struct Mds {
     pub(crate) holds: Holds,
     pub(crate) locks: Locks,
     pub(crate) fences: Fences,
-    /// When servers of the same store were last heard of.
+    /// Times at which other servers of the store were last seen.
     pub(crate) lives: Mutex<Lives>,
     pub(crate) leases: Arc<Leases>,
-    /// Were there holders before the start that are given no leases?
+    /// Whether clients without leases existed before the start.
     pub(crate) unled_before: bool,
-    /// What others may write with since before the start.
+    /// Credentials for writing that were issued before the start.
     pub(crate) writers_before: Writers,
     pub(crate) clears_changed: AtomicBool,
     pub(crate) holders_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
     pub(crate) sessions: Sessions,
     pub(crate) limiter: Mutex<LoginLimiter>,
-    /// Of registrations by who is logged in: they must not use up logins, nor logins them.
+    /// Throttle of registrations by logged-in users, separate from that of logins.
     pub(crate) registrations: Mutex<LoginLimiter>,
-    /// Shares of users in the record of refused requests for credentials.
+    /// Throttle of refused requests in the record of credentials, for each user.
     pub(crate) refusals: Mutex<LoginLimiter>,
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
@@ -127,9 +127,9 @@ pub struct Mds {
     /// Where the next request of a recursive removal continues.
     pub(crate) remove_cursors: RemoveCursors,
     pub(crate) checks: Checks,
-    /// Answers to changes that are done once.
+    /// Totals of the replay cache.
     pub(crate) remembered: Mutex<Remembered>,
-    /// Holders that have something on record and are not here: since when.
+    /// Clients with stored state that are not connected, with the time since when.
     pub(crate) missed: Mutex<HashMap<Who, u64>>,
     pub(crate) devices_changed: AtomicBool,
     /// Counts changes of groups and memberships, from 1.
@@ -138,32 +138,32 @@ pub struct Mds {
     pub(crate) length_checks: LengthChecks,
     holdings_began: AtomicBool,
     pub(crate) cookies: Mutex<CookieJar>,
-    /// Challenges that nobody has answered yet.
+    /// Number of unanswered login challenges.
     pub(crate) half_open: Arc<AtomicUsize>,
     logins_waiting: AtomicUsize,
     pub(crate) key_turn: Mutex<Exchanges>,
     pub(crate) directory: OnceLock<Arc<dyn Directory>>,
-    /// Held while credentials leave; alone, while what is held is revoked.
+    /// Read-locked while credentials are issued; write-locked while they are revoked.
     pub(crate) issuing: RwLock<()>,
     pub(crate) grant_log: Arc<dyn GrantLog>,
     pub(crate) revocations_changed: AtomicBool,
-    /// Was anything committed lazily since the store was settled?
+    /// Whether changes were committed lazily since the last `settle`.
     unsettled: AtomicBool,
-    /// Changes by whichever server that are known here.
+    /// Change counters of all servers as known here.
     pub(crate) seen: Arc<Mutex<Epochs>>,
     pub(crate) leading: Mutex<Leading>,
 }
 
-/// May a crash take a change that was told of already?
+/// Whether a commit must be durable before its result is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// No: nobody hears of it before it is on the medium.
+    /// The commit is durable before its result is reported.
     ForMedium,
-    /// Yes, and whatever it takes does nobody any harm: only for what gives nothing but a session.
+    /// A crash may discard the change without harm: only for changes of sessions.
     No,
 }
 
-/// A login that waits for its turn in the shell.
+/// A login queued by the daemon.
 pub struct LoginTurn<'a>(&'a AtomicUsize);
 
 impl Drop for LoginTurn<'_> {
@@ -173,7 +173,8 @@ impl Drop for LoginTurn<'_> {
 }
 
 impl Mds {
-    /// Sets an empty store up in one transaction: identity, login keys, root directory, administrator.
+    /// Sets up an empty store in one transaction: identity, login keys, root directory,
+    /// administrator.
     ///
     /// # Errors
     /// `AlreadySetUp`, `Password`, `Store`.
@@ -207,7 +208,8 @@ impl Mds {
         let mut tx = store.begin()?;
         tx.put(&keys::meta(LOGIN_KEYS), &login_keys.to_bytes())?;
         save(&mut *tx, &keys::meta(SERVER_ID), &server_id)?;
-        // The upper half is random, so that a device that served another server before holds no object of that number.
+        // The upper half is random, so that a device that served another server before has no
+        // object with that number.
         save(&mut *tx, &keys::meta(counter::OBJECT), &object_base)?;
         save(&mut *tx, &keys::user(admin), &account)?;
         count(&mut *tx, counter::USERS, 1)?;
@@ -217,8 +219,8 @@ impl Mds {
         Ok(server_id)
     }
 
-    /// The store was copied back from a backup: what was given out since then is not known. Numbers go on from where
-    /// nobody has been, and no session comes back.
+    /// Prepares a store that was restored from a backup. Numbers issued since the backup are
+    /// unknown, so all counters continue far ahead, and all sessions are deleted.
     ///
     /// # Errors
     /// `NotSetUp`, `Version`, `Store`.
@@ -227,7 +229,7 @@ impl Mds {
             return Err(OpenError::NotSetUp);
         }
         let mut tx = store.begin()?;
-        // As at setup: objects that were made after the backup are on the devices under numbers that are not known.
+        // As at setup: objects created after the backup exist on the devices under unknown numbers.
         let object_base = u64::from(u32::from_be_bytes(random(rng)) >> 1 | 1) << 32;
         save(&mut *tx, &keys::meta(counter::OBJECT), &object_base)?;
         let tag: u64 = load(&*tx, &keys::meta(counter::TAG))?.unwrap_or(0);
@@ -244,7 +246,7 @@ impl Mds {
     /// Version of the records that this release reads and writes.
     pub const RECORDS_VERSION: u64 = STORE_VERSION;
 
-    /// Whose store it is, and the version of its records.
+    /// Returns the server id of the store, and the version of its records.
     ///
     /// # Errors
     /// `NotSetUp`, `Version`, `Store`.
@@ -253,10 +255,10 @@ impl Mds {
             return Err(OpenError::NotSetUp);
         }
         let id = load(&*store.snapshot()?, &keys::meta(SERVER_ID))?;
-        Ok((id.ok_or(MetaError::Damaged("no server id"))?, STORE_VERSION))
+        Ok((id.ok_or(MetaError::Damaged("missing server id"))?, STORE_VERSION))
     }
 
-    /// Is the store set up?
+    /// Whether the store is set up.
     ///
     /// # Errors
     /// `Version`, `Store`.
@@ -274,14 +276,14 @@ impl Mds {
         }
         let (server_id, login_keys, proof_key) = {
             let view = store.snapshot()?;
-            let id = load(&*view, &keys::meta(SERVER_ID))?.ok_or(MetaError::Damaged("no server id"))?;
+            let id = load(&*view, &keys::meta(SERVER_ID))?.ok_or(MetaError::Damaged("missing server id"))?;
             let bytes = view.get(&keys::meta(LOGIN_KEYS))?.ok_or(OpenError::LoginKeys)?;
             let bytes = zeroize::Zeroizing::new(bytes);
             let login_keys = ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?;
             (id, login_keys, ProofKey::new(&bytes))
         };
         let before = holders::are_on_record(&*store, config.shared.then_some(&config.server))?;
-        // Where several servers share a store nobody is given leases.
+        // Servers that share a store grant no leases.
         let (led, unled_before) =
             if config.shared { (Vec::new(), true) } else { holders::led_on_record(&*store)? };
         let ahead = if config.shared {
@@ -295,7 +297,7 @@ impl Mds {
         let mut store = store;
         let sessions = Sessions::default();
         if config.shared {
-            // Before the devices are read: what is known is never older than what is said to be.
+            // Read before the devices, so that the counters are never newer than the cached state.
             *seen.lock() = load(&*store.snapshot()?, &keys::meta(EPOCHS))?.unwrap_or_default();
             store = Arc::new(SharedStore::new(store, Arc::clone(&seen)));
         }
@@ -342,50 +344,51 @@ impl Mds {
             directory: OnceLock::new(),
             issuing: RwLock::default(),
             grant_log: Arc::new(NoGrantLog),
-            // What was under way when the server ended.
+            // For revocations that were pending when the server ended.
             revocations_changed: AtomicBool::new(true),
             unsettled: AtomicBool::new(false),
         })
     }
 
-    /// Has every decision that matters recorded there; without it none is.
+    /// Sets the sink of audit records; without it none is written.
     #[must_use]
     pub fn with_audit(self, audit: Arc<dyn AuditSink>) -> Self {
         Self { audit, ..self }
     }
 
-    /// Identity of this server, part of every login.
+    /// Returns the identity of this server, which is part of every login.
     #[must_use]
     pub const fn server_id(&self) -> ServerId {
         self.server_id
     }
 
-    /// Figures since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Announces a login that waits for its turn: too many of them, and logins need a cookie.
+    /// Registers a login that waits in the queue; if too many wait, logins need a cookie.
     #[must_use]
     pub fn login_turn(&self) -> LoginTurn<'_> {
         self.logins_waiting.fetch_add(1, Ordering::Relaxed);
         LoginTurn(&self.logins_waiting)
     }
 
-    /// Is the server under load, so that a login must come with a cookie?
+    /// Whether the server is under load, so that a login needs a cookie.
     #[must_use]
     pub fn is_under_load(&self) -> bool {
         self.half_open.load(Ordering::Relaxed) >= self.config.half_open_max
             || self.logins_waiting.load(Ordering::Relaxed) >= self.config.login_queue_max
     }
 
-    /// The table of grants knows all that are alive.
+    /// Marks the table of issued credentials as complete.
     pub(crate) fn holdings_are_known(&self) {
         self.holdings_began.store(true, Ordering::Relaxed);
     }
 
-    /// The table of grants; it learns here when the server began.
+    /// Returns the table of issued credentials; the first call sets the time from which it is
+    /// complete.
     pub(crate) fn holdings(&self, now_ms: u64) -> parking_lot::MutexGuard<'_, HoldingTable> {
         let mut table = self.holdings.lock();
         if !self.holdings_began.swap(true, Ordering::Relaxed) {
@@ -394,25 +397,26 @@ impl Mds {
         table
     }
 
-    /// Entries in the table of issued credentials, and those dropped from it since the start.
+    /// Returns the number of entries in the table of issued credentials, and of those dropped since
+    /// the start.
     #[must_use]
     pub fn issued_credentials(&self) -> (usize, u64) {
         self.holdings.lock().figures()
     }
 
-    /// What a user holds that devices still accept. His sessions and future credentials end without this; whoever
-    /// wants these to end too must tell the devices.
+    /// Returns the credentials of a user that devices still accept. They stay valid when the user's
+    /// sessions end, unless they are revoked at the devices.
     #[must_use]
     pub fn held_by(&self, user: &UserName, now_ms: u64) -> Holdings {
         self.holdings(now_ms).of_user(user, now_ms)
     }
 
-    /// Runs changes as one transaction; again if another server was faster.
+    /// Runs a transaction; repeats it after a conflict.
     pub(crate) fn update<T>(&self, mut work: impl FnMut(&mut dyn Transaction) -> Result<T>) -> Result<T> {
         self.update_and(|tx| Ok((work(tx)?, Wait::ForMedium)))
     }
 
-    /// The same; `work` says whether the medium is waited for.
+    /// Runs a transaction; `work` returns whether the commit must be durable.
     pub(crate) fn update_and<T>(
         &self,
         mut work: impl FnMut(&mut dyn Transaction) -> Result<(T, Wait)>,
@@ -420,11 +424,11 @@ impl Mds {
         for _ in 0..CONFLICTS_MAX {
             sees_all_until_now();
             let mut tx = self.store.begin()?;
-            // Until the commit nobody is given a lease on what is changed.
+            // No lease on changed nodes is granted until the commit.
             let (done, _changing) = self.watched(&mut *tx, &mut work);
             let (value, wait) = match done {
                 Ok(done) => done,
-                // A store may see it as soon as something is read.
+                // A store may detect the conflict at the first read.
                 Err(MdsError::Store(MetaError::Conflict)) => continue,
                 Err(error) => {
                     drop(tx);
@@ -438,7 +442,8 @@ impl Mds {
             };
             match committed {
                 Ok(()) => {
-                    // After the commit: whoever settles meanwhile may settle once too often, never too seldom.
+                    // After the commit, so that a concurrent `settle` may run once too often but
+                    // never too seldom.
                     self.unsettled.fetch_or(wait == Wait::No, Ordering::AcqRel);
                     return Ok(value);
                 }
@@ -449,7 +454,7 @@ impl Mds {
         Err(MdsError::Refused(Failure::busy(10)))
     }
 
-    /// Would a request that only looks something up be answered in microseconds?
+    /// Whether a lookup request is answered in microseconds.
     #[must_use]
     pub fn answers_at_once(&self) -> bool {
         self.store.answers_at_once()
@@ -459,20 +464,22 @@ impl Mds {
         self.sessions.user_and_role(session)
     }
 
-    /// Keys that scans of the store have stepped over since it was opened, removed ones included.
+    /// Returns how many keys scans of the store have stepped over since it was opened, removed ones
+    /// included.
     #[must_use]
     pub fn keys_visited(&self) -> u64 {
         self.store.keys_visited()
     }
 
-    /// What was read from the store, when no crash can take it back: devices do what is in it.
+    /// Returns `read` after the state that it was read from is durable, because devices will act on
+    /// it.
     pub(crate) fn durably<T>(&self, read: T) -> Result<T> {
         self.store.wait_for_medium()?;
         Ok(read)
     }
 
-    /// Makes durable what nobody waited for: sessions that were opened or used. Call it every second or so, and at the
-    /// end; what a crash takes before, its users open again.
+    /// Makes lazy commits durable: sessions that were opened or used. Call it about every second
+    /// and at shutdown; sessions lost in a crash are opened again.
     ///
     /// # Errors
     /// `Store`.
@@ -486,22 +493,22 @@ impl Mds {
         Ok(())
     }
 
-    /// Forgets what has expired of what is in memory. Call every few seconds, on every server.
+    /// Removes expired state from memory. Call it every few seconds on every server.
     pub fn tidy_memory(&self, now_ms: u64) {
         self.holdings(now_ms).expire(now_ms);
         if let Err(error) = self.tidy_holders(now_ms) {
-            tracing::error!(%error, "what is held is not on record as it is");
+            tracing::error!(%error, "cannot store open files of clients; retrying");
         }
         if let Err(error) = self.forget_answers(now_ms) {
-            tracing::error!(%error, "answers are remembered for longer than they need to be");
+            tracing::error!(%error, "replay cache could not be trimmed; retrying");
         }
         if self.config.shared {
             self.sessions.expire(self.config.session_idle_ms, now_ms);
         }
     }
 
-    /// Gives expired creates up and ends old sessions, a bounded number of each. Call every few seconds, on the server
-    /// that leads; returns whether there may be more to do at once.
+    /// Expires creates and sessions, a bounded number of each. Call it every few seconds on the
+    /// leader. Returns whether there may be more to do at once.
     ///
     /// # Errors
     /// `Store`.
@@ -518,7 +525,8 @@ impl Mds {
         Ok(more || expired == EXPIRE_BATCH)
     }
 
-    /// Up to `limit` files whose objects hold bytes that were cut off: these must be gone before the file may grow.
+    /// Returns up to `limit` files whose objects hold truncated bytes. These must be cleared before
+    /// the file may grow.
     ///
     /// # Errors
     /// `Store`.
@@ -527,7 +535,7 @@ impl Mds {
         self.durably(items)
     }
 
-    /// A file as [`Mds::next_clears`] gives it, as it is now; none if there is nothing to be cleared.
+    /// Returns the current clear work of a file; none if nothing is to be cleared.
     ///
     /// # Errors
     /// `Store`.
@@ -536,7 +544,7 @@ impl Mds {
         self.durably(item)
     }
 
-    /// The objects of these are no longer than they are to be, and that is durable.
+    /// Records that the objects of these files are durably cleared.
     ///
     /// # Errors
     /// `Store`.
@@ -544,14 +552,14 @@ impl Mds {
         self.update(|tx| namespace::cleared(tx, items))
     }
 
-    /// Was a file cut, or does anybody wait for one to be cleared, since the last call?
+    /// Whether, since the last call, a file was truncated or a request had to wait for a clear.
     #[must_use]
     pub fn take_clears_changed(&self) -> bool {
         self.clears_changed.load(Ordering::Relaxed) && self.clears_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Up to `limit` objects to be removed from their devices now. `after` is the last one of the page before: a queue that
-    /// is read from its start again costs a step for each removed key.
+    /// Returns up to `limit` objects to be removed from their devices now, after `after`. Reading
+    /// the queue from its start again would step over every removed key.
     ///
     /// # Errors
     /// `Store`.
@@ -574,7 +582,7 @@ impl Mds {
         }
     }
 
-    /// These are gone from their devices.
+    /// Records that these objects are removed from their devices.
     ///
     /// # Errors
     /// `Store`.
@@ -584,7 +592,7 @@ impl Mds {
         Ok(())
     }
 
-    /// The devices of these did not answer: not before `until_ms` again.
+    /// Postpones the removal of these objects to `until_ms`, because their devices did not answer.
     ///
     /// # Errors
     /// `Store`.
@@ -592,26 +600,28 @@ impl Mds {
         self.update(|tx| reap::postpone(tx, items, until_ms))
     }
 
-    /// The partitions of files, the same at each device.
+    /// Returns the partitions for files, the same on each device.
     pub fn file_partitions(&self) -> impl Iterator<Item = u64> + use<> {
         FILE_PARTITION..FILE_PARTITION + self.config.file_partitions()
     }
 
-    /// All devices, for the shell that talks to them.
+    /// Returns all devices, for the daemon that connects to them.
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceAddress, DeviceState)> {
         self.devices.addresses()
     }
 
-    /// Was a device added or moved since the last call? Then it wants to be prepared.
+    /// Whether a device was added or its address changed since the last call. Then it has to be
+    /// prepared.
     #[must_use]
     pub fn take_devices_changed(&self) -> bool {
-        // Looked at after every request, so a plain load comes first.
+        // Called after every request, so a plain load comes first.
         self.devices_changed.load(Ordering::Relaxed) && self.devices_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// A credential for one of the server's own purposes, valid for a minute; to cut an object, for as long as this server
-    /// leads at most: the device itself refuses a cut that arrives when another one may have let the file grow.
+    /// Returns a credential for one of the server's own purposes, valid for a minute. To truncate
+    /// an object it is valid at most while this server is the leader: the device refuses a
+    /// truncation that arrives when another server may have let the file grow.
     ///
     /// # Errors
     /// `Store` if the device or its keys are missing; `Refused` with `Busy` if another server leads.
@@ -632,7 +642,7 @@ impl Mds {
         self.devices.own_credential(device, purpose, until_ms, self.config.seal_capabilities, rng)
     }
 
-    /// A device has its partition and may take objects.
+    /// Records that a device has its partitions and may store objects.
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
@@ -640,18 +650,18 @@ impl Mds {
         self.change_device(id, Some(DeviceState::Active))
     }
 
-    /// A device told its figures to a server that does not lead: placement goes by them here. What is stored is the
-    /// leader's to change.
+    /// Sets the capacity of a device on a server that is not the leader, for placement only. The
+    /// leader stores it.
     pub fn device_measured(&self, id: DeviceId, total: u64, used: u64) {
         self.devices.set_capacity(id, total, used);
     }
 
-    /// Notes what a device may take of a file system that other devices may use, too: see [`SharedSpace`].
+    /// Sets the free space of a file system that several devices share: see [`SharedSpace`].
     pub fn device_shares(&self, id: DeviceId, shared: Option<SharedSpace>) {
         self.devices.set_shared(id, shared);
     }
 
-    /// A device told its figures; one that was thought unreachable is in use again.
+    /// Records capacity and use of a device that answered; an unreachable one becomes active again.
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
@@ -664,7 +674,7 @@ impl Mds {
         }
     }
 
-    /// A device does not answer: it takes no new objects until it does.
+    /// Marks a device as unreachable: it gets no new objects until it answers.
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
@@ -675,21 +685,21 @@ impl Mds {
         }
     }
 
-    /// Did all go well when the device was last tried?
+    /// Whether the last access to the device succeeded.
     #[must_use]
     pub fn device_is_well(&self, id: DeviceId) -> bool {
         self.devices.get(id).is_some_and(|device| device.problem.is_none())
     }
 
-    /// What went wrong when the shell last tried to reach a device; forgotten when it answers.
+    /// Records why the last access to a device failed; cleared when it answers.
     pub fn device_failed(&self, id: DeviceId, kind: ProblemKind, said: &str) {
         self.devices.set_problem(id, DeviceProblem { kind, said: Text::truncated(said) });
     }
 
-    /// Writes a device's figures, and its new state if there is one.
+    /// Stores a device's capacity, and its new state if given.
     pub(crate) fn change_device(&self, id: DeviceId, state: Option<DeviceState>) -> Result<()> {
         let record = self.update(|tx| {
-            // Inside: what is remembered is as new as the transaction.
+            // Inside the transaction, so that the cached state is as new as the transaction.
             let mut device = self
                 .devices
                 .get(id)
@@ -701,7 +711,8 @@ impl Mds {
         Ok(())
     }
 
-    /// Reads a path as the administrator would: for tools and oracles inside the process.
+    /// Returns attributes of a path without access checks: for tools and oracles inside the
+    /// process.
     ///
     /// # Errors
     /// `Refused`, `Store`.

@@ -1,9 +1,11 @@
-//! Sessions: who is logged in.
+//! Sessions of logged-in users.
 //!
-//! Does: open, find, take up, end them; a copy in the store lets them outlive a restart. Does not:
-//! log in. Contract: a session that ended is found by nobody, on any connection, nor after a crash.
-//! One that was opened or used a moment before a crash may be gone, or seem unused since: its user
-//! logs in again. Truth: docs/design/security.md 2.4; docs/standards/mds/login.md §4.5;
+//! Does: open, find, resume and end sessions; a copy in the store lets them survive a restart. Does
+//! not: log in.
+//! Contract: an ended session is not found on any connection, nor after a crash. A session that was
+//! opened or used shortly before a crash may be lost, or appear unused since: its user logs in
+//! again.
+//! Truth: docs/design/security.md 2.4; docs/standards/mds/login.md §4.5;
 //! docs/adr/0032-sessions-open-without-disk-wait.md.
 
 use std::collections::{HashMap, HashSet};
@@ -25,26 +27,27 @@ use crate::reproof::Reproof;
 use crate::server::Wait;
 use crate::store::{MetaStore, Transaction};
 
-/// A session in use is written to the store at most this often, milliseconds.
+/// Shortest interval between stored times of use of a session, milliseconds.
 pub const TOUCH_EVERY_MS: u64 = 60_000;
-/// Sessions of one server at most.
+/// Maximum number of sessions.
 pub const SESSIONS_MAX: u64 = 65_536;
-/// Sessions of one user at most; a further login ends the one used longest ago.
+/// Maximum number of sessions of one user; a further login ends the least recently used one.
 pub const SESSIONS_PER_USER_MAX: usize = 256;
-/// Numbers of a session's credentials that are left out when the last records of them may be lost.
+/// Credential numbers skipped in a resumed session if its last records may be lost.
 const NUMBERS_LOST_MAX: u32 = 1 << 20;
-/// Sessions looked at in one transaction when old ones are swept.
+/// Sessions checked in one transaction of a sweep.
 const SWEEP_PAGE: usize = 256;
 
 struct Live {
     record: SessionRecord,
     last_used_ms: u64,
     grants: u32,
-    /// The user's groups, as of this generation of all groups; none were read yet if it is 0. If a directory is asked
-    /// about the user, they are what it said.
+    /// The user's groups with the generation of all groups at which they were read; 0 if not read
+    /// yet. For a directory user they are the directory's.
     groups: (Arc<[GroupName]>, u64),
     reproof: Option<Box<Reproof>>,
-    /// How often people had been changed when the store last had it.
+    /// Value of the change counter of users and groups when the session was last found in the
+    /// store.
     confirmed_at: u64,
 }
 
@@ -56,32 +59,34 @@ impl Live {
     }
 }
 
-/// A session that was found alive.
+/// A session that was found valid.
 pub(crate) struct Checked {
     pub(crate) who: Principal,
-    /// The store should hear of this use.
+    /// Whether the time of use has to be stored.
     pub(crate) stale: bool,
-    /// Generation that the groups of `who` are of.
+    /// Generation of the groups in `who`.
     pub(crate) groups_of: u64,
-    /// When a directory was last asked about the user; none if none is.
+    /// Time of the last directory query for the user; none if the user is not a directory user.
     pub(crate) asked_ms: Option<u64>,
 }
 
-/// Sessions in use; the others are in the store only. And where sessions that are not in use yet go on numbering.
+/// Sessions in use, the next credential numbers of unused sessions, and the first number of new
+/// ones. Unused sessions are in the store only.
 #[derive(Default)]
 pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<Numbers>, AtomicU32);
 
 #[derive(Default)]
 struct Numbers {
     last: HashMap<SessionId, u32>,
-    /// Left out, as the last ones may not be known.
+    /// Numbers to skip, because the last records may be lost.
     skip: u32,
-    /// Of sessions that were not used here for long, and may be at other servers; when they end.
+    /// Last number and expiry of sessions that were not used here for long, and that other servers
+    /// may use.
     idle: HashMap<SessionId, (u32, u64)>,
 }
 
 impl Numbers {
-    /// A session goes from the table, and may be taken up again.
+    /// Keeps the number of a session that leaves the table and may be resumed.
     fn set_aside(&mut self, id: SessionId, live: &Live, now_ms: u64) {
         if self.idle.len() >= SESSIONS_MAX as usize {
             self.idle.retain(|_, (_, ends_ms)| now_ms < *ends_ms);
@@ -97,9 +102,9 @@ fn ended() -> MdsError {
 }
 
 impl Sessions {
-    /// Writes a new session; [`Sessions::insert`] after the commit. Returns the sessions it ended, and whether the medium
-    /// must have that before it is told: a new session that a crash takes is opened again, one that was ended must not
-    /// come back.
+    /// Stores a new session; [`Sessions::insert`] follows after the commit. Returns the sessions
+    /// that it ended, and whether the commit must be durable. A lost new session can be opened
+    /// again, but an ended one must not reappear.
     pub(crate) fn open(
         tx: &mut dyn Transaction,
         id: &SessionId,
@@ -111,7 +116,8 @@ impl Sessions {
         if free == 0 && own.is_empty() {
             return Err(MdsError::Refused(sealstone_mds_protocol::Failure::busy(TOUCH_EVERY_MS as u32)));
         }
-        // A user has no more sessions than are free: then a login ends an own one, not another user's.
+        // A user has at most as many sessions as are free. So a login ends one of the user's own
+        // sessions, not another user's.
         let own_max = SESSIONS_PER_USER_MAX.min(free as usize).max(1);
         if own.len() >= own_max {
             let mut by_use = Vec::with_capacity(own.len());
@@ -138,8 +144,9 @@ impl Sessions {
         self.0.lock().insert(id, Live { grants, ..Live::new(record, last_used_ms) });
     }
 
-    /// Is the session, which was just put into the table, in the store still? Its account may have been disabled
-    /// between the two; then it goes. Whoever ends sessions takes them from the store first, so one of both sees it.
+    /// Checks that a session just inserted is still in the store; otherwise removes it. Its account
+    /// may have been disabled in between. Sessions are ended in the store first, so one of the two
+    /// steps sees the other.
     pub(crate) fn confirm(&self, store: &dyn MetaStore, id: &SessionId) -> Result<bool> {
         let there = store.snapshot()?.get(&keys::session(id))?.is_some();
         if !there {
@@ -148,7 +155,7 @@ impl Sessions {
         Ok(there)
     }
 
-    /// The groups of the session's user, as of a generation.
+    /// Sets the groups of the session's user, read at a generation.
     pub(crate) fn set_groups(&self, id: &SessionId, groups: Arc<[GroupName]>, generation: u64) {
         if let Some(live) = self.0.lock().get_mut(id) {
             live.groups = (groups, generation);
@@ -162,7 +169,7 @@ impl Sessions {
         }
     }
 
-    /// Who a session belongs to; counts as use.
+    /// Returns the owner of a session and records its use.
     pub(crate) fn check(&self, id: &SessionId, idle_ms: u64, now_ms: u64) -> Result<Checked> {
         let mut table = self.0.lock();
         let live = table.get_mut(id).ok_or_else(ended)?;
@@ -182,7 +189,8 @@ impl Sessions {
         Ok(Checked { who, stale, groups_of, asked_ms })
     }
 
-    /// Users of live sessions about whom a directory was last asked before this time, the longest ago first.
+    /// Returns users of valid sessions whose last directory query was before this time, the oldest
+    /// first.
     pub(crate) fn directory_due(&self, before_ms: u64, limit: usize) -> Vec<UserName> {
         let table = self.0.lock();
         let asked = |live: &Live| live.record.directory.as_ref().map(|said| said.asked_ms);
@@ -200,7 +208,7 @@ impl Sessions {
             .collect()
     }
 
-    /// A directory was asked again.
+    /// Sets the groups from a new directory query.
     pub(crate) fn set_directory(&self, user: &UserName, said: &DirectoryGroups) {
         for live in self.0.lock().values_mut().filter(|live| live.record.user == *user) {
             if let Some(before) = &mut live.record.directory {
@@ -210,51 +218,52 @@ impl Sessions {
         }
     }
 
-    /// A proof was begun; one that was begun before and not ended is forgotten, and returned.
+    /// Stores a started reauthentication; returns an unfinished earlier one.
     pub(crate) fn set_reproof(&self, id: &SessionId, reproof: Reproof) -> Option<Box<Reproof>> {
         self.0.lock().get_mut(id)?.reproof.replace(Box::new(reproof))
     }
 
-    /// The proof that was begun, to be ended now or never.
+    /// Takes the started reauthentication, which can be finished only once.
     pub(crate) fn take_reproof(&self, id: &SessionId) -> Option<Box<Reproof>> {
         self.0.lock().get_mut(id)?.reproof.take()
     }
 
-    /// Whose session it is, if it is in use.
+    /// Returns the user of a session in use.
     pub(crate) fn user_of(&self, id: &SessionId) -> Option<UserName> {
         Some(self.0.lock().get(id)?.record.user.clone())
     }
 
-    /// The user of a session in use, and whether it is an administrator.
+    /// Returns the user of a session in use, and whether it is an administrator.
     pub(crate) fn user_and_role(&self, id: &SessionId) -> Option<(UserName, bool)> {
         let table = self.0.lock();
         let record = &table.get(id)?.record;
         Some((record.user.clone(), record.role == Role::Admin))
     }
 
-    /// Absolute end of a session.
+    /// Returns the absolute expiry time of a session.
     pub(crate) fn expires_ms(&self, id: &SessionId) -> Option<u64> {
         Some(self.0.lock().get(id)?.record.expires_ms)
     }
 
-    /// Sessions that are taken up go on after these numbers: none stands for two credentials. If a loss of power took the
-    /// last records, more numbers are left out than a session was given in the seconds that they stand for.
+    /// Sets the last credential numbers of sessions, so that no number is used for two credentials.
+    /// If a power failure took the last records, more numbers are skipped than a session can use in
+    /// the lost seconds.
     pub(crate) fn number_from(&self, last: HashMap<SessionId, u32>, is_whole: bool) {
         let skip = if is_whole { 0 } else { NUMBERS_LOST_MAX };
         *self.1.lock() = Numbers { last, skip, idle: HashMap::new() };
     }
 
-    /// The grants of sessions that begin from now on are numbered from here: several servers have several beginnings.
+    /// Sets the first credential number of new sessions; each of several servers has another one.
     pub(crate) fn begin_numbers_at(&self, first: u32) {
         self.2.store(first, Ordering::Relaxed);
     }
 
-    /// How often people had been changed when the store last had the session.
+    /// Returns the change counter of users and groups when the session was last found in the store.
     pub(crate) fn confirmed_at(&self, id: &SessionId) -> Option<u64> {
         Some(self.0.lock().get(id)?.confirmed_at)
     }
 
-    /// The store has the session as this.
+    /// Updates a session from its record in the store.
     pub(crate) fn confirm_at(&self, id: &SessionId, record: SessionRecord, epoch: u64) {
         if let Some(live) = self.0.lock().get_mut(id) {
             live.confirmed_at = epoch;
@@ -266,12 +275,12 @@ impl Sessions {
         }
     }
 
-    /// The sessions of a user that are in use here.
+    /// Returns the sessions of a user that are in use here.
     pub(crate) fn of_user_in_use(&self, user: &UserName) -> Vec<SessionId> {
         self.0.lock().iter().filter(|(_, live)| live.record.user == *user).map(|(id, _)| *id).collect()
     }
 
-    /// Forgets sessions that are over: another server may have ended them in the store.
+    /// Removes expired sessions from the table; another server may have ended them in the store.
     pub(crate) fn expire(&self, idle_ms: u64, now_ms: u64) {
         let (mut table, mut numbers) = (self.0.lock(), self.1.lock());
         table.retain(|id, live| {
@@ -283,7 +292,7 @@ impl Sessions {
         });
     }
 
-    /// Numbers the grants of a session.
+    /// Returns the next credential number of a session.
     pub(crate) fn next_grant(&self, id: &SessionId) -> u32 {
         let mut table = self.0.lock();
         table.get_mut(id).map_or(0, |live| {
@@ -292,7 +301,8 @@ impl Sessions {
         })
     }
 
-    /// A session to be taken up, from the table or the store; `None` if it is over or never was.
+    /// Finds a session to be resumed, in the table or the store; none if it expired or never
+    /// existed.
     pub(crate) fn find(
         &self,
         store: &dyn MetaStore,
@@ -317,13 +327,13 @@ impl Sessions {
         }))
     }
 
-    /// A session found in the store is in use again.
+    /// Puts a session from the store into the table.
     pub(crate) fn take_up(&self, id: SessionId, mut record: SessionRecord, now_ms: u64) {
         let mut table = self.0.lock();
-        // A clock that is set back for a while must not make the session look idle later.
+        // A clock set back for a while must not make the session look idle later.
         let used_ms = record.last_used_ms.max(now_ms);
         let live = table.entry(id).or_insert_with(|| {
-            // Let the next request write the new time of use.
+            // The next request stores the new time of use.
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
             let first = self.2.load(Ordering::Relaxed);
             let mut numbers = self.1.lock();
@@ -339,7 +349,7 @@ fn is_over(record: &SessionRecord, last_used_ms: u64, idle_ms: u64, now_ms: u64)
     now_ms >= record.expires_ms || now_ms.saturating_sub(last_used_ms) >= idle_ms
 }
 
-/// The sessions of a user.
+/// Returns the sessions of a user.
 pub(crate) fn of_user(tx: &dyn Transaction, user: &UserName) -> Result<Vec<SessionKey>> {
     let all = keys::sessions_of(user);
     let pairs = tx.scan(&all, &keys::after_prefix(&all), SESSIONS_PER_USER_MAX + 1)?;
@@ -357,7 +367,7 @@ pub(crate) fn end(tx: &mut dyn Transaction, id: &SessionId, user: &UserName) -> 
     Ok(count(tx, counter::SESSIONS, -1)?)
 }
 
-/// Ends those sessions of a user in the store that `which` says; returns them.
+/// Ends those sessions of a user in the store that `which` selects; returns them.
 pub(crate) fn end_where(
     tx: &mut dyn Transaction,
     user: &UserName,
@@ -373,7 +383,7 @@ pub(crate) fn end_where(
     Ok(over)
 }
 
-/// Forgets every session of the store.
+/// Deletes all sessions in the store.
 pub(crate) fn forget_all(tx: &mut dyn Transaction) -> Result<()> {
     for all in [keys::sessions(), keys::sessions_of_users(), keys::paper_sessions()] {
         for (key, value) in tx.scan(&all, &keys::after_prefix(&all), usize::MAX)? {
@@ -384,7 +394,7 @@ pub(crate) fn forget_all(tx: &mut dyn Transaction) -> Result<()> {
     Ok(save(tx, &keys::meta(counter::SESSIONS), &0u64)?)
 }
 
-/// A directory was asked again: its word is in the store too, for after a restart.
+/// Stores the groups from a new directory query, for use after a restart.
 pub(crate) fn store_directory(
     tx: &mut dyn Transaction,
     user: &UserName,
@@ -401,7 +411,7 @@ pub(crate) fn store_directory(
     Ok(())
 }
 
-/// Writes the time of use; nobody waits for the medium.
+/// Stores the time of use; the commit is lazy.
 pub(crate) fn touch(tx: &mut dyn Transaction, id: &SessionId, now_ms: u64) -> Result<()> {
     if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(id))? {
         record.last_used_ms = record.last_used_ms.max(now_ms);
@@ -410,7 +420,7 @@ pub(crate) fn touch(tx: &mut dyn Transaction, id: &SessionId, now_ms: u64) -> Re
     Ok(())
 }
 
-/// Ends what is over among the sessions after `after`; returns them and where to go on.
+/// Ends expired sessions after `after`; returns them and the position of the next sweep.
 pub(crate) fn sweep(
     tx: &mut dyn Transaction,
     after: Option<SessionId>,
@@ -424,7 +434,7 @@ pub(crate) fn sweep(
     for (key, value) in &page {
         let record: SessionRecord = decode(value)?;
         let id: SessionId = key.last_chunk().copied().unwrap_or_default();
-        // The store lags behind the table by up to TOUCH_EVERY_MS.
+        // The stored time is at most TOUCH_EVERY_MS older than the one in the table.
         if is_over(&record, record.last_used_ms.saturating_add(TOUCH_EVERY_MS), idle_ms, now_ms) {
             end(tx, &id, &record.user)?;
             over.push(id);

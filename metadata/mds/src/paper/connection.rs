@@ -1,6 +1,7 @@
 //! One connection of the paper's profile: frames in, frames out.
 //!
-//! Contract: as [`crate::Connection`]. What is refused closes the connection; strangers hear a code and no text.
+//! Contract: as [`crate::Connection`]. A refusal closes the connection; unauthenticated peers get a
+//! code without text.
 
 use std::sync::Arc;
 
@@ -26,17 +27,18 @@ use crate::limiter::Source;
 use crate::server::Mds;
 use crate::violation::{Violation, Where};
 
-/// What a client waits when all places for half-open logins are taken, milliseconds.
+/// Retry delay while all half-open logins are in use, milliseconds.
 const HALF_OPEN_RETRY_MS: u64 = 1_000;
-/// What it waits when the store failed.
+/// Retry delay after a failure of the store, milliseconds.
 const STORE_RETRY_MS: u64 = 1_000;
-/// The same INIT is answered again this often.
+/// Number of times that a repeated INIT is answered again.
 const REPEATS_MAX: u32 = 2;
 
 enum Phase {
-    /// Connected; COOKIE_REQ, INIT and CONTINUE are taken. Whose cookie was asked for is counted already.
+    /// Connected; COOKIE_REQ, INIT and CONTINUE are accepted. The user of a cookie request is
+    /// counted already.
     Fresh(Option<UserName>),
-    /// RESP is out.
+    /// RESP was sent.
     HalfOpen(Box<Waiting>),
     /// Logged in.
     Active { session: SessionId, channel: Box<Channel> },
@@ -44,12 +46,12 @@ enum Phase {
     Closed,
 }
 
-/// A login whose confirmation is awaited.
+/// A login that waits for its confirmation.
 struct Waiting {
     half: HalfOpen,
-    /// What the account logged in with, as it was then.
+    /// Key of the account at that time.
     key: PassphraseKey,
-    /// How often its INIT came again.
+    /// Number of repetitions of its INIT.
     repeats: u32,
     place: HalfOpenPlace,
 }
@@ -65,19 +67,19 @@ pub struct PaperConnection {
 type Step = Result<(Phase, Output), Refusal>;
 
 impl PaperConnection {
-    /// A new connection between these addresses, as the server's socket sees them.
+    /// Creates a connection between these addresses, as the server's socket sees them.
     #[must_use]
     pub fn new(listener: Arc<PaperListener>, addresses: Addresses) -> Self {
         Self { phase: Phase::Fresh(None), listener, addresses, source: addresses.client.into() }
     }
 
-    /// Is somebody logged in on it?
+    /// Whether the connection has a session.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         matches!(self.phase, Phase::Active { .. })
     }
 
-    /// The user of the session, and whether it is an administrator; none before the login.
+    /// Returns the user of the session, and whether it is an administrator; none before the login.
     #[must_use]
     pub fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
         match &self.phase {
@@ -86,7 +88,7 @@ impl PaperConnection {
         }
     }
 
-    /// The connection is gone; nothing more is received.
+    /// Records the end of the connection; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
         if let Phase::HalfOpen(waiting) = &self.phase {
             add(&self.listener.figures.refused, 1);
@@ -94,7 +96,8 @@ impl PaperConnection {
         }
     }
 
-    /// What came is no frame of this profile, or a longer one than is taken. It ends the connection.
+    /// Refuses bytes that are not a frame of this profile, or a frame that is too long, and closes
+    /// the connection.
     pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let (action, user, session) = match &phase {
@@ -113,7 +116,7 @@ impl PaperConnection {
         last(code, 0)
     }
 
-    /// Takes one frame.
+    /// Handles one frame.
     pub fn receive(
         &mut self,
         mds: &Mds,
@@ -122,7 +125,7 @@ impl PaperConnection {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Output {
-        // A refusal leaves it closed.
+        // A refusal leaves the connection closed.
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let (user, session) = match &phase {
             Phase::HalfOpen(waiting) => (Some(waiting.half.user().clone()), None),
@@ -156,7 +159,7 @@ impl PaperConnection {
         rng: &mut dyn Entropy,
     ) -> Step {
         match header.kind {
-            // Twice on one connection is a search for cookies.
+            // A second request on one connection is a search for cookies.
             PaperType::CookieRequest if asked.is_none() => {
                 let request: CookieRequest = decode_message(body).map_err(PaperFailure::from)?;
                 let claim = self.claim(mds, &request.user, true, now_ms)?;
@@ -182,7 +185,7 @@ impl PaperConnection {
         }
     }
 
-    /// Counts an attempt, and finds the user's key.
+    /// Counts an attempt and loads the user's key.
     fn claim(&self, mds: &Mds, user: &UserName, counts: bool, now_ms: u64) -> Result<Claim, Refusal> {
         if counts {
             mds.throttle(user, self.source, now_ms).map_err(Refusal::Busy)?;
@@ -236,7 +239,7 @@ impl PaperConnection {
         }
     }
 
-    /// The reason goes into the log, a code to the other end.
+    /// Logs the reason, and returns the frame with the code for the peer.
     fn refuse(
         &self,
         mds: &Mds,
@@ -282,7 +285,7 @@ impl PaperConnection {
             _ if session.is_some() => "paper-session",
             _ => "paper-login",
         };
-        // A continued session that is refused was written down where its user is known.
+        // Refused continuations were recorded where the user is known.
         if kind != PaperType::Continue || !matches!(refusal, Refusal::Failure(PaperFailure::NoSession)) {
             if session.is_some() && kind != PaperType::Continue {
                 mds.audit_proven(self.source, action, user, session, verdict, now_ms);
@@ -320,7 +323,7 @@ impl PaperConnection {
                 };
                 let close = matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
                 let encoded = response.encode(id).or_else(|_| {
-                    // Pages are cut to fit, so this is a response that cannot be sent at all.
+                    // Pages are limited in size, so this response cannot be sent at all.
                     Response::Failed { failure: Failure::new(ErrorCode::Limit, "response") }.encode(id)
                 });
                 (PaperType::Data, encoded.map_err(PaperFailure::from)?, close)
@@ -349,12 +352,12 @@ impl PaperConnection {
     }
 }
 
-/// A code, and no more: the connection is over.
+/// Returns the last frame of a connection, with a code only.
 fn last(code: PaperErrorCode, wait_ms: u64) -> Output {
     Output { close: true, ..plain(PaperType::Error, &error(code, wait_ms)).unwrap_or_default() }
 }
 
-/// Who says he logs in, for the log.
+/// Returns the claimed user, for the log.
 fn claimed(header: &PaperHeader, body: &[u8]) -> Option<UserName> {
     match header.kind {
         PaperType::CookieRequest => decode_message::<CookieRequest>(body).ok().map(|request| request.user),
@@ -372,7 +375,8 @@ fn plain(kind: PaperType, message: &impl Wire) -> Result<Output, Refusal> {
     Ok(Output { frame: Some(frame), close: false })
 }
 
-/// Accounts are not administered through a profile whose passwords can be guessed from a recording.
+/// Whether the request administers accounts. This profile refuses it, because its passphrases can
+/// be guessed from a recording.
 fn administers_accounts(request: &Request) -> bool {
     matches!(request.operation(), 0x0030..=0x003B | 0x003D..=0x0040)
 }
