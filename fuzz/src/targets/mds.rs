@@ -398,7 +398,11 @@ pub(crate) fn responses() -> Vec<Response> {
         used: 1,
         speed: 2,
         problem: Some(DeviceProblem { kind: ProblemKind::Denied, said: text("another key") }),
-        drain: Some(Drain { left_objects: 3, problem: text("no other device has room"), ..Drain::default() }),
+        drain: Some(Drain {
+            left_objects: 3,
+            problem: text("no other device has enough free space"),
+            ..Drain::default()
+        }),
     };
     let entry = DirEntry { name: name("f"), inode: InodeId(2), kind: FileKind::File, stat: Some(stat()) };
     let account = User {

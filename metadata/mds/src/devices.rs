@@ -1,8 +1,9 @@
-//! The devices and their keys.
+//! Devices and their keys.
 //!
-//! Does: keep records and key hierarchies, hand out credentials signed with them. Does not: talk to devices; the
-//! shell does, with credentials from here.
-//! Contract: a key leaves this module only as the key of a credential; records never hold one.
+//! Does: keep device records and key hierarchies, and issue credentials signed with these keys.
+//! Does not: access devices; the daemon does, with credentials from here.
+//! Contract: a key leaves this module only as the key of a credential; device records never contain
+//! one.
 //! Truth: docs/design/security.md 3.5, 3.6; docs/standards/mds/layouts.md §6.3, §8.
 
 use std::collections::BTreeMap;
@@ -31,28 +32,28 @@ use crate::placement::{Candidate, Pool};
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
 use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 
-/// Devices of one server at most.
+/// Maximum number of devices.
 pub(crate) const DEVICES_MAX: usize = 4096;
 
-/// Devices that wait for an administrator's approval at most.
+/// Maximum number of devices that wait for an administrator's approval.
 pub(crate) const DEVICES_PENDING_MAX: usize = 64;
 
-/// Use is written to the store when it has changed by this part of the capacity.
+/// Use is stored when it has changed by this fraction of the capacity.
 const CAPACITY_STEPS: u64 = 64;
 
-/// Who asks for a credential while the keys behind it are being changed waits so long, milliseconds.
+/// Delay before a client requests a credential again whose keys are being changed, milliseconds.
 const KEYS_CHANGING_MS: u32 = 200;
-/// Partitions whose keys are told in one page; each has up to 17.
+/// Partitions listed in one page of keys; each has up to 17 keys.
 const KEY_PARTITIONS_PAGE: usize = 32;
 
-/// What a device may take of a file system that others use, too.
+/// Space on a file system that several devices share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedSpace {
-    /// The same for all devices on one file system.
+    /// Id of the file system: equal for all its devices.
     pub id: [u8; 16],
-    /// Bytes that data may take of the file system.
+    /// Bytes that data may use of the file system.
     pub free: u64,
-    /// Bytes that objects of the device may take without that.
+    /// Bytes that objects of the device may use besides.
     pub own: u64,
 }
 
@@ -71,47 +72,48 @@ struct Known {
     record: DeviceRecord,
     keys: Arc<Keys>,
     book: Book,
-    /// Grants by partition.
+    /// Grants of each partition.
     granted: BTreeMap<u64, Granted>,
-    /// Total and used as the store has them.
+    /// Total and used bytes as stored.
     stored: (u64, u64),
-    /// What it may take of a file system that others use, too; not stored.
+    /// Space that it shares with other devices; not stored.
     shared: Option<SharedSpace>,
-    /// Of the last try; not stored, the next try comes soon after a restart.
+    /// Problem of the last access; not stored, because the next access follows soon after a
+    /// restart.
     problem: Option<DeviceProblem>,
 }
 
 /// Grants of one partition.
 #[derive(Default)]
 struct Granted {
-    /// Since the book was last taken out to be changed.
+    /// Number since the key state was last taken out to be changed.
     count: AtomicU64,
-    /// When the last one expires.
+    /// Expiry time of the last one.
     until_ms: AtomicU64,
 }
 
-/// Keys and book of a device that no server took over yet.
+/// Keys and key state of a device that no server has taken over yet.
 pub(crate) type FreshKeys = (Keys, Book);
 
-/// An added device, and what of its keys is to be stored after the transaction.
+/// An added device, and the keys to be stored after the transaction.
 pub(crate) type AddedDevice = (DeviceId, DeviceRecord, keybook::Touched);
 
-/// All devices, as the store has them.
+/// All devices, as stored.
 pub(crate) struct DeviceTable(RwLock<BTreeMap<DeviceId, Known>>);
 
-/// What a client may do with the objects of a file.
+/// Rights to the objects of a file opened for reading.
 pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;
-/// What it may do with the objects of a create. FLUSH needs the last one; before it commits, a client looks whether the
-/// device was restarted since its first write, by an attribute.
+/// Rights to the objects of a create. FLUSH needs OBJ_MGMT. GET_ATTR lets a client check before
+/// Commit whether the device has restarted since its first write.
 pub(crate) const CREATE_RIGHTS: Permissions =
     Permissions::CREATE.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
-/// What it may do with the objects of a file opened for update.
+/// Rights to the objects of a file opened for update.
 pub(crate) const UPDATE_RIGHTS: Permissions = READ_RIGHTS.union(WRITE_RIGHTS);
-/// What it may do with those of a file that it may write and not read.
+/// Rights to the objects of a file opened for writing only.
 pub(crate) const WRITE_RIGHTS: Permissions =
     Permissions::WRITE.union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
 
-/// The method of a message as the device knows it.
+/// Converts the method of a message to that of the OSD standard.
 #[must_use]
 pub const fn security_method(method: Method) -> SecurityMethod {
     match method {
@@ -122,50 +124,50 @@ pub const fn security_method(method: Method) -> SecurityMethod {
     }
 }
 
-/// Where a device is and who it must be.
+/// Address and identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceAddress {
-    /// Number.
+    /// Number of the device.
     pub id: DeviceId,
     /// `iscsi://HOST:PORT/IQN/LUN`.
     pub url: String,
-    /// OSD system id that it must show.
+    /// OSD system id that it must report.
     pub system_id: [u8; 20],
-    /// The certificate that it must hold; none: it is talked to without TLS.
+    /// Pin of its TLS certificate; none: connections without TLS.
     pub pin: Option<DevicePin>,
 }
 
-/// The server's own purposes at a device.
+/// Purposes of the server's own credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Create the partition of the files.
     PreparePartition,
-    /// Read the attributes of the root: capacity and use.
+    /// Read capacity and use: attributes of the root object.
     ReadCapacity,
-    /// Read a file partition's policy access tags, and set them.
+    /// Read and set the policy access tags of a file partition.
     TagPartition(u64),
     /// List the objects of a file partition.
     ListObjects(u64),
     /// Remove an object.
     RemoveObject(ObjectId),
-    /// Cut an object short.
+    /// Truncate an object.
     CutObject(ObjectId),
     /// Read the length of an object.
     MeasureObject(ObjectId),
-    /// Read an object that leaves its device.
+    /// Read an object that is moved to another device.
     CopyFrom(ObjectId),
-    /// Make the one that takes its place.
+    /// Create the object on the new device.
     CopyTo(ObjectId),
-    /// Give an object another policy access tag; and make it, if it is not there.
+    /// Set the policy access tag of an object, and create the object if it does not exist.
     Retag {
-        /// Which.
+        /// Object to retag.
         object: ObjectId,
-        /// May it have to be made?
+        /// Whether the object may have to be created.
         creates: bool,
     },
 }
 
-/// An object to sign a credential for.
+/// An object for which a credential is signed.
 pub(crate) struct Sign {
     pub(crate) object: ObjectRef,
     pub(crate) range: Range,
@@ -173,18 +175,19 @@ pub(crate) struct Sign {
     pub(crate) tag: u32,
 }
 
-/// What goes into a capability beside the object.
+/// Contents of a capability besides the object.
 pub(crate) struct Terms {
     pub(crate) method: Method,
     pub(crate) permissions: Permissions,
     pub(crate) expires_ms: u64,
     pub(crate) audit: [u8; 20],
-    /// Is the capability for the device's eyes alone?
+    /// Whether the capability is sealed, so that only the device can read it.
     pub(crate) sealed: bool,
 }
 
 impl DeviceTable {
-    /// Reads all of them. What is stored as a release before did it, or lacks a partition, is stored anew.
+    /// Loads all devices. Records in the format of an earlier release, or without all partitions,
+    /// are stored again.
     pub(crate) fn load(store: &dyn MetaStore, partitions: u64) -> Result<Self> {
         let view = store.snapshot()?;
         let (table, outdated) = read_all(&*view, partitions)?;
@@ -203,14 +206,15 @@ impl DeviceTable {
         Ok(Self(RwLock::new(table)))
     }
 
-    /// Reads all of them again: another server changed something. What was never stored stays as it was.
+    /// Loads all devices again after a change by another server. State that is only in memory is
+    /// kept.
     pub(crate) fn reload(&self, store: &dyn MetaStore, partitions: u64) -> Result<()> {
         let (mut fresh, _) = read_all(&*store.snapshot()?, partitions)?;
         let mut table = self.0.write();
         for (id, known) in std::mem::take(&mut *table) {
             if let Some(now) = fresh.get_mut(&id) {
                 (now.granted, now.problem, now.shared) = (known.granted, known.problem, known.shared);
-                // What was measured here is newer than what is stored, unless that is another measurement.
+                // A measurement here is newer than the stored one, unless that has changed.
                 if now.stored == known.stored {
                     (now.record.total, now.record.used) = (known.record.total, known.record.used);
                 }
@@ -223,9 +227,9 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after
-    /// the commit, and then store the rest of its keys. `approved`: an administrator asks for it,
-    /// so the device need not wait for one.
+    /// Stores a new device, or the new address of a known one. [`DeviceTable::insert`] follows
+    /// after the commit, then the rest of its keys is stored. `approved`: an administrator sent the
+    /// request, so the device needs no approval.
     pub(crate) fn add(
         &self,
         tx: &mut dyn Transaction,
@@ -237,7 +241,7 @@ impl DeviceTable {
         let meets = |known: &Known| known.record.system_id == new.system_id || known.record.name == new.name;
         let same = |known: &Known| known.record.system_id == new.system_id && known.record.name == new.name;
         let pending = |known: &Known| known.record.state == DeviceState::Pending;
-        // What waits for approval under one of the names is in no administrator's way.
+        // A pending device under one of the names must not block an administrator.
         let in_use = table.iter().find(|(_, known)| !pending(known) && meets(known));
         let waiting = || {
             let fits = |known: &Known| if approved { same(known) } else { meets(known) };
@@ -274,7 +278,7 @@ impl DeviceTable {
         Ok((id, record, rest))
     }
 
-    /// Whether a device that is approved already has this one's name or system id.
+    /// Whether an approved device already has the name or system id of this one.
     pub(crate) fn is_taken(&self, id: DeviceId) -> bool {
         let table = self.0.read();
         table.get(&id).is_some_and(|one| {
@@ -286,7 +290,7 @@ impl DeviceTable {
         })
     }
 
-    /// The device is in the store as this.
+    /// Adds or updates a device after the commit.
     pub(crate) fn insert(
         &self,
         id: DeviceId,
@@ -296,7 +300,7 @@ impl DeviceTable {
     ) -> Result<()> {
         let mut table = self.0.write();
         match table.get_mut(&id) {
-            // It has moved, and has the keys that it had.
+            // The device has a new address and keeps its current keys.
             Some(known) if keeps_keys(known, new)? => {
                 known.record = record;
                 known.problem = None;
@@ -308,7 +312,8 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Keys and book of a device, to be changed by who has the turn; grants made so far are counted in.
+    /// Returns keys and key state of a device to the caller that holds the key lock; counts of
+    /// grants are added to it.
     pub(crate) fn book(&self, id: DeviceId) -> Result<(Arc<Keys>, Book)> {
         let mut table = self.0.write();
         let known = table
@@ -323,7 +328,7 @@ impl DeviceTable {
         Ok((Arc::clone(&known.keys), known.book.clone()))
     }
 
-    /// They are stored as this.
+    /// Sets keys and key state after they were stored.
     pub(crate) fn put_book(&self, id: DeviceId, keys: Arc<Keys>, book: Book) {
         if let Some(known) = self.0.write().get_mut(&id) {
             known.keys = keys;
@@ -331,7 +336,7 @@ impl DeviceTable {
         }
     }
 
-    /// Are all keys of the device set by us?
+    /// Whether all keys of the device were set by the server.
     pub(crate) fn keys_ready(&self, id: DeviceId) -> bool {
         self.0.read().get(&id).is_some_and(|known| known.book.is_ready())
     }
@@ -341,7 +346,7 @@ impl DeviceTable {
         self.0.read().get(&id).is_none_or(|known| known.book.are_replaced(partitions, now_ms))
     }
 
-    /// Keys that wait to be changed, devices among them with a problem.
+    /// Returns the number of pending key changes, and of devices among them with a problem.
     pub(crate) fn keys_open(&self, device: Option<DeviceId>, now_ms: u64) -> (u64, u32) {
         let table = self.0.read();
         let chosen = table.iter().filter(|(id, known)| {
@@ -353,7 +358,7 @@ impl DeviceTable {
         })
     }
 
-    /// A page of keys, of one device at most, from a place on; and where the next one begins.
+    /// Returns a page of keys of one device, from a position on, and the position of the next page.
     pub(crate) fn key_page(
         &self,
         device: Option<DeviceId>,
@@ -380,7 +385,7 @@ impl DeviceTable {
         (infos, next)
     }
 
-    /// The record in the store was changed to this.
+    /// Updates the cached record after a change in the store.
     pub(crate) fn refresh(&self, id: DeviceId, record: DeviceRecord) {
         if let Some(known) = self.0.write().get_mut(&id) {
             known.stored = (record.total, record.used);
@@ -388,8 +393,8 @@ impl DeviceTable {
         }
     }
 
-    /// Takes new figures over; says whether they differ enough from the stored ones to be written. Use changes all the
-    /// time and is learned again soon after a restart, so not every change is.
+    /// Sets capacity and use. Returns whether they differ enough from the stored values to be
+    /// stored: use changes constantly and is measured again soon after a restart.
     pub(crate) fn set_capacity(&self, id: DeviceId, total: u64, used: u64) -> bool {
         let mut table = self.0.write();
         let Some(known) = table.get_mut(&id) else { return false };
@@ -400,14 +405,14 @@ impl DeviceTable {
         known.stored.0.abs_diff(total) > step || known.stored.1.abs_diff(used) > step
     }
 
-    /// Takes over what a device may take of a file system.
+    /// Sets the space that a device shares with others.
     pub(crate) fn set_shared(&self, id: DeviceId, shared: Option<SharedSpace>) {
         if let Some(known) = self.0.write().get_mut(&id) {
             known.shared = shared;
         }
     }
 
-    /// What went wrong at the last try.
+    /// Sets the problem of the last access.
     pub(crate) fn set_problem(&self, id: DeviceId, problem: DeviceProblem) {
         if let Some(known) = self.0.write().get_mut(&id) {
             known.problem = Some(problem);
@@ -418,7 +423,7 @@ impl DeviceTable {
         self.0.read().get(&id).map(|known| device(id, known))
     }
 
-    /// Bytes in use of a device; an object that is longer has holes.
+    /// Returns the bytes in use on a device; a longer object must have holes.
     pub(crate) fn used(&self, id: DeviceId) -> u64 {
         self.0.read().get(&id).map_or(u64::MAX, |known| known.record.used)
     }
@@ -440,13 +445,13 @@ impl DeviceTable {
         self.0.read().iter().map(address).collect()
     }
 
-    /// What authenticates the time to each device.
+    /// Returns the keys that authenticate time messages to each device.
     pub(crate) fn time_keys(&self) -> Vec<(DeviceId, Zeroizing<[u8; 32]>)> {
         let table = self.0.read();
         table.iter().filter_map(|(id, known)| Some((*id, known.keys.time_key()?))).collect()
     }
 
-    /// Those that take new objects.
+    /// Returns the devices that accept new objects.
     pub(crate) fn pool(&self) -> Pool {
         let table = self.0.read();
         let active = table.iter().filter(|(_, known)| known.record.state == DeviceState::Active);
@@ -457,20 +462,22 @@ impl DeviceTable {
         Pool::new(&active.map(candidate).collect::<Vec<_>>())
     }
 
-    /// Whether devices took objects before, and none of them answers now.
+    /// Whether devices exist that accepted objects before, and all of them are unreachable.
     pub(crate) fn all_are_unreachable(&self) -> bool {
         let table = self.0.read();
         let any = |state| table.values().any(|known| known.record.state == state);
         any(DeviceState::Unreachable) && !any(DeviceState::Active)
     }
 
-    /// Capacity, use, devices that take objects, all devices. Space that devices share counts once.
+    /// Returns capacity, used bytes, devices that accept objects, and all devices. Shared space
+    /// counts once.
     pub(crate) fn figures(&self) -> (u64, u64, u32, u32) {
         let table = self.0.read();
         let (mut free, mut used, mut active) = (0_u64, 0_u64, 0);
-        // Of each file system: what its devices have by their own words, and without it; what it has.
+        // For each file system: free bytes by its devices' own figures, bytes available without it,
+        // and its free bytes.
         let mut groups: BTreeMap<[u8; 16], (u64, u64, u64)> = BTreeMap::new();
-        // What an operator says of a device that no administrator approved is no space.
+        // The figures of an unapproved device are not trusted.
         let approved = table.values().filter(|known| known.record.state != DeviceState::Pending);
         for known in approved {
             let own_free = known.record.total.saturating_sub(known.record.used);
@@ -492,7 +499,7 @@ impl DeviceTable {
         (used.saturating_add(free), used, active, u32::try_from(table.len()).unwrap_or(u32::MAX))
     }
 
-    /// One grant per object, in their order.
+    /// Returns one grant for each object, in the same order.
     pub(crate) fn grants(
         &self,
         objects: &[Sign],
@@ -502,7 +509,7 @@ impl DeviceTable {
         objects.iter().map(|sign| self.grant(sign, terms, rng)).collect()
     }
 
-    /// A grant of before the start lives until then.
+    /// Records the expiry time of a grant from before the start.
     pub(crate) fn recall_grant(&self, object: ObjectRef, expires_ms: u64) {
         let table = self.0.read();
         let granted = table.get(&object.device).and_then(|known| known.granted.get(&object.object.partition));
@@ -529,7 +536,7 @@ impl DeviceTable {
         })
     }
 
-    /// A credential for the server itself.
+    /// Returns a credential for the server itself.
     pub(crate) fn own_credential(
         &self,
         device: DeviceId,
@@ -580,7 +587,7 @@ impl DeviceTable {
             }
             Purpose::CutObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
-                // FLUSH needs the last one.
+                // FLUSH needs OBJ_MGMT.
                 let rights = Permissions::SET_ATTR.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
                 (ObjectType::User, rights, descriptor)
             }
@@ -599,7 +606,7 @@ impl DeviceTable {
                 (ObjectType::User, rights.union(making), descriptor)
             }
         };
-        // Nobody's session: the audit field of the server's own commands is zero.
+        // The server's own commands belong to no session, so their audit field is zero.
         let terms = Terms { method: Method::AllData, permissions, expires_ms, audit: [0; 20], sealed };
         let capability = capability(kind, descriptor, &terms, version, random(rng));
         let selector = KeySelector::Working { partition, version };
@@ -607,10 +614,11 @@ impl DeviceTable {
             .map_err(|_| MetaError::Damaged("device keys lack a working key"))?)
     }
 
-    /// The keys of a device and the version that signs for a partition now; counts the credential.
+    /// Returns the keys of a device and the key version that signs for a partition; counts the
+    /// credential.
     fn current(&self, device: DeviceId, partition: u64, expires_ms: u64) -> Result<(Arc<Keys>, u8)> {
         let table = self.0.read();
-        let known = table.get(&device).ok_or(MetaError::Damaged("a layout names an unknown device"))?;
+        let known = table.get(&device).ok_or(MetaError::Damaged("layout refers to an unknown device"))?;
         let version = known
             .book
             .current(&known.keys, partition)
@@ -630,7 +638,7 @@ impl Known {
         Self { record, keys: Arc::new(keys), book, granted, stored, shared: None, problem: None }
     }
 }
-/// A credential, sealed or open.
+/// Signs a credential, sealed or open.
 fn signed(
     keys: &Keys,
     selector: KeySelector,
@@ -654,7 +662,7 @@ fn capability(
         key_version,
         icv_algorithm: preferred_slot(Generation::Osd2, security_method(terms.method)),
         method: security_method(terms.method),
-        // 0 would be a capability without an end (OSD-2 r05).
+        // 0 would mean that the capability never expires (OSD-2 r05).
         expires_ms: terms.expires_ms.max(1),
         audit: terms.audit,
         discriminator,
@@ -665,7 +673,7 @@ fn capability(
     }
 }
 
-/// The audit field: session id, then a counter.
+/// Returns the audit field: session id, then the credential number.
 pub(crate) fn audit_field(who: &Principal, number: u32) -> [u8; 20] {
     let mut audit = [0; 20];
     audit[..16].copy_from_slice(&who.session);
@@ -675,16 +683,16 @@ pub(crate) fn audit_field(who: &Principal, number: u32) -> [u8; 20] {
 
 fn initial_key(new: &NewDevice) -> Result<InitialKey> {
     InitialKey::new(new.master_key.expose())
-        .ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "the master key must have 20 or 32 bytes"))
+        .ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "master key must have 20 or 32 bytes"))
 }
 
-/// The keys of a device's factory, derived from its initial key. O(partitions): call it outside of
+/// Derives the factory keys of a device from its initial key. O(partitions): call it outside of
 /// transactions.
 pub(crate) fn factory_keys(new: &NewDevice, partitions: u64) -> Result<FreshKeys> {
     keybook::fresh(&initial_key(new)?, new.system_id, partitions)
 }
 
-/// Is it the key that the device was added with? Then it has those that it was given since.
+/// Whether the initial key is that of the known device. Then the device keeps its current keys.
 fn keeps_keys(known: &Known, new: &NewDevice) -> Result<bool> {
     Ok(known.book.has_initial(&initial_key(new)?, new.system_id))
 }
@@ -706,9 +714,10 @@ fn device(id: DeviceId, known: &Known) -> Device {
     }
 }
 
-/// A device that is known by name, system id and key has moved: its new address is written. With another key or only
-/// one of the two names it is another device. One that was never in use holds nothing yet, so a wrong key given for it
-/// can be put right; and one that accepts none of our keys may have got a new initial key from its operator.
+/// Stores the new address of a device with known name, system id and key. With another key, or only
+/// one matching name, it is another device and refused. Exceptions: a device never in use, whose
+/// key may have been mistyped, and a device that accepts none of our keys, which may have a new
+/// initial key.
 fn moved(
     tx: &mut dyn Transaction,
     id: DeviceId,
@@ -725,7 +734,7 @@ fn moved(
         return Err(MdsError::refused(ErrorCode::Exists, known.record.name.shown()));
     }
     let rest = if same_key { keybook::Touched::default() } else { book.store_first(tx, id, keys)? };
-    // Who has once been known by a certificate is never again talked to without one.
+    // A device with a pin is never used again without TLS.
     let pin = new.pin.or(known.record.pin);
     let speed = if new.speed == 0 { known.record.speed } else { new.speed };
     let state = match known.record.state {
@@ -737,19 +746,22 @@ fn moved(
     Ok((id, record, rest))
 }
 
-/// Refuses an operator who adds a known device with another address, certificate or key: bytes of users would go there without an
-/// approval, or after an approval of something else.
+/// Fails if an operator adds a known device with another address, certificate or key. Otherwise
+/// user data would go to an unapproved device.
 fn needs_no_approval(known: &Known, new: &NewDevice) -> Result<()> {
     let same_place = known.record.url == new.url && new.pin.is_none_or(|pin| known.record.pin == Some(pin));
     if same_place && keeps_keys(known, new)? {
         return Ok(());
     }
-    Err(MdsError::refused(ErrorCode::Denied, "an administrator must change a device's address, pin or key"))
+    Err(MdsError::refused(
+        ErrorCode::Denied,
+        "only an administrator may change a device's address, pin or key",
+    ))
 }
 
 type ReadAll = (BTreeMap<DeviceId, Known>, Vec<(DeviceId, keybook::Touched)>);
 
-/// All devices, and what of them is to be stored anew.
+/// Loads all devices, with the parts that have to be stored again.
 fn read_all(view: &dyn Snapshot, partitions: u64) -> Result<ReadAll> {
     let mut outdated = Vec::new();
     let all = keys::devices();
@@ -759,7 +771,7 @@ fn read_all(view: &dyn Snapshot, partitions: u64) -> Result<ReadAll> {
             .get(1..)
             .and_then(|id| id.try_into().ok())
             .map(|id| DeviceId(u32::from_be_bytes(id)))
-            .ok_or(MetaError::Damaged("device with an impossible key"))?;
+            .ok_or(MetaError::Damaged("device record with an invalid key"))?;
         let record: DeviceRecord = decode(&value)?;
         let (keys, book, touched) = Book::load(view, id, partitions)?;
         if !touched.is_empty() {
@@ -770,7 +782,7 @@ fn read_all(view: &dyn Snapshot, partitions: u64) -> Result<ReadAll> {
     Ok((table, outdated))
 }
 
-/// Changes a device's state and figures in the store.
+/// Changes state, capacity and use of a device in the store.
 pub(crate) fn change(tx: &mut dyn Transaction, id: DeviceId, now: &Device) -> Result<DeviceRecord> {
     let mut record: DeviceRecord = load(tx, &keys::device(id))?
         .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
@@ -783,7 +795,7 @@ pub(crate) fn change(tx: &mut dyn Transaction, id: DeviceId, now: &Device) -> Re
 mod tests {
     use super::*;
 
-    /// An expiration time of 0 would be none.
+    /// An expiration time of 0 would mean none.
     #[test]
     fn every_credential_has_an_end() {
         let terms = Terms {

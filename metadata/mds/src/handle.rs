@@ -1,6 +1,7 @@
-//! One request, one response.
+//! Request handling: one response for each request.
 //!
-//! Does: check the session, dispatch, record the verdict. Contract: total: every request gets a response.
+//! Does: check the session, dispatch the request, write the audit record. Contract: total: every
+//! request gets a response.
 
 use std::sync::atomic::Ordering;
 
@@ -38,13 +39,14 @@ use delegate::{Delegation, Issue};
 
 pub use leases::Waiting;
 
-/// Devices in one page at most: the largest record is some 1050 bytes, and 64 KiB make a frame.
+/// Maximum number of devices in a page: the largest record has about 1050 bytes, and a frame 64
+/// KiB.
 const DEVICE_PAGE_MAX: u16 = 48;
-/// Pause before a create is tried again while no device answers, milliseconds.
+/// Delay before a client repeats a create while no device is reachable, milliseconds.
 const DEVICE_RETRY_MS: u32 = 1_000;
 
 impl Mds {
-    /// Answers a request of a session (`None`: not logged in; only Hello is answered then).
+    /// Handles a request of a session (`None`: not logged in; then only Hello is accepted).
     pub fn handle(
         &self,
         session: Option<&SessionId>,
@@ -73,7 +75,7 @@ impl Mds {
                     })
                 });
                 if result.is_err() && self.leases.has_lost() {
-                    // Whoever asks again finds it done.
+                    // The repeated request finds it done.
                     self.fence_lost(now_ms);
                 }
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
@@ -89,7 +91,7 @@ impl Mds {
                 })
             }),
         };
-        // Also a refusal tells what is stored.
+        // A refusal also depends on stored state.
         let result = self.store.wait_for_medium().map_err(MdsError::from).and(result);
         result.unwrap_or_else(|error| {
             let failure = error.failure();
@@ -102,8 +104,8 @@ impl Mds {
         })
     }
 
-    /// Refuses requests that add something while the disk of the metadata store is short of space: the rest of it is for
-    /// removals, revocations and sessions.
+    /// Fails for requests that add records while the disk of the metadata server is short of space:
+    /// the rest is for removals, revocations and sessions.
     fn check_room(&self, request: &Request) -> Result<()> {
         let adds = matches!(
             request,
@@ -123,20 +125,21 @@ impl Mds {
         Ok(())
     }
 
-    /// Who asks. A request in a session that is over is written down; its connection ends with it.
+    /// Returns the principal of a session. A request in an ended session gets an audit record; its
+    /// connection is closed.
     fn principal_of(&self, session: Option<&SessionId>, action: &str, time_ms: u64) -> Result<Principal> {
         let found = self.principal(session, time_ms);
         if let (Some(session), Err(MdsError::Refused(failure))) = (session, &found) {
             let (verdict, session) = (failure.code.name(), Some(session));
             let record =
-                // The session was proven when it was taken up on this connection.
+                // The session was authenticated when it was resumed on this connection.
                 AuditRecord { time_ms, user: "", session, proven: true, source: None, action, subject: None, verdict };
             self.audit.record(&record);
         }
         found
     }
 
-    /// One record for every request that changes something, gives a right, or is denied.
+    /// Writes an audit record for a request that changes something, grants a right, or is denied.
     fn record(
         &self,
         who: &Principal,
@@ -169,7 +172,7 @@ impl Mds {
         if !(oldest..=newest).contains(&PROTOCOL_VERSION) {
             return Err(MdsError::refused(
                 ErrorCode::Version,
-                format!("this server speaks {PROTOCOL_VERSION}"),
+                format!("this server supports version {PROTOCOL_VERSION}"),
             ));
         }
         Ok(Response::Hello {
@@ -238,7 +241,7 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::SetOwner { path, owner, group } => {
-                // Groups of the directory are not listed here: an administrator names them on his own word.
+                // Directory groups are not stored here, so administrators may use any name.
                 let new = NewOwner { owner, group, any_group: self.has_directory() };
                 let stat = self.update(|tx| namespace::set_owner(tx, who, &path, &new, now_ms))?;
                 Ok(Response::Stat { stat })
@@ -264,16 +267,16 @@ impl Mds {
                 if !matches!(state, DeviceState::Active | DeviceState::Draining) {
                     return Err(MdsError::refused(
                         ErrorCode::Invalid,
-                        "only Active, Draining, and Joining as the approval can be chosen",
+                        "state must be Active, Draining, or Joining to approve",
                     ));
                 }
                 match self.devices.get(id).map(|device| device.state) {
                     None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
                     Some(DeviceState::Joining) => {
-                        return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
+                        return Err(MdsError::refused(ErrorCode::Invalid, "device is being prepared"));
                     }
                     Some(DeviceState::Pending) => {
-                        return Err(MdsError::refused(ErrorCode::Invalid, "the device waits for approval"));
+                        return Err(MdsError::refused(ErrorCode::Invalid, "device waits for approval"));
                     }
                     Some(_) => self.change_device(id, Some(state))?,
                 }
@@ -286,10 +289,10 @@ impl Mds {
                 match self.devices.get(id).map(|device| device.state) {
                     None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
                     Some(DeviceState::Joining) => {
-                        return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
+                        return Err(MdsError::refused(ErrorCode::Invalid, "device is being prepared"));
                     }
                     Some(DeviceState::Pending) => {
-                        return Err(MdsError::refused(ErrorCode::Invalid, "the device waits for approval"));
+                        return Err(MdsError::refused(ErrorCode::Invalid, "device waits for approval"));
                     }
                     Some(_) => self.drain(id, rate, now_ms)?,
                 }
@@ -392,10 +395,12 @@ impl Mds {
         }
         let method = self.method(method);
         let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        // A create outlives its grants, so that expiry never pulls objects from under a writer.
+        // A create outlives its grants, so that its expiry never removes objects from under a
+        // writer.
         let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
         let issuing = self.issuing();
-        // Chosen from within: who drains a device waits for those who may have chosen it.
+        // Chosen under the lock, because a drain waits for requests that may have chosen the
+        // device.
         let pool = self.devices.pool();
         let (intent, record) = self.update(|tx| {
             let new = NewIntent { size_hint, mode, replace, method, expires_ms, grants_until_ms };
@@ -424,16 +429,16 @@ impl Mds {
         Ok(Response::Created { file })
     }
 
-    /// Returns the refusal of new objects: a client waits for devices that do not answer.
+    /// Returns the refusal of new objects; a client waits for unreachable devices.
     fn no_room_for(&self, subject: &str) -> MdsError {
         if self.devices.all_are_unreachable() {
-            let subject = Text::truncated(&format!("no device answers, for {subject}"));
+            let subject = Text::truncated(&format!("no device is reachable for {subject}"));
             return MdsError::Refused(Failure { subject, ..Failure::busy(DEVICE_RETRY_MS) });
         }
         MdsError::refused(ErrorCode::NoSpace, format!("on any device, for {subject}"))
     }
 
-    /// Objects for a file, chosen and numbered.
+    /// Chooses devices and allocates objects for a file.
     pub(crate) fn lay_out(
         &self,
         tx: &mut dyn Transaction,
@@ -479,7 +484,7 @@ impl Mds {
         self.clear_for(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         self.make_room_by_path(id, access, until, now_ms)?;
-        // As those left it who had to give something back for this.
+        // Read again, because returned leases may have changed the file.
         let view = self.store.snapshot()?;
         let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
         drop(view);
@@ -494,7 +499,7 @@ impl Mds {
         Ok(Response::Opened { file: OpenedFile { stat, layout, grants, sparse } })
     }
 
-    /// Nobody gets credentials to write while the server itself cuts the objects.
+    /// Fails for writers while truncated bytes are being cleared.
     fn clear_for(&self, file: &Inode, access: Access) -> Result<()> {
         if access == Access::Read { Ok(()) } else { self.clearing(namespace::check_clear(file)) }
     }
@@ -520,14 +525,15 @@ impl Mds {
                     namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
                 self.clear_for(&file, access)?;
                 self.make_room_by_path(inode, access, until, now_ms)?;
-                let cut = || MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile");
+                let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
                 (inode, layout.ok_or_else(cut)?, file.generation, rights(access))
             }
             Handle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record =
                     self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
-                // One of before a restart: its charge has at least what its objects had then.
+                // After a restart: its charge covers at least the lengths of its objects at that
+                // time.
                 let written = Written::Create(intent, record.inode);
                 self.check_lengths_later(written, &who.user, 0, until)?;
                 (record.inode, record.layout, 0, CREATE_RIGHTS)
@@ -552,16 +558,19 @@ impl Mds {
         self.device_response(id)
     }
 
-    /// Takes a device that waits for approval into use: housekeeping sets its keys and makes its partitions.
+    /// Approves a pending device: housekeeping sets its keys and creates its partitions.
     fn approve_device(&self, id: sealstone_mds_protocol::DeviceId) -> Result<Response> {
         let _turn = self.key_turn.lock();
         match self.devices.get(id).map(|device| device.state) {
             None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
             Some(DeviceState::Pending) if self.devices.is_taken(id) => {
-                return Err(MdsError::refused(ErrorCode::Exists, "a device of this name or system id"));
+                return Err(MdsError::refused(
+                    ErrorCode::Exists,
+                    "another device with this name or system id",
+                ));
             }
             Some(DeviceState::Pending) => self.change_device(id, Some(DeviceState::Joining))?,
-            // Approved before; the caller sees its state.
+            // Already approved; the response shows its state.
             Some(_) => {}
         }
         self.devices_changed.store(true, Ordering::Release);
@@ -577,7 +586,7 @@ impl Mds {
         Ok(Response::Device { device })
     }
 
-    /// What was asked for, or the floor if that is stronger.
+    /// Returns the requested method, or the floor if that is stronger.
     fn method(&self, asked: Method) -> Method {
         asked.max(self.config.method_floor)
     }
@@ -587,7 +596,7 @@ impl Mds {
     }
 }
 
-/// The file of a request for credentials, by name or number.
+/// Returns the file of a request for credentials, by path or number.
 fn asked_for(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Method)> {
     match request {
         Request::Create { path, method, .. }
@@ -608,7 +617,7 @@ const fn rights(access: Access) -> Permissions {
     }
 }
 
-/// Kept beside the rights it must not exceed.
+/// Checks that rights do not exceed what they must not.
 const _: () = {
     assert!(!CREATE_RIGHTS.contains(Permissions::READ));
     assert!(!READ_RIGHTS.contains(Permissions::WRITE));

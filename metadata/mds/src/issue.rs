@@ -1,10 +1,10 @@
-//! The record of credentials: who was given which, when, and who was refused.
+//! The record of credentials: issued to whom and when, and refused requests.
 //!
-//! Does: say what a record holds, write it before the credential leaves, find what is said of a
-//! file, and after a restart remember from it what is still alive. Does not: write files; a shell
-//! brings its log. Contract: a credential whose record could not be written does not leave. Records
-//! hold no key. Truth: docs/standards/mds/operations.md §5.7, §8.6;
-//! docs/adr/0029-record-of-issued-credentials.md.
+//! Does: define a record, write it before the credential is sent, find the records of a file, and
+//! restore the valid credentials after a restart. Does not: write files; the server passes a
+//! [`GrantLog`].
+//! Contract: a credential is not sent if its record could not be written. Records contain no keys.
+//! Truth: docs/standards/mds/operations.md §5.7, §8.6; docs/adr/0029-record-of-issued-credentials.md.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,17 +26,17 @@ use crate::server::Mds;
 use crate::sessions::SESSIONS_MAX;
 use crate::store::MetaError;
 
-/// Bytes of the log that one request reads at most.
+/// Maximum bytes of the log that one request reads.
 const SCAN_BYTES: usize = 4 << 20;
-/// Bytes read at once when the server starts.
+/// Bytes read at once at the start of the server.
 const LOAD_BYTES: usize = 1 << 20;
 
-/// The two logs: one cannot push the other's records out.
+/// The two logs, separate so that neither displaces the other's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// What was given.
+    /// Issued credentials.
     Given = 0,
-    /// What was refused.
+    /// Refused requests.
     Refused = 1,
 }
 
@@ -45,40 +45,40 @@ impl Stream {
         match code {
             0 => Ok(Self::Given),
             1 => Ok(Self::Refused),
-            _ => Err(MdsError::refused(ErrorCode::Invalid, "no such place in the record")),
+            _ => Err(MdsError::refused(ErrorCode::Invalid, "no such position in the record")),
         }
     }
 }
 
 record! {
-    /// One record: what is told, and what it is found by.
+    /// A record with its search keys.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct IssueRecord {
-        /// What is told.
+        /// Content of the record for clients.
         pub entry: IssueEntry,
-        /// The file; 0 if there was none.
+        /// Inode number of the file; 0 if there was none.
         pub inode: InodeId,
-        /// Its objects that the credential is for.
+        /// Objects of the credential.
         pub objects: Vec<ObjectRef>,
-        /// The name that was asked for, of what was refused.
+        /// Requested path of a refused request.
         pub path: Option<FilePath>,
     }
 }
 
-/// Where records are kept.
+/// Storage of the records.
 pub trait GrantLog: Send + Sync + 'static {
-    /// Appends a record of this time. When it returns, the death of the process loses nothing; with `durable`, neither
-    /// does the loss of power.
+    /// Appends a record of this time. After the return it survives the death of the process and,
+    /// with `durable`, a power failure.
     ///
     /// # Errors
-    /// The medium's.
+    /// Those of the disk.
     fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()>;
 
-    /// Reads records from a place on, or (place 0) about from a time on, as long as `each` says so and the budget of
-    /// bytes lasts. Gives the place to go on from; none at the end.
+    /// Reads records from a position on, or (position 0) from about a time on, until `each` returns
+    /// false or the byte budget is used. Returns the next position; none at the end.
     ///
     /// # Errors
-    /// The medium's; a damaged tail is no error, it is where the log ends.
+    /// Those of the disk. A damaged tail is not an error: the log ends there.
     fn read(
         &self,
         stream: Stream,
@@ -88,25 +88,26 @@ pub trait GrantLog: Send + Sync + 'static {
         each: &mut dyn FnMut(&[u8]) -> bool,
     ) -> io::Result<Option<u64>>;
 
-    /// What was before this is not in the log any more, or never was.
+    /// Returns the time before which the log has no records.
     fn known_since_ms(&self, stream: Stream) -> u64;
 
-    /// Whether the log still has every record from this time on that was ever appended.
+    /// Whether the log still has all records from this time on.
     fn reaches_back_to(&self, stream: Stream, since_ms: u64) -> bool {
         self.known_since_ms(stream) <= since_ms
     }
 
-    /// Is nothing missing that was appended before the start? Not after a loss of power, or if the log is new.
+    /// Whether no record from before the start is missing. `false` after a power failure or if the
+    /// log is new.
     fn is_whole(&self) -> bool;
 
-    /// Makes what was appended durable.
+    /// Makes all appended records durable.
     ///
     /// # Errors
-    /// The medium's.
+    /// Those of the disk.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Nowhere: for servers that keep no record.
+/// A log that discards all records: for servers that keep none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoGrantLog;
 
@@ -139,7 +140,7 @@ impl GrantLog for NoGrantLog {
     }
 }
 
-/// In memory: for simulations and tests.
+/// A log in memory: for simulations and tests.
 #[derive(Debug, Default)]
 pub struct MemoryGrantLog(Mutex<[Vec<(u64, Vec<u8>)>; 2]>);
 
@@ -184,7 +185,7 @@ impl GrantLog for MemoryGrantLog {
     }
 }
 
-/// The first two bytes of permission bits: all that files need.
+/// Returns the first two bytes of permission bits; files need no others.
 pub(crate) const fn bits(permissions: Permissions) -> u16 {
     let [a, b, ..] = permissions.bytes();
     u16::from_be_bytes([a, b])
@@ -199,7 +200,7 @@ fn log_failed(error: io::Error) -> MdsError {
     MdsError::Store(MetaError::of_medium(error))
 }
 
-/// What a request that was refused wanted.
+/// Subject of a refused request for credentials.
 pub(crate) struct Wanted<'a> {
     pub(crate) path: Option<&'a FilePath>,
     pub(crate) inode: Option<InodeId>,
@@ -207,7 +208,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Mds {
-    /// Remembers from the log what is alive, and from here on writes every credential into it.
+    /// Restores the valid credentials from the log, and sets the log for all further ones.
     ///
     /// # Errors
     /// `Store` if the log cannot be read.
@@ -218,7 +219,7 @@ impl Mds {
         let mut from = Some(0);
         while let Some(at) = from {
             let mut take = |bytes: &[u8]| {
-                // What a later release wrote, or what rotted, is no reason not to start.
+                // A record of a later release, or a damaged one, must not prevent the start.
                 if let Ok(found) = decode::<IssueRecord>(bytes) {
                     self.recall(&found, &mut numbers, now_ms);
                 }
@@ -227,14 +228,15 @@ impl Mds {
             from = log.read(Stream::Given, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
         }
         if !log.reaches_back_to(Stream::Given, now_ms.saturating_sub(CREDENTIAL_LIFETIME_MAX_MS)) {
-            // Other users' records were removed to make room: whose credentials they were is not known.
+            // Records of other users were removed for space, so the holders of those credentials
+            // are unknown.
             let since_ms = log.known_since_ms(Stream::Given).min(now_ms);
             let until_ms = since_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS);
             let writes_until_ms = since_ms.saturating_add(self.config.longest_life_ms());
             self.holdings.get_mut().is_unknown_until(until_ms, writes_until_ms);
         }
         self.writers_before = self.holdings.get_mut().writers(now_ms);
-        // A session without a number here skips as many as after a loss of power.
+        // A session without a number here skips as many as after a power failure.
         let all_numbered = numbers.len() < SESSIONS_MAX as usize;
         self.sessions.number_from(numbers, log.is_whole() && all_numbered);
         if log.is_whole() {
@@ -265,18 +267,19 @@ impl Mds {
         }
     }
 
-    /// Writes a record; without it the credential must not leave.
+    /// Writes a record; without it the credential must not be sent.
     pub(crate) fn write_issue(&self, record: &IssueRecord) -> Result<()> {
-        // Those that live for long are worth a wait for the medium; the others have expired soon after it came back.
+        // Only long-lived credentials are worth waiting for the disk; others expire soon after a
+        // restart.
         let durable = record.entry.kind == IssueKind::Delegate;
         let stream = if record.entry.kind == IssueKind::Refused { Stream::Refused } else { Stream::Given };
         let bytes = encode(record)?;
         self.grant_log.append(stream, record.entry.time_ms, &bytes, durable).map_err(log_failed)
     }
 
-    /// Remembers that somebody was refused a credential.
+    /// Records a refused request for credentials.
     pub(crate) fn write_refusal(&self, who: &Principal, wanted: &Wanted<'_>, now_ms: u64) {
-        // The audit log counts the others.
+        // Requests beyond the limit appear in the audit log only.
         if self.refusals.lock().attempt_record(&who.user, now_ms).is_err() {
             return;
         }
@@ -299,12 +302,12 @@ impl Mds {
         };
         let record = IssueRecord { entry, inode, objects: Vec::new(), path: wanted.path.cloned() };
         if let Err(error) = self.write_issue(&record) {
-            // It stays refused; the audit log has it too.
+            // The refusal stands; the audit log has it too.
             tracing::error!(%error, "refusal not recorded");
         }
     }
 
-    /// A page of what the record says of a file, for its owner and administrators.
+    /// Returns a page of the records of a file, for its owner and administrators.
     pub(crate) fn issue_list(
         &self,
         who: &Principal,
@@ -341,7 +344,7 @@ impl Mds {
         Ok(Response::Issues { entries, known_since_ms: log.known_since_ms(Stream::Given), next })
     }
 
-    /// Makes the record of what was given durable. Call every few seconds.
+    /// Makes the log of issued credentials durable. Call it every few seconds.
     ///
     /// # Errors
     /// `Store`.

@@ -1,8 +1,9 @@
-//! The server's requests and errands about the devices' keys.
+//! Key changes of devices: requests and housekeeping.
 //!
-//! Does: plan and take in steps for the shell, one device's turn at a time; answer KeyList, KeyRotate, KeyProgress.
-//! Contract: as `keybook` has it: what a step changes is on stable storage before it is given out, and in use after the
-//! device's answer is on stable storage too.
+//! Does: plan steps for the daemon and apply their outcomes, one device at a time; answer KeyList,
+//! KeyRotate, KeyProgress.
+//! Contract: as in `keybook`: a key change is durable before its step is given out, and in use
+//! after the device's answer is durable too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,23 +22,24 @@ use crate::keybook::{
 };
 use crate::server::Mds;
 
-/// Exchanges of seeds that wait, by device. Whoever holds it has the turn to change books.
+/// Seed exchanges in progress, by device. The holder of its lock may change key states.
 pub(crate) type Exchanges = BTreeMap<DeviceId, Option<Exchange>>;
 
-/// What came of a device's steps.
+/// Result of a device's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysNow {
-    /// There may be more to do at once.
+    /// There may be more steps at once.
     Going,
-    /// Not now: the device did not answer, or has to settle.
+    /// No step now: the device did not answer, or has to settle.
     Stuck,
-    /// The device accepts none of the keys that the server has: an operator has to help.
+    /// The device accepts none of the server's keys: an operator has to intervene.
     Lost,
 }
 
 impl Mds {
     fn policy(&self) -> Policy {
-        // What other servers gave out is not known here: a key lives as long as the longest of it could.
+        // Credentials of other servers are not known here, so a key is kept for their longest
+        // lifetime.
         let config = &self.config;
         let grant_ms = if config.shared { config.longest_life_ms() } else { config.grant_lifetime_ms() };
         Policy {
@@ -49,8 +51,8 @@ impl Mds {
         }
     }
 
-    /// Stores what was touched of a book, a bounded number of partitions in one transaction. The
-    /// caller holds the turn to change books.
+    /// Stores the touched parts of a key state, a bounded number of partitions in each transaction.
+    /// The caller holds the key lock.
     pub(crate) fn store_keys(
         &self,
         device: DeviceId,
@@ -61,8 +63,9 @@ impl Mds {
         book.store_in_steps(device, keys, touched, |work| self.update(work))
     }
 
-    /// The next steps for the keys of a device, at most `limit`; none if all is as it should be. They may be performed
-    /// in any order and at a time. Tell what came of all of them with [`Mds::key_steps_done`] before the next call.
+    /// Returns the next steps for the keys of a device, at most `limit`; none if all keys are as
+    /// they should be. They may be performed in any order or in parallel. [`Mds::key_steps_done`]
+    /// has to follow with all outcomes before the next call.
     ///
     /// # Errors
     /// `Store`; `Refused` if there is no such device.
@@ -84,10 +87,10 @@ impl Mds {
         Ok(steps)
     }
 
-    /// Takes in what came of steps.
+    /// Applies the outcomes of steps.
     ///
     /// # Errors
-    /// `Store`: nothing is known of the steps then, and they are planned again.
+    /// `Store`: the outcomes are lost then, and the steps are planned again.
     pub fn key_steps_done(
         &self,
         device: DeviceId,
@@ -127,26 +130,28 @@ impl Mds {
         })
     }
 
-    /// What authenticates the time to each device, as its keys are now.
+    /// Returns the current keys that authenticate time messages to each device.
     #[must_use]
     pub fn time_keys(&self) -> Vec<(DeviceId, Zeroizing<[u8; 32]>)> {
         self.devices.time_keys()
     }
 
-    /// Are all keys of the device ones that we set, and all its partitions made?
+    /// Whether all keys of the device were set by the server and all its partitions exist.
     #[must_use]
     pub fn keys_ready(&self, device: DeviceId) -> bool {
         self.devices.keys_ready(device)
     }
 
-    /// Has the keys that the device has compared with ours at the next steps; call now and then, and when it was away.
+    /// Requests a comparison of the device's keys with ours in the next steps. Call it from time to
+    /// time, and after the device was unavailable.
     ///
     /// # Errors
     /// `Refused` if there is no such device.
     pub fn check_keys(&self, device: DeviceId) -> Result<()> {
         let _turn = self.key_turn.lock();
         let (keys, mut book) = self.devices.book(device)?;
-        // Partition zero, and one for files: a device that was formatted lost all of those.
+        // Partition zero and one file partition are enough: a formatted device has lost all file
+        // partitions.
         book.parts.values_mut().take(2).for_each(|part| part.checked = false);
         self.devices.put_book(device, keys, book);
         Ok(())
@@ -163,7 +168,7 @@ impl Mds {
         Ok(Response::KeyProgress { open, stuck, changed })
     }
 
-    /// Marks keys to be changed, durably; housekeeping does it.
+    /// Durably requests key changes; housekeeping performs them.
     pub(crate) fn key_rotate(
         &self,
         who: &Principal,
@@ -213,7 +218,8 @@ impl Mds {
         self.key_progress(device, now_ms)
     }
 
-    /// Marks the working keys of these partitions of a device to be replaced, the old ones at once, durably.
+    /// Durably requests new working keys for these partitions of a device; the old ones are
+    /// overwritten at once.
     pub(crate) fn request_new_keys(&self, device: DeviceId, partitions: &[u64]) -> Result<()> {
         let _turn = self.key_turn.lock();
         let (keys, mut book) = self.devices.book(device)?;

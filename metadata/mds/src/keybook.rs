@@ -1,11 +1,11 @@
-//! What the server knows of the keys of one device: which are set since when, what is due, and what it meant to do when
-//! it was interrupted.
+//! State of all keys of one device: which were set when, what is due, and interrupted changes.
 //!
-//! Does: hold and store that, beside the keys themselves; find the next steps (`plan`), take in what came of them
-//! (`apply`). Does not: talk to devices; the shell performs steps.
-//! Contract: a step that changes a key is on stable storage, seed and all, before the device hears of it, and stays
-//! there until the device's signed answer is stored too. Both ends may crash anywhere in between: SET KEY sent again sets
-//! the same key, and of a master key both candidates are kept until one of them is proved.
+//! Does: hold and store this state with the keys; find the next steps (`plan`), apply their
+//! outcomes (`apply`). Does not: access devices; the daemon performs steps.
+//! Contract: a step that changes a key is durably stored, with its seed, before it is sent, and
+//! stays stored until the device's signed answer is stored too. Both ends may crash at any point: a
+//! repeated SET KEY sets the same key, and of a master key both candidates are kept until one is
+//! proven.
 //! Truth: docs/design/security.md 3.6; docs/standards/mds/store.md §8.4.
 
 mod apply;
@@ -31,18 +31,20 @@ pub(crate) use apply::{Progress, apply, receive};
 pub(crate) use plan::{Exchange, Policy, plan};
 pub use step::{KeyAction, KeyStep, StepOutcome};
 
-/// Keys of a device, as both ends have them.
+/// The key hierarchy of a device.
 pub(crate) type Keys = KeyHierarchy<RustCrypto>;
 
-/// Versions of a working key; a nibble of the capability names one.
+/// Number of versions of a working key; a nibble in the capability selects one.
 pub(crate) const VERSIONS: u8 = 16;
-/// A superseded key is kept so much longer than the last grant under it, milliseconds: clocks differ.
+/// A superseded key is kept this much longer than the last grant under it, because clocks differ,
+/// milliseconds.
 pub(crate) const KEY_MARGIN_MS: u64 = 10_000;
-/// Encoded keys of one record at most, bytes: a partition with all its keys has 740.
+/// Maximum bytes of encoded keys in one record: a partition with all its keys has 740.
 const KEYS_BYTES_MAX: usize = 4096;
-/// First bytes of a whole hierarchy in one record, as it was kept before there was a record for each partition.
+/// First bytes of a whole hierarchy in one record, the format before partitions had records of
+/// their own.
 const WHOLE: &[u8] = b"OSDKH";
-/// Partitions of a device at most that are read.
+/// Maximum number of partitions of a device that are loaded.
 const PARTITIONS_READ_MAX: usize = 65_536;
 
 /// Encoded keys; wiped when dropped.
@@ -60,44 +62,45 @@ impl Wire for KeyBytes {
 }
 
 record! {
-    /// A key that the device may or may not have been told to set.
+    /// A key change that may have been sent to the device.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Pending {
-        /// Which: [`KeyLevel`], and 5 for a working key that is to be overwritten.
+        /// A [`KeyLevel`], or 5 for a working key that is to be overwritten.
         pub level: u8,
-        /// Of a working key.
+        /// Version of a working key.
         pub version: u8,
-        /// What it is made from; not secret by itself.
+        /// Seed of the key; not secret by itself.
         pub seed: [u8; 20],
-        /// Its name.
+        /// Key identifier.
         pub identifier: [u8; 7],
     }
 }
 
-/// [`Pending::level`] of a superseded working key that is overwritten with one that nobody knows.
+/// [`Pending::level`] of a superseded working key that is overwritten with a random one.
 const LEVEL_KILL: u8 = 5;
 
 record! {
-    /// Master and root.
+    /// Record of master and root key.
     #[derive(Clone)]
     pub struct TopRecord {
         /// `KeyHierarchy::encode_top`, with the proposed master key while one is pending.
         pub keys: KeyBytes,
         /// Identity of the master key that the device was added with.
         pub initial: [u8; 16],
-        /// Numbers identifiers.
+        /// Counter for key identifiers.
         pub counter: u64,
-        /// Since when the master key is one that nobody but device and server knows; 0: not yet.
+        /// Time at which a master key known only to device and server was set; 0: not yet.
         pub master_set_ms: u64,
-        /// Since when the root key is.
+        /// Time at which the root key was set.
         pub root_set_ms: u64,
-        /// Master: the change step was sent, and with this seed the root key is set below the new master key.
+        /// Pending change. For the master key: the change step was sent, and the seed is that of
+        /// the root key below the new master key.
         pub pending: Option<Pending>,
         /// Identifier of the proposed master key.
         pub master_identifier: [u8; 7],
-        /// When its seeds were exchanged.
+        /// Time of the seed exchange.
         pub exchanged_ms: u64,
-        /// Asked for, and not done: bits of [`ASKED_MASTER`], [`ASKED_ROOT`].
+        /// Requested changes that are not done: bits [`ASKED_MASTER`], [`ASKED_ROOT`].
         pub asked: u8,
     }
 }
@@ -106,11 +109,11 @@ record! {
     /// A version of a working key.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct VersionRecord {
-        /// Which.
+        /// Version number.
         pub version: u8,
-        /// Since when.
+        /// Time at which it was set.
         pub set_ms: u64,
-        /// From then on no grant under it can be alive; `u64::MAX` for the present one.
+        /// All grants under it have expired at this time; `u64::MAX` for the current version.
         pub dead_ms: u64,
     }
 }
@@ -121,19 +124,20 @@ record! {
     pub struct PartitionRecord {
         /// `KeyHierarchy::encode_partition`.
         pub keys: KeyBytes,
-        /// The device has the partition.
+        /// Whether the partition exists on the device.
         pub created: bool,
-        /// Since when its pair is one that was set; 0: not yet.
+        /// Time at which its key pair was set; 0: not yet.
         pub pair_set_ms: u64,
-        /// The version that new grants use.
+        /// Version for new grants.
         pub current: u8,
-        /// Those that the device has.
+        /// Versions that the device has.
         pub versions: Vec<VersionRecord>,
-        /// Grants under the present version, as of when the record was written.
+        /// Number of grants under the current version when the record was written.
         pub credentials: u64,
-        /// Under way.
+        /// Pending change.
         pub pending: Option<Pending>,
-        /// Asked for, and not done: [`ASKED_PARTITION`], [`ASKED_WORKING`], [`ASKED_REVOKE`].
+        /// Requested changes that are not done: [`ASKED_PARTITION`], [`ASKED_WORKING`],
+        /// [`ASKED_REVOKE`].
         pub asked: u8,
     }
 }
@@ -142,10 +146,10 @@ pub(crate) const ASKED_MASTER: u8 = 1;
 pub(crate) const ASKED_ROOT: u8 = 2;
 pub(crate) const ASKED_PARTITION: u8 = 4;
 pub(crate) const ASKED_WORKING: u8 = 8;
-/// Superseded versions die at once.
+/// Superseded versions are overwritten at once.
 pub(crate) const ASKED_REVOKE: u8 = 16;
 
-/// The state of one partition; its keys are in the hierarchy.
+/// State of one partition; its keys are in the hierarchy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Part {
     pub(crate) created: bool,
@@ -155,9 +159,9 @@ pub(crate) struct Part {
     pub(crate) credentials: u64,
     pub(crate) pending: Option<Pending>,
     pub(crate) asked: u8,
-    /// The device's identifiers were compared with ours since the start.
+    /// Whether the device's key identifiers were compared with ours since the start.
     pub(crate) checked: bool,
-    /// When the last grant so far expires; not stored, the record of credentials has it.
+    /// Expiry time of the last grant; not stored, because the record of credentials has it.
     pub(crate) grants_until_ms: u64,
 }
 
@@ -166,13 +170,13 @@ impl Part {
         self.versions.iter().find(|version| version.version == self.current).map(|version| version.set_ms)
     }
 
-    /// Whether a key is requested, being replaced, or old and not overwritten yet.
+    /// Whether a key is requested, being replaced, or superseded and not overwritten yet.
     fn is_open(&self, now_ms: u64) -> bool {
         let dying = self.versions.iter().any(|version| version.dead_ms <= now_ms);
         self.pending.is_some() || self.asked != 0 || self.versions.is_empty() || dying
     }
 
-    /// Nothing below the pair is known any more.
+    /// Marks all keys below the pair as unknown.
     fn void(&mut self) {
         self.pair_set_ms = 0;
         self.versions.clear();
@@ -181,7 +185,7 @@ impl Part {
     }
 }
 
-/// The state of all keys of one device.
+/// State of all keys of one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Book {
     pub(crate) initial: [u8; 16],
@@ -193,19 +197,21 @@ pub(crate) struct Book {
     pub(crate) exchanged_ms: u64,
     pub(crate) asked: u8,
     pub(crate) parts: BTreeMap<u64, Part>,
-    /// The last answer under the proposed master key was a refusal: the present one is tried next.
+    /// Whether the last answer under the proposed master key was a refusal: the current one is
+    /// tried next.
     pub(crate) doubt: bool,
 }
 
-/// Partitions whose keys one transaction stores at most; one in tests, whose devices have two.
+/// Maximum number of partitions whose keys one transaction stores; one in tests, whose devices have
+/// two.
 const STORE_BATCH: usize = if cfg!(test) { 1 } else { 256 };
 
-/// What of a book has to be stored.
+/// Parts of the key state that have to be stored.
 #[derive(Default)]
 pub(crate) struct Touched {
     pub(crate) top: bool,
     pub(crate) parts: BTreeSet<u64>,
-    /// Whether the stored keys of these partitions are void: a new key above them was set.
+    /// Whether the stored keys of these partitions are void because a key above them was set.
     pub(crate) voided: bool,
 }
 
@@ -215,23 +221,23 @@ impl Touched {
     }
 }
 
-/// Records from which partition on the stored keys of a device are void; none: of no partition.
+/// Records the first partition whose stored keys are void; none: no partition.
 fn note_void(tx: &mut dyn Transaction, device: DeviceId, from: Option<u64>) -> Result<()> {
     let key = keys::void_keys(device);
     match from {
         Some(from) => Ok(save(tx, &key, &from)?),
-        // Most commits find no note: a removal of nothing would be a change of its own.
+        // Most commits find no record, and deleting nothing would count as a change.
         None if tx.get(&key)?.is_none() => Ok(()),
         None => Ok(tx.delete(&key)?),
     }
 }
 
-/// The partitions that a device has for files.
+/// Returns the file partitions of a device.
 pub(crate) fn file_partitions(count: u64) -> impl Iterator<Item = u64> {
     (0..count.max(1)).map(|n| FILE_PARTITION + n)
 }
 
-/// Keys and book of a device that nobody took over yet.
+/// Returns keys and key state of a device that no server has taken over yet.
 pub(crate) fn fresh(initial: &InitialKey, system_id: [u8; 20], partitions: u64) -> Result<(Keys, Book)> {
     let keys = Keys::factory(Hash::Sha256, initial, system_id);
     let mut book = Book::of(&keys);
@@ -241,12 +247,12 @@ pub(crate) fn fresh(initial: &InitialKey, system_id: [u8; 20], partitions: u64) 
     Ok((keys, book))
 }
 
-/// Gives every file partition a place; `true` if one was missing.
+/// Adds entries for missing file partitions; returns whether there were any.
 fn add_partitions(keys: &mut Keys, book: &mut Book, partitions: u64) -> bool {
     let mut added = false;
     for id in file_partitions(partitions) {
         if let Entry::Vacant(place) = book.parts.entry(id) {
-            // The keys that the device gives a new partition; from the next plan on others.
+            // The device gives a new partition these keys; the next plan replaces them.
             let known = keys.add_partition(id).is_ok() || keys.add_partition_unset(id).is_err();
             place.insert(if known { Part::factory() } else { Part::default() });
             added = true;
@@ -256,7 +262,7 @@ fn add_partitions(keys: &mut Keys, book: &mut Book, partitions: u64) -> bool {
 }
 
 impl Part {
-    /// With the factory's keys, which are good until they are replaced.
+    /// Creates the state with factory keys, which are valid until they are replaced.
     fn factory() -> Self {
         let versions = vec![VersionRecord { version: 0, set_ms: 0, dead_ms: u64::MAX }];
         Self { versions, ..Self::default() }
@@ -280,18 +286,18 @@ impl Book {
         }
     }
 
-    /// Was the device added with this initial key?
+    /// Whether the device was added with this initial key.
     pub(crate) fn has_initial(&self, initial: &InitialKey, system_id: [u8; 20]) -> bool {
         let keys = Keys::factory(Hash::Sha256, initial, system_id);
         sealstone_seal::ct_eq(&Self::of(&keys).initial, &self.initial)
     }
 
-    /// Was the master key of the factory replaced, or may it have been?
+    /// Whether the factory master key was replaced, or may have been.
     pub(crate) fn is_taken_over(&self) -> bool {
         self.master_set_ms != 0 || self.pending.is_some()
     }
 
-    /// Is every key set by us, and every partition there?
+    /// Whether all keys were set by the server and all partitions exist.
     pub(crate) fn is_ready(&self) -> bool {
         self.master_set_ms != 0
             && self.root_set_ms != 0
@@ -302,7 +308,8 @@ impl Book {
                 .all(|part| part.created && part.pair_set_ms != 0 && !part.versions.is_empty())
     }
 
-    /// The version for new grants of a partition; `None` while its keys are being changed from above.
+    /// Returns the version for new grants of a partition; none while a key above it is being
+    /// changed.
     pub(crate) fn current(&self, keys: &Keys, partition: u64) -> Option<u8> {
         let part = self.parts.get(&partition)?;
         let changing =
@@ -312,7 +319,7 @@ impl Book {
         (self.pending.is_none() && !changing && is_set).then_some(version)
     }
 
-    /// Everything from the root down is void.
+    /// Marks the root key and all keys below it as void.
     fn void_below_master(&mut self, touched: &mut Touched) {
         self.root_set_ms = 0;
         touched.top = true;
@@ -327,7 +334,8 @@ impl Book {
         touched.voided = true;
     }
 
-    /// Reads keys and book of a device; `true` if what is stored is of the form of before, and has to be stored again.
+    /// Loads keys and key state of a device. The result also says what has to be stored again
+    /// because of an older format or an interrupted change.
     pub(crate) fn load<S: Snapshot + ?Sized>(
         view: &S,
         device: DeviceId,
@@ -362,7 +370,7 @@ impl Book {
                 doubt: false,
             };
             let void_from: Option<u64> = load(view, &keys::void_keys(device))?;
-            // Also without such a record: the note itself is to be removed.
+            // Even without such a record, the note itself has to be deleted.
             touched.voided = void_from.is_some();
             let all = keys::partition_keys(device);
             for (key, value) in view.scan(&all, &keys::after_prefix(&all), PARTITIONS_READ_MAX)? {
@@ -410,7 +418,7 @@ impl Book {
         Ok((keys, book, touched))
     }
 
-    /// Writes what was touched.
+    /// Stores the touched parts.
     pub(crate) fn store(
         &self,
         tx: &mut dyn Transaction,
@@ -434,7 +442,7 @@ impl Book {
         }
         for id in &touched.parts {
             let (Some(part), Some(bytes)) = (self.parts.get(id), keys.encode_partition(*id)) else {
-                return Err(MdsError::Store(MetaError::Damaged("partition without a place for keys")));
+                return Err(MdsError::Store(MetaError::Damaged("partition without an entry for keys")));
             };
             let record = PartitionRecord {
                 keys: KeyBytes(bytes),
@@ -451,9 +459,9 @@ impl Book {
         Ok(())
     }
 
-    /// Writes a new device, or one that starts again with another initial key: the keys of
-    /// [`STORE_BATCH`] partitions at most. Returns what [`Book::store_in_steps`] has to store after
-    /// the transaction.
+    /// Stores a new device, or one that restarts with another initial key, with the keys of at most
+    /// [`STORE_BATCH`] partitions. Returns what [`Book::store_in_steps`] has to store after the
+    /// transaction.
     pub(crate) fn store_first(
         &self,
         tx: &mut dyn Transaction,
@@ -469,8 +477,8 @@ impl Book {
         Ok(Touched { top: false, parts: rest.iter().copied().collect(), voided })
     }
 
-    /// Writes what was touched in transactions of [`STORE_BATCH`] partitions at most, each of which
-    /// `commit` runs. A crash in between leaves a note from which partition on the stored keys are
+    /// Stores the touched parts in transactions of at most [`STORE_BATCH`] partitions, each run by
+    /// `commit`. A crash in between leaves a record of the first partition whose stored keys are
     /// void.
     pub(crate) fn store_in_steps(
         &self,
@@ -498,7 +506,7 @@ impl Book {
         }
     }
 
-    /// What there is to tell of the keys above the partitions.
+    /// Describes master and root key.
     pub(crate) fn top_infos(&self, device: DeviceId, keys: &Keys) -> Vec<KeyInfo> {
         let info = |level: KeyLevel, selector, set_ms| {
             let pending = self.pending.as_ref().is_some_and(|pending| pending.level <= level.code());
@@ -528,7 +536,7 @@ impl Book {
         ]
     }
 
-    /// What there is to tell of the keys of a partition.
+    /// Describes the keys of a partition.
     pub(crate) fn part_infos(&self, device: DeviceId, keys: &Keys, partition: u64) -> Vec<KeyInfo> {
         let Some(part) = self.parts.get(&partition) else { return Vec::new() };
         let pending = |level: u8| part.pending.as_ref().is_some_and(|pending| pending.level == level);
@@ -567,8 +575,8 @@ impl Book {
         std::iter::once(pair).chain(working).collect()
     }
 
-    /// Keys that are asked for or under way; a partition with a superseded version that is to be overwritten by now is
-    /// one, so that a revocation is not over before the last old key is gone.
+    /// Counts pending key changes. A partition with a superseded version that is due to be
+    /// overwritten counts, so that a revocation is not done before the last old key is gone.
     pub(crate) fn open_count(&self, now_ms: u64) -> u64 {
         let top = u64::from(self.pending.is_some() || self.asked != 0);
         top + self.parts.values().filter(|part| part.is_open(now_ms)).count() as u64

@@ -1,11 +1,13 @@
-//! Objects that leave a device while their files stay in use.
+//! Moves of objects between devices while their files are in use.
 //!
-//! Does: write down which devices are drained, find what lies on them, fence who may write, note where an object goes, put
-//! it into the layout when all of it is there. Does not: copy; the shell does, with credentials from here.
-//! Contract: a file is in its old place or in its new one, whole, whatever crashes in between. Every object that moves gets
-//! another policy access tag first, and nothing is read from it before its device has answered: from there on nobody writes
-//! to it. Whoever asks for the right to gets it, and the move is given up. What a move leaves behind, the old object or the
-//! new one, is queued in the transaction that decides it.
+//! Does: store which devices are drained, find objects on them, fence writers, record the target of
+//! an object, and change the layout when the copy is complete. Does not: copy; the daemon does,
+//! with credentials from here.
+//! Contract: after any crash a file is completely at its old or its new place. Each object gets a
+//! new policy access tag before it moves, and nothing is read from it before its device has
+//! confirmed the tag: then no client can write to it. A client that requests the right to write
+//! gets it, and the move is abandoned. The object that a move leaves behind, old or new, is queued
+//! for removal in the transaction that decides the move.
 //! Truth: docs/standards/mds/layouts.md §6.4; docs/adr/0043-online-device-drain.md.
 
 use std::sync::atomic::Ordering;
@@ -31,33 +33,33 @@ mod carry;
 pub use balance::BalancePass;
 pub use carry::{Carry, CarryOrder};
 
-/// The lowest rate, bytes a second: else a command of one copy would wait for hours.
+/// Lowest rate, bytes per second: below it a command of one copy would wait for hours.
 pub const DRAIN_RATE_MIN: u64 = 65_536;
-/// Inodes that are looked at in one step of a search.
+/// Inodes read in one step of a search.
 const SCAN_PAGE: usize = 1024;
-/// Whoever wants to write to a file whose object has just moved asks again after this.
+/// Delay before a client repeats a write to a file whose object has just moved, milliseconds.
 const MOVED_RETRY_MS: u32 = 10;
-/// Moves that are looked at together.
+/// Moves that are abandoned in one transaction.
 const MOVES_PAGE: usize = 1024;
-/// A grant that may make an object may have been accepted before it expired, and be at work still for so long after it, by
-/// a clock that goes after ours, milliseconds.
+/// Time after the expiry of a grant in which a command that it permitted may still run,
+/// milliseconds. It covers clocks that are behind ours.
 const CREATE_MARGIN_MS: u64 = 60_000;
 
 record! {
-    /// An object under way.
+    /// An object being moved.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Move {
-        /// Which of the layout.
+        /// Index in the layout.
         pub index: u16,
-        /// Where it is.
+        /// Current object.
         pub from: ObjectRef,
-        /// Where it will be.
+        /// Future object.
         pub to: ObjectRef,
-        /// Of the file, when it began.
+        /// Generation of the file at the beginning.
         pub generation: u32,
-        /// Its tag since then.
+        /// Tag of the current object since then.
         pub tag: u32,
-        /// What was known of the new device.
+        /// State of the new device when it was chosen.
         pub chosen: Chosen,
     }
 }
@@ -65,52 +67,53 @@ record! {
 /// A file with an object that has to leave its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveItem {
-    /// Which file.
+    /// Inode number of the file.
     pub inode: InodeId,
-    /// The bytes of the object, as far as they are known.
+    /// Bytes of the object, as far as known.
     pub bytes: u64,
 }
 
-/// What is to be copied.
+/// Order to copy an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveOrder {
-    /// Of which file.
+    /// Inode number of the file.
     pub inode: InodeId,
-    /// The object.
+    /// Object to copy.
     pub from: ObjectRef,
-    /// The one that takes its place; it is not there yet, and nobody else makes it.
+    /// New object; it does not exist yet, and only the copier creates it.
     pub to: ObjectRef,
-    /// Has it bytes for certain? Then it is lost if it is not there.
+    /// Whether the object must have bytes: if it does not exist, they are lost.
     pub filled: bool,
-    /// So that devices are equally full? Else since its device is drained.
+    /// Whether the move is for balance; otherwise its device is drained.
     pub relieves: bool,
-    /// Whoever could make the old object again must find it, fenced: it is not removed before he cannot any more.
+    /// Whether clients may still create the old object. Then it stays, fenced, until they cannot
+    /// any more.
     pub stays: bool,
 }
 
-/// How the beginning of a move went.
+/// Result of the beginning of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun<O = MoveOrder> {
-    /// Copy this when [`Mds::is_fenced`] says so, then [`Mds::finish_move`]; of a whole file [`Mds::is_carry_fenced`] and
-    /// [`Mds::finish_carry`].
+    /// Copy this when [`Mds::is_fenced`] returns true, then call [`Mds::finish_move`]; for a whole
+    /// file [`Mds::is_carry_fenced`] and [`Mds::finish_carry`].
     Go(O),
-    /// Not now: somebody has it whom the move would harm or hinder.
+    /// Not now: the file is in use in a way that a move would disturb.
     InUse,
-    /// There is nothing to move any more.
+    /// Nothing to move any more.
     Gone,
 }
 
-/// Why an object is to move.
+/// Reason for a move.
 #[derive(Clone, Copy)]
 enum Wish<'a> {
-    /// Nothing is to be left on the device.
+    /// The device is drained.
     Leave(DeviceId),
-    /// By these figures others are emptier.
+    /// According to these figures other devices are emptier.
     Relieve(&'a Pool),
 }
 
 impl Wish<'_> {
-    /// Which of the layout's objects is the next one, if any.
+    /// Returns the index of the next object of the layout to move, if any.
     fn next(self, layout: &Layout, size: u64) -> Option<usize> {
         match self {
             Self::Leave(device) => layout.objects().iter().position(|object| object.device == device),
@@ -121,7 +124,7 @@ impl Wish<'_> {
     }
 }
 
-/// Who takes over an object of a file, so that devices are more equally full; one without bytes changes nothing.
+/// Returns the target of an object whose move improves the balance; empty objects are not moved.
 fn relief(pool: &Pool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, Chosen)> {
     let (object, length) = (layout.objects().get(index)?, layout.object_length(index, size));
     (length > 0).then(|| pool.relief(object.object.object, length, object.device, &taken(layout)))?
@@ -131,47 +134,48 @@ fn taken(layout: &Layout) -> Vec<DeviceId> {
     layout.objects().iter().map(|object| object.device).collect()
 }
 
-/// What one search found.
+/// Result of one search step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovePage {
-    /// Files.
+    /// Files found.
     pub items: Vec<MoveItem>,
-    /// Where to go on; none at the end.
+    /// Position of the next step; none at the end.
     pub next: Option<InodeId>,
 }
 
-/// What is left on a device after it was looked through.
+/// Result of a search of a whole device that is drained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainPass {
-    /// Objects of files.
+    /// Number of objects of files.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of them, those that could not be moved now since somebody has them.
+    /// Number of objects that could not be moved because they are in use.
     pub in_use: u64,
-    /// Objects of no file that are still to be removed.
+    /// Number of objects without a file that are not removed yet.
     pub removing: u64,
-    /// What went wrong first.
+    /// The first problem.
     pub problem: String,
 }
 
 impl Mds {
-    /// No new file goes to the device, and what is there goes elsewhere, `rate` bytes a second at most (0: as fast as can be).
+    /// Begins to drain a device: it gets no new files, and its objects are moved at `rate` bytes
+    /// per second at most (0: unlimited).
     pub(crate) fn drain(&self, id: DeviceId, rate: u64, now_ms: u64) -> Result<()> {
         check_rate(rate)?;
         self.change_device(id, Some(DeviceState::Draining))?;
-        // Whoever chose it for a new file before has written that down when this returns.
+        // Waits for requests that have chosen the device for a new file before.
         drop(self.issuing.write());
         self.update(|tx| {
             let known: Option<Drain> = load(tx, &keys::drain(id))?;
             let fresh = Drain { began_ms: now_ms, ..Drain::default() };
-            // Said again it goes on, at another rate.
+            // A repeated request continues the drain at another rate.
             let drain = Drain { rate, ..known.filter(|known| known.done_ms.is_none()).unwrap_or(fresh) };
             Ok(save(tx, &keys::drain(id), &drain)?)
         })
     }
 
-    /// The device takes new files again; what was moved stays where it is.
+    /// Ends a drain; moved objects stay where they are.
     pub(crate) fn forget_drain(&self, id: DeviceId) -> Result<()> {
         self.update(|tx| Ok(tx.delete(&keys::drain(id))?))
     }
@@ -180,7 +184,7 @@ impl Mds {
         Ok(load(&*self.store.snapshot()?, &keys::drain(id))?)
     }
 
-    /// Devices that are being drained and are not empty yet.
+    /// Returns the devices being drained that are not empty yet.
     ///
     /// # Errors
     /// `Store`.
@@ -198,7 +202,7 @@ impl Mds {
         Ok(found)
     }
 
-    /// Looks through some files, those after `after`, for objects on a device.
+    /// Searches some files, after `after`, for objects on a device.
     ///
     /// # Errors
     /// `Store`.
@@ -219,7 +223,7 @@ impl Mds {
         Ok(MovePage { items, next })
     }
 
-    /// Objects on a device of files that are being created: they are looked at again when they are files.
+    /// Counts objects on a device that belong to creates; they are moved after Commit.
     ///
     /// # Errors
     /// `Store`.
@@ -238,8 +242,8 @@ impl Mds {
         }
     }
 
-    /// Objects on a device that no file needs any more and that are not removed yet, but for those that are removed once
-    /// more when nobody can make them again. O(such objects of all devices).
+    /// Counts objects on a device that wait for removal, except those that only wait for a second
+    /// removal. O(such objects of all devices).
     ///
     /// # Errors
     /// `Store`.
@@ -255,16 +259,16 @@ impl Mds {
         }
     }
 
-    /// Begins to move an object of a file away from a device: from here on nobody gets the right to write to it without
-    /// ending the move. A file that somebody has open to write stays where it is for now.
+    /// Begins to move an object of a file away from a device. From then on, a new right to write
+    /// ends the move. A file that is open for writing is not moved now.
     ///
     /// # Errors
-    /// `Refused` with `NoSpace` if no other device has room; `Store`.
+    /// `Refused` with `NoSpace` if no other device has enough free space; `Store`.
     pub fn begin_move(&self, inode: InodeId, device: DeviceId, now_ms: u64) -> Result<Begun> {
         self.begin(inode, Wish::Leave(device), now_ms)
     }
 
-    /// The same with an object of the file whose move makes devices more equally full by these figures, if there is one.
+    /// Begins to move an object of the file whose move improves the balance, if there is one.
     ///
     /// # Errors
     /// `Store`.
@@ -273,7 +277,7 @@ impl Mds {
     }
 
     fn begin(&self, inode: InodeId, wish: Wish<'_>, now_ms: u64) -> Result<Begun> {
-        // Whoever is in the middle of getting a credential has it when we look.
+        // Waits for requests that are issuing credentials, so that these are seen below.
         let _alone = self.issuing.write();
         let pool = self.devices.pool();
         let begun = self.update(|tx| {
@@ -282,25 +286,28 @@ impl Mds {
             let Some(layout) = &file.layout else { return Ok(Begun::Gone) };
             let Some(index) = wish.next(layout, file.size) else { return Ok(Begun::Gone) };
             let from = layout.objects()[index];
-            // What the device has not been told yet is told first; what was cut off is cleared where it is.
+            // A pending retag goes first, and truncated bytes are cleared at the old place.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
             let length = layout.object_length(index, file.size);
             let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
-            // Programs with a capability file cannot get another one: they are not shut out.
+            // Programs with a capability file cannot get a new one, so they must not be fenced.
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
                 return Ok(Begun::InUse);
             }
             let (to, chosen) = match wish {
-                // Two objects on one device are better than one on a device that goes.
+                // Two objects on one device are better than one on a device that will be removed.
                 Wish::Leave(device) => successor(&pool, from, length, (&taken(layout), device))
-                    // Only the device knows how much of a file with holes is stored: the copy itself tells if it fits.
+                    // Only the device knows the stored bytes of a file with holes: the copy finds
+                    // out whether it fits.
                     .or_else(|error| match file.sparse || length > self.devices.used(device) {
                         true => successor(&pool, from, 0, (&taken(layout), device)),
                         false => Err(error),
                     })
-                    .map_err(|_| MdsError::refused(ErrorCode::NoSpace, "no other device has room"))?,
+                    .map_err(|_| {
+                        MdsError::refused(ErrorCode::NoSpace, "no other device has enough free space")
+                    })?,
                 Wish::Relieve(figures) => match relief(figures, layout, index, file.size) {
-                    // Those figures may be older than the news that it is drained.
+                    // The figures may be older than the drain of that device.
                     Some((to, chosen)) if pool.has(to) => (to, chosen),
                     _ => return Ok(Begun::Gone),
                 },
@@ -309,8 +316,8 @@ impl Mds {
             let to = ObjectRef { device: to, object: ObjectId::new(from.object.partition, number) };
             let tag = tags::draw(tx, 1)?;
             save(tx, &keys::tag(from), &tag)?;
-            // One that is not there is made, empty: else it could be made behind the fence, and after a move that was given up
-            // nobody could make it, by its new tag.
+            // A missing object is created, empty. Otherwise it could be created behind the fence,
+            // and after an abandoned move it could not be created at all because of its new tag.
             let creates = !is_there(&file, length);
             save(tx, &keys::retag(from), &Retag { tag, creates, waits: Vec::new() })?;
             let index = u16::try_from(index).unwrap_or(u16::MAX);
@@ -327,7 +334,8 @@ impl Mds {
         Ok(begun)
     }
 
-    /// Does the device refuse all who could write to the object? True for a move that was given up.
+    /// Whether the device refuses all older credentials for the object. Also true for an abandoned
+    /// move.
     ///
     /// # Errors
     /// `Store`.
@@ -335,8 +343,9 @@ impl Mds {
         Ok(self.store.snapshot()?.get(&keys::retag(order.from))?.is_none())
     }
 
-    /// The copy is durable: it takes the object's place, unless somebody got the right to write, or the file was cut or is
-    /// gone. Says whether it did. The old object is removed at once: whoever reads it asks where it is, and is told.
+    /// Finishes a move after the copy is durable: the copy replaces the object, unless a client got
+    /// the right to write, or the file was truncated or removed. Returns whether it did. The old
+    /// object is removed at once: readers request the new location.
     ///
     /// # Errors
     /// `Store`.
@@ -346,7 +355,7 @@ impl Mds {
             let key = keys::moving(order.inode);
             let known = load::<Move, _>(tx, &key)?.filter(|known| known.to == order.to);
             let Some(Move { index, from, to, generation, tag, chosen }) = known else {
-                // Given up meanwhile: what was copied since is not missed by the removal.
+                // Abandoned meanwhile; this also removes what was copied since.
                 drop_copy(tx, order.to, now_ms)?;
                 return Ok(false);
             };
@@ -365,7 +374,7 @@ impl Mds {
                 return Ok(false);
             };
             if tag != tag_now {
-                // Revoked meanwhile: the next move begins from there.
+                // Revoked meanwhile: the next move starts from the new tag.
                 give_up(tx, order.inode, now_ms)?;
                 return Ok(false);
             }
@@ -377,9 +386,11 @@ impl Mds {
             }
             save(tx, &keys::inode(order.inode), &file)?;
             tx.delete(&key)?;
-            // Nobody gets a credential for the old object from here on, and of a tag that its device does not have if he does.
+            // From now on no credential is issued for the old object, and an earlier one has a tag
+            // that the device refuses.
             tx.delete(&keys::tag(from))?;
-            // Who writes in place makes what is not where he knows it, by the partition's tag: he must find it.
+            // In-place writers create missing objects under the partition's tag, so the old object
+            // has to stay for them.
             let due_ms = match order.stays || is_alive(file_placing_ms, now_ms) {
                 true => now_ms.max(file_placing_ms.saturating_add(CREATE_MARGIN_MS)),
                 false => now_ms,
@@ -399,7 +410,7 @@ impl Mds {
         Ok(done)
     }
 
-    /// The copy did not come to its end.
+    /// Abandons a move whose copy failed.
     ///
     /// # Errors
     /// `Store`.
@@ -413,7 +424,7 @@ impl Mds {
         })
     }
 
-    /// Gives up all moves that are on record: those that a server before had under way.
+    /// Abandons all recorded moves: those of the server before this start.
     ///
     /// # Errors
     /// `Store`.
@@ -441,10 +452,11 @@ impl Mds {
         }
     }
 
-    /// A state in which nothing of the file is under way: whoever is to write ends that first.
+    /// Returns a state in which the file is not being moved; a writer ends moves first.
     ///
     /// # Errors
-    /// `Busy` if a move ended meanwhile, perhaps well: what the asker knows of the layout is old then.
+    /// `Busy` if a move ended meanwhile, perhaps successfully: then the client's layout is
+    /// outdated.
     pub(crate) fn make_way(&self, inode: InodeId, now_ms: u64) -> Result<Box<dyn Snapshot + '_>> {
         loop {
             let view = self.store.snapshot()?;
@@ -452,15 +464,15 @@ impl Mds {
                 return Ok(view);
             }
             drop(view);
-            // Another server may begin the next one before we look again.
+            // Another server may begin the next move before the check is repeated.
             if !self.update(|tx| give_up(tx, inode, now_ms))? {
                 return Err(MdsError::Refused(Failure::busy(MOVED_RETRY_MS)));
             }
         }
     }
 
-    /// The device was looked through; with nothing left it is empty. `began_ms` is of the drain that it was looked through
-    /// for: one that was begun anew meanwhile is not ended.
+    /// Records a search of a whole device; with nothing left the drain is done. `began_ms`
+    /// identifies the drain: one that was started again meanwhile is not ended.
     ///
     /// # Errors
     /// `Store`.
@@ -483,7 +495,7 @@ impl Mds {
     }
 }
 
-/// Chooses the device that takes over an object: one without another object of the file, if there is one.
+/// Chooses the target device of an object: one without another object of the file, if possible.
 fn successor(
     pool: &Pool,
     from: ObjectRef,
@@ -496,7 +508,7 @@ fn successor(
 
 fn check_rate(rate: u64) -> Result<()> {
     if (1..DRAIN_RATE_MIN).contains(&rate) {
-        let said = format!("objects are moved at {DRAIN_RATE_MIN} bytes a second at least");
+        let said = format!("rate below the minimum of {DRAIN_RATE_MIN} bytes per second");
         return Err(MdsError::refused(ErrorCode::Limit, said));
     }
     Ok(())
@@ -511,8 +523,8 @@ fn note(tx: &mut dyn Transaction, device: DeviceId, change: impl FnOnce(&mut Dra
     Ok(())
 }
 
-/// Ends the move of a file's object, or of the file, if there is one: what was copied is removed, again after the last
-/// credential that could make it has expired.
+/// Abandons the move of a file's object, or the migration of the file, if there is one. The copy is
+/// removed, and removed again after the last credential that could create it has expired.
 fn give_up(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
     let key = keys::moving(inode);
     let Some(Move { to, .. }) = load::<Move, _>(tx, &key)? else { return carry::give_up(tx, inode, now_ms) };
@@ -521,7 +533,7 @@ fn give_up(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool
     Ok(true)
 }
 
-/// A copy that no file has: whoever copied may still be making it.
+/// Queues the removal of an unused copy; the copier may still be writing it.
 fn drop_copy(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> Result<()> {
     if tx.get(&keys::reap(now_ms, to))?.is_some() {
         return Ok(());
@@ -529,18 +541,18 @@ fn drop_copy(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> Result<()>
     queue_objects(tx, &[to], now_ms, now_ms.saturating_add(OWN_CREDENTIAL_MS))
 }
 
-/// Is an object that has `length` bytes of the file on its device for certain? Those of a file that was put are, if they
-/// have any.
+/// Whether an object with `length` bytes of the file must exist on its device. Objects of a file
+/// created by `put` exist if they have bytes.
 fn is_there(file: &Inode, length: u64) -> bool {
     file.made || (!file.sparse && length > 0)
 }
 
-/// Can a command be at work of a grant that was good until then? 0: there was none.
+/// Whether a command of a credential valid until then may still run; 0: there was none.
 const fn is_alive(until_ms: u64, now_ms: u64) -> bool {
     until_ms > 0 && until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
 }
 
-/// May somebody who writes in place make objects of the file? Of each that is not where he knows it, also of one that moved.
+/// Whether in-place writers may create objects of the file, including one that was moved meanwhile.
 const fn may_be_made(file: &Inode, now_ms: u64) -> bool {
     !file.made && is_alive(file.placing_until_ms, now_ms)
 }

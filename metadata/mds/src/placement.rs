@@ -1,14 +1,16 @@
-//! Which devices hold a new file, and in what shape.
+//! Placement: chooses the devices and the shape of a new file.
 //!
 //! Does: the hybrid scheme of OBS: one object by weighted hashing for small files; stripes for
-//! large ones, over the devices in the best condition. A pure function of the devices' figures and
-//! the file's number, with the reason beside the answer. Does not: reserve space; devices refuse
-//! what does not fit. Does not: move anything; who is moved asks here where to. Contract: the same
-//! question has the same answer. A device is chosen in proportion to its capacity as long as all
-//! are equally full, and with fixed weights a device that comes or goes moves only what goes to it
-//! or was on it. For `n` devices and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a
-//! file, one logarithm for each device; O(n w) where room is short. Truth: OBS (hybrid allocation);
-//! docs/standards/mds/layouts.md §6.2; docs/adr/0040-placement-feedback.md.
+//! large ones, over the devices in the best condition. It is a pure function of the devices'
+//! figures and the file's number, and returns the reason with the result. Does not: reserve space,
+//! because devices refuse objects that do not fit; move objects, but it also chooses their new
+//! devices.
+//! Contract: equal inputs give equal results. A device is chosen in proportion to its capacity as
+//! long as all are equally full. With fixed weights, adding or removing a device moves only objects
+//! to or from it. For `n` devices and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a
+//! file, one logarithm for each device; O(n w) where space is short.
+//! Truth: OBS (hybrid allocation); docs/standards/mds/layouts.md §6.2;
+//! docs/adr/0040-placement-feedback.md.
 
 use sealstone_mds_protocol::{Chosen, Condition, DeviceId, WIDTH_MAX, WidthBound};
 
@@ -23,57 +25,59 @@ pub const SINGLE_MAX: u64 = 512 * 1024;
 pub const UNIT_MEDIUM: u32 = 256 * 1024;
 /// Files up to this size get [`UNIT_MEDIUM`], bytes.
 pub const MEDIUM_MAX: u64 = 16 * 1024 * 1024;
-/// Stripe unit of large files and of files of unknown size, bytes. One command moves one unit: a megabyte spreads the
-/// price of a command (its check value, its round trip) over four times the data of 256 KiB, and four of them in
-/// flight still keep a device busy.
+/// Stripe unit of large files and of files of unknown size, bytes. One command moves one unit: a
+/// megabyte spreads the cost of a command (check value, round trip) over four times the data of 256
+/// KiB, and four commands in flight still keep a device busy.
 pub const UNIT_LARGE: u32 = 1024 * 1024;
-/// A device with less free than this takes no new objects, bytes: room for attributes and metadata.
+/// A device with less free space than this gets no new objects, bytes: attributes and metadata need
+/// space too.
 pub const RESERVE_MIN: u64 = 4 * 1024 * 1024;
-/// Nor does one with less free than this part of its capacity.
+/// A device with less free space than this fraction of its capacity gets no new objects either.
 pub const RESERVE_FRACTION: u64 = 100;
-/// Devices a file is striped over unless configured otherwise.
+/// Default of the maximum number of devices that a file is striped over.
 pub const WIDTH_DEFAULT: usize = 8;
-/// A large file goes to devices in a worse condition only if fewer than this are in a better one.
+/// A large file uses devices in a worse condition only if fewer than this are in a better one.
 pub const WIDTH_FEW: usize = 2;
-/// What one reader or writer takes, bytes per second: faster devices need not be more than that together. Stripes that
-/// are wider than they need to be die with more devices.
+/// Speed of one reader or writer, bytes per second: faster devices together are not needed. Wider
+/// stripes than needed are lost with more devices.
 pub const STREAM_SPEED: u64 = 1_200_000_000;
-/// So much of a device in use, thousandths, and large files go elsewhere if they can.
+/// Large files avoid devices with more than this part in use, thousandths.
 pub const FILLING: u16 = 900;
-/// How much a device's chance falls when it is fuller than the others: by this factor times the excess, which is a part of
-/// how full they are.
+/// Factor by which the excess of a fuller device lowers its weight. The excess is relative to the
+/// mean fill level.
 const GAIN: f64 = 20.0;
-/// Below this the excess is a part of this instead: nearly empty devices are not all over or under.
+/// Below this mean fill level, the excess is relative to this instead, so that nearly empty devices
+/// do not all count as over or under.
 const FILL_FLOOR: f64 = 0.02;
-/// A device that is much emptier gets so many times its share at most, so that a new one is not all that is written to.
+/// Maximum weight factor of an emptier device, so that not all writes go to a new one.
 const BOOST_MAX: f64 = 2.0;
-/// One that is much fuller gets this part of its share at least.
+/// Minimum weight factor of a fuller device.
 const BOOST_MIN: f64 = 0.25;
 
-/// A device that may be chosen.
+/// A device that can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// Number of the device.
     pub device: DeviceId,
     /// Capacity in bytes.
     pub total: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes per second as its operator says; 0: he does not.
+    /// Bytes per second as configured by its operator; 0: not configured.
     pub speed: u64,
-    /// Did something go wrong when it was last tried?
+    /// Whether the last access to it failed.
     pub troubled: bool,
 }
 
 impl Candidate {
-    /// Bytes that new objects may take.
+    /// Returns the free bytes for new objects.
     #[must_use]
     pub fn room(&self) -> u64 {
         let reserve = RESERVE_MIN.max(self.total / RESERVE_FRACTION);
         self.total.saturating_sub(self.used).saturating_sub(reserve)
     }
 
-    /// The part in use.
+    /// Returns the fill level, 0 to 1.
     fn fill(&self) -> f64 {
         if self.total == 0 { 1.0 } else { self.used as f64 / self.total as f64 }
     }
@@ -96,12 +100,12 @@ impl Candidate {
 pub enum Shape {
     /// One object.
     Single(DeviceId),
-    /// Stripes of so many bytes over these devices, in this order.
+    /// Stripe unit in bytes, and the devices in order.
     Striped(u32, Vec<DeviceId>),
 }
 
 impl Shape {
-    /// The devices, in the order of the layout.
+    /// Returns the devices in the order of the layout.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         match self {
@@ -111,23 +115,23 @@ impl Shape {
     }
 }
 
-/// A shape and why it is that one.
+/// A shape and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The shape.
     pub shape: Shape,
-    /// What decided how many devices it has.
+    /// Limit that determined its width.
     pub bound: WidthBound,
-    /// Its devices as they were, in its order.
+    /// State of its devices at that time, in its order.
     pub chosen: Vec<Chosen>,
 }
 
-/// No device, or too few, have room.
+/// No device, or too few of them, have enough free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no device has room")]
+#[error("no device has enough free space")]
 pub struct NoSpace;
 
-/// A device with what is the same for every file.
+/// A device with the values that do not depend on the file.
 #[derive(Clone, Copy, Debug)]
 struct Rated {
     device: DeviceId,
@@ -151,21 +155,21 @@ impl Rated {
     }
 }
 
-/// The devices that may be chosen, with their figures of one moment.
+/// The devices that can be chosen, with their figures at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    /// By number; full ones too.
+    /// Sorted by number; includes full devices.
     rated: Vec<Rated>,
-    /// Those with room.
+    /// Number of devices with free space.
     open: usize,
-    /// Bytes in use of all.
+    /// Bytes in use of all devices.
     used: u64,
-    /// Capacity of all.
+    /// Capacity of all devices.
     total: u64,
 }
 
 impl Pool {
-    /// Takes the figures of all devices in use.
+    /// Creates a pool from the figures of all devices in use.
     #[must_use]
     pub fn new(devices: &[Candidate]) -> Self {
         let sum = |of: fn(&Candidate) -> u64| devices.iter().map(of).fold(0u64, u64::saturating_add);
@@ -189,13 +193,13 @@ impl Pool {
         Self { rated, open, used, total }
     }
 
-    /// How many devices have room.
+    /// Returns the number of devices with free space.
     #[must_use]
     pub const fn open(&self) -> usize {
         self.open
     }
 
-    /// May objects be put on the device?
+    /// Whether new objects may be placed on the device.
     pub(crate) fn has(&self, device: DeviceId) -> bool {
         self.rated.binary_search_by_key(&device, |one| one.device).is_ok()
     }
@@ -204,7 +208,7 @@ impl Pool {
         self.rated.iter().filter(|device| device.room > 0)
     }
 
-    /// Places a file: `seed` is its number, so that the same figures give the same answer.
+    /// Places a file. `seed` is its number, so that equal figures give an equal result.
     ///
     /// # Errors
     /// [`NoSpace`].
@@ -215,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// Small files go by weighted hashing alone; only a device in trouble is passed over.
+    /// Small files are placed by weighted hashing alone; only devices with problems are avoided.
     fn single(&self, size: u64, seed: u64) -> Result<Choice, NoSpace> {
         let fits = self.with_room().filter(|device| device.room >= size);
         let first = fits.map(|device| Scored::of(device, seed)).max_by(|a, b| {
@@ -256,7 +260,8 @@ impl Pool {
         if width > 0 && devices.iter().all(|device| device.room >= share(width)) {
             return Ok(done(devices, bound));
         }
-        // Room decides then. The wider, the less each device needs; so if no width works, the file does not fit.
+        // Free space decides now. A wider stripe needs less of each device, so if no width works,
+        // the file does not fit.
         let (most, _) = bounded([
             (width_max.clamp(1, WIDTH_MAX), WidthBound::Configured),
             (usize::try_from(units).unwrap_or(usize::MAX), WidthBound::Units),
@@ -271,8 +276,8 @@ impl Pool {
         Err(NoSpace)
     }
 
-    /// How many devices a large file may have: those in the best condition that there is, and those in the next one as long
-    /// as they are few.
+    /// Returns the maximum width of a large file: the number of devices in the best condition, and
+    /// in the next ones while they are few.
     fn in_best_condition(&self) -> usize {
         let mut count = 0;
         for condition in Condition::ALL {
@@ -285,7 +290,7 @@ impl Pool {
     }
 }
 
-/// How many devices are fast enough for one stream, if the speed of each is known.
+/// Returns how many devices are fast enough for one stream, if the speed of each is known.
 fn enough(devices: &[&Rated]) -> usize {
     let mut sum = 0u64;
     for (index, device) in devices.iter().enumerate() {
@@ -300,13 +305,13 @@ fn enough(devices: &[&Rated]) -> usize {
     usize::MAX
 }
 
-/// The least of several bounds, and which one it is; of equal ones the first.
+/// Returns the smallest of several limits and its kind; of equal ones the first.
 fn bounded<const N: usize>(bounds: [(usize, WidthBound); N]) -> (usize, WidthBound) {
     let none = (usize::MAX, WidthBound::Configured);
     bounds.into_iter().fold(none, |least, bound| if bound.0 < least.0 { bound } else { least })
 }
 
-/// A device with what it has of one file.
+/// A device with its score for one file.
 struct Scored<'a> {
     device: &'a Rated,
     score: f64,
@@ -321,15 +326,15 @@ impl<'a> Scored<'a> {
         self.device.device
     }
 
-    /// Before others: in a better condition, then by score; equal scores (they do not happen) by number, so that the order
-    /// is total.
+    /// Orders by condition, then by score, and equal scores (which do not occur) by number, so that
+    /// the order is total.
     fn order(&self, other: &Self) -> core::cmp::Ordering {
         let condition = self.device.condition.cmp(&other.device.condition);
         condition.then_with(|| other.score.total_cmp(&self.score)).then_with(|| self.id().cmp(&other.id()))
     }
 }
 
-/// The first `width` devices with room for `share`, in order. O(n + w log w).
+/// Returns the first `width` devices with `share` bytes free, in order. O(n + w log w).
 fn first<'a>(scored: &[Scored<'a>], width: usize, share: u64) -> Vec<&'a Rated> {
     let mut fits: Vec<&Scored<'a>> = scored.iter().filter(|one| one.device.room >= share).collect();
     if width < fits.len() && width > 0 {
@@ -340,13 +345,13 @@ fn first<'a>(scored: &[Scored<'a>], width: usize, share: u64) -> Vec<&'a Rated> 
     fits.into_iter().map(|one| one.device).collect()
 }
 
-/// What a device's chance is multiplied with: 1 if it is as full as all together.
+/// Returns the weight factor of a device: 1 at the mean fill level.
 fn boost(fill: f64, mean: f64) -> f64 {
     (1.0 - GAIN * (fill - mean) / mean.max(FILL_FLOOR)).clamp(BOOST_MIN, BOOST_MAX)
 }
 
-/// Weighted rendezvous hashing (the draw of CRUSH's straw2): a device is first with a probability in proportion to its
-/// weight, and another one changes only who comes before or after itself.
+/// Weighted rendezvous hashing (the draw of CRUSH's straw2): a device is first with a probability
+/// in proportion to its weight. Another device never changes the order of the rest.
 fn score(device: DeviceId, weight: f64, seed: u64) -> f64 {
     let hash = mix(seed ^ mix(u64::from(device.0).wrapping_add(0x9E37_79B9_7F4A_7C15)));
     // 53 bits, strictly between 0 and 1.

@@ -1,7 +1,7 @@
-//! Objects that no file needs any more, until their devices have removed them.
+//! Queue of objects without a file, until their devices have removed them.
 //!
-//! Contract: an object leaves the queue only after its device said that it is gone, at a time when no grant can make
-//! it again.
+//! Contract: an object leaves the queue only after its device confirmed the removal at a time when
+//! no credential can create it again.
 
 use sealstone_mds_protocol::ObjectRef;
 
@@ -10,16 +10,16 @@ use crate::keys;
 use crate::records::{count, counter, decode, load, save};
 use crate::store::{Snapshot, Transaction};
 
-/// An object to be removed now.
+/// An object due for removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReapItem {
-    /// Which.
+    /// Object to remove.
     pub object: ObjectRef,
     due_ms: u64,
     guard_ms: u64,
 }
 
-/// Up to `limit` objects that are due, those behind `after` in the queue.
+/// Returns up to `limit` due objects, after `after` in the queue.
 pub(crate) fn next<S: Snapshot + ?Sized>(
     view: &S,
     after: Option<&ReapItem>,
@@ -37,7 +37,8 @@ pub(crate) fn next<S: Snapshot + ?Sized>(
     Ok(items)
 }
 
-/// The devices say that these are gone. One that a grant could still make again stays, for a second removal.
+/// Records removals that the devices confirmed. An object that a credential could still create
+/// stays queued for a second removal.
 pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) -> Result<()> {
     for item in items {
         let key = keys::reap(item.due_ms, item.object);
@@ -48,7 +49,7 @@ pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) ->
         if item.guard_ms >= now_ms {
             save(tx, &keys::reap(item.guard_ms.saturating_add(1), item.object), &0u64)?;
         } else {
-            // It never comes back, so nothing has to be known of it.
+            // It is never created again, so its tag is not needed.
             tx.delete(&keys::tag(item.object))?;
             count(tx, counter::REAPS, -1)?;
         }
@@ -56,8 +57,8 @@ pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) ->
     Ok(())
 }
 
-/// Of those that are due, the ones that must stay where they are: their credentials were revoked, and one of these could
-/// make the object again if it were gone.
+/// Returns those due objects that must not be removed yet: their credentials were revoked, and one
+/// of these could create the object again if it did not exist.
 pub(crate) fn barred<S: Snapshot + ?Sized>(
     view: &S,
     items: &[ReapItem],
@@ -72,7 +73,7 @@ pub(crate) fn barred<S: Snapshot + ?Sized>(
     Ok(barred)
 }
 
-/// They are removed when no grant can make them again.
+/// Postpones these objects until no credential can create them again.
 pub(crate) fn bar(tx: &mut dyn Transaction, items: &[ReapItem]) -> Result<()> {
     for item in items {
         let key = keys::reap(item.due_ms, item.object);
@@ -84,7 +85,7 @@ pub(crate) fn bar(tx: &mut dyn Transaction, items: &[ReapItem]) -> Result<()> {
     Ok(())
 }
 
-/// The device did not answer: later.
+/// Postpones these objects, because their device did not answer.
 pub(crate) fn postpone(tx: &mut dyn Transaction, items: &[ReapItem], until_ms: u64) -> Result<()> {
     for item in items {
         let key = keys::reap(item.due_ms, item.object);

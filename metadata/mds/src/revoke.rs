@@ -1,14 +1,16 @@
-//! Revocation: issued credentials become invalid before they expire, by new policy access tags or new working keys.
+//! Revocation: issued credentials become invalid before they expire, by new policy access tags or
+//! new working keys.
 //!
-//! Does: store what is to be revoked, find the objects, keep the list of those whose device has not
-//! answered yet, count. Does not: talk to devices; the shell sends each the new tags, and repeats
-//! that until it has answered. Contract: a revocation that was answered is in the store, and
-//! continues after a crash at any point. An object is done when its device has answered under a
-//! signed reply: from then on it refuses the old tag. New credentials carry the new tag from the
-//! transaction on that drew it. A user may hold credentials that are not in the table of issued
-//! ones (see `holdings`): then the working keys of their partitions are replaced, so that a
-//! revocation of a user is complete. Truth: docs/standards/mds/operations.md §5.6, §8.5;
-//! docs/adr/0029-record-of-issued-credentials.md, 0062-bounds-per-user.md.
+//! Does: store revocations, find their objects, keep the list of those whose device has not
+//! confirmed yet, count. Does not: access devices; the daemon sends the new tags, and repeats that
+//! until each device has confirmed.
+//! Contract: a revocation that was answered is durable and continues after a crash at any point. An
+//! object is done when its device has confirmed the tag by a signed reply: then it refuses the old
+//! tag. New credentials carry the new tag from the transaction on that allocated it. If a user may
+//! have credentials that are not in the table of issued ones (see `holdings`), the working keys of
+//! their partitions are replaced, so that the revocation of a user is complete.
+//! Truth: docs/standards/mds/operations.md §5.6, §8.5; docs/adr/0029-record-of-issued-credentials.md,
+//! 0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -33,30 +35,30 @@ use crate::shared::ServerName;
 use crate::store::{Snapshot, Transaction, each_between};
 use crate::tags;
 
-/// Revocations that are remembered, those under way among them. Putting a user out adds one to them even if all are under
-/// way, and never a second one of the same user.
+/// Maximum number of stored revocations, including pending ones. Disabling or removing a user adds
+/// one even if all are pending, but never a second one of the same user.
 pub(crate) const REVOCATIONS_MAX: usize = 256;
-/// Of them, at most so many under way that others than administrators began.
+/// Maximum number of pending revocations begun by users who are not administrators.
 pub(crate) const REVOCATIONS_OF_USERS_MAX: usize = 192;
-/// Of them, at most so many under way that one user began who is no administrator.
+/// Maximum number of pending revocations begun by one such user.
 pub(crate) const REVOCATIONS_PER_USER_MAX: usize = 16;
-/// Objects of one transaction.
+/// Objects retagged in one transaction.
 const COLLECT_BATCH: usize = 512;
-/// Creates that are looked at in one transaction.
+/// Creates read in one transaction.
 const INTENT_PAGE: usize = 1024;
-/// Devices told of in one answer, and objects counted of each.
+/// Maximum number of devices listed in a response, and of objects counted for each.
 const WAITING_DEVICES_MAX: usize = 64;
 const WAITING_OBJECTS_MAX: usize = 1024;
-/// Revocations told of in one answer.
+/// Maximum number of revocations listed in a response.
 const LISTED_MAX: usize = 64;
 
 record! {
-    /// A server that has not found yet all that it gave out.
+    /// A server that has not yet found all its issued credentials of a revocation.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RevocationPart {
-        /// Which.
+        /// Name of the server.
         pub server: ServerName,
-        /// The last object that it found so far.
+        /// Last object that it found.
         pub cursor: Option<ObjectRef>,
     }
 }
@@ -65,38 +67,39 @@ record! {
     /// A revocation.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RevocationRecord {
-        /// Whose credentials end.
+        /// Subject of the revocation.
         pub what: RevokeWhat,
-        /// Who asked.
+        /// User that requested it.
         pub by: UserName,
-        /// Was it an administrator, or the server itself?
+        /// Whether the requester was an administrator or the server itself.
         pub privileged: bool,
-        /// When.
+        /// Time of the request.
         pub began_ms: u64,
-        /// The file, if one is meant.
+        /// Inode number if its subject is a file.
         pub inode: Option<InodeId>,
-        /// The servers that may find more.
+        /// Servers that may find more objects.
         pub parts: Vec<RevocationPart>,
-        /// Was everything that is out known?
+        /// Whether all issued credentials were known.
         pub complete: bool,
-        /// Objects found.
+        /// Number of objects found.
         pub total: u64,
-        /// Of them, not answered for.
+        /// Number of objects not confirmed by their devices.
         pub open: u64,
-        /// When the last one was.
+        /// Time at which the last one was confirmed.
         pub done_ms: Option<u64>,
     }
 }
 
 record! {
-    /// An object whose device was not told its tag yet.
+    /// An object whose tag its device has not confirmed.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Retag {
-        /// The tag.
+        /// New tag of the object.
         pub tag: u32,
-        /// May somebody hold a credential that makes the object? Then it is made first, so that he cannot.
+        /// Whether a credential that can create the object may be valid. Then the object is created
+        /// first, if it is missing.
         pub creates: bool,
-        /// The revocations that wait for it.
+        /// Revocations that wait for it.
         pub waits: Vec<u64>,
     }
 }
@@ -105,28 +108,29 @@ record! {
     /// Partitions of a device whose working keys a revocation replaces.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RevokedKeys {
-        /// Which partitions.
+        /// Partition ids.
         pub partitions: Vec<u64>,
         /// Whether the device's key state has the request.
         pub requested: bool,
-        /// Whether the device has the new keys, and the old ones no more.
+        /// Whether the device has the new keys and no old ones.
         pub replaced: bool,
     }
 }
 
-/// A device has to be told the tag of an object.
+/// A tag that has to be set on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetagItem {
-    /// Which object.
+    /// Object to retag.
     pub object: ObjectRef,
-    /// Its tag from here on.
+    /// New tag of the object.
     pub tag: u32,
-    /// If it is not there, somebody may still make it: it has to be made, with this tag.
+    /// Whether a missing object has to be created with this tag, because a credential could still
+    /// create it.
     pub creates: bool,
 }
 
-/// Writes a revocation down. What a user or a session holds is found later, by [`Mds::collect_revocations`] of each of the
-/// servers.
+/// Stores a revocation. The credentials of a user or session are found later, by
+/// [`Mds::collect_revocations`] on each server.
 pub(crate) fn begin(
     tx: &mut dyn Transaction,
     by: &Principal,
@@ -142,7 +146,7 @@ pub(crate) fn begin(
         let of_users = under_way().filter(|record| !record.privileged).count();
         let shared = share::is_free(own, of_users, 1, REVOCATIONS_OF_USERS_MAX);
         if own >= REVOCATIONS_PER_USER_MAX || !shared {
-            let why = format!("revocations under way: user {} has {own}; wait until one is done", by.user);
+            let why = format!("pending revocations: user {} has {own}; wait until one is done", by.user);
             return Err(MdsError::refused(ErrorCode::Limit, why));
         }
     }
@@ -150,8 +154,8 @@ pub(crate) fn begin(
     write_down(tx, &known, asked, true, now_ms)
 }
 
-/// Writes down that what a user has is revoked because he is out. That is never refused: whoever must not get in any more
-/// must not depend on how much else is under way.
+/// Stores the revocation of all credentials of a user who lost access. It is never refused,
+/// whatever else is pending.
 pub(crate) fn begin_putting_out(
     tx: &mut dyn Transaction,
     by: &UserName,
@@ -165,7 +169,7 @@ pub(crate) fn begin_putting_out(
     write_down(tx, &known, asked, false, now_ms)
 }
 
-/// All that are remembered, the oldest first.
+/// Returns all stored revocations, the oldest first.
 fn known<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<(u64, RevocationRecord)>> {
     let (all, mut known) = (keys::revocations(), Vec::new());
     each_between(view, &all, &keys::after_prefix(&all), |key, value| {
@@ -197,7 +201,7 @@ fn write_down(
     let same = |record: &RevocationRecord| record.done_ms.is_none() && record.what == what;
     if let (RevokeWhat::User(_), Some((id, record))) = (&what, known.iter().find(|(_, record)| same(record)))
     {
-        // What he has got since is found when all of it is gone through once more.
+        // A second search from the beginning finds credentials issued since.
         let record =
             RevocationRecord { parts, complete: record.complete && complete, privileged, ..record.clone() };
         save(tx, &keys::revocation(*id), &record)?;
@@ -212,7 +216,9 @@ fn write_down(
                 }
                 tx.delete(&keys::revocation(*over))?;
             }
-            None if bounded => return Err(MdsError::refused(ErrorCode::Limit, "revocations under way")),
+            None if bounded => {
+                return Err(MdsError::refused(ErrorCode::Limit, "too many pending revocations"));
+            }
             None => {}
         }
     }
@@ -233,7 +239,8 @@ fn write_down(
     Ok(id)
 }
 
-/// Gives objects new tags, and puts them on the list of those whose device has to be told; for a revocation, if there is one.
+/// Gives objects new tags and adds them to the list for their devices, on behalf of a revocation if
+/// given.
 fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: impl Into<Option<u64>>) -> Result<()> {
     let id = id.into();
     let first = tags::draw(tx, objects.len())?;
@@ -250,7 +257,7 @@ fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: impl Into<
     Ok(())
 }
 
-/// Gives the objects of a file new tags, of which their devices are told as of a revocation's.
+/// Gives the objects of a file new tags, which are sent to their devices as for a revocation.
 pub(crate) fn retag_file(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<()> {
     let file: Option<Inode> = load(tx, &keys::inode(inode))?;
     let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
@@ -263,7 +270,7 @@ impl RevocationRecord {
     }
 }
 
-/// A server found these; are there more?
+/// Counts objects that a server found; `more` says whether it may find more.
 fn found(record: &mut RevocationRecord, server: &ServerName, objects: &[(ObjectRef, bool)], more: bool) {
     record.total += objects.len() as u64;
     record.open += objects.len() as u64;
@@ -275,7 +282,7 @@ fn found(record: &mut RevocationRecord, server: &ServerName, objects: &[(ObjectR
     }
 }
 
-/// Marks a revocation as done if nothing of it is open.
+/// Marks a revocation as done if nothing of it is pending.
 fn settle<S: Snapshot + ?Sized>(view: &S, id: u64, record: &mut RevocationRecord, now_ms: u64) -> Result<()> {
     let finished = record.parts.is_empty() && record.open == 0 && record.done_ms.is_none();
     if finished && revoked_keys(view, id)?.1 == 0 {
@@ -284,7 +291,8 @@ fn settle<S: Snapshot + ?Sized>(view: &S, id: u64, record: &mut RevocationRecord
     Ok(())
 }
 
-/// Number of partitions whose working keys a revocation replaces, and of those it has not replaced yet.
+/// Returns the number of partitions whose working keys a revocation replaces, and of those not
+/// replaced yet.
 fn revoked_keys<S: Snapshot + ?Sized>(view: &S, id: u64) -> Result<(u32, u32)> {
     let (from, mut all, mut open) = (keys::revoked_keys_of(id), 0_u32, 0_u32);
     each_between(view, &from, &keys::after_prefix(&from), |_, value| {
@@ -297,7 +305,7 @@ fn revoked_keys<S: Snapshot + ?Sized>(view: &S, id: u64) -> Result<(u32, u32)> {
     Ok((all, open))
 }
 
-/// The objects of a file, and whether somebody may hold a credential to make them.
+/// Returns the objects of a file, and whether a credential that can create them may be valid.
 fn objects_of(file: &Inode, now_ms: u64) -> Vec<(ObjectRef, bool)> {
     let creates = file.create_grants_until_ms >= now_ms;
     let objects = file.layout.iter().flat_map(|layout| layout.objects());
@@ -308,7 +316,7 @@ fn unknown(id: u64) -> MdsError {
     MdsError::refused(ErrorCode::NotFound, format!("revocation {id}"))
 }
 
-/// The devices that have something on the list.
+/// Returns the devices with pending tags.
 fn waiting<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
     let until = keys::after_prefix(&keys::retags());
     let (mut from, mut devices) = (keys::retags(), Vec::new());
@@ -329,11 +337,12 @@ impl Mds {
                 let held = self.held_by(&name, now_ms);
                 let view = self.store.snapshot()?;
                 if held.holders.is_empty() && self.servers(&*view)?.len() == 1 {
-                    // Whoever was removed may hold something still; a name that nobody has is a mistake.
+                    // A removed user may still have credentials, but a name without any is a
+                    // mistake.
                     accounts::existing(&*view, &name)?;
                 }
                 drop(view);
-                // Who is in the middle of being given something is waited for: it is found then.
+                // Waits for requests that are issuing credentials, so that these are found.
                 let _stopped = self.issuing.write();
                 self.update(|tx| {
                     let servers = self.servers(tx)?;
@@ -341,7 +350,7 @@ impl Mds {
                 })?
             }
             RevokeWhat::Session(_) => {
-                let what = "what a session holds is revoked by its logout";
+                let what = "credentials of a session are revoked by its logout";
                 return Err(MdsError::refused(ErrorCode::Invalid, what));
             }
         };
@@ -370,14 +379,14 @@ impl Mds {
             Ok((id, inode))
         })?;
         self.forget_lasting(inode, now_ms)?;
-        // Whoever has it open is asked for his right again before he gets another credential.
+        // Clients that have the file open are checked again before they get another credential.
         self.holds.ask_anew(inode);
         self.leases.may(inode, None, Use::Change, false, now_ms);
         Ok(id)
     }
 
-    /// The objects of a file were given other tags while nothing was being issued: a program with a capability file is not
-    /// waited for any more.
+    /// Forgets capability files of a file whose objects have new tags; the caller stops issuing
+    /// meanwhile.
     fn forget_lasting(&self, inode: InodeId, now_ms: u64) -> Result<()> {
         let file: Option<Inode> = load(&*self.store.snapshot()?, &keys::inode(inode))?;
         let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
@@ -385,9 +394,9 @@ impl Mds {
         Ok(())
     }
 
-    /// Finds what the users and sessions hold whose credentials are being revoked, and ends creates of such users; a
-    /// bounded number of each.
-    /// Returns whether there may be more to do at once. After a crash it goes on where it was.
+    /// Finds the credentials of users and sessions that are being revoked, and ends creates of such
+    /// users, a bounded number of each. Returns whether there may be more to do at once. After a
+    /// crash it continues.
     ///
     /// # Errors
     /// `Store`.
@@ -398,7 +407,7 @@ impl Mds {
                 self.give_up_on_servers(id, &record, now_ms)?;
             }
             let Some(part) = record.part(&self.config.server) else { continue };
-            // What a session was creating, its user may still finish in another one.
+            // The user may still finish a session's creates in another session.
             if let (RevokeWhat::User(user), None) = (&record.what, part.cursor) {
                 self.end_creates_of(user, now_ms)?;
             }
@@ -413,7 +422,7 @@ impl Mds {
         Ok(more)
     }
 
-    /// Requests the replacement of the working keys that revocations need, and ends the waits for those that are replaced.
+    /// Requests the new working keys that revocations need, and records those that are replaced.
     fn replace_revoked_keys(&self, now_ms: u64) -> Result<()> {
         let (from, mut all) = (keys::all_revoked_keys(), Vec::new());
         each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
@@ -426,7 +435,7 @@ impl Mds {
         for (id, device, wait) in all {
             let known = self.devices.get(device).is_some();
             if known && !wait.requested {
-                // Requested again after a crash in between: a second new key revokes as the first one does.
+                // After a crash in between it is requested again: a second new key revokes as well.
                 self.request_new_keys(device, &wait.partitions)?;
             } else if known && !self.devices.are_keys_replaced(device, &wait.partitions, now_ms) {
                 continue;
@@ -451,7 +460,8 @@ impl Mds {
         Ok(())
     }
 
-    /// Adds the partitions of credentials that are not in the table to those whose working keys a revocation replaces.
+    /// Adds the partitions of credentials that are not in the table to those whose working keys a
+    /// revocation replaces.
     fn add_revoked_keys(&self, tx: &mut dyn Transaction, id: u64, unlisted: &Unlisted) -> Result<()> {
         for (device, _) in self.devices.addresses() {
             let mut partitions: Vec<u64> =
@@ -470,7 +480,7 @@ impl Mds {
         Ok(())
     }
 
-    /// A server that did not come back until nothing of what it gave out can be alive is not waited for.
+    /// Stops waiting for a server that did not return until all its credentials have expired.
     fn give_up_on_servers(&self, id: u64, record: &RevocationRecord, now_ms: u64) -> Result<()> {
         if record.parts.is_empty() || record.began_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS) >= now_ms {
             return Ok(());
@@ -484,7 +494,7 @@ impl Mds {
         })
     }
 
-    /// One step of the objects of one user or session.
+    /// Collects the next objects of a user or session.
     fn collect(
         &self,
         id: u64,
@@ -493,8 +503,9 @@ impl Mds {
         now_ms: u64,
     ) -> Result<bool> {
         if after.is_none() {
-            // Another server may have begun it: whoever is in the middle of being given something here is found, and who
-            // has no session any more gets nothing from here on, nor does anybody for having had a file open.
+            // Another server may have begun the revocation. Requests that are issuing credentials
+            // finish first and are found. After that, ended sessions get none, and open files give
+            // no right to any.
             let _stopped = self.issuing.write();
             if let RevokeWhat::User(user) = what {
                 self.holds.ask_anew_of(user);
@@ -530,7 +541,7 @@ impl Mds {
         let more = objects.len() > COLLECT_BATCH;
         let objects: Vec<_> = objects.into_iter().take(COLLECT_BATCH).collect();
         let lasting = objects.iter().any(|(object, _)| self.holdings(now_ms).is_lasting(*object, now_ms));
-        // Capability files that are issued meanwhile have the new tags, and must not be forgotten.
+        // Capability files issued meanwhile have the new tags, and must stay in the table.
         let _stopped = lasting.then(|| self.issuing.write());
         self.update(|tx| {
             let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
@@ -541,7 +552,7 @@ impl Mds {
             }
             match (&unlisted, what) {
                 (Some(unlisted), RevokeWhat::User(_)) => self.add_revoked_keys(tx, id, unlisted)?,
-                // A user does not end the credentials of others by a logout.
+                // The logout of a user must not end credentials of other users.
                 (Some(_), _) => record.complete = false,
                 (None, _) => {}
             }
@@ -556,8 +567,9 @@ impl Mds {
         Ok(more)
     }
 
-    /// A file is revoked at another server: whoever has it open here is asked for his right again. What he was given by it
-    /// since may have the new tags already, so that the objects get others once more.
+    /// Handles the revocation of a file by another server: clients that have it open here are
+    /// checked again. Credentials issued to them since may already have the new tags, so the
+    /// objects get new ones once more.
     fn collect_holders(&self, id: u64, inode: InodeId, now_ms: u64) -> Result<bool> {
         let _stopped = self.issuing.write();
         let held = self.holds.ask_anew(inode);
@@ -579,8 +591,7 @@ impl Mds {
         Ok(false)
     }
 
-    /// A user's creates are over. Their objects stay until nobody can make them again: one that was removed before
-    /// could be.
+    /// Ends a user's creates. Their objects stay until no credential can create them again.
     fn end_creates_of(&self, user: &UserName, now_ms: u64) -> Result<()> {
         let mut from = keys::intents();
         let until = keys::after_prefix(&from);
@@ -592,7 +603,7 @@ impl Mds {
         }
     }
 
-    /// The devices that have to be told something.
+    /// Returns the devices with pending tags.
     ///
     /// # Errors
     /// `Store`.
@@ -600,7 +611,7 @@ impl Mds {
         waiting(&*self.store.snapshot()?)
     }
 
-    /// Up to `limit` objects that a device has to be told the tags of.
+    /// Returns up to `limit` pending tags of a device.
     ///
     /// # Errors
     /// `Store`.
@@ -615,16 +626,16 @@ impl Mds {
         self.durably(items)
     }
 
-    /// The device has answered: it refuses the older tags of these objects.
+    /// Records that a device has confirmed these tags and refuses older ones.
     ///
     /// # Errors
-    /// `Store`; the device is told once more then, which changes nothing.
+    /// `Store`: the tags are sent again then, which is harmless.
     pub fn retagged(&self, items: &[RetagItem], now_ms: u64) -> Result<()> {
         self.update(|tx| {
             let mut answered: BTreeMap<u64, u64> = BTreeMap::new();
             for item in items {
                 let key = keys::retag(item.object);
-                // A newer tag was drawn meanwhile: this answer says nothing of that one.
+                // A newer tag was allocated meanwhile; this answer does not confirm it.
                 let Some(known) = load::<Retag, _>(tx, &key)?.filter(|known| known.tag == item.tag) else {
                     continue;
                 };
@@ -645,7 +656,7 @@ impl Mds {
         })
     }
 
-    /// Do the devices of a file's objects refuse all tags but the last ones?
+    /// Whether the devices of a file's objects have confirmed their last tags.
     pub(crate) fn is_retagged(&self, inode: InodeId) -> Result<bool> {
         let view = self.store.snapshot()?;
         let file: Option<Inode> = load(&*view, &keys::inode(inode))?;
@@ -657,7 +668,7 @@ impl Mds {
         Ok(true)
     }
 
-    /// Is a server waited for?
+    /// Whether the revocation waits for a server.
     #[cfg(test)]
     pub(crate) fn revocation_waits(&self, id: u64) -> bool {
         let record: Option<RevocationRecord> =
@@ -665,11 +676,11 @@ impl Mds {
         record.is_some_and(|record| !record.parts.is_empty())
     }
 
-    /// How far a revocation is.
+    /// Returns the progress of a revocation.
     pub(crate) fn revocation_progress(&self, who: &Principal, id: u64) -> Result<Response> {
         let record: RevocationRecord =
             load(&*self.store.snapshot()?, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
-        // Somebody else's number looks like no number.
+        // A revocation of another user looks like one that does not exist.
         if record.by == who.user || who.is_admin() { self.revocation(id) } else { Err(unknown(id)) }
     }
 
@@ -721,7 +732,7 @@ impl Mds {
         })
     }
 
-    /// Was something revoked since the last call? Then devices want to be told.
+    /// Whether a revocation was added since the last call. Then tags have to be sent to devices.
     #[must_use]
     pub fn take_revocations_changed(&self) -> bool {
         self.revocations_changed.load(Ordering::Relaxed)

@@ -1,11 +1,13 @@
-//! Several servers on one store: what each keeps in memory follows what the others change, and one of them leads.
+//! Several servers on one store: cache invalidation and leader election.
 //!
-//! Does: count changes of people and of devices in the store, in the transaction that makes them; have a server read
-//! again what another one changed, before its next request; keep a lease on the work that one server does for all. Does
-//! not: share what is a server's own: its record of credentials, its limits of attempts, its connections.
-//! Contract: a change of devices or their keys is made on what the store has, never on what a server remembers: if
-//! another server was faster, the transaction fails with `Conflict`. A session that ended anywhere is found by nobody. Two
-//! leaders at a time, as after a long pause of the first, do the same work twice and harm nothing.
+//! Does: count changes of users and of devices in the store, in the transaction of the change; let
+//! a server reload what another one changed before its next request; keep a lease on the work that
+//! one server does for all. Does not: share state of a single server: its record of credentials,
+//! its rate limits, its connections.
+//! Contract: a change of devices or their keys is based on the store, never on a server's cache: if
+//! another server was faster, the transaction fails with `Conflict`. A session that ended on any
+//! server is not found on any other. Two leaders at the same time, as after a long pause of the
+//! first, repeat the same work without harm.
 //! Truth: docs/adr/0038-several-servers-one-database.md.
 
 use std::collections::{HashMap, HashSet};
@@ -24,36 +26,38 @@ use crate::records::{counter, decode, load, next_number, save};
 use crate::server::Mds;
 use crate::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, each_between};
 
-/// A leader that was not heard of for so long leads no more, milliseconds. He renews five times as often.
+/// A leader that did not renew its lease for this long is no longer the leader, milliseconds. It
+/// renews five times as often.
 pub const LEASE_MS: u64 = 10_000;
-/// A server says so often that it is there, milliseconds.
+/// Interval at which a server stores its sign of life, milliseconds.
 const SEEN_EVERY_MS: u64 = 15_000;
-/// Holders that were with a server that said nothing for so long have come to another one, or are gone, milliseconds.
+/// Clients of a server that was silent for this long have connected to another one, or are gone,
+/// milliseconds.
 pub(crate) const DEAD_MS: u64 = HOLD_MS + SEEN_EVERY_MS;
-/// Servers of one store at most.
+/// Maximum number of servers of one store.
 pub(crate) const SERVERS_MAX: usize = 256;
 
-/// Name of a server, drawn when its folder was made.
+/// Name of a server, chosen when its folder was created.
 pub type ServerName = [u8; 16];
 
 record! {
-    /// How often something was changed that servers keep in memory.
+    /// Counters of changes of state that servers cache.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Epochs {
-        /// Accounts, groups, ends of sessions.
+        /// Changes of accounts and groups, and ends of sessions.
         pub people: u64,
-        /// Devices and their keys.
+        /// Changes of devices and their keys.
         pub devices: u64,
     }
 }
 
 record! {
-    /// Who leads.
+    /// The leader's lease.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Lease {
-        /// The server.
+        /// Name of the leader.
         pub server: ServerName,
-        /// Counts up while it does.
+        /// Grows with each renewal.
         pub beat: u64,
     }
 }
@@ -62,9 +66,9 @@ record! {
     /// A server that uses the store.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ServerRecord {
-        /// When it last said so, milliseconds since 1970.
+        /// Time of its last sign of life, milliseconds since 1970.
         pub seen_ms: u64,
-        /// Its own among all servers: where it begins to number grants.
+        /// Unique number among all servers: it selects its range of grant numbers.
         pub number: u16,
     }
 }
@@ -72,7 +76,7 @@ record! {
 pub(crate) const EPOCHS: &str = "epochs";
 const LEASE: &str = "leader";
 
-/// What kind of memory a key is kept in, beside the store.
+/// Which caches a transaction invalidates.
 #[derive(Clone, Copy, Default)]
 struct Touched {
     people: bool,
@@ -82,12 +86,13 @@ struct Touched {
 impl Touched {
     fn add(&mut self, key: &[u8], deleted: bool) {
         self.devices |= keys::is_of_devices(key);
-        // New sessions and their times of use are read where they are needed; that one ended must be known.
+        // New sessions and their times of use are read when needed, but the end of a session must
+        // be noticed.
         self.people |= keys::is_of_people(key) || deleted && keys::is_session(key);
     }
 }
 
-/// A store that counts what other servers have to read again.
+/// A store that counts changes of cached state.
 pub(crate) struct SharedStore {
     inner: Arc<dyn MetaStore>,
     seen: Arc<Mutex<Epochs>>,
@@ -105,7 +110,7 @@ impl MetaStore for SharedStore {
     }
 
     fn begin(&self) -> std::result::Result<Box<dyn Transaction + '_>, MetaError> {
-        // Before anything is read: what is remembered may be newer than this, never older.
+        // Before anything is read: the cache may be newer than this, never older.
         let based_on = *self.seen.lock();
         let inner = self.inner.begin()?;
         Ok(Box::new(Changes { inner, store: self, based_on, touched: Touched::default() }))
@@ -172,7 +177,7 @@ impl Transaction for Changes<'_> {
 type Committed = std::result::Result<(), MetaError>;
 
 impl<'a> Changes<'a> {
-    /// Counts what other servers have to read again, in the same transaction.
+    /// Counts changes of cached state in the same transaction, then commits.
     fn commit_by(self, commit: impl FnOnce(Box<dyn Transaction + 'a>) -> Committed) -> Committed {
         let Self { mut inner, store, based_on, touched } = self;
         if !touched.people && !touched.devices {
@@ -181,7 +186,7 @@ impl<'a> Changes<'a> {
         let key = keys::meta(EPOCHS);
         let now: Epochs = load(&*inner, &key)?.unwrap_or_default();
         if touched.devices && now.devices != based_on.devices {
-            // Made of what another server has changed since.
+            // Based on state that another server has changed since.
             return Err(MetaError::Conflict);
         }
         let next = Epochs {
@@ -190,7 +195,7 @@ impl<'a> Changes<'a> {
         };
         save(&mut *inner, &key, &next)?;
         commit(inner)?;
-        // What we changed ourselves need not be read again, unless something else was changed before it.
+        // Own changes need not be reloaded, unless another change came before.
         let mut seen = store.seen.lock();
         if seen.people == now.people {
             seen.people = next.people;
@@ -202,11 +207,11 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Numbers of servers: each has a million numbers of grants for itself in every session.
+/// Number of servers; each has a range of a million grant numbers in every session.
 const SERVER_NUMBERS: u64 = 1 << 12;
 const NUMBERS_BITS: u32 = 20;
 
-/// A number that no server has, and none had for long.
+/// Returns a number that no registered server has.
 fn number_for(tx: &mut dyn Transaction, there: &[Pair]) -> Result<u16> {
     let taken = there.iter().map(|(_, value)| Ok(decode::<ServerRecord>(value)?.number));
     let taken: Vec<u16> = taken.collect::<Result<_>>()?;
@@ -218,30 +223,30 @@ fn number_for(tx: &mut dyn Transaction, there: &[Pair]) -> Result<u16> {
     }
 }
 
-/// What a server knows of the lease.
+/// State of a server in the leader election.
 #[derive(Debug, Default)]
 pub(crate) struct Leading {
-    /// The holder and his beat as they were last read, and when that was first.
+    /// The last lease read of another server, and when it was first seen.
     observed: Option<(Lease, u64)>,
-    /// We lead until then.
+    /// This server is the leader until then.
     until_ms: u64,
-    /// Our latest beat, if nobody followed us since.
+    /// Last own beat, unless another server became the leader since.
     own_beat: Option<u64>,
-    /// When we last said that we are there.
+    /// Time of the last own sign of life.
     seen_ms: Option<u64>,
 }
 
-/// What a server knows of the lives of the others.
+/// Signs of life of the other servers.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
-    /// What each last said of itself, and since when, by our clock.
+    /// Last sign of life of each, and since when it is known, by our clock.
     observed: HashMap<ServerName, (u64, u64)>,
-    /// Dead ones whose holders' locks were seen to.
+    /// Dead servers whose clients' locks were handled.
     settled: HashSet<ServerName>,
 }
 
 impl Lives {
-    /// Takes down what the servers say now; which of them are dead?
+    /// Records the current signs of life and returns the dead servers.
     fn observe(&mut self, said: &[(ServerName, u64)], now_ms: u64) -> HashSet<ServerName> {
         self.observed.retain(|name, _| said.iter().any(|(one, _)| one == name));
         let mut dead = HashSet::new();
@@ -260,7 +265,8 @@ impl Lives {
 }
 
 impl Mds {
-    /// Has holders fenced whose server died, and who came to no other one: from what they had locked.
+    /// Fences clients of dead servers from the files that they had locked, unless they connected to
+    /// another server.
     pub(crate) fn fence_those_of_dead_servers(&self, now_ms: u64) -> Result<()> {
         let all = keys::servers();
         let mut said = Vec::new();
@@ -293,10 +299,10 @@ impl Mds {
         Ok(())
     }
 
-    /// Takes over what other servers changed of people and devices.
+    /// Reloads users and devices that other servers changed.
     ///
     /// # Errors
-    /// `Store`: what is remembered may be too old then.
+    /// `Store`: the cached state may be outdated then.
     pub fn catch_up(&self) -> Result<()> {
         if !self.config.shared {
             return Ok(());
@@ -309,10 +315,10 @@ impl Mds {
             seen.people = seen.people.max(now.people);
         }
         if now.devices > seen.devices {
-            // Who changes keys has the turn: what he began with stays what he knows.
+            // The holder of the key lock works on the cached state, so wait for it.
             let _turn = self.key_turn.lock();
             if self.seen.lock().devices >= now.devices {
-                // Somebody else has read it while we waited.
+                // Another thread has reloaded it meanwhile.
                 return Ok(());
             }
             self.devices.reload(&*self.store, self.config.file_partitions())?;
@@ -324,7 +330,8 @@ impl Mds {
         Ok(())
     }
 
-    /// Is the session, which is in memory, in the store still? Asked again when anything of people was changed.
+    /// Checks that a cached session is still in the store, if users or sessions were changed since
+    /// the last check.
     pub(crate) fn reconfirm(&self, session: &SessionId) -> Result<()> {
         if !self.config.shared {
             return Ok(());
@@ -340,7 +347,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Does this server do the work that one does for all? Call it every few seconds: that keeps the lease.
+    /// Whether this server is the leader. Call it every few seconds: it renews the lease.
     ///
     /// # Errors
     /// `Store`.
@@ -366,7 +373,8 @@ impl Mds {
                 if own_beat.is_some_and(|beat| beat != lease.beat) {
                     leading.until_ms = 0;
                     leading.own_beat = own_beat;
-                    let what = "another server has the name of this one: is its folder a copy? Remove server-name there";
+                    let what =
+                        "another server has the same name; if its folder is a copy, remove server-name there";
                     return Err(MdsError::refused(ErrorCode::Exists, what));
                 }
                 if now_ms < leading.until_ms.saturating_sub(LEASE_MS / 2) {
@@ -401,24 +409,24 @@ impl Mds {
         if took {
             leading.own_beat = Some(beat);
             leading.observed = None;
-            // It is told as ours for less than the others give us.
+            // Shorter than the time after which others take over.
             leading.until_ms = now_ms.saturating_add(LEASE_MS * 8 / 10);
         }
         Ok(took)
     }
 
-    /// As [`Mds::leads`] last said, if that was not long ago.
+    /// Whether [`Mds::leads`] returned true recently.
     #[must_use]
     pub fn is_leading(&self, now_ms: u64) -> bool {
         !self.config.shared || now_ms < self.leading.lock().until_ms
     }
 
-    /// Until when [`Mds::is_leading`] says so, by the clock that it was last asked with.
+    /// Returns the time until which [`Mds::is_leading`] is true.
     pub(crate) fn leads_until_ms(&self) -> u64 {
         if self.config.shared { self.leading.lock().until_ms } else { u64::MAX }
     }
 
-    /// The servers that may have given out credentials which are alive, this one among them.
+    /// Returns the servers whose credentials may be valid, including this one.
     pub(crate) fn servers<S: Snapshot + ?Sized>(&self, view: &S) -> Result<Vec<ServerName>> {
         let mut servers = vec![self.config.server];
         if self.config.shared {
@@ -430,7 +438,8 @@ impl Mds {
         Ok(servers)
     }
 
-    /// Says that this server uses the store. Called before it gives anything out, since revocations go by the list.
+    /// Registers this server in the store. Called before it issues anything, because revocations
+    /// use the list.
     ///
     /// # Errors
     /// `Refused` if there are too many; `Store`.
@@ -455,7 +464,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Forgets servers that said nothing for so long that nothing they gave out is alive.
+    /// Deletes servers that were silent until all their credentials have expired.
     fn sweep_servers(&self, now_ms: u64) -> Result<()> {
         let all = keys::servers();
         let pairs = self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), SERVERS_MAX)?;
@@ -467,7 +476,7 @@ impl Mds {
                 gone.extend(keys::server_name(&key));
             }
         }
-        // Nor does anybody come back to whom one of them gave files to hold.
+        // Their clients cannot return either, so their open files are forgotten.
         if gone.is_empty() {
             Ok(())
         } else {

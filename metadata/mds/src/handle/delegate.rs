@@ -1,7 +1,7 @@
-//! Credentials as they leave, and those for programs that never log in.
+//! Issuing of credentials, including capability files.
 //!
-//! Contract: a credential is remembered, and its record written, before it leaves; none leaves for a session that has
-//! ended. A delegated one allows nothing that its issuer may not do.
+//! Contract: a credential is in the table, and its record written, before it is sent; an ended
+//! session gets none. A delegated one allows nothing that its issuer may not do.
 
 use parking_lot::RwLockReadGuard;
 use sealstone_mds_protocol::{
@@ -23,24 +23,25 @@ use crate::namespace;
 use crate::server::Mds;
 use crate::tags;
 
-/// What a program reads with: nothing but bytes.
+/// Rights of a capability file for reading.
 const DELEGATED_READ: Permissions = Permissions::READ;
-/// What it writes with. FLUSH needs the second one; by an attribute it sees whether the device restarted in between.
+/// Rights of a capability file for writing. FLUSH needs OBJ_MGMT; GET_ATTR lets the program see
+/// whether the device has restarted.
 const DELEGATED_WRITE: Permissions =
     Permissions::WRITE.union(Permissions::OBJ_MGMT).union(Permissions::GET_ATTR);
 
-/// Taken before anything is asked about rights. Whoever ends a session or revokes what is held waits for all of these:
-/// what was found out is true until the credentials have left.
+/// Read lock taken before rights are checked. The end of a session and revocations wait for it, so
+/// that the checked rights are valid until the credentials were sent.
 pub(super) struct Issuing<'a> {
     _turn: RwLockReadGuard<'a, ()>,
 }
 
-/// Credentials about to leave.
+/// Credentials to be issued.
 pub(super) struct Issue {
     pub(super) kind: IssueKind,
     pub(super) inode: InodeId,
     pub(super) parts: Vec<(ObjectRef, Range)>,
-    /// Bytes of the file.
+    /// Byte range of the file.
     pub(super) span: (u64, u64),
     pub(super) method: Method,
     pub(super) permissions: Permissions,
@@ -48,7 +49,7 @@ pub(super) struct Issue {
 }
 
 impl Issue {
-    /// For all of a file.
+    /// Returns the parameters for all objects of a file.
     pub(super) fn whole(
         kind: IssueKind,
         inode: InodeId,
@@ -60,10 +61,11 @@ impl Issue {
     }
 }
 
-/// Who asks for the longest life, by a clock that goes before ours by no more than this, gets it, milliseconds.
+/// Requests for the longest lifetime are accepted from clients whose clock is ahead by at most
+/// this, milliseconds.
 const CLOCKS_APART_MS: u64 = 5_000;
 
-/// What is asked for as a file.
+/// Parameters of a capability file.
 pub(super) struct Delegation {
     pub(super) path: FilePath,
     pub(super) read: bool,
@@ -75,12 +77,12 @@ pub(super) struct Delegation {
 }
 
 impl Mds {
-    /// Takes part in giving credentials out; once in a request.
+    /// Takes the lock for issuing credentials; once in a request.
     pub(super) fn issuing(&self) -> Issuing<'_> {
         Issuing { _turn: self.issuing.read() }
     }
 
-    /// One grant per part, and what the devices' audit logs will call whoever uses them.
+    /// Issues one grant for each part, and returns the principal in the devices' audit logs.
     pub(super) fn issue(
         &self,
         _: &Issuing<'_>,
@@ -93,7 +95,7 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         let &Issue { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
-        // Whoever writes, or cannot ask again where the bytes are, goes first.
+        // Writers, and programs that cannot request a new location, have priority over moves.
         let goes_first = permissions.contains(Permissions::WRITE) || kind == IssueKind::Delegate;
         let view = if goes_first { self.make_way(inode, now_ms)? } else { self.store.snapshot()? };
         let mut to_sign = Vec::with_capacity(issue.parts.len());
@@ -105,7 +107,7 @@ impl Mds {
         let audit = audit_field(who, number);
         let sealed = self.config.seal_capabilities;
         let terms = Terms { method, permissions, expires_ms, audit, sealed };
-        // Remembered first: what is known to be held is never less than what is held.
+        // In the table first, so that it never misses an issued credential.
         let objects: Vec<ObjectRef> = issue.parts.iter().map(|(object, _)| *object).collect();
         let held = Held {
             writes: permissions.contains(Permissions::WRITE),
@@ -135,8 +137,8 @@ impl Mds {
         Ok((grants, audit))
     }
 
-    /// The end of a capability file, so that it does not delay the drain of a device for longer than one that was issued when
-    /// the drain began.
+    /// Limits the lifetime of a capability file on a drained device to that of one issued when the
+    /// drain began.
     fn within_drains(&self, layout: &Layout, expires_ms: u64, now_ms: u64) -> Result<u64> {
         let mut ends_ms = expires_ms;
         for object in layout.objects() {
@@ -147,15 +149,17 @@ impl Mds {
             let Some(drain) = self.drain_of(device.id)? else { continue };
             ends_ms = ends_ms.min(drain.began_ms.saturating_add(self.config.delegated_lifetime_ms()));
             if ends_ms <= now_ms {
-                let why =
-                    format!("device {} is drained: try again when the file has moved", device.name.shown());
+                let why = format!(
+                    "device {} is being drained; try again after the file has moved",
+                    device.name.shown()
+                );
                 return Err(MdsError::refused(ErrorCode::Limit, why));
             }
         }
         Ok(ends_ms)
     }
 
-    /// Credentials for a part of a file, for whoever gets the file that they are put into.
+    /// Issues credentials for a part of a file, to be put into a capability file.
     pub(super) fn delegate(
         &self,
         who: &Principal,
@@ -165,15 +169,15 @@ impl Mds {
     ) -> Result<Response> {
         let &Delegation { read, write, start, end, until_ms: asked_ms, .. } = asked;
         if !read && !write {
-            return Err(MdsError::refused(ErrorCode::Invalid, "neither to read nor to write"));
+            return Err(MdsError::refused(ErrorCode::Invalid, "neither read nor write requested"));
         }
         let lifetime_ms = self.config.delegated_lifetime_ms();
         if asked_ms <= now_ms {
-            return Err(MdsError::refused(ErrorCode::Invalid, "it would have expired already"));
+            return Err(MdsError::refused(ErrorCode::Invalid, "expiry time has passed"));
         }
         let most_ms = now_ms.saturating_add(lifetime_ms);
         if asked_ms > most_ms.saturating_add(CLOCKS_APART_MS) {
-            let said = format!("a delegated credential lives for {} s at most", lifetime_ms / 1000);
+            let said = format!("maximum lifetime of a delegated credential is {} s", lifetime_ms / 1000);
             return Err(MdsError::refused(ErrorCode::Limit, said));
         }
         let expires_ms = asked_ms.min(most_ms);
@@ -181,7 +185,7 @@ impl Mds {
         let issuing = self.issuing();
         let access = if write { Access::Update } else { Access::Read };
         let (inode, _) = namespace::resolve(&*self.store.snapshot()?, who, &asked.path)?;
-        // Whoever may not is refused below, without anybody's lease being called back.
+        // Users without the right are refused before any lease is recalled.
         namespace::file_for(&*self.store.snapshot()?, who, inode, access, &asked.path.shown())?;
         self.make_room_by_path(inode, access, expires_ms, now_ms)?;
         let (inode, stat, layout, end) = if write {

@@ -1,4 +1,4 @@
-//! Requests about accounts and groups, and what each request is about in the audit log.
+//! Requests about accounts and groups, and the subject of each request in the audit log.
 
 use std::sync::atomic::Ordering;
 
@@ -29,8 +29,8 @@ impl Mds {
         match request {
             Request::UserRegisterStart { name, request, proof } => {
                 accounts::may_register(who, &name)?;
-                // With one recorded challenge the answer is all that a guess at the password takes: whoever has a
-                // session, his own or not, guesses no faster with it than without.
+                // With a recorded challenge this answer is enough to test a guess of the password.
+                // The limit makes a session, own or stolen, no faster way to guess than a login.
                 let nowhere = (Source::default(), Familiarity::Stranger);
                 self.registrations.lock().attempt(&name, nowhere.0, nowhere.1, now_ms).map_err(
                     |wait_ms| MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX))),
@@ -60,7 +60,7 @@ impl Mds {
                 self.sessions.forget(&over);
                 Ok(Response::Invitation { code: Secret::new(code.to_vec())?, expires_ms })
             }
-            // A service may do it to itself; `roles` has looked at that.
+            // A service may retire its own key; `roles` has checked that.
             Request::UserRetireKey { name, suite } => {
                 accounts::may_register(who, &name)?;
                 self.ending(|tx| accounts::retire_key(tx, &name, suite))
@@ -72,7 +72,7 @@ impl Mds {
         }
     }
 
-    /// What only administrators may.
+    /// Handles requests of administrators.
     fn administer(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
         match request {
             Request::UserList { after, limit } => {
@@ -95,7 +95,7 @@ impl Mds {
             }
             Request::UserSetPaperKey { name, key } => {
                 if key.is_some() && !self.config.paper_login {
-                    let why = "this server does not take the paper's profile";
+                    let why = "the paper's login profile is not enabled on this server";
                     return Err(MdsError::refused(ErrorCode::Denied, why));
                 }
                 self.ending(|tx| paper::set_key(tx, &name, key.as_ref()))
@@ -105,18 +105,19 @@ impl Mds {
                 let other = self.another_admin(&name)?;
                 let ended = self.ending(|tx| {
                     if by_directory && accounts::existing(tx, &name)?.kind == AccountKind::Directory {
-                        let what = "groups of the directory say this account's role";
+                        let what = "the role of this account comes from its directory groups";
                         return Err(MdsError::refused(ErrorCode::Invalid, what));
                     }
                     accounts::set_role(tx, &name, role, other.as_ref())
                 })?;
-                // What the old role gave him he keeps open no longer than the new one does.
+                // Files opened under the old role stay open no longer than the new one permits.
                 self.revoke_user(&name, now_ms);
                 Ok(ended)
             }
             Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
             Request::GroupRemove { name } => {
-                // In steps, so that others write in between; repeated after a crash, it continues.
+                // In steps, so that other writers get their turn; after a crash the repeated
+                // request continues.
                 while !self.update(|tx| groups::remove_some(tx, &name))? {
                     self.regrouped();
                 }
@@ -143,7 +144,7 @@ impl Mds {
                 let (_, inode) = namespace::inspect(&*self.store.snapshot()?, &path)?;
                 let objects = inode.layout.as_ref().map_or(&[][..], |layout| layout.objects());
                 let mut held = self.holdings(now_ms).of_objects(objects, now_ms);
-                // What other servers gave out they alone remember.
+                // Credentials of other servers are known only there.
                 let alone = self.servers(&*self.store.snapshot()?)?.len() == 1;
                 let complete = alone && held.complete && held.holders.len() <= usize::from(PAGE_MAX);
                 held.holders.truncate(usize::from(PAGE_MAX));
@@ -154,8 +155,7 @@ impl Mds {
         }
     }
 
-    /// A change that ends sessions.
-    /// Looks for an administrator who stays, before the transaction: there may be a million accounts.
+    /// Searches another administrator, before the transaction: there may be a million accounts.
     fn another_admin(&self, leaving: &UserName) -> Result<Option<UserName>> {
         accounts::another_admin(&*self.store.snapshot()?, leaving)
     }
@@ -165,7 +165,8 @@ impl Mds {
         Ok(Response::Done {})
     }
 
-    /// A change of groups or memberships: every session reads its groups again before its next request.
+    /// Changes groups or memberships; every session then reads its groups again before its next
+    /// request.
     fn regroup(&self, change: impl FnMut(&mut dyn Transaction) -> Result<()>) -> Result<Response> {
         self.update(change)?;
         self.regrouped();
@@ -176,8 +177,8 @@ impl Mds {
         self.groups_generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The same for a user who is gone for a reason of its own, such as a directory that knows him no more. A failure is
-    /// told in the log: what he holds expires by itself.
+    /// Revokes all credentials of a user who lost access, for example in the directory. A failure
+    /// is only logged: credentials expire by themselves.
     pub(crate) fn revoke_user(&self, user: &UserName, now_ms: u64) {
         let held = self.held_by(user, now_ms);
         let begun = {
@@ -193,7 +194,7 @@ impl Mds {
         }
     }
 
-    /// A user has no sessions and gets no credentials any more; what he has is revoked, in the same transaction.
+    /// Ends the access of a user: sessions end and credentials are revoked in one transaction.
     fn put_out(
         &self,
         who: &Principal,
@@ -204,7 +205,7 @@ impl Mds {
         let held = self.held_by(user, now_ms);
         let mut id = 0;
         {
-            // Whoever is in the middle of being given something is waited for: it is known from then on.
+            // Waits for requests that are issuing credentials, so that these are in the table.
             let _stopped = self.issuing.write();
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
@@ -213,13 +214,13 @@ impl Mds {
                 Ok(over)
             })?;
         }
-        tracing::info!(%user, %held, "the user is out; his credentials are being revoked");
+        tracing::info!(%user, %held, "access of the user ended; credentials are being revoked");
         self.revocations_changed.store(true, Ordering::Release);
         self.revocation(id)
     }
 }
 
-/// What a request is about, for the audit log; reads are not logged.
+/// Returns the subject of a request in the audit log; reads are not logged.
 pub(super) fn subject(request: &Request) -> Option<String> {
     let user = |name: &UserName| Some(name.to_string());
     match request {
@@ -248,10 +249,10 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::LeaseNode { .. }
         | Request::ReturnLease { .. }
         | Request::LeadNames { .. }
-        // Each of them by itself.
+        // Its changes are logged one by one.
         | Request::ChangeNames { .. }
         | Request::UnlockNode { .. } => super::nodes::subject(request),
-        // What is in it was taken out before.
+        // The contained request was taken out before.
         Request::Once { .. } => None,
         Request::QuotaSet { .. }
         | Request::QuotaShow { .. }
@@ -297,7 +298,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
             Some(format!("{path} -> {owner}:{}", group.unwrap_or_default()))
         }
         Request::Rename { from, to, .. } => Some(format!("{from} -> {to}")),
-        // Neither proof nor holder: who reads the log could stand in for him.
+        // Without proof and client id, because readers of the log could impersonate the client.
         Request::RenewGrants { handle: Handle::File { node, .. } | Handle::Node { node, .. }, .. } => {
             Some(format!("node {}", node.inode.0))
         }

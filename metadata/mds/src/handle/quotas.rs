@@ -1,4 +1,4 @@
-//! Requests about quotas, and about checks.
+//! Requests about quotas and checks.
 
 use sealstone_mds_protocol::{
     ErrorCode, FilePath, Node, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
@@ -86,12 +86,14 @@ impl Mds {
     }
 }
 
-/// Somebody who may own something, or whose account is gone and who owns something all the same.
+/// Fails unless the name is an account or a number, or still owns files after its account was
+/// removed.
 fn known<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<()> {
     if quota::of_user(view, name)?.nodes > 0 { Ok(()) } else { namespace::check_owner(view, name) }
 }
 
-/// The path of a tree is told as long as it leads there. Nobody moves directories ahead, so nobody is asked.
+/// Keeps the path of a tree only while it leads there. Directories are not renamed locally, so no
+/// delegation has to be recalled.
 fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
     let QuotaPlace::Tree(tree) = quota.place else { return };
     let found = |path: &FilePath| as_server(|| namespace::inspect(view, path));
@@ -99,7 +101,7 @@ fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
     quota.path = quota.path.take().filter(leads);
 }
 
-/// What a request about quotas is about, for the audit log; reads are not logged.
+/// Returns the subject of a request about quotas in the audit log; reads are not logged.
 pub(super) fn subject(request: &Request) -> Option<String> {
     match request {
         Request::QuotaSet { of, change } => {

@@ -1,7 +1,7 @@
-//! What came of a step, taken into book and keys.
+//! Applies the outcome of a step to keys and key state.
 //!
-//! Contract: only a signed answer changes a key here. An unsigned refusal moves the next plan one level up, where it is
-//! proved or refused in turn; it never makes us forget a key that the device may have.
+//! Contract: only a signed answer changes a key here. An unsigned refusal moves the next plan one
+//! level up, where it is proven or refused in turn. It never drops a key that the device may have.
 
 use sealstone_mds_protocol::KeyLevel;
 use sealstone_osd::cdb::{KeyToSet, SetKey};
@@ -16,18 +16,19 @@ use super::{
 };
 use crate::entropy::{Entropy, random};
 
-/// Whether it is worth going on with the device now.
+/// Whether further steps make sense now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Something changed: plan again.
+    /// The state changed: plan again.
     Going,
-    /// The device did not answer, or refused what nothing is above.
+    /// The device did not answer, or refused a step at the top level.
     Stuck,
-    /// The device accepts none of the keys that we have.
+    /// The device accepts none of our keys.
     Lost,
 }
 
-/// The device's value of a seed exchange: from here on there are two master keys that it may have.
+/// Handles the device's value of a seed exchange. From now on the device may have one of two master
+/// keys.
 pub(crate) fn receive(
     book: &mut Book,
     keys: &mut Keys,
@@ -62,7 +63,7 @@ pub(crate) fn receive(
     Progress::Going
 }
 
-/// Takes in what came of a step; of a seed exchange see [`receive`].
+/// Applies the outcome of a step; [`receive`] handles seed exchanges.
 pub(crate) fn apply(
     book: &mut Book,
     keys: &mut Keys,
@@ -108,7 +109,7 @@ fn done(
             keys.accept_master(book.master_identifier);
             book.master_set_ms = now_ms;
             book.asked &= !ASKED_MASTER;
-            // The root key of the same intent is next, and now it is known below which master key.
+            // The root key of the same change is next, and its master key is now known.
             if let Some(pending) = &mut book.pending {
                 pending.level = KeyLevel::Root.code();
             }
@@ -183,7 +184,7 @@ fn working_is_set(
     let dead = dead_ms(part, policy, now_ms);
     part.versions.retain(|known| known.version != version);
     for known in &mut part.versions {
-        // A revocation ends also those that were superseded before it.
+        // A revocation also ends versions that were superseded before it.
         known.dead_ms = if part.asked & ASKED_REVOKE != 0 { now_ms } else { known.dead_ms.min(dead) };
     }
     part.versions.push(VersionRecord { version, set_ms: now_ms, dead_ms: u64::MAX });
@@ -191,17 +192,18 @@ fn working_is_set(
     part.credentials = 0;
     part.pending = None;
     part.asked &= !(ASKED_WORKING | ASKED_REVOKE);
-    // It was set by a signed answer: there is nothing to compare.
+    // A signed answer set it, so no comparison is needed.
     part.checked = true;
     touched.parts.insert(id);
     Progress::Going
 }
 
-/// Nobody signed it: one level up it is tried again.
+/// Handles an unsigned refusal: the next plan tries the key one level up.
 fn denied(book: &mut Book, kind: Kind, touched: &mut Touched) -> Progress {
     match kind {
         Kind::Check(id) | Kind::Create(id) => {
-            // The key that let us in is that of the partition, or of partition zero for a partition to be made.
+            // The credential's key is that of the partition, or of partition zero for a partition
+            // to be created.
             let id = if matches!(kind, Kind::Create(_)) { 0 } else { id };
             if let Some(part) = book.parts.get_mut(&id) {
                 part.asked |= ASKED_WORKING;
@@ -229,15 +231,16 @@ fn denied(book: &mut Book, kind: Kind, touched: &mut Touched) -> Progress {
             book.doubt = false;
             return Progress::Lost;
         }
-        // The proposed key decides it: the next plan asks below it.
+        // The proposed key decides: the next plan sets the root key below it.
         Kind::ChangeMaster => {}
         Kind::Root | Kind::Exchange => return Progress::Lost,
     }
     Progress::Going
 }
 
-/// The device's identifiers beside ours. Ours let us in, so others are those of a device that was changed by someone
-/// else, or of a store of before: everything from the root down is set again.
+/// Compares the device's key identifiers with ours. Our key was accepted, so differing identifiers
+/// mean that another party changed the device or that the store is an old copy. Then everything
+/// from the root down is set again.
 fn compare(
     book: &mut Book,
     keys: &Keys,
@@ -255,7 +258,10 @@ fn compare(
     });
     part.checked = true;
     if !same || values.len() != ours.len() {
-        tracing::warn!(partition = id, "the device has other keys than are known here; setting them anew");
+        tracing::warn!(
+            partition = id,
+            "device has unknown keys; setting all keys below the master key again"
+        );
         book.asked |= ASKED_ROOT;
         touched.top = true;
     }

@@ -1,8 +1,10 @@
-//! What to do next for the keys of a device.
+//! Plans the next key changes of a device.
 //!
-//! Does: from the book alone find the steps that bring the device to keys that we set, and to fresh ones when they are
-//! due or asked for. Does not: store; the caller does, before it performs a step.
-//! Contract: run again after any outcome it converges. Steps of one plan are of different partitions, or there is one.
+//! Does: find, from the key state alone, the steps that bring the device to keys set by the server,
+//! and to new ones when they are due or requested. Does not: store; the caller does, before it
+//! performs a step.
+//! Contract: repeated after any outcome, it converges. The steps of a plan are of different
+//! partitions, or there is only one.
 
 use sealstone_crypto::dh::{Group, Secret};
 use sealstone_mds_protocol::KeyLevel;
@@ -21,36 +23,39 @@ use crate::entropy::{Entropy, random};
 use crate::error::Result;
 use crate::store::MetaError;
 
-/// Room for the device's value: the largest group, its length before it.
+/// Space for the device's value: the largest group, with its length in front.
 const DEVICE_VALUE_MAX: u32 = 4 + 512;
 
-/// So long after an exchange of seeds its change step may still be taken: ten seconds, and what clocks differ.
+/// Time after a seed exchange in which its change step may still be accepted, milliseconds: ten
+/// seconds and the difference of clocks.
 const SETTLE_MS: u64 = EXCHANGE_MS + 2_000;
-/// A key may have been set so far ahead of the clock, by another server, milliseconds.
+/// Maximum time in the future at which a key may have been set by another server, milliseconds.
 const AHEAD_OK_MS: u64 = 60_000;
 
-/// When keys are changed though nobody asks.
+/// Conditions for periodic key changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     /// A working key is superseded at this age, milliseconds.
     pub(crate) working_age_ms: u64,
-    /// A partition's pair is replaced at this age.
+    /// A partition's pair is replaced at this age, milliseconds.
     pub(crate) partition_age_ms: u64,
-    /// A working key is superseded after so many grants.
+    /// A working key is superseded after this many grants.
     pub(crate) credentials_max: u64,
-    /// Life of a grant: so long a superseded key is kept.
+    /// Lifetime of a grant: a superseded key is kept this long, milliseconds.
     pub(crate) grant_ms: u64,
     /// Group of SET MASTER KEY.
     pub(crate) group: Group,
 }
 
-/// A seed exchange that waits: for the device's value, or with both values for its change step.
+/// A seed exchange in progress: before the device's value, or with both values before the change
+/// step.
 pub(crate) enum Exchange {
     Begun(Secret),
     Agreed { group: Group, client: Vec<u8>, device: Vec<u8> },
 }
 
-/// The next steps, at most `limit`. What the book says afterwards has to be stored before the first is performed.
+/// Returns the next steps, at most `limit`. The changed state has to be stored before the first
+/// step is performed.
 pub(crate) fn plan(
     book: &mut Book,
     keys: &Keys,
@@ -76,7 +81,7 @@ pub(crate) fn plan(
         let mut turn = Turn { id, keys, policy, now_ms, counter: &mut counter, root_version };
         if let Some(step) = turn.next(part, &mut touched, rng)? {
             steps.push(step);
-            // Nothing can be done to other partitions before partition zero lets us in.
+            // Other partitions can be changed only after partition zero accepts our key.
             if id == 0 {
                 break;
             }
@@ -95,10 +100,10 @@ fn take(counter: &mut u64) -> u64 {
     number
 }
 
-/// What there is to do for master and root.
+/// Next step for master and root key.
 enum Top {
     Step(Box<KeyStep>),
-    /// Something, but not now.
+    /// A step is due, but not yet.
     Wait,
     Settled,
 }
@@ -109,7 +114,7 @@ impl From<KeyStep> for Top {
     }
 }
 
-/// Master and root.
+/// Plans master and root key.
 fn top(
     book: &mut Book,
     keys: &Keys,
@@ -129,8 +134,8 @@ fn top(
             return change_master(keys, book.master_identifier, group, &client, &device, rng).map(Top::from);
         }
         if book.doubt {
-            // As long as the device may wait for a change step, one that is late may still be taken.
-            // A clock that was set back since must not hold this up for as long as that.
+            // While the device may still accept a late change step, wait. `abs_diff`, so that a
+            // clock set back does not extend the wait.
             if now_ms.abs_diff(book.exchanged_ms) < SETTLE_MS {
                 return Ok(Top::Wait);
             }
@@ -140,7 +145,7 @@ fn top(
         }
         let mut next = keys.clone();
         if !next.accept_master(book.master_identifier) {
-            return Err(MetaError::Damaged("a pending master key without its keys").into());
+            return Err(MetaError::Damaged("pending master key without its keys").into());
         }
         return set_key(&next, set, Kind::RootUnderNew, rng).map(Top::from);
     }
@@ -197,7 +202,7 @@ fn change_master(
     rng: &mut dyn Entropy,
 ) -> Result<KeyStep> {
     let values =
-        BothValues { client, device }.encode().ok_or(MetaError::Damaged("the values of an exchange"))?;
+        BothValues { client, device }.encode().ok_or(MetaError::Damaged("values of a seed exchange"))?;
     let set = SetMasterKey {
         step: DhStep::ChangeMasterKey,
         group: group.code(),
@@ -209,13 +214,14 @@ fn change_master(
     Ok(KeyStep { action: KeyAction::ChangeMaster { set, values }, credential, kind: Kind::ChangeMaster })
 }
 
-/// An identifier that no other key of the device has: the same key has another one when it is set again.
+/// Returns an identifier that no other key of the device has; it also differs each time the same
+/// key is set.
 pub(super) fn name(keys: &Keys, selector: KeySelector, counter: &mut u64) -> [u8; 7] {
     let number = take(counter);
     keys.signing_key(selector).map_or([0; 7], |key| key.identifier(number))
 }
 
-/// One partition's turn.
+/// Plans the keys of one partition.
 struct Turn<'a> {
     id: u64,
     keys: &'a Keys,
@@ -283,11 +289,12 @@ impl Turn<'_> {
         })
     }
 
-    /// What the partition's keys need, as a change to be written down first.
+    /// Returns the key change that is due for the partition; it has to be stored first.
     fn due(&mut self, part: &Part, rng: &mut dyn Entropy) -> Option<Pending> {
         let (partition, now_ms) = (self.id, self.now_ms);
         let has_pair = self.keys.signing_key(KeySelector::Partition(partition)).is_some();
-        // A key of a time ahead was set while the clock was wrong: its credentials would live too long.
+        // A key set in the future was set with a wrong clock: its credentials would be valid too
+        // long.
         let aged = |since: u64, age: u64| {
             now_ms.saturating_sub(since) >= age || since.saturating_sub(now_ms) > AHEAD_OK_MS
         };
@@ -331,7 +338,7 @@ impl Turn<'_> {
     }
 }
 
-/// When a superseded version may go.
+/// Returns the time at which a superseded version may be overwritten.
 pub(super) fn dead_ms(part: &Part, policy: &Policy, now_ms: u64) -> u64 {
     if part.asked & ASKED_REVOKE != 0 {
         return now_ms;
@@ -339,7 +346,8 @@ pub(super) fn dead_ms(part: &Part, policy: &Policy, now_ms: u64) -> u64 {
     now_ms.saturating_add(policy.grant_ms).max(part.grants_until_ms).saturating_add(KEY_MARGIN_MS)
 }
 
-/// The attributes that tell which keys a device has for a partition (zero: the root's), with what they should be.
+/// Returns the attributes with the device's key identifiers for a partition (zero: the root's), and
+/// their expected values.
 pub(super) fn identifiers(keys: &Keys, partition: u64, version: u8) -> [(AttributeId, Option<[u8; 7]>); 2] {
     const ROOT_POLICY: u32 = 0x9000_0005;
     const PARTITION_POLICY: u32 = 0x3000_0005;

@@ -1,4 +1,4 @@
-//! One command to a device, and what came of it.
+//! One command for a device, and its outcome.
 
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::{SetKey, SetMasterKey};
@@ -14,61 +14,63 @@ use crate::entropy::{Entropy, random};
 use crate::error::Result;
 use crate::store::MetaError;
 
-/// What a device is asked to do.
+/// Command of a step.
 #[derive(Clone, Debug)]
 pub enum KeyAction {
-    /// The first step of SET MASTER KEY.
+    /// First step of SET MASTER KEY.
     ExchangeSeeds {
-        /// The command.
+        /// Command to send.
         set: SetMasterKey,
         /// Its data: the server's public value.
         value: Vec<u8>,
     },
-    /// The second one.
+    /// Second step of SET MASTER KEY.
     ChangeMaster {
-        /// The command.
+        /// Command to send.
         set: SetMasterKey,
         /// Its data: both public values.
         values: Vec<u8>,
     },
     /// SET KEY.
     SetKey(SetKey),
-    /// CREATE PARTITION, with [`crate::tags::partition_attributes`]; one that exists is as good.
+    /// CREATE PARTITION with [`crate::tags::partition_attributes`]; an existing partition counts as
+    /// success.
     CreatePartition(u64),
-    /// Reads attributes.
+    /// Read attributes.
     Identifiers {
-        /// Of the root or a partition.
+        /// The root or a partition.
         object: ObjectId,
-        /// Which.
+        /// Attributes to read.
         ids: Vec<AttributeId>,
     },
 }
 
-/// A command with the credential for it.
+/// A command with its credential.
 #[derive(Clone)]
 pub struct KeyStep {
-    /// What to do.
+    /// Command of the step.
     pub action: KeyAction,
-    /// With what.
+    /// Credential for the command.
     pub credential: Credential,
     pub(super) kind: Kind,
 }
 
 impl KeyStep {
-    /// Would its success be a changed key?
+    /// Whether the step changes a key if it succeeds.
     pub(crate) const fn changes_a_key(&self) -> bool {
         matches!(self.action, KeyAction::SetKey(_) | KeyAction::ChangeMaster { .. })
     }
 }
 
-/// What a step is for.
+/// Purpose of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Exchange,
     ChangeMaster,
-    /// The root key under the proposed master key: proves it.
+    /// Sets the root key under the proposed master key, which proves the latter.
     RootUnderNew,
-    /// The root key under the present master key, which proves that the proposed one was not taken.
+    /// Sets the root key under the current master key, which proves that the proposed one was not
+    /// accepted.
     RootUnderOld,
     Root,
     Create(u64),
@@ -78,24 +80,24 @@ pub(super) enum Kind {
     Check(u64),
 }
 
-/// What came of a step.
+/// Outcome of a step.
 #[derive(Clone, Debug)]
 pub enum StepOutcome {
-    /// Done, says a signed answer.
+    /// Success, by a signed answer.
     Done,
-    /// The device's public value.
+    /// Public value of the device.
     Value(Vec<u8>),
-    /// The attributes asked for, in their order.
+    /// The requested attributes, in their order.
     Identifiers(Vec<Option<Vec<u8>>>),
-    /// The device does not accept the credential. Nobody signed that, so it proves nothing.
+    /// The device did not accept the credential. The refusal is unsigned, so it proves nothing.
     Denied,
-    /// The partition is not there, says a signed answer.
+    /// The partition does not exist, by a signed answer.
     NoPartition,
-    /// No answer, or another refusal: nobody knows.
+    /// No answer, or another refusal: the outcome is unknown.
     Failed,
 }
 
-/// A credential for a command on keys, made with the key that the device asks for.
+/// Returns a credential for a command on keys, signed with the key that the device requires.
 pub(super) fn credential(
     keys: &Keys,
     key: KeySelector,
@@ -109,11 +111,11 @@ pub(super) fn credential(
         format: Generation::Osd2,
         key_version,
         icv_algorithm: preferred_slot(Generation::Osd2, SecurityMethod::AllData),
-        // The values of an exchange must not be changed on their way.
+        // An attacker must not be able to change the values of an exchange.
         method: SecurityMethod::AllData,
-        // Known to nobody else; its nonce is good for seconds.
+        // It is not given to any client, and its nonce is valid for seconds only.
         expires_ms: 0,
-        // Nobody's session: the audit field of the server's own commands is zero.
+        // The server's own commands belong to no session, so their audit field is zero.
         audit: [0; 20],
         discriminator: random(rng),
         object_created_ms: 0,
@@ -121,16 +123,16 @@ pub(super) fn credential(
         permissions,
         descriptor: Descriptor::Partition { scope: Scope::default(), partition: object.partition },
     };
-    // Where a device takes sealed capabilities it may take no others; for keys themselves it takes open ones.
+    // A device that requires sealed capabilities still accepts open ones for key commands.
     let issue = match key {
         KeySelector::Working { .. } => Credential::issue_sealed_under,
         _ => Credential::issue_under,
     };
     Ok(issue(keys, &AlgorithmSlots::DEFAULT, key, &capability)
-        .map_err(|_| MetaError::Damaged("device keys lack the key that signs"))?)
+        .map_err(|_| MetaError::Damaged("device keys lack the signing key"))?)
 }
 
-/// A step of SET KEY.
+/// Returns a SET KEY step.
 pub(super) fn set_key(keys: &Keys, set: SetKey, kind: Kind, rng: &mut dyn Entropy) -> Result<KeyStep> {
     let command = Command::SetKey(set);
     let permissions = Permissions::POL_SEC.union(Permissions::DEV_MGMT);

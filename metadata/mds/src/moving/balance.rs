@@ -1,7 +1,7 @@
-//! Devices that are made equally full: how far that is, and which files to look at.
+//! Rebalance: its progress, and the files to check.
 //!
-//! Contract: what moves is what [`Pool::relief`] says, one object at a time and as little as it takes; each move is one of
-//! [`super`]. It comes to an end though files are in use.
+//! Contract: objects move as [`Pool::relief`] chooses, one at a time and as few as possible; each
+//! move is one of [`super`]. It ends even if files are in use.
 //! Truth: docs/standards/mds/layouts.md §6.5.
 
 use sealstone_mds_protocol::{InodeId, Rebalance, Text};
@@ -15,33 +15,33 @@ use crate::records::{Inode, decode, load, save};
 use crate::server::Mds;
 use crate::store::Transaction;
 
-/// What a look through all files came to.
+/// Result of a search of all files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BalancePass {
-    /// Bytes that have to move at least.
+    /// Minimum number of bytes that have to move.
     pub left_bytes: u64,
-    /// Objects that would have helped, and that somebody has.
+    /// Number of objects that could not be moved because they are in use.
     pub in_use: u64,
-    /// What went wrong first.
+    /// The first problem.
     pub problem: String,
-    /// Was it the last one?
+    /// Whether it was the last search.
     pub last: bool,
 }
 
 impl Mds {
-    /// Devices are made equally full, by `rate` bytes a second at most (0: as fast as can be).
+    /// Begins a rebalance at `rate` bytes per second at most (0: unlimited).
     pub(crate) fn begin_rebalance(&self, rate: u64, now_ms: u64) -> Result<()> {
         check_rate(rate)?;
         let left_bytes = self.devices.pool().surplus();
         self.update(|tx| {
             let known = load::<Rebalance, _>(tx, &key())?.filter(|known| known.done_ms.is_none());
             let fresh = Rebalance { began_ms: now_ms, left_bytes, ..Rebalance::default() };
-            // Said again it goes on, at another rate.
+            // A repeated request continues at another rate.
             Ok(save(tx, &key(), &Rebalance { rate, ..known.unwrap_or(fresh) })?)
         })
     }
 
-    /// What was moved stays where it is.
+    /// Stops the rebalance; moved objects stay where they are.
     pub(crate) fn stop_rebalance(&self, now_ms: u64) -> Result<()> {
         self.update(|tx| {
             change(tx, |known| {
@@ -51,12 +51,12 @@ impl Mds {
         })
     }
 
-    /// The last one.
+    /// Returns the last rebalance.
     pub(crate) fn rebalance(&self) -> Result<Option<Rebalance>> {
         Ok(load(&*self.store.snapshot()?, &key())?)
     }
 
-    /// The one that is under way.
+    /// Returns the running rebalance.
     ///
     /// # Errors
     /// `Store`.
@@ -64,14 +64,14 @@ impl Mds {
         Ok(self.rebalance()?.filter(|known| known.done_ms.is_none()))
     }
 
-    /// The devices in use, as full as they were when they last said.
+    /// Returns the devices in use, with their last reported figures.
     #[must_use]
     pub fn pool(&self) -> Pool {
         self.devices.pool()
     }
 
-    /// Looks through some files, those after `after`, for objects whose move makes devices more equally full; marks those that
-    /// have outgrown their layouts since there are more devices.
+    /// Searches some files, after `after`, for objects whose move improves the balance. Marks files
+    /// that have outgrown their layout because devices were added.
     ///
     /// # Errors
     /// `Store`.
@@ -96,7 +96,8 @@ impl Mds {
         Ok(MovePage { items, next })
     }
 
-    /// All files were looked through for the one that began then; one that was begun anew meanwhile is not ended.
+    /// Records a search of all files for the rebalance that began then; one that was started again
+    /// meanwhile is not ended.
     ///
     /// # Errors
     /// `Store`.
@@ -114,7 +115,7 @@ impl Mds {
     }
 }
 
-/// An object went from a fuller device to an emptier one.
+/// Counts a moved object.
 pub(super) fn note_moved(tx: &mut dyn Transaction, bytes: u64) -> Result<()> {
     change(tx, |known| {
         known.moved_objects += 1;
@@ -123,7 +124,7 @@ pub(super) fn note_moved(tx: &mut dyn Transaction, bytes: u64) -> Result<()> {
     })
 }
 
-/// Changes the one that is under way.
+/// Changes the record of the running rebalance.
 fn change(tx: &mut dyn Transaction, change: impl FnOnce(&mut Rebalance)) -> Result<()> {
     if let Some(mut known) = load::<Rebalance, _>(tx, &key())?.filter(|known| known.done_ms.is_none()) {
         change(&mut known);

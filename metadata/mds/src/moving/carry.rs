@@ -1,9 +1,11 @@
-//! Files that are carried over to another layout, since they have outgrown theirs.
+//! Migration of files to another layout that have outgrown theirs.
 //!
-//! Contract: as for a move of one object ([`super`]), of all objects at once: each old one gets another tag and is fenced
-//! before a byte is read, and one transaction puts the new layout in the place of the old one and queues the old objects. The
-//! new layout has another number and the file the same *generation*: so a client knows the same bytes in another shape from
-//! other bytes. Nothing begins while anybody could make an old object again: who does not find it is told where the file is.
+//! Contract: as for a move of one object ([`super`]), but of all objects at once. Each old object
+//! gets a new tag and is fenced before any byte is read. One transaction replaces the layout and
+//! queues the old objects for removal. The new layout has a new number and the file keeps its
+//! *generation*, so that clients recognise the same bytes in another shape. A migration does not
+//! begin while a client could create an old object again: a client that does not find it gets the
+//! new location.
 //! Truth: docs/standards/mds/layouts.md §6.6; docs/adr/0047-restriping-of-grown-files.md.
 
 use std::sync::atomic::Ordering;
@@ -23,41 +25,43 @@ use crate::store::{Snapshot, Transaction};
 use crate::tags;
 
 record! {
-    /// A file under way to another layout.
+    /// A file being migrated to another layout.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Carry {
-        /// Of the file, when it began.
+        /// Generation of the file at the beginning.
         pub generation: u32,
-        /// The layout that it had then.
+        /// Current layout.
         pub from: Layout,
-        /// Tag of its first object since then; the others have the numbers after it.
+        /// Tag of its first object since then; the others have the following numbers.
         pub first_tag: u32,
-        /// The layout that it will have.
+        /// Future layout.
         pub to: Layout,
-        /// Why that one.
+        /// Reason for the choice of that layout.
         pub placed: Placed,
     }
 }
 
-/// What is to be copied.
+/// Order to copy a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CarryOrder {
-    /// Which file.
+    /// Inode number of the file.
     pub inode: InodeId,
-    /// Its layout; all objects are to be read to their ends, whatever the file's size: bytes behind it may be about to count.
+    /// Its layout. All objects have to be read to their ends, whatever the size of the file: bytes
+    /// behind it may be reported later.
     pub from: Layout,
-    /// Has the object at that place of it bytes for certain? Then it is lost if it is not there.
+    /// Whether each object must have bytes: if it does not exist, they are lost.
     pub filled: Vec<bool>,
-    /// The layout that takes its place; its objects are not there yet, and nobody else makes them. All are to be made.
+    /// New layout; its objects do not exist yet, and only the copier creates them. All have to be
+    /// created.
     pub to: Layout,
-    /// The least length of each of them, bytes; 0 if zeros that are not there are zeros all the same.
+    /// Minimum length of each of them, bytes; 0 if missing bytes read as zeros.
     pub lengths: Vec<u64>,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
 impl Mds {
-    /// Some files that may have outgrown their layouts, those after `after`.
+    /// Returns some files that may have outgrown their layout, after `after`.
     ///
     /// # Errors
     /// `Store`.
@@ -67,18 +71,18 @@ impl Mds {
         Ok(page.iter().filter_map(|(key, _)| keys::outgrown_inode(key)).collect())
     }
 
-    /// Begins to carry a file over to the layout that it would get now, if it has outgrown its own; else its mark goes.
-    /// From here on nobody gets the right to write to it without ending that. One that somebody has open to write stays
-    /// as it is for now.
+    /// Begins to migrate a file to the layout that it would get now, if it has outgrown its own;
+    /// otherwise removes its mark. From then on, a new right to write ends the migration. A file
+    /// that is open for writing is not migrated now.
     ///
     /// # Errors
     /// `Store`.
     pub fn begin_carry(&self, inode: InodeId, now_ms: u64) -> Result<Begun<CarryOrder>> {
-        // Many files that are marked are open: they are not asked about with all others waiting.
+        // Many marked files are open: check this before the lock that stops all other requests.
         if self.holds.may_be_written(inode, now_ms) {
             return Ok(Begun::InUse);
         }
-        // Whoever is in the middle of getting a credential has it when we look.
+        // Waits for requests that are issuing credentials, so that these are seen below.
         let _alone = self.issuing.write();
         let pool = self.devices.pool();
         let begun = self.update(|tx| {
@@ -103,7 +107,8 @@ impl Mds {
                 let length = from.object_length(index, file.size);
                 let there = is_there(&file, length);
                 save(tx, &keys::tag(*object), &tag)?;
-                // One that is not there is made, empty: else it could be made behind the fence.
+                // A missing object is created, empty; otherwise it could be created behind the
+                // fence.
                 save(tx, &keys::retag(*object), &Retag { tag, creates: !there, waits: Vec::new() })?;
                 filled.push(there && length > 0);
             }
@@ -121,7 +126,7 @@ impl Mds {
         Ok(begun)
     }
 
-    /// Would it harm or hinder anybody if the file was carried over?
+    /// Whether a migration would disturb a client of the file.
     fn is_in_use(
         &self,
         tx: &mut dyn Transaction,
@@ -135,7 +140,7 @@ impl Mds {
             return Ok(true);
         }
         for object in layout.objects() {
-            // What the device has not been told yet is told first.
+            // A pending retag goes first.
             if tx.get(&keys::retag(*object))?.is_some() {
                 return Ok(true);
             }
@@ -143,14 +148,16 @@ impl Mds {
         Ok(false)
     }
 
-    /// Is something cut off being cleared, may somebody make objects, or read by a credential that cannot be had again?
+    /// Whether truncated bytes are being cleared, a client may create objects, or a capability file
+    /// is valid.
     fn is_changing(&self, file: &Inode, layout: &Layout, now_ms: u64) -> bool {
         let holdings = self.holdings(now_ms);
         let lasting = layout.objects().iter().any(|object| holdings.is_lasting(*object, now_ms));
         lasting || file.old_from.is_some() || is_alive(file.placing_until_ms, now_ms)
     }
 
-    /// Do all devices refuse all who could write to the file? True for one that was given up.
+    /// Whether all devices refuse all older credentials for the file. Also true for an abandoned
+    /// migration.
     ///
     /// # Errors
     /// `Store`.
@@ -164,7 +171,7 @@ impl Mds {
         Ok(true)
     }
 
-    /// Has nobody got the right to write to the file since?
+    /// Whether the migration was not abandoned for a writer.
     ///
     /// # Errors
     /// `Store`.
@@ -172,8 +179,9 @@ impl Mds {
         Ok(note(&*self.store.snapshot()?, order)?.is_some())
     }
 
-    /// The copy is durable: its layout becomes the file's, unless somebody got the right to write, or the file was cut or
-    /// is gone. Says whether it did. The old objects are removed at once: whoever reads them asks where the file is.
+    /// Finishes a migration after the copy is durable: the new layout replaces the old one, unless
+    /// a client got the right to write, or the file was truncated or removed. Returns whether it
+    /// did. The old objects are removed at once: readers request the new location.
     ///
     /// # Errors
     /// `Store`.
@@ -181,7 +189,7 @@ impl Mds {
         let _alone = self.issuing.write();
         let done = self.update(|tx| {
             let Some(Carry { generation, from, first_tag, to, placed }) = note(tx, order)? else {
-                // Given up meanwhile: what was copied since is not missed by the removal.
+                // Abandoned meanwhile; this also removes what was copied since.
                 drop_copies(tx, &order.to, now_ms)?;
                 return Ok(false);
             };
@@ -196,7 +204,7 @@ impl Mds {
             };
             for (object, tag) in from.objects().iter().zip(first_tag..) {
                 if tags::of(tx, *object)? != tag {
-                    // Revoked meanwhile: the next one begins from there.
+                    // Revoked meanwhile: the next migration starts from the new tags.
                     give_up(tx, order.inode, now_ms)?;
                     return Ok(false);
                 }
@@ -204,14 +212,15 @@ impl Mds {
             let guard_ms = file.create_grants_until_ms;
             file.layout = Some(to);
             file.placed = Some(placed);
-            // The copier made them all, and nobody else had the right to.
+            // The copier created all of them, and no other client had the right to.
             file.made = true;
             (file.create_grants_until_ms, file.placing_until_ms) = (0, 0);
             save(tx, &keys::inode(order.inode), &file)?;
             tx.delete(&keys::carrying(order.inode))?;
             tx.delete(&keys::outgrown(order.inode))?;
             for object in from.objects() {
-                // Nobody gets a credential for it from here on, and of a tag that its device does not have if he does.
+                // From now on no credential is issued for it, and an earlier one has a tag that the
+                // device refuses.
                 tx.delete(&keys::tag(*object))?;
             }
             queue_objects(tx, from.objects(), now_ms, guard_ms.max(now_ms))?;
@@ -224,7 +233,7 @@ impl Mds {
         Ok(done)
     }
 
-    /// The copy did not come to its end.
+    /// Abandons a migration whose copy failed.
     ///
     /// # Errors
     /// `Store`.
@@ -235,7 +244,7 @@ impl Mds {
         })
     }
 
-    /// Marks files that have outgrown their layouts by the figures of now.
+    /// Marks files that have outgrown their layout by the current figures.
     pub(super) fn mark_outgrown(&self, inodes: &[InodeId]) -> Result<()> {
         if inodes.is_empty() {
             return Ok(());
@@ -249,12 +258,12 @@ impl Mds {
     }
 }
 
-/// The note of an order, if it stands.
+/// Returns the record of an order, if it was not abandoned.
 fn note<S: Snapshot + ?Sized>(view: &S, order: &CarryOrder) -> Result<Option<Carry>> {
     Ok(load::<Carry, _>(view, &keys::carrying(order.inode))?.filter(|known| known.to == order.to))
 }
 
-/// Ends it, if it is under way: what was copied is removed.
+/// Abandons the migration of a file, if there is one; the copy is removed.
 pub(super) fn give_up(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
     let key = keys::carrying(inode);
     let Some(Carry { to, .. }) = load::<Carry, _>(tx, &key)? else { return Ok(false) };

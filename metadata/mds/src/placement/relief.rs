@@ -1,21 +1,21 @@
-//! Where an object goes that has to leave its device, or may, since others are emptier.
+//! Target device of an object that has to leave its device, or that balances use.
 //!
-//! Contract: what leaves goes to a device that the file does not use yet. Relief comes to an end: every object that goes
-//! brings the devices closer to being equally full, by the sum of the squares of what each has too much.
+//! Contract: the target is a device that the file does not use yet. Rebalancing ends: every move
+//! reduces the sum of the squares of the devices' deviations.
 
 use sealstone_mds_protocol::{Chosen, Condition, DeviceId};
 
 use super::{NoSpace, Pool, Rated, Scored, first, score};
 
-/// Devices whose use differs from all together by less than this part of it are left as they are.
+/// Devices whose fill level differs from the mean by less than this fraction of it are balanced.
 pub const TOLERANCE: f64 = 0.02;
 
 impl Pool {
-    /// Who takes over an object of `length` bytes from a device that is being drained; `taken` are the devices that the file
-    /// uses. The best by condition, then by weighted hashing. O(n).
+    /// Returns the target of an object of `length` bytes on a drained device; `taken` are the
+    /// devices that the file uses. The best by condition, then by weighted hashing. O(n).
     ///
     /// # Errors
-    /// [`NoSpace`] if every other device is taken or full.
+    /// [`NoSpace`] if every other device is used by the file or full.
     pub fn successor(
         &self,
         seed: u64,
@@ -28,8 +28,8 @@ impl Pool {
         Ok((device.device, device.chosen()))
     }
 
-    /// Who takes over an object of `length` bytes from a device that is fuller than the others, if it is and that helps; by
-    /// hashing weighted with what each lacks. O(n).
+    /// Returns the target of an object of `length` bytes on a fuller device, if the move improves
+    /// the balance. By hashing weighted with the free capacity of each device below the mean. O(n).
     #[must_use]
     pub fn relief(
         &self,
@@ -59,7 +59,7 @@ impl Pool {
         able.max_by(|a, b| draw(a).total_cmp(&draw(b))).map(|to| (to.device, to.chosen()))
     }
 
-    /// An object of `bytes` went from one device to another: from here on they are as full as they will be told to be.
+    /// Updates the figures after a move of `bytes` from one device to another.
     pub fn moved(&mut self, from: DeviceId, to: DeviceId, bytes: u64) {
         for (device, used) in [(from, u64::saturating_sub as fn(u64, u64) -> u64), (to, u64::saturating_add)]
         {
@@ -73,7 +73,8 @@ impl Pool {
         self.open = self.with_room().count();
     }
 
-    /// Bytes that have to move at least until no device differs from all together by more than [`TOLERANCE`].
+    /// Returns the minimum number of bytes that have to move until all devices are balanced within
+    /// [`TOLERANCE`].
     #[must_use]
     pub fn surplus(&self) -> u64 {
         let mean = self.mean();
