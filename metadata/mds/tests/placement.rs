@@ -1,4 +1,4 @@
-//! A thousand devices of mixed size, by the server's own policy.
+//! A thousand devices of mixed size, placed by the server's own policy.
 
 #[path = "../examples/placement/simulation.rs"]
 #[allow(dead_code)]
@@ -7,7 +7,7 @@ mod simulation;
 use sealstone_mds_protocol::DeviceId;
 use simulation::{Plan, Policy, World};
 
-/// Wide stripes make many objects of few files.
+/// Wide stripes give many objects for few files.
 fn thousand() -> Plan {
     Plan {
         devices: 1000,

@@ -1,4 +1,5 @@
-//! How even files lie on a thousand devices, and what moves when devices come and go:
+//! How evenly files are placed on a thousand devices, and what moves when devices are added or
+//! removed:
 //! `cargo run --example placement [FILES]`.
 
 #![allow(clippy::print_stdout, clippy::expect_used, clippy::indexing_slicing)]
@@ -60,7 +61,7 @@ fn main() {
     time();
 }
 
-/// Devices come; what moved against their part of everything.
+/// Adds devices; returns the moved bytes relative to their share of all bytes.
 fn come(world: &World, count: u32) -> f64 {
     let mut world = world.clone();
     let capacity = world.capacity(DeviceId(3));
@@ -70,7 +71,7 @@ fn come(world: &World, count: u32) -> f64 {
     moved as f64 / least
 }
 
-/// What one placement costs.
+/// Measures the cost of one placement.
 fn time() {
     let device = |number| Candidate {
         device: DeviceId(number),

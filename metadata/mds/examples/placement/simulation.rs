@@ -1,34 +1,37 @@
-//! Many files on many devices, by three ways of choosing: how even they lie, and what moves when devices come and go.
+//! Places many files on many devices by three policies: how even the result is, and what moves when
+//! devices are added or removed.
 //!
-//! Does: run the server's own policy, the same hashing without its correction, and a tree of racks, hosts and devices whose
-//! draw is straw2's, as CRUSH does. Does not: model time; figures of devices are as old as they are between two looks.
-//! Contract: the same plan gives the same figures on the same machine. Sizes are bytes.
+//! Does: run the server's own policy, the same hashing without its correction, and a tree of racks,
+//! hosts and devices with straw2's draw, as CRUSH does. Does not: model time; device figures are
+//! updated only at each look.
+//! Contract: equal plans give equal results on the same machine. Sizes are bytes.
 
 use std::collections::BTreeMap;
 
 use sealstone_mds::placement::{Candidate, Pool, SINGLE_MAX, UNIT_LARGE, UNIT_MEDIUM};
 use sealstone_mds_protocol::DeviceId;
 
-/// Hosts of a rack, devices of a host.
+/// Hosts of a rack, and devices of a host.
 const HOSTS: u32 = 8;
 const DEVICES: u32 = 5;
-/// Passes over all objects before relief has to have come to its end.
+/// Maximum number of passes over all objects until relief has to end.
 const PASSES_MAX: usize = 20;
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) devices: u32,
-    /// Sizes of devices against each other, in turn.
+    /// Relative sizes of devices, used in turn.
     pub(crate) sizes: Vec<u64>,
     pub(crate) files: u64,
-    /// Sizes of files, bytes: of so many of a hundred between these, evenly by their logarithm.
+    /// Sizes of files, bytes: each entry is a percentage and a range, evenly distributed by
+    /// logarithm.
     pub(crate) mix: Vec<(u64, u64, u64)>,
-    /// Devices of one file at most.
+    /// Maximum number of devices of one file.
     pub(crate) width_max: usize,
-    /// How full all are in the end.
+    /// Mean fill level at the end.
     pub(crate) fill: f64,
-    /// How often the figures of devices are looked at.
+    /// Number of updates of the device figures.
     pub(crate) looks: u64,
     pub(crate) seed: u64,
 }
@@ -36,19 +39,20 @@ pub(crate) struct Plan {
 /// How devices are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// As the server does: hashing, corrected by how full devices are; the layout is on record.
+    /// As the server does: hashing, corrected by fill levels; layouts are stored.
     Corrected,
-    /// The same hashing by capacity alone, computed anew when devices change.
+    /// The same hashing by capacity alone, computed again when devices change.
     HashAlone,
-    /// A tree of racks, hosts and devices, straw2 at each, computed anew when devices change.
+    /// A tree of racks, hosts and devices with straw2 at each level, computed again when devices
+    /// change.
     Tree,
 }
 
-/// How far the fullest and emptiest devices are from all together, parts of how full these are.
+/// Deviation of the fullest and emptiest devices from the mean fill level, as fractions of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance {
     pub(crate) worst: f64,
-    /// Of 99 in a hundred devices.
+    /// Deviation of 99 % of the devices.
     pub(crate) p99: f64,
     pub(crate) rms: f64,
 }
@@ -60,17 +64,17 @@ struct Object {
     device: DeviceId,
 }
 
-/// Devices and what lies on them.
+/// Devices and the objects on them.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     policy: Policy,
     width_max: usize,
     devices: BTreeMap<DeviceId, Candidate>,
-    /// The objects of a file follow each other.
+    /// Objects; those of a file are adjacent.
     objects: Vec<Object>,
 }
 
-/// The mixer of SplitMix64.
+/// The finaliser of SplitMix64.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -78,7 +82,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Between 0 and 1.
+/// Returns a number between 0 and 1.
 fn unit(x: u64) -> f64 {
     ((mix(x) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
@@ -136,7 +140,7 @@ impl World {
         self.devices[&device].used
     }
 
-    /// Bytes that are these devices' part of everything.
+    /// Returns these devices' share of all bytes.
     pub(crate) fn part(&self, devices: &[DeviceId]) -> f64 {
         let (used, total) = self
             .devices
@@ -185,14 +189,14 @@ impl World {
         bytes
     }
 
-    /// The other devices of the file of an object.
+    /// Returns the other devices of an object's file.
     fn taken(&self, at: usize) -> Vec<DeviceId> {
         let file = self.objects[at].file;
         let first = self.objects[..at].iter().rposition(|one| one.file != file).map_or(0, |at| at + 1);
         self.objects[first..].iter().take_while(|one| one.file == file).map(|one| one.device).collect()
     }
 
-    /// A device goes; gives the bytes that moved.
+    /// Removes a device; returns the moved bytes.
     pub(crate) fn drain(&mut self, gone: DeviceId) -> u64 {
         self.devices.remove(&gone).expect("it is there");
         let mut moved = 0;
@@ -213,7 +217,7 @@ impl World {
         moved
     }
 
-    /// Devices have come; gives the bytes that moved.
+    /// Rebalances after devices were added; returns the moved bytes.
     pub(crate) fn rebalance(&mut self) -> u64 {
         if self.policy != Policy::Corrected {
             return self.compute_anew();
@@ -224,7 +228,7 @@ impl World {
         for pass in 0..PASSES_MAX {
             let before = moved;
             for step in 0..count {
-                // A walk over all objects that is not by file.
+                // Visits all objects in an order that separates those of a file.
                 let at = (step * 7919 + pass) % count;
                 let Object { file, bytes, device } = self.objects[at];
                 if pool.relief(mix(file) ^ at as u64, bytes, device, &[]).is_none() {
@@ -243,7 +247,7 @@ impl World {
         panic!("relief does not end");
     }
 
-    /// What hashing says now; a file's bytes move with the devices that it has no more.
+    /// Computes all placements again; returns the moved bytes.
     fn compute_anew(&mut self) -> u64 {
         let (look, mut moved, mut at) = (self.look(), 0, 0);
         while at < self.objects.len() {
@@ -266,14 +270,14 @@ impl World {
     }
 }
 
-/// What is known of the devices at some moment.
+/// Device figures at one time.
 enum Look {
     Figures(Pool),
     Tree(Tree),
 }
 
 impl Look {
-    /// Devices of a file, with the bytes that each has of it.
+    /// Returns the devices of a file, with the bytes on each.
     fn place(&self, file: u64, size: u64, width_max: usize) -> Vec<(DeviceId, u64)> {
         let devices = match self {
             Self::Figures(pool) => {
@@ -289,7 +293,7 @@ impl Look {
     }
 }
 
-/// A part of the tree: its number, its weight, what is in it.
+/// A node of the tree: number, weight and children.
 struct Tree {
     number: u32,
     weight: u64,
@@ -314,12 +318,14 @@ impl Tree {
         groups.into_values().collect()
     }
 
-    /// Different devices by descending from the root, again for each of them and after each collision.
+    /// Chooses distinct devices by descending from the root, again for each device and after each
+    /// collision.
     fn descend(&self, file: u64, width: usize) -> Vec<DeviceId> {
         let mut found: Vec<DeviceId> = Vec::with_capacity(width);
         let mut attempt = 0u64;
         while found.len() < width {
-            // As CRUSH does it for a replica: the attempts of one place do not depend on the places after it.
+            // As in CRUSH for replicas: the attempts for one position do not depend on later
+            // positions.
             let seed = mix(file ^ mix((found.len() as u64) << 32 | attempt));
             let device = DeviceId(self.draw(seed, 1).draw(seed, 2).draw(seed, 3).number);
             if found.contains(&device) {
@@ -332,7 +338,7 @@ impl Tree {
         found
     }
 
-    /// The draw of straw2: the longest straw, each as long as its weight makes it likely.
+    /// The draw of straw2: the longest straw wins, with a probability in proportion to its weight.
     fn draw(&self, seed: u64, level: u64) -> &Self {
         let length =
             |one: &Self| unit(seed ^ mix(u64::from(one.number) << 8 | level)).ln() / one.weight as f64;
@@ -341,7 +347,7 @@ impl Tree {
     }
 }
 
-/// Devices of a file in the tree: as many as the server's policy would take.
+/// Returns the width of a file in the tree: that of the server's policy.
 fn width(size: u64, width_max: usize) -> usize {
     if size <= SINGLE_MAX {
         return 1;

@@ -1,4 +1,4 @@
-//! What the policy promises, whatever the devices are like.
+//! Properties of the placement policy, for any devices.
 
 use proptest::prelude::*;
 
@@ -219,7 +219,7 @@ fn wide_enough_that_shares_fit_and_no_wider() {
     let choice = place(Some(300 << 20), 1, &devices, 8).unwrap();
     assert_eq!(choice.shape.devices().len(), 4);
     assert_eq!(place(Some(500 << 20), 1, &devices, 8), Err(NoSpace));
-    // Fast devices would be enough, but have no room alone.
+    // Fast devices would suffice, but have too little free space alone.
     let fast: Vec<_> = devices.into_iter().map(|one| Candidate { speed: STREAM_SPEED, ..one }).collect();
     let choice = place(Some(300 << 20), 1, &fast, 8).unwrap();
     assert_eq!((choice.shape.devices().len(), choice.bound), (4, WidthBound::Room));

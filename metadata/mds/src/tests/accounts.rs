@@ -1,4 +1,4 @@
-//! Accounts and sessions by request.
+//! Requests about accounts and sessions.
 
 use sealstone_login::{LoginContext, ServerKeys, start_login, start_registration};
 use sealstone_mds_protocol::login::{LoginFinish, SUITE_LIGHT, SUITE_STANDARD};
@@ -6,8 +6,8 @@ use sealstone_mds_protocol::{ErrorCode, Request, Response, Role};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 
-/// A registration through the server; the light suite keeps the test quick. Whoever changes his own password proves that he
-/// knows it.
+/// Registers through the server; the light suite keeps the test fast. Users who change their own
+/// password prove the current one.
 pub(super) fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool, replace: bool) -> Response {
     let role = if admin { Role::Admin } else { Role::User };
     let own =
@@ -16,7 +16,7 @@ pub(super) fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool
     register_proving(world, who, name, (SUITE_LIGHT, b"pw"), (role, replace), proof)
 }
 
-/// Sets a password or key by its suite; `proof` is what is claimed to be in use.
+/// Sets a password or key of a suite; `proof` is the claimed current one.
 pub(super) fn register_proving(
     world: &mut World,
     who: [u8; 16],
@@ -37,7 +37,7 @@ pub(super) fn register_proving(
     };
     let record = started.finish(&mut world.rng, suite, &response).unwrap();
     let proof = state.zip(challenge).map(|(state, challenge)| {
-        // Who does not know the password sends something anyway.
+        // A client that does not know the password sends a guess.
         let guess = LoginFinish { login_id: challenge.login_id, ke3: [1; 64] };
         state.challenge(&mut world.rng, challenge).map_or(guess, |(finish, _)| finish)
     });
@@ -58,10 +58,10 @@ fn administrators_make_accounts_and_others_change_their_own_password_only() {
     assert_eq!(code(&register(&mut world, ADMIN, "carol", false, false)), Some(ErrorCode::Exists));
     assert_eq!(code(&register(&mut world, ADMIN, "dave", false, true)), Some(ErrorCode::NotFound));
     assert_eq!(code(&register(&mut world, ALICE, "carol", false, true)), Some(ErrorCode::Denied));
-    // Alice has a session but no account: she cannot give herself one.
+    // Alice has a session but no account, and cannot create one.
     assert_eq!(code(&register(&mut world, ALICE, "alice", true, false)), Some(ErrorCode::Denied));
     assert_eq!(register(&mut world, ADMIN, "alice", false, false), Response::Done {});
-    // Her own password, and no way to become an administrator by it.
+    // She may change her own password, but does not become an administrator.
     assert_eq!(register(&mut world, ALICE, "alice", true, true), Response::Done {});
     let Response::Users { users, more } = world.ask(ADMIN, Request::UserList { after: None, limit: 9 })
     else {
@@ -73,8 +73,8 @@ fn administrators_make_accounts_and_others_change_their_own_password_only() {
     assert_eq!(world.refused(ALICE, Request::UserList { after: None, limit: 9 }), ErrorCode::Denied);
 }
 
-/// The server's half of a registration raises a point to the power that logins hang on. Who has somebody's session, and one
-/// challenge, must not guess the password with it faster than by logging in.
+/// The answer of a registration lets a client test a guess of the password. With a stolen session
+/// and one recorded challenge, guessing must not be faster than by login.
 #[test]
 fn a_session_is_no_way_to_guess_a_password_faster() {
     let mut world = World::empty();
@@ -86,7 +86,7 @@ fn a_session_is_no_way_to_guess_a_password_faster() {
     assert_eq!(answered, 4, "five for each name, of which the account took one");
     let Response::Failed { failure } = world.ask(ADMIN, guess.clone()) else { panic!("not limited") };
     assert!(failure.retry_ms > 0);
-    // Others are not held up, and it passes.
+    // Other users are not delayed, and the delay ends.
     assert_eq!(register(&mut world, ADMIN, "carol", false, false), Response::Done {});
     world.now += 60_000;
     assert!(matches!(world.ask(ALICE, guess), Response::UserRegisterStart { .. }));

@@ -1,5 +1,5 @@
-//! Attacks on the modern login and its channel, frame by frame: each is refused, with its reason in the log and a code
-//! without a word on the wire. docs/standards/login-attacks.md is the list.
+//! Attacks on the modern login and its channel, frame by frame. Each is refused with its reason in
+//! the log and only a code on the wire. docs/standards/login-attacks.md has the list.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::seen::Seen;
 use super::world::{ADMIN, World, user};
 use crate::{Connection, Output, Source};
 
-/// The password that `register` gives everybody.
+/// The password of all accounts that `register` creates.
 const PASSWORD: &[u8] = b"pw";
 
 struct Attack {
@@ -30,7 +30,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// A server with the accounts `carol` and `dave`, of one password.
+    /// Creates a server with the accounts `carol` and `dave`, which have the same password.
     fn new() -> Self {
         let (mut world, seen) = World::empty().audited(|_| {});
         register(&mut world, ADMIN, "carol", false, false);
@@ -43,7 +43,7 @@ impl Attack {
     }
 
     fn start(&mut self, name: &str) -> (LoginStart, ClientStarted) {
-        // Attempts come back to the user meanwhile.
+        // Meanwhile the throttle permits attempts again.
         self.world.now += 12_000;
         let context = self.context();
         start_login(&mut self.world.rng, SUITE_LIGHT, &user(name), PASSWORD, context).unwrap()
@@ -53,7 +53,7 @@ impl Attack {
         self.world.message(to, kind, 0, message)
     }
 
-    /// A login up to its challenge.
+    /// Runs a login up to its challenge.
     fn challenged(
         &mut self,
         connection: &mut Connection,
@@ -64,7 +64,7 @@ impl Attack {
         (start, answer(&output, MessageType::LoginChallenge).unwrap(), client)
     }
 
-    /// A whole login; what was sent, and what it gave.
+    /// Runs a whole login; returns the messages and the result.
     fn login(&mut self, connection: &mut Connection) -> (LoginStart, LoginFinish, LoginOk, SessionKeys) {
         let (start, challenge, client) = self.challenged(connection, "carol");
         let (finish, proven) = client.challenge(&mut self.world.rng, challenge).unwrap();
@@ -74,7 +74,8 @@ impl Attack {
         (start, finish, ok, keys)
     }
 
-    /// The answer was this code and nothing else, the connection is closed, and this was written down.
+    /// Asserts that the answer was only this code, that the connection is closed, and what was
+    /// recorded.
     #[track_caller]
     fn refused(&self, output: &Output, code: LoginErrorCode, user: &str, action: &str, verdict: &str) {
         assert_eq!(
@@ -172,7 +173,7 @@ fn names_and_codes_over_their_limit_are_malformed() {
     let mut connection = attack.world.connect();
     let output = attack.world.send(&mut connection, &frame(MessageType::LoginStart, 0, &long).unwrap());
     attack.refused(&output, LoginErrorCode::Malformed, "", "login", "malformed");
-    // A name that promises more than there is.
+    // A name that is shorter than its length field.
     let short = [&start.suite.to_be_bytes()[..], &u16::MAX.to_be_bytes(), b"carol"].concat();
     let mut connection = attack.world.connect();
     let output = attack.world.send(&mut connection, &frame(MessageType::LoginStart, 0, &short).unwrap());
@@ -191,7 +192,7 @@ fn an_unknown_suite_is_refused_by_name() {
     }
 }
 
-/// The suite that an account does not have is that of nobody: the answer is a fake.
+/// A suite that the account does not have gets a fake challenge.
 #[test]
 fn a_suite_of_another_kind_of_account_gets_a_challenge_that_nothing_answers() {
     let mut attack = Attack::new();
@@ -208,8 +209,8 @@ fn a_suite_of_another_kind_of_account_gets_a_challenge_that_nothing_answers() {
 #[test]
 fn zero_points_and_points_that_are_none_are_refused_by_name() {
     let mut attack = Attack::new();
-    // The blinded password, and the client's share of the key exchange. ristretto255 has prime order: there is no small
-    // subgroup but the identity.
+    // The blinded password, and the client's key share. ristretto255 has prime order, so its only
+    // small subgroup is the identity.
     for at in [0..32, 64..96] {
         for byte in [0, 0xFF] {
             let (mut start, _) = attack.start("carol");
@@ -242,7 +243,7 @@ fn a_recorded_login_played_again_or_into_another_opens_nothing() {
     let mut attack = Attack::new();
     let mut connection = attack.world.connect();
     let (start, finish, ..) = attack.login(&mut connection);
-    // As it was.
+    // Unchanged.
     let mut connection = attack.world.connect();
     attack.world.now += 12_000;
     let output = attack.message(&mut connection, MessageType::LoginStart, &start);
@@ -250,7 +251,7 @@ fn a_recorded_login_played_again_or_into_another_opens_nothing() {
     let output = attack.message(&mut connection, MessageType::LoginFinish, &finish);
     attack.refused(&output, LoginErrorCode::Refused, "carol", "login", "refused");
     assert_ne!(challenge.login_id, finish.login_id);
-    // With the number of the new one; and into a login that somebody else began.
+    // With the number of the new login, and in a login of another user.
     for name in ["carol", "dave"] {
         let mut connection = attack.world.connect();
         let (_, challenge, _) = attack.challenged(&mut connection, name);
@@ -272,7 +273,7 @@ fn a_proof_of_one_user_is_none_for_another_with_the_same_password() {
     attack.refused(&output, LoginErrorCode::Refused, "carol", "login", "refused");
 }
 
-/// A man in the middle has one channel to each end.
+/// A man in the middle has separate channels to both ends.
 #[test]
 fn a_challenge_carried_over_from_another_channel_stops_the_client() {
     let mut attack = Attack::new();
@@ -283,7 +284,7 @@ fn a_challenge_carried_over_from_another_channel_stops_the_client() {
     let login_id = challenge.login_id;
     let verdict = client.challenge(&mut attack.world.rng, challenge).err();
     assert_eq!(verdict, Some(LoginFailure::Refused));
-    // What he makes up himself.
+    // A proof of the attacker's own.
     let finish = LoginFinish { login_id, ke3: [0xA5; 64] };
     let output = attack.message(&mut elsewhere, MessageType::LoginFinish, &finish);
     attack.refused(&output, LoginErrorCode::Refused, "carol", "login", "refused");
@@ -304,7 +305,7 @@ fn login_messages_in_another_order_are_out_of_place() {
         let mut connection = attack.world.connect();
         let output = attack.world.send(&mut connection, &frame(kind, 0, bytes).unwrap());
         attack.refused(&output, LoginErrorCode::Malformed, "", "login", "out-of-place");
-        // After the end nothing is taken.
+        // After the end nothing is accepted.
         let output = attack.world.send(&mut connection, &frame(kind, 0, bytes).unwrap());
         attack.refused(&output, LoginErrorCode::Malformed, "", "login", "out-of-place");
     }
@@ -339,7 +340,7 @@ fn frames_of_a_session_repeated_left_out_or_without_a_number_end_the_connection(
         attack.refused(&output, LoginErrorCode::Malformed, "", "session", "sequence");
         assert!(!connection.is_active());
     }
-    // And a number where there is no session.
+    // A sequence number without a session.
     let mut connection = attack.world.connect();
     let output = attack.world.send(&mut connection, &frame(MessageType::Request, 1, &request).unwrap());
     attack.refused(&output, LoginErrorCode::Malformed, "", "login", "sequence");
@@ -366,7 +367,7 @@ fn a_session_takes_no_login_message_no_half_request_and_no_logout_of_another() {
         let (_, _, ok, keys) = attack.login(&mut connection);
         let output = attack.world.send(&mut connection, &frame(kind, 1, &bytes).unwrap());
         attack.refused(&output, LoginErrorCode::Malformed, "", "session", verdict);
-        // The session itself goes on, over a connection of its owner.
+        // The session continues on a connection of its owner.
         let mut again = attack.world.connect();
         let resume = keys.resume(ok.session, &CHANNEL, [4; 16]);
         let output = attack.message(&mut again, MessageType::Resume, &resume);
@@ -396,7 +397,7 @@ fn a_resumption_forged_replayed_or_of_no_session_hears_one_answer() {
     let mut connection = attack.world.connect();
     let output = attack.message(&mut connection, MessageType::Resume, &unknown);
     attack.refused(&output, LoginErrorCode::SessionExpired, "", "resume", "no-session");
-    // Played again on its own channel it meets a session; on another it is worth nothing.
+    // Replayed on its own channel it finds a session; on another one it is invalid.
     let mut connection = attack.world.connect();
     assert!(!attack.message(&mut connection, MessageType::Resume, &honest).close);
     let output = attack.message(&mut connection, MessageType::Resume, &honest);
@@ -453,7 +454,7 @@ fn an_unknown_user_is_told_apart_in_the_log_alone() {
     }
 }
 
-/// As fast as they can be sent, each for another user.
+/// As fast as possible, each for another user.
 #[test]
 fn a_flood_of_logins_under_load_leaves_no_memory_behind() {
     let mut attack = Attack::new();
@@ -464,7 +465,7 @@ fn a_flood_of_logins_under_load_leaves_no_memory_behind() {
             let start = LoginStart { user: user(&format!("u{at}")), ..template.clone() };
             let source = std::net::IpAddr::from(at.to_be_bytes());
             let mut connection = Connection::new(ChannelBinding([at as u8; 32]), source.into());
-            // A cookie that somebody made up counts for nothing.
+            // An invented cookie has no effect.
             let made_up = LoginAgain { cookie: [at as u8; 40], start: start.clone() };
             for output in [
                 attack.message(&mut connection, MessageType::LoginStart, &start),

@@ -1,4 +1,4 @@
-//! Bounds per user: one user fills a table, and the function that rests on it still works for another user.
+//! Limits per user: one user fills a table, and its function still works for another user.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::{GrantLog, KeyAction, MemoryGrantLog, StepOutcome, Stream};
 const DEVICE: DeviceId = DeviceId(1);
 const MINUTE: u64 = 60_000;
 
-/// Entries of the table of issued credentials in these tests.
+/// Size of the table of issued credentials in these tests.
 const TABLE: usize = 1_024;
-/// More than these.
+/// More than the table's size.
 const FLOOD: usize = 2 * TABLE;
 
 impl World {
-    /// A server with a log and a small table of issued credentials.
+    /// Creates a server with a log and a small table of issued credentials.
     fn small() -> Self {
         let mut world = Self::with_accounts(1);
         world.mds.config.issued_max = TABLE;
@@ -33,7 +33,7 @@ impl World {
         world
     }
 
-    /// A user's session has credentials for so many objects of the first device.
+    /// Gives a user's session credentials for `count` objects of the first device.
     fn flood(&mut self, session: SessionId, name: &str, count: usize) {
         let held =
             Held { writes: true, creates: true, lasting_until_ms: 0, expires_ms: self.now + 5 * MINUTE };
@@ -43,7 +43,7 @@ impl World {
         all.chunks(64).for_each(|some| table.add(&session, &user(name), some, held, self.now));
     }
 
-    /// The device sets every key that it is sent, and has those that it was sent.
+    /// Performs all key steps as a device that accepts them.
     fn set_keys(&mut self) {
         for _ in 0..200 {
             let steps = self.mds.key_steps(DEVICE, 8, self.now, &mut self.rng).unwrap();
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// The version of the working key that new credentials are under.
+    /// Returns the version of the working key for new credentials.
     fn working_key(&mut self) -> u8 {
         let keys = self.keys();
         let of = |key: &&KeyInfo| {
@@ -136,7 +136,7 @@ fn revocation_of_flooding_user_replaces_working_keys() {
         (0, 1, 1, None),
         "not done by tags alone"
     );
-    // A crash in between loses nothing of it.
+    // A crash in between loses nothing.
     world.restart();
     world.set_keys();
     world.mds.collect_revocations(world.now).unwrap();
@@ -158,7 +158,7 @@ fn logout_of_flooding_user_reports_incomplete_revocation() {
     assert!(revoking.complete);
 }
 
-/// A log whose oldest records were removed to make room.
+/// A log whose oldest records were removed for space.
 struct Short(MemoryGrantLog, u64);
 
 impl GrantLog for Short {
@@ -220,7 +220,7 @@ fn open_creates_are_limited_per_user_and_expire() {
     assert_eq!(failure.code, ErrorCode::Limit);
     assert!(failure.subject.as_str().contains("user alice has 4096"), "{failure}");
     world.put(BOB, "/bob", 1);
-    // A commit frees one; an abandoned one counts until its credentials have expired.
+    // A commit frees one; an abandoned create counts until its credentials have expired.
     world.commit(ALICE, last.unwrap(), 1).unwrap();
     let again = world.create(ALICE, "/again", Some(1));
     world.ask(ALICE, Request::Abandon { intent: again.intent });
@@ -228,7 +228,7 @@ fn open_creates_are_limited_per_user_and_expire() {
     world.now += world.mds.config.grant_lifetime_ms() + 1;
     while world.mds.tidy(world.now).unwrap() {}
     world.create(ALICE, "/more", Some(1));
-    // Those that nobody goes on with expire.
+    // Creates that are not continued expire.
     world.now += world.mds.config.intent_lifetime_ms + 1;
     for (session, name) in [(ADMIN, "admin"), (ALICE, "alice")] {
         world.session(session, name, session == ADMIN);
@@ -263,7 +263,7 @@ fn quota_counts_open_creates_until_they_end() {
     assert_eq!(used(&mut world, "alice"), (900, 2));
     world.ask(ALICE, Request::Abandon { intent: second.intent });
     assert_eq!(used(&mut world, "alice"), (500, 1));
-    // A replacement is charged for what is more than the old file.
+    // A replacement is charged only with the additional bytes.
     let third = world.create(ALICE, "/a", Some(900));
     assert_eq!(used(&mut world, "alice"), (900, 1));
     world.commit(ALICE, third.intent, 900).unwrap();
@@ -311,7 +311,7 @@ fn recalls(holder: HolderId, era: u64) -> Request {
     Request::Recalls { holder, era, known: 0, wait_ms: 0 }
 }
 
-/// A client that takes leases and answers no recall: whether it got one.
+/// Takes leases as a client that answers no recall; returns whether it got one.
 fn take_lease(world: &mut World, who: SessionId, holder: HolderId, file: Node) -> bool {
     let Response::Recalls { era, .. } = world.ask(who, recalls(holder, 0)) else { panic!("told") };
     world.ask(who, recalls(holder, era));
@@ -332,7 +332,7 @@ fn reader_that_misses_recalls_delays_writer_rarely() {
     world.ask(ALICE, super::leases::set_mode(file, 0o644));
     let theirs = world.stat(reader, "/f").unwrap().node();
     let (mut waited, mut number, begun) = (0, 0, world.now);
-    // For two hours a client takes a lease whenever it gets one, under new names, and is heard all the time.
+    // For two hours a client takes every lease that it gets, under new names, and is never silent.
     while world.now < begun + 120 * MINUTE {
         number += 1;
         let holder = HolderId { number: 1_000 + number % 200 };
@@ -359,7 +359,7 @@ fn reader_that_misses_recalls_delays_writer_rarely() {
     assert!(waited > 0, "the first lease is waited for");
     assert!(waited <= 16 * GIVE_UP_MS, "{waited} ms of two hours");
     assert!(world.mds.lease_penalties() >= 6);
-    // Other users get leases all the time.
+    // Other users always get leases.
     world.session(BOB, "bob", false);
     let his = world.stat(BOB, "/f").unwrap().node();
     assert!(take_lease(&mut world, BOB, HOLDER, his));
@@ -412,7 +412,7 @@ fn reader_gets_no_exclusive_lock_of_a_range() {
     };
     assert_eq!(world.refused(BOB, lock(LockKind::Write, false, 9)), ErrorCode::Denied);
     assert!(matches!(world.ask(BOB, lock(LockKind::Read, false, 9)), Response::Locked { conflict: None }));
-    // flock(2) asks for no right to write.
+    // flock(2) needs no right to write.
     let whole = lock(LockKind::Write, true, sealstone_mds_protocol::LOCK_TO_END);
     assert!(matches!(world.ask(BOB, whole), Response::Locked { conflict: None }));
 }

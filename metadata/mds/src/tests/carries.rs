@@ -1,4 +1,5 @@
-//! Files that have outgrown their layouts: whole in the old objects or in the new ones, and writers go first.
+//! Migration of files that have outgrown their layouts: the bytes are always complete, and writers
+//! have priority.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +50,7 @@ fn open_node(node: Node, access: Access) -> Request {
     Request::OpenNode { node, access, method: METHOD, holder: HOLDER, again: false }
 }
 
-/// A file that was small, and grew.
+/// Creates a small file and lets it grow.
 fn grow(world: &mut World, at: &str, size: u64) -> Stat {
     world.put(ALICE, at, 9);
     later(world);
@@ -61,7 +62,7 @@ fn grow(world: &mut World, at: &str, size: u64) -> Stat {
     }
 }
 
-/// Three devices, and one file that has outgrown its object.
+/// Creates three devices, and one file that has outgrown its object.
 fn one_file() -> World {
     let mut world = World::with_devices(3);
     grow(&mut world, "/f", LARGE);
@@ -84,12 +85,12 @@ fn go(begun: Begun<CarryOrder>) -> CarryOrder {
     }
 }
 
-/// All devices answer for new tags.
+/// Confirms all pending tags.
 fn answer_all(world: &World) -> crate::Result<()> {
     world.mds.devices().iter().try_for_each(|(device, _)| answer(world, device.id))
 }
 
-/// Begun, and every device has answered.
+/// Begins a migration, with tags confirmed by every device.
 fn fenced(world: &mut World, at: &str) -> CarryOrder {
     let order = go(begin(world, at));
     answer_all(world).unwrap();
@@ -112,7 +113,7 @@ fn no_drift(world: &mut World) {
     assert_eq!(world.look_through(CheckScope::Names, false), []);
 }
 
-/// What the shell does with devices that copy at once; stops where the store fails.
+/// Runs a pass of the daemon with devices that copy immediately; stops when the store fails.
 fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<()> {
     world.mds.abandon_moves(world.now)?;
     for inode in world.mds.next_outgrown(None)? {
@@ -166,16 +167,16 @@ fn only_growth_that_a_layout_was_not_made_for_leaves_a_mark() {
     world.commit(ALICE, unknown.intent, LARGE).unwrap();
     grow(&mut world, "/small", OUTGROWN_MIN - 1);
     assert_eq!(marked(&world), []);
-    // A put that becomes longer than it said.
+    // A put that becomes longer than announced.
     let longer = world.create(ALICE, "/longer", Some(9));
     let longer = world.commit(ALICE, longer.intent, OUTGROWN_MIN).unwrap().inode;
     assert_eq!(marked(&world), [longer]);
     assert!(matches!(begin(&mut world, "/longer"), Begun::Go(_)));
-    // By other ways to grow.
+    // Other ways to grow.
     let small = node_of(&mut world, "/small");
     world.ask(ALICE, resize(small, 2 * OUTGROWN_MIN));
     assert_eq!(marked(&world), [small.inode, longer]);
-    // One that is removed is not looked for any more.
+    // A removed file loses its mark.
     world.ask(ALICE, Request::Remove { path: path("/small"), recursive: false });
     assert_eq!(world.mds.begin_carry(small.inode, world.now).unwrap(), Begun::Gone);
     assert_eq!(marked(&world), [longer]);
@@ -200,7 +201,7 @@ fn with_nothing_better_to_give_a_mark_goes_until_the_file_has_doubled_or_devices
         world.mds.device_answered(id, GIB, 0).unwrap();
         world.mds.device_prepared(id).unwrap();
     }
-    // Making devices equally full looks at all files anyway.
+    // A rebalance searches all files anyway.
     world.mds.next_reliefs(&world.mds.pool(), None).unwrap();
     assert_eq!(marked(&world), [file.inode]);
     let order = fenced(&mut world, "/f");
@@ -263,10 +264,10 @@ fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
         assert!(live(&world).is_superset(&order.from.objects().iter().copied().collect()));
         assert_eq!(marked(&world), [order.inode], "it is tried again");
     }
-    // As long as he has it.
+    // As long as the client has the file open.
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
     world.ask(ALICE, Request::CloseNode { node, holder: HOLDER });
-    // To read, nothing ends.
+    // Reading does not end a migration.
     let order = fenced(&mut world, "/f");
     world.open(BOB, open("/f", Access::Read));
     assert!(finish(&world, &order));
@@ -281,7 +282,7 @@ fn whoever_asks_another_server_to_write_gets_it_too() {
     assert_eq!(grants[0].object, order.from.objects()[0]);
     assert!(!one.mds.is_carry_wanted(&order).unwrap());
     assert!(!finish(&one, &order));
-    // What it gave out to read is told where the file is.
+    // A reader at the other server gets the file's location.
     let opened = other.open(BOB, open("/f", Access::Read));
     let order = fenced(&mut one, "/f");
     assert!(finish(&one, &order));
@@ -298,7 +299,7 @@ fn whoever_asks_another_server_to_write_gets_it_too() {
 fn a_file_with_a_lease_to_write_stays_as_it_is() {
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
-    // A holder that asks for recalls is given leases, also to write what it has open to read.
+    // A client that sends Recalls gets leases, also write leases on files open for reading.
     let mut era = 0;
     for _ in 0..2 {
         let recalls = Request::Recalls { holder: HOLDER, era, known: 0, wait_ms: 0 };
@@ -333,7 +334,7 @@ fn who_has_it_open_is_told_the_other_layout_of_the_same_content() {
         other => panic!("{other:?}"),
     };
     assert_eq!(renewed(&mut world), (order.to, opened.stat.generation));
-    // Cut to nothing and written anew, it is another content.
+    // Truncated to nothing and written again, it has other content.
     let node = node_of(&mut world, "/f");
     world.ask(ALICE, resize(node, 0));
     world.opened(ALICE, Request::Allocate { node, size_hint: None, method: METHOD, holder: HOLDER });
@@ -377,7 +378,7 @@ fn while_somebody_could_make_its_objects_a_file_stays_as_it_is() {
     let grown = written(&world, node, LARGE);
     world.ask(ALICE, grown);
     assert!(inode_of(&world, node.inode).made);
-    // He would make the old object again in the place that he knows, and find his bytes nowhere.
+    // The client would create the old object again, where its bytes would be lost.
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
     later(&mut world);
     let order = fenced(&mut world, "/f");
@@ -467,7 +468,7 @@ fn a_device_that_is_drained_begins_what_comes_next() {
     let order = fenced(&mut world, "/f");
     let device = order.from.objects()[0].device;
     world.ask(ADMIN, Request::DeviceDrain { id: device, rate: 0 });
-    // The move of one object gives the other up.
+    // A move of one object abandons the migration.
     assert!(matches!(world.mds.begin_move(order.inode, device, world.now).unwrap(), Begun::Go(_)));
     assert!(!finish(&world, &order));
     assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
@@ -490,7 +491,7 @@ fn a_crash_before_any_commit_loses_nothing_and_leaves_nothing() {
             let file = world.stat(ALICE, at).unwrap();
             assert!([1, 3].contains(&file.width) && file.size == LARGE, "crash at {crash_at}: {file:?}");
         }
-        // Devices that were to be told of new tags are told them first.
+        // Pending tags are confirmed first.
         answer_all(&world).unwrap();
         later(&mut world);
         pass(&mut world, &mut given).unwrap();

@@ -1,4 +1,4 @@
-//! Checks: what fits is not found fault with, and what does not is found.
+//! Checks: consistent state has no findings, and inconsistent state has.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::records::{Inode, load, save};
 use crate::store::Transaction;
 
 impl World {
-    /// A check that was begun, and that the shell took.
+    /// Begins a check and takes it as the daemon does.
     fn begun(&mut self, scope: CheckScope, repair: bool) -> Arc<CheckJob> {
         let answer = self.ask(ADMIN, Request::CheckBegin { scope, repair });
         assert!(matches!(answer, Response::Check { check: Some(_) }), "{answer:?}");
@@ -36,14 +36,14 @@ impl World {
         }
     }
 
-    /// Looks through everything on record, a few nodes at a time.
+    /// Checks all records, a few nodes at a time.
     pub(super) fn look_through(&mut self, scope: CheckScope, repair: bool) -> Vec<Finding> {
         let job = self.begun(scope, repair);
         self.mds.check_records_in(&job, 3).unwrap();
         self.mds.check_paths(&job).unwrap();
         job.ends(Ok(()));
         let mut findings = self.findings();
-        // Worlds are given accounts and sessions without counting them.
+        // Test worlds create accounts and sessions without counting them.
         let is_of_worlds = |said: &str| said.starts_with("count/users") || said.starts_with("count/sessions");
         findings.retain(|finding| !is_of_worlds(finding.said.as_str()));
         findings
@@ -63,7 +63,8 @@ fn remove(at: &str) -> Request {
     Request::RemoveNode { parent: Node::ROOT, name: name(at), directory: false }
 }
 
-/// A directory with a file of two names, a file with bytes, an attribute and a create under way.
+/// Creates a directory with a file of two names, a file with bytes, an attribute and an open
+/// create.
 fn some() -> (World, InodeId, InodeId) {
     let mut world = World::with_accounts(2);
     world.mkdir(ALICE, "/d", 0o755);
@@ -121,7 +122,7 @@ fn what_does_not_fit_is_found_and_said_where() {
 fn directories_that_hang_on_each_other_alone_are_found() {
     let (mut world, d, _) = some();
     let e = world.stat(ALICE, "/d/e").unwrap().inode;
-    // What no rename does: into itself.
+    // A rename cannot do this: into itself.
     world.damage(|tx| {
         let name = Name::new("d").unwrap();
         tx.delete(&keys::entry(crate::ROOT, &name))?;
@@ -154,7 +155,7 @@ fn counts_are_put_right_while_others_go_on_changing_what_they_count() {
     let found = world.look_through(CheckScope::Names, true);
     assert!(found.len() == 2 && found.iter().all(|finding| finding.repaired), "{found:?}");
     assert_eq!(world.look_through(CheckScope::Names, false), []);
-    // What was counted in one state is put right in a later one.
+    // A difference counted in one state is repaired in a later one.
     world.damage(off);
     let drifts = crate::quota::count(&*world.mds.store.snapshot().unwrap(), || Ok(())).unwrap();
     world.put(ALICE, "/later", 30);
@@ -180,7 +181,7 @@ fn objects_that_nobody_knows_and_those_that_are_gone_are_told_apart_from_what_is
     let compared = world.mds.compare_objects(&job, &Window::default()).unwrap();
     assert_eq!(compared.missing, [(file, live)]);
     assert!(world.mds.has_object(file, live).unwrap() && !world.mds.has_object(file, left).unwrap());
-    // A device that says nothing has lost nothing, nor has one that was not asked that far.
+    // A silent device has lost nothing, nor has one that was not listed that far.
     for window in [
         Window { silent: vec![live.device], ..Window::default() },
         Window { after: Some(live), ..Window::default() },

@@ -1,4 +1,4 @@
-//! What requests cost is documented, and counted where it once went wrong.
+//! Costs of requests: documented, and counted where a defect was found.
 
 use sealstone_mds_protocol::{REQUESTS, Request, Response};
 

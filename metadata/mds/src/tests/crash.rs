@@ -1,4 +1,5 @@
-//! Power is lost before any commit of a history; what is found after is a whole state, and no object is lost.
+//! Power failure before any commit of a history: the state after it is consistent, and no object is
+//! lost.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +7,8 @@ use sealstone_mds_protocol::{ErrorCode, ObjectRef, Request, Response};
 
 use super::world::{ALICE, World, create, path};
 
-/// Runs a history of creates, replacements, renames and removals. `given` collects every object that a client was told
-/// of; stops at the first failure of the store.
+/// Runs a history of creates, replacements, renames and removals, until the first failure of the
+/// store. `given` collects every object that a client got.
 fn history(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> Result<(), ErrorCode> {
     let fail = |response: Response| match response {
         Response::Failed { failure } => Err(failure.code),
@@ -47,7 +48,7 @@ fn history(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> Result<(), Err
     Ok(())
 }
 
-/// The objects of all files that can be reached.
+/// Returns the objects of all reachable files.
 fn live(world: &World) -> BTreeSet<ObjectRef> {
     let mut objects = BTreeSet::new();
     for (key, value) in world.disk.dump() {
@@ -76,7 +77,7 @@ fn a_crash_before_any_commit_loses_no_object_and_breaks_no_name() {
         let ended = history(&mut world, &mut given);
         completed += u32::from(ended.is_ok());
         world.restart();
-        // Every entry leads to an inode, every inode but the root is led to.
+        // Every entry refers to an inode, and every inode but the root has an entry.
         let dump = world.disk.dump();
         let inodes: BTreeSet<u64> = dump
             .iter()
@@ -90,7 +91,8 @@ fn a_crash_before_any_commit_loses_no_object_and_breaks_no_name() {
             .collect();
         named.insert(crate::ROOT.0);
         assert_eq!(inodes, named, "crash at {crash_at}");
-        // Long after, every object ever given out is a live file's or was removed: none leaks, none is lost.
+        // Much later every object ever given out belongs to a file or was removed: none is leaked,
+        // none is lost.
         world.now += 10_000_000;
         let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
         let live = live(&world);

@@ -1,5 +1,5 @@
-//! Accounts of a directory: who gets in, who is out when, what silence does. The directory here answers as it is told; a
-//! real one is asked in `metadata/server/tests/directory.rs`.
+//! Directory accounts: access, loss of access, and an unavailable directory. The directory here is
+//! a stub; `metadata/server/tests/directory.rs` tests a real one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl AuditSink for Written {
     }
 }
 
-/// Erika is in the directory, and has a password here.
+/// A server with the user Erika, who is in the directory and has a password here.
 struct Office {
     world: World,
     told: Arc<Told>,
@@ -78,7 +78,7 @@ impl Office {
         Self::with(DirectoryRoles::default())
     }
 
-    /// The server starts, on what the store has.
+    /// Starts the server on the current store.
     fn open(&mut self) {
         let config = self.world.mds.config.clone();
         let mds = Mds::open(Arc::new(self.world.disk.clone()), config).unwrap();
@@ -108,7 +108,7 @@ impl Office {
     }
 
     fn logs_in(&mut self, name: &str, password: &[u8]) -> Result<LoginOk, LoginErrorCode> {
-        // So that attempts are not what is refused.
+        // Avoids the login throttle.
         self.world.now += 60_000;
         let mut connection = self.world.connect();
         let ok = self.world.login_with(&mut connection, (name, SUITE_LIGHT), password);
@@ -124,7 +124,7 @@ impl Office {
         while self.world.mds.refresh_directory(self.world.now, &|| true).unwrap() {}
     }
 
-    /// Who the session says it is.
+    /// Returns role and groups of the session.
     fn who(&mut self, session: SessionId) -> Result<(Role, Vec<String>), ErrorCode> {
         match self.world.ask(session, Request::WhoAmI {}) {
             Response::WhoAmI { role, groups, .. } => {
@@ -139,7 +139,7 @@ impl Office {
         self.written.0.lock().iter().any(|written| written == line)
     }
 
-    /// The administrator is not what is looked at here.
+    /// Keeps the administrator's session alive.
     fn admin(&self) {
         let record = SessionRecord {
             user: user("admin"),
@@ -164,11 +164,11 @@ fn a_user_of_the_directory_logs_in_with_a_password_of_ours_and_its_groups() {
     assert_eq!(ok.roles.as_str(), "user");
     assert_eq!(office.who(ok.session), Ok((Role::User, vec!["research".into(), "all".into()])));
     assert_eq!(office.logs_in("erika", b"wrong").unwrap_err(), LoginErrorCode::Refused);
-    // Only the directory says her groups.
+    // Only the directory determines her groups.
     office.world.ask(ADMIN, Request::GroupCreate { name: group("local") });
     let join = Request::GroupAddMember { group: group("local"), user: user("erika") };
     assert_eq!(office.world.refused(ADMIN, join), ErrorCode::Invalid);
-    // Files are for groups that are not listed here, on the administrator's word.
+    // An administrator may give files to groups that are not stored here.
     office.world.mkdir(ADMIN, "/r", 0o750);
     let stat = Request::ReadDir { path: path("/r"), after: None, limit: 1 };
     assert_eq!(office.world.refused(ok.session, stat.clone()), ErrorCode::Denied);
@@ -213,7 +213,7 @@ fn who_is_out_in_the_directory_is_refused_and_his_sessions_end_within_the_age() 
         office.refresh();
         assert_eq!(office.who(session), OVER, "{verdict}");
         assert!(office.audit(&format!("directory erika: {verdict}")), "{:?}", office.written.0.lock());
-        // Not in the store either: nobody takes it up after a restart.
+        // Not in the store either, so it cannot be resumed after a restart.
         office.open();
         let found = office.world.mds.sessions.find(&office.world.disk, &session, u64::MAX, office.world.now);
         assert!(found.unwrap().is_none());
@@ -236,7 +236,7 @@ fn silence_opens_no_session_and_ends_none_before_its_grace_is_over() {
         "others learn nothing"
     );
     let grace = office.world.mds.config.directory_grace_ms;
-    // Used all the time; asked again all the time, without an answer.
+    // In use all the time, and queried all the time without an answer.
     while office.world.now + 600_000 < opened + grace {
         office.world.now += 600_000;
         office.refresh();
@@ -244,7 +244,7 @@ fn silence_opens_no_session_and_ends_none_before_its_grace_is_over() {
     }
     office.world.now = opened + grace;
     assert!(office.who(session).is_ok());
-    // Over, even if nobody asks again: the request itself looks.
+    // Over even without another query: the request itself checks.
     office.world.now += 1;
     assert_eq!(office.who(session), OVER);
     assert!(office.audit("directory erika: no directory for too long"));
@@ -269,7 +269,7 @@ fn an_answer_begins_the_grace_anew_and_brings_the_groups_of_now() {
         (office.world.now, rest) = (office.world.now + 600_000, rest - 600_000);
         assert!(office.who(session).is_ok());
     }
-    // And a restart changes nothing about it.
+    // A restart changes nothing.
     office.open();
     let record =
         office.world.mds.sessions.find(&office.world.disk, &session, u64::MAX, office.world.now).unwrap();
@@ -295,20 +295,20 @@ fn a_session_is_not_taken_up_by_an_answer_of_yesterday() {
         let mut connection: Connection = office.world.connect();
         office.world.login_with(&mut connection, ("erika", SUITE_LIGHT), b"her own").unwrap()
     };
-    // In time, nobody asks.
+    // In time, no query is made.
     let (ok, keys) = login(&mut office);
     office.fails("erika", silent);
     office.world.now += age;
     assert_eq!(resume(&mut office, &ok, &keys), Ok(()));
     assert_eq!(office.world.mds.directory_questions(), 0);
-    // Later it is asked, and its silence is borne as in a session that goes on; then no more.
+    // Later a query is made; without an answer the session continues for the grace time, then ends.
     office.world.now += 1;
     assert_eq!(resume(&mut office, &ok, &keys), Ok(()));
     assert_eq!(office.world.mds.directory_questions(), 1);
     office.world.mds.config.session_idle_ms = u64::MAX;
     office.world.now += grace - age;
     assert_eq!(resume(&mut office, &ok, &keys), Err(LoginErrorCode::SessionExpired));
-    // An answer counts at once.
+    // An answer takes effect immediately.
     office.says("erika", entry(1, &["board"]));
     let (ok, keys) = login(&mut office);
     office.says("erika", entry(1, &["new"]));
@@ -346,7 +346,7 @@ fn groups_say_roles_if_they_are_named_and_another_role_ends_sessions() {
         assert_eq!(office.who(session).unwrap().0, role);
     }
     assert!(office.audit("directory erika: another role in the directory"));
-    // In none of them: out.
+    // Without any of the groups the user has no access.
     let session = office.erika().unwrap().session;
     office.says("erika", entry(1, &["canteen"]));
     office.world.now += age + 1;
@@ -354,7 +354,7 @@ fn groups_say_roles_if_they_are_named_and_another_role_ends_sessions() {
     assert_eq!(office.who(session), OVER);
     assert_eq!(office.erika().unwrap_err(), LoginErrorCode::Refused);
     assert!(office.audit("login erika: in no group of the directory with a role"));
-    // Nobody else says the role; without such groups an administrator does.
+    // The role cannot be set otherwise; without such groups an administrator sets it.
     let request = || Request::UserSetRole { name: user("erika"), role: Role::Operator };
     office.admin();
     assert_eq!(office.world.refused(ADMIN, request()), ErrorCode::Invalid);
@@ -367,7 +367,7 @@ fn groups_say_roles_if_they_are_named_and_another_role_ends_sessions() {
 #[test]
 fn the_one_who_gets_the_name_next_is_let_in_by_an_administrator_alone() {
     let mut office = Office::new();
-    // A new code for the same person leaves the old password good until it is used.
+    // A new code for the same user keeps the old password valid until it is used.
     office.invites("erika", true);
     let session = office.erika().unwrap().session;
     office.says("erika", entry(2, &["research"]));
@@ -401,7 +401,7 @@ fn codes_are_for_whom_the_directory_has() {
         other => panic!("{other:?}"),
     }
     assert_eq!(office.world.refused(ADMIN, request("ghost", true)), ErrorCode::NotFound, "nothing was made");
-    // Not by others, and not about those who are none of the directory's.
+    // Not by others, and not for accounts that are not the directory's.
     let before = office.world.mds.directory_questions();
     let session = office.erika().unwrap().session;
     assert_eq!(office.world.refused(session, request("erika", true)), ErrorCode::Denied);
@@ -433,7 +433,7 @@ fn one_users_trouble_does_not_keep_the_others_from_being_asked_about() {
     }
     office.fails("u20", || Err(DirectoryError::Ambiguous));
     office.says("u30", Found::Nobody);
-    // Told to stop, it stops; and goes on where it was.
+    // When told to stop, it stops, and later continues.
     office.world.now += office.world.mds.config.directory_age_ms + 1;
     let before = office.world.mds.directory_questions();
     assert!(!office.world.mds.refresh_directory(office.world.now, &|| false).unwrap());
@@ -444,7 +444,7 @@ fn one_users_trouble_does_not_keep_the_others_from_being_asked_about() {
         let expected = if id[0] == 20 || id[0] == 30 { OVER } else { Ok((Role::User, vec!["g".into()])) };
         assert_eq!(office.who(id), expected, "{}", id[0]);
     }
-    // More groups than are looked through are as good as no answer about him.
+    // Too many groups count as no access for that user.
     office.fails("erika", || {
         let groups = (0..=DIRECTORY_GROUPS_MAX).map(|i| group(&format!("g{i}"))).collect();
         Ok(Found::Entry(DirectoryEntry { entry: [1; 32], groups }))

@@ -1,4 +1,4 @@
-//! Logging out and taking back what the session was given; and that nobody can be in the way of being put out.
+//! Logout with revocation of the session's credentials, and that access can always be ended.
 
 use std::collections::BTreeSet;
 
@@ -51,13 +51,13 @@ fn a_logout_with_revoke_takes_back_what_the_session_holds_and_not_what_others_do
     let told: BTreeSet<ObjectRef> =
         world.tell(DeviceId(1), 9).into_iter().map(|(object, ..)| object).collect();
     assert_eq!(told, his);
-    // He asks in another session how far it is; others do not know of it.
+    // The user requests the progress in another session; other users do not see the revocation.
     let asked = Request::RevocationProgress { id: revoking.id };
     let Response::Revocation { revocation } = world.ask(OTHER, asked.clone()) else { panic!("his own") };
     assert!(revocation.done_ms.is_some() && revocation.what == RevokeWhat::Session(BOB), "{revocation:?}");
     world.session(ALICE, "alice", false);
     assert_eq!(world.refused(ALICE, asked), ErrorCode::NotFound);
-    // Nobody begins one for somebody else's session.
+    // A user cannot revoke another user's session.
     let foreign = Request::Revoke { what: RevokeWhat::Session(OTHER) };
     assert_eq!(world.refused(ADMIN, foreign), ErrorCode::Invalid);
 }
@@ -94,7 +94,7 @@ fn who_fills_the_list_of_revocations_is_put_out_all_the_same() {
         assert!(matches!(world.ask(BOB, revoke.clone()), Response::Revocation { .. }));
     }
     assert_eq!(world.refused(BOB, revoke), ErrorCode::Limit);
-    // Logging out works, though nothing is revoked by it.
+    // Logout works, though nothing is revoked.
     assert_eq!(world.log_out_revoking(&BOB), None);
     assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
     let disabled = world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
@@ -110,7 +110,7 @@ fn many_users_together_leave_room_for_administrators() {
     world.mkdir(ADMIN, "/d", 0o777);
     let (mut refused, mut last_begun) = (0, false);
     for n in 0..REVOCATIONS_OF_USERS_MAX + 20 {
-        // Each has a session, and a file of his own.
+        // Each user has a session and a file.
         let name = format!("u{}", n / REVOCATIONS_PER_USER_MAX);
         let mut id = [0xC0; 16];
         id[..8].copy_from_slice(&((n / REVOCATIONS_PER_USER_MAX) as u64).to_be_bytes());
@@ -135,7 +135,8 @@ fn many_users_together_leave_room_for_administrators() {
     assert!(world.known().len() <= REVOCATIONS_MAX);
 }
 
-/// Found in use: while a device was away, administrators' own revocations kept them from putting anybody out.
+/// Found in use: while a device was unavailable, administrators' own revocations blocked disabling
+/// any user.
 #[test]
 fn a_full_list_of_revocations_keeps_nobody_from_being_put_out() {
     let (mut world, _) = World::logged(1);
@@ -149,7 +150,7 @@ fn a_full_list_of_revocations_keeps_nobody_from_being_put_out() {
     let disabled = world.ask(ADMIN, enabled(false));
     let Response::Revocation { revocation: first } = disabled else { panic!("{disabled:?}") };
     assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
-    // Once more is the same one.
+    // A repeated one is the same revocation.
     assert!(matches!(world.ask(ADMIN, enabled(true)), Response::Done {}));
     let disabled = world.ask(ADMIN, enabled(false));
     let Response::Revocation { revocation: again } = disabled else { panic!("{disabled:?}") };

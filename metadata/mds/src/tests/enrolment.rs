@@ -1,4 +1,4 @@
-//! Enrolment codes, keys of services, passwords: what logs in, what does not any more.
+//! Enrolment codes, keys of services, passwords: which log in, and which no longer do.
 
 use sealstone_login::{LoginContext, SessionKeys, start_login, start_registration};
 use sealstone_mds_protocol::login::{
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// A registration on a connection: `uploads` is the account, code and suite of the second message.
+    /// Registers on a connection: `uploads` is the account, code and suite of the second message.
     fn enrol(
         &mut self,
         connection: &mut Connection,
@@ -112,12 +112,12 @@ fn a_new_user_chooses_his_password_with_a_code_that_is_good_once() {
     let mut connection = world.connect();
     let both = ("carol", &code, SUITE_LIGHT);
     world.enrol(&mut connection, ("carol", &code), both, b"mine").unwrap();
-    // On the same connection, at once.
+    // On the same connection, immediately.
     let (ok, _) = world.login_with(&mut connection, ("carol", SUITE_LIGHT), b"mine").unwrap();
     assert_eq!(ok.roles.as_str(), "read-only");
     assert_eq!(world.enrols("carol", &code, b"another"), REFUSED, "used up");
     assert!(world.logs_in("carol", SUITE_LIGHT, b"mine").is_some());
-    // The code is stored nowhere.
+    // The code is not stored.
     let shown = code.expose().to_vec();
     assert!(world.disk.dump().iter().all(|(_, value)| !value.windows(26).any(|part| part == shown)));
 }
@@ -136,7 +136,7 @@ fn a_code_of_nobody_of_another_user_or_of_yesterday_is_refused_alike() {
     }
     world.now += 60_000;
     assert_eq!(world.enrols("carol", &code, b"pw"), REFUSED, "expired");
-    // A second code takes the place of the first.
+    // A second code replaces the first.
     let first = world.invite("carol", Role::User, true);
     let second = world.invite("carol", Role::User, true);
     assert_eq!(world.enrols("carol", &first, b"pw"), REFUSED, "replaced");
@@ -169,7 +169,7 @@ fn the_second_half_must_be_for_the_same_account_with_the_same_code_and_a_passwor
         (("dave", &code, SUITE_LIGHT), LoginErrorCode::Malformed),
         (("dave", &other, SUITE_LIGHT), LoginErrorCode::Malformed),
         (("carol", &other, SUITE_LIGHT), LoginErrorCode::Malformed),
-        // A password under a suite that hardly stretches it would be guessed from the record.
+        // A password under a suite without stretching could be guessed from the record.
         (("carol", &code, SUITE_SERVICE_A), LoginErrorCode::Malformed),
         (("carol", &code, 99), LoginErrorCode::Malformed),
     ] {
@@ -245,7 +245,7 @@ fn a_changed_password_ends_what_was_opened_with_the_old_one() {
     assert!(!world.alive([7; 16]), "her others do not");
     assert_eq!(register(&mut world, ADMIN, "alice", false, true), Response::Done {});
     assert!(!world.alive(ALICE), "somebody else changed it");
-    // With a code too, but only once it is used.
+    // With a code too, but only when it is used.
     world.session(ALICE, "alice", false);
     let code = world.invite("alice", Role::User, true);
     assert!(world.alive(ALICE));
@@ -256,7 +256,7 @@ fn a_changed_password_ends_what_was_opened_with_the_old_one() {
     assert!(world.logs_in("alice", SUITE_LIGHT, b"new").is_some());
 }
 
-/// A session that was taken over does not take the account over.
+/// A stolen session is not enough to take over the account.
 #[test]
 fn ones_own_password_is_changed_only_by_who_knows_it() {
     let mut world = World::empty();
@@ -270,10 +270,10 @@ fn ones_own_password_is_changed_only_by_who_knows_it() {
     for (suite, guess) in [(SUITE_LIGHT, &b"guess"[..]), (SUITE_LIGHT, b"new"), (1, b"pw")] {
         assert_eq!(code(&change(&mut world, ALICE, "alice", Some((suite, guess)))), Some(ErrorCode::Denied));
     }
-    // An administrator's session is worth the more: his own needs it too, others' do not.
+    // An administrator's own password needs the proof too; other users' do not.
     assert_eq!(code(&change(&mut world, ADMIN, "admin", None)), Some(ErrorCode::Denied));
     assert_eq!(change(&mut world, ADMIN, "bob", None), Response::Done {});
-    // A proof of her own is none for somebody else's account.
+    // A proof for one's own account is not valid for another one.
     assert_eq!(code(&change(&mut world, ALICE, "bob", Some((SUITE_LIGHT, b"pw")))), Some(ErrorCode::Denied));
     assert!(world.logs_in("alice", SUITE_LIGHT, b"pw").is_some(), "still the old one");
     world.now += 60_000;
@@ -313,7 +313,7 @@ fn a_proof_is_for_one_change_in_its_own_session_in_time_and_guesses_are_limited(
         world.ask(who, Request::UserRegisterFinish { name, record, suite, role, replace: true, proof })
     };
     let denied = Some(ErrorCode::Denied);
-    // Made for another session, it is not even a proof for the client.
+    // Made for another session, the client already rejects it.
     assert_eq!(begin(&mut world, ALICE, second), Ok(None));
     let proof = begin(&mut world, ALICE, ALICE).unwrap();
     assert_eq!(code(&end(&mut world, second, proof.clone())), denied, "another session's");
@@ -330,14 +330,14 @@ fn a_proof_is_for_one_change_in_its_own_session_in_time_and_guesses_are_limited(
     world.enrols("alice", &code_of_admin, b"third").unwrap();
     world.session(ALICE, "alice", false);
     assert_eq!(code(&end(&mut world, ALICE, proof.clone())), denied);
-    // In time, once; and not a second time.
+    // In time, it works once only.
     world.now += 600_000;
     register(&mut world, ADMIN, "alice", false, true);
     world.session(ALICE, "alice", false);
     let proof = begin(&mut world, ALICE, ALICE).unwrap();
     assert_eq!(end(&mut world, ALICE, proof.clone()), Response::Done {});
     assert_eq!(code(&end(&mut world, ALICE, proof)), denied, "used up");
-    // Guesses wait, as at the door.
+    // Guesses are throttled as at login.
     world.now += 600_000;
     register(&mut world, ADMIN, "alice", false, true);
     world.session(ALICE, "alice", false);
@@ -355,7 +355,7 @@ fn a_service_logs_in_with_its_key_and_two_keys_overlap() {
     let first = world.logs_in("backup", SUITE_SERVICE_A, &old).unwrap();
     assert!(world.logs_in("backup", SUITE_SERVICE_A, &new).is_none());
     assert!(world.logs_in("backup", SUITE_SERVICE_B, &old).is_none());
-    // It gives itself the next key, and both are good.
+    // It adds its next key itself, and both are valid.
     let next = |world: &mut World, proof| {
         register_proving(world, first, "backup", (SUITE_SERVICE_B, &new), (Role::User, true), proof)
     };
@@ -450,7 +450,8 @@ fn a_disabled_users_session_is_not_taken_up_again() {
     }
 }
 
-/// Under load nothing is kept for a login before its cookie came back: a flood costs a hash each, and no memory.
+/// Under load nothing is stored for a login before its cookie returned: a flood costs one hash
+/// each, and no memory.
 #[test]
 fn under_load_a_flood_of_logins_leaves_nothing_behind_and_a_patient_client_gets_in() {
     let mut world = World::empty();

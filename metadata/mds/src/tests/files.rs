@@ -1,4 +1,4 @@
-//! Files from create to reap, and what their grants allow.
+//! Files from create to removal, and the rights of their grants.
 
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
@@ -35,7 +35,7 @@ fn a_replaced_file_is_whole_old_or_whole_new_and_its_objects_go() {
     assert_eq!(world.reap_all(), [], "readers have their grace");
     world.now += world.mds.config.reap_grace_ms;
     assert_eq!(world.reap_all(), old.layout.objects());
-    // While a grant that may create it can be alive it is removed once more after that.
+    // It is removed a second time after the last grant that may create it has expired.
     world.now += world.mds.config.grant_lifetime_ms;
     assert_eq!(world.reap_all(), old.layout.objects());
     world.now += GIB;
@@ -63,7 +63,7 @@ fn replaced_file_keeps_what_its_target_had() {
     let value = XattrValue::new(*b"blue").unwrap();
     let set = Request::SetXattr { node, name: name.clone(), value, mode: XattrMode::Set };
     assert_eq!(world.ask(ALICE, set), Response::Done {});
-    // The creates here have mode 644: what both modes allow is left.
+    // The creates here have mode 644; the result has the bits of both modes.
     for (mode, left) in [(0o600, 0o600), (0o755, 0o644), (0o4755, 0o644)] {
         set_mode(&mut world, mode);
         world.put(ALICE, "/d/f", 20);
@@ -71,7 +71,8 @@ fn replaced_file_keeps_what_its_target_had() {
         assert_eq!((stat.mode, stat.owner.as_str(), stat.size), (left, "alice", 20), "{mode:o}");
         assert_eq!(colour(&mut world, ALICE).as_deref(), Some(&b"blue"[..]));
     }
-    // A user who may write to the file writes to the owner's file, any other one replaces it by a file of his own.
+    // A user who may write to the file writes to the owner's file; any other replaces it by an own
+    // file.
     set_mode(&mut world, 0o666);
     world.put(BOB, "/d/f", 30);
     assert_eq!(world.stat(BOB, "/d/f").unwrap().owner.as_str(), "alice");
@@ -186,7 +187,7 @@ fn grants_say_exactly_what_was_asked_for_and_the_device_agrees() {
             assert_eq!(capability.expires_ms, world.now + 300_000);
             assert_eq!(capability.method as u8, grant.method.code());
             discriminators.push(capability.discriminator);
-            // What a device that shares only the initial key computes.
+            // What a device computes that shares only the initial key.
             let i = object.device.0 as u8 - 1;
             let initial = InitialKey::new(new_device(i).master_key.expose()).unwrap();
             let mut keys =
@@ -217,7 +218,7 @@ fn rights_decide_who_reads_writes_and_replaces() {
     assert_eq!(world.refused(BOB, list), ErrorCode::Denied);
     world.open(BOB, open("/public", Access::Read));
     assert_eq!(world.refused(BOB, open("/public", Access::Update)), ErrorCode::Denied);
-    // The root is sticky: what is Alice's stays Alice's.
+    // The root is sticky, so others cannot remove Alice's entries.
     assert_eq!(world.refused(BOB, create("/public", None)), ErrorCode::NotPermitted);
     assert_eq!(
         world.refused(BOB, Request::Remove { path: path("/public"), recursive: false }),
@@ -230,7 +231,7 @@ fn rights_decide_who_reads_writes_and_replaces() {
         ErrorCode::NotPermitted
     );
     assert!(world.stat(ADMIN, "/private/f").is_ok());
-    // A right taken away counts at once, for renewals too.
+    // A revoked right takes effect immediately, for renewals too.
     let file = world.open(BOB, open("/public", Access::Read));
     world.ask(ALICE, Request::SetMode { path: path("/public"), mode: 0o600 });
     let handle = Handle::File { node: file.stat.node(), access: Access::Read };
@@ -283,7 +284,7 @@ fn large_trees_go_page_by_page_and_leave_no_object() {
         ErrorCode::NotEmpty
     );
     assert_eq!(world.ask(ALICE, remove()), Response::Removed { count: 64, more: true });
-    // A name that is created before the cursor of the removal is removed, too.
+    // A name created before the removal's cursor is removed too.
     objects.extend(world.put(ALICE, "/t/a", 1).layout.objects());
     let (mut left, mut more) = (711 + 1 - 64, true);
     while more {
@@ -346,7 +347,7 @@ fn full_silent_and_draining_devices_take_no_new_objects() {
     let state = Request::DeviceSetState { id: second, state: DeviceState::Draining };
     assert_eq!(world.refused(ALICE, state.clone()), ErrorCode::Denied);
     assert!(matches!(world.ask(ADMIN, state), Response::Device { .. }));
-    // The client waits for the one that does not answer.
+    // The client waits for the unreachable device.
     assert_eq!(world.refused(ALICE, create("/b", None)), ErrorCode::Busy);
     world.mds.device_answered(first, GIB, 0).unwrap();
     world.create(ALICE, "/b", None);
@@ -391,7 +392,8 @@ fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
     let opened =
         world.open(ALICE, Request::Open { path: path("/f"), access: Access::Read, method: Method::AllData });
     assert_eq!(opened.layout, Some(file.layout));
-    // A pin comes with any of these, changes with the next, and does not go by being left out.
+    // A pin can be set with any of these and changed with the next, but omitting it does not remove
+    // it.
     let pin = |hash| Some(DevicePin { kind: PinKind::Certificate, hash: [hash; 32] });
     for (said, kept) in [(pin(1), pin(1)), (pin(2), pin(2)), (None, pin(2))] {
         let again = NewDevice { pin: said, ..device.clone() };
@@ -414,8 +416,8 @@ fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
     assert_eq!(world.refused(ADMIN, add(&short)), ErrorCode::Invalid);
 }
 
-/// A device that was added with a wrong key, or at a wrong address, can be added again with the right one: until it was
-/// taken into use, nothing is on it.
+/// A device that was added with a wrong key or address can be added again with the right one, until
+/// it is in use: nothing is stored on it.
 #[test]
 fn a_wrong_key_can_be_put_right_until_the_device_is_in_use() {
     let mut world = World::with_devices(1);
@@ -470,7 +472,7 @@ fn device_of_an_operator_waits_for_approval() {
         (OPERATOR, state(device.id, DeviceState::Active), ErrorCode::Invalid),
         (OPERATOR, Request::DeviceDrain { id: device.id, rate: 0 }, ErrorCode::Invalid),
         (ADMIN, state(device.id, DeviceState::Draining), ErrorCode::Invalid),
-        // Neither pending nor approved ones go elsewhere on an operator's word.
+        // An operator can move neither pending nor approved ones.
         (
             OPERATOR,
             add(&NewDevice { url: Text::new("iscsi://h:1/iqn.x/0").unwrap(), ..new.clone() }),
@@ -514,7 +516,7 @@ fn pending_device_takes_no_name_from_an_administrator() {
     let mut world = World::with_devices(1);
     world.session_as(OPERATOR, "olga", sealstone_mds_protocol::Role::Operator);
     let add = |device: NewDevice| Request::DeviceAdd { device };
-    // Under the name of the one, and the system id of the other.
+    // With the name of one and the system id of the other.
     let squatter = NewDevice { system_id: new_device(2).system_id, ..new_device(1) };
     let Response::Device { device } = world.ask(OPERATOR, add(squatter)) else { panic!("added") };
     for number in [1, 2] {
@@ -525,7 +527,7 @@ fn pending_device_takes_no_name_from_an_administrator() {
     }
     let approve = Request::DeviceSetState { id: device.id, state: DeviceState::Joining };
     assert_eq!(world.refused(ADMIN, approve), ErrorCode::Exists);
-    // Many of them are too many for an operator, and not for an administrator.
+    // Many of them exceed the limit for an operator, but not for an administrator.
     for number in 3..=150 {
         if !matches!(world.ask(OPERATOR, add(new_device(number))), Response::Device { .. }) {
             assert_eq!(usize::from(number) - 2, crate::devices::DEVICES_PENDING_MAX);

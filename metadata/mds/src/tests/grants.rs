@@ -1,4 +1,4 @@
-//! Credentials as files, revocation, and the record of what was given out.
+//! Capability files, revocation, and the record of issued credentials.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn delegation(at: &str, read: bool, write: bool, start: u64, end: Option<u64>, u
 }
 
 impl World {
-    /// The same with a log of what is given out.
+    /// Creates a world with a log of issued credentials.
     pub(super) fn logged(devices: u8) -> (Self, Arc<MemoryGrantLog>) {
         let log = Arc::new(MemoryGrantLog::default());
         let mut world = Self::with_accounts(devices);
@@ -38,7 +38,7 @@ impl World {
         (world, log)
     }
 
-    /// Power is lost and comes back; the log is there still.
+    /// Restarts after a power failure that the log survived.
     pub(super) fn log_to(&mut self, log: &Arc<MemoryGrantLog>) {
         let mds = crate::Mds::open(Arc::new(self.disk.clone()), self.mds.config.clone()).unwrap();
         self.mds = mds.with_grant_log(log.clone(), self.now).unwrap();
@@ -68,7 +68,7 @@ impl World {
         self.open(ALICE, open).grants.iter().map(|grant| parsed(grant.capability.as_slice())).collect()
     }
 
-    /// What devices that answer do; says which objects got which tags.
+    /// Confirms pending tags as a device; returns them.
     pub(super) fn tell(&mut self, device: DeviceId, batch: usize) -> Vec<(ObjectRef, u32, bool)> {
         let mut told = Vec::new();
         loop {
@@ -107,7 +107,7 @@ fn a_delegated_credential_allows_exactly_what_was_asked_for() {
     let size = 5 << 20;
     let file = world.put(ALICE, "/f", size);
     let unit = u64::from(file.layout.stripe_unit().unwrap());
-    // The second and the beginning of the third unit.
+    // The second unit and the beginning of the third.
     let (start, end) = (unit + 5, 2 * unit + 7);
     let until = world.now + MINUTE;
     let got = world.delegated(delegation("/f", true, false, start, Some(end), until));
@@ -147,7 +147,8 @@ fn nobody_delegates_more_than_he_may() {
     assert!(matches!(world.ask(reader, all(true, false)), Response::Delegated { .. }));
     assert_eq!(world.refused(reader, all(false, true)), ErrorCode::Denied);
     assert_eq!(world.refused(operator, all(true, false)), ErrorCode::Denied);
-    // Neither nothing, nor bytes that are not there, nor for longer than policy says, nor the past, nor directories.
+    // Not without rights, for missing bytes, for longer than the policy permits, for the past, or
+    // for directories.
     assert_eq!(world.refused(ALICE, all(false, false)), ErrorCode::Invalid);
     for (start, end) in [(5, Some(5)), (7, Some(5)), (0, Some(101)), (100, None), (u64::MAX, None)] {
         assert_eq!(
@@ -159,7 +160,7 @@ fn nobody_delegates_more_than_he_may() {
     let living = |ms| delegation("/f", true, false, 0, None, ms);
     let now = world.now;
     assert!(matches!(world.ask(ALICE, living(now + life)), Response::Delegated { .. }));
-    // Clocks may be five seconds apart: it lives for no longer all the same.
+    // Clocks may differ by five seconds, but the lifetime is not longer.
     let Response::Delegated { file } = world.ask(ALICE, living(now + life + 5_000)) else { panic!("given") };
     assert_eq!(file.expires_ms, now + life);
     assert_eq!(world.refused(ALICE, living(now + life + 5_001)), ErrorCode::Limit);
@@ -202,7 +203,7 @@ fn a_superseded_key_lives_as_long_as_the_longest_credential_under_it() {
             .collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
-    // The device does whatever it is told.
+    // The device performs every step.
     let id = DeviceId(1);
     for _ in 0..200 {
         let steps = world.mds.key_steps(id, 8, world.now, &mut world.rng).unwrap();
@@ -259,7 +260,7 @@ fn a_revoked_object_gets_a_new_tag_that_new_credentials_carry_and_its_devices_ar
     let objects: BTreeSet<ObjectRef> = file.layout.objects().iter().copied().collect();
     assert!(world.read("/f").iter().all(|capability| scope(capability).0 == INITIAL_TAG));
     let what = RevokeWhat::Object(path("/f"));
-    // Whose it is, and administrators.
+    // Only the owner and administrators may revoke.
     assert_eq!(world.refused(BOB, Request::Revoke { what: what.clone() }), ErrorCode::NotPermitted);
     let mut seen = BTreeSet::from([INITIAL_TAG]);
     for round in 0..3 {
@@ -289,7 +290,7 @@ fn a_revoked_object_gets_a_new_tag_that_new_credentials_carry_and_its_devices_ar
         assert_eq!((done.open, done.done_ms), (0, Some(begun.began_ms + 7)), "round {round}");
         assert!(done.waiting.is_empty());
     }
-    // Somebody else's number looks like no number.
+    // A revocation of another user looks like one that does not exist.
     let id = world.revocation(Request::Revoke { what }).id;
     assert_eq!(world.refused(BOB, Request::RevocationProgress { id }), ErrorCode::NotFound);
     assert_eq!(world.refused(ALICE, Request::RevocationProgress { id }), ErrorCode::NotFound);
@@ -349,7 +350,7 @@ fn a_disabled_users_credentials_are_revoked_wherever_they_are_and_nobody_elses()
     let done = world.revocation(Request::RevocationProgress { id: begun.id });
     assert_eq!((done.total, done.open, done.collecting), (held.len() as u64, 0, false));
     assert!(done.done_ms.is_some());
-    // A user who holds nothing is done with at once; one that nobody knows is a mistake.
+    // A user without credentials is done immediately; an unknown name is a mistake.
     let none = world.revocation(Request::Revoke { what: RevokeWhat::User(user("alice")) });
     assert!(none.collecting);
     assert_eq!(
@@ -362,7 +363,8 @@ fn a_disabled_users_credentials_are_revoked_wherever_they_are_and_nobody_elses()
     );
 }
 
-/// An object that is gone could be made again by whoever may create it: it stays until nobody may.
+/// A removed object could be created again with a valid credential, so it stays until none is
+/// valid.
 #[test]
 fn what_a_revoked_creator_could_make_again_stays_where_it_is_until_he_cannot() {
     let (mut world, _) = World::logged(1);
@@ -398,7 +400,7 @@ fn a_revocation_goes_on_after_a_crash_before_any_of_its_commits() {
         let asked = world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
         let promised = matches!(asked, Response::Revocation { .. });
         let mut ended = true;
-        // Some of the devices answer before the power goes.
+        // Some devices confirm before the power failure.
         'before: for _ in 0..4 {
             match world.mds.collect_revocations(world.now) {
                 Ok(true) => continue,
@@ -491,7 +493,7 @@ fn what_was_given_out_before_a_restart_is_known_after_it() {
     assert!(held.complete && held.holders.len() == 1 && !held.holders[0].writes, "{held:?}");
     let alice = world.mds.held_by(&user("alice"), world.now);
     assert!(alice.holders[0].writes, "her create is alive still");
-    // No number stands for two credentials.
+    // No number is used for two credentials.
     world.read("/f");
     let after: Vec<u32> = world
         .issued(ALICE, "/f", Some("alice"))
@@ -505,7 +507,7 @@ fn what_was_given_out_before_a_restart_is_known_after_it() {
     assert!(world.mds.held_by(&user("bob"), world.now).holders.is_empty());
 }
 
-/// A log that was just begun, or lost its end with the power.
+/// A new log, or one that lost its end in a power failure.
 struct Torn(MemoryGrantLog);
 
 impl GrantLog for Torn {
@@ -594,7 +596,7 @@ fn the_record_tells_the_owner_and_administrators_who_could_touch_a_file_and_nobo
     }
 }
 
-/// A log that is full, or whose medium is gone.
+/// A full log, or one whose disk failed.
 #[derive(Debug, Default)]
 struct Broken;
 

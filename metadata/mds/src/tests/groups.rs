@@ -1,4 +1,4 @@
-//! Roles, groups, owners: who may ask for what, by request.
+//! Roles, groups and owners: the rights of each request.
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
@@ -19,7 +19,7 @@ fn group(name: &str) -> GroupName {
 }
 
 impl World {
-    /// The same, with accounts behind the sessions of alice and bob, an operator and a reader.
+    /// Creates a world with accounts for the sessions of alice and bob, an operator and a reader.
     fn peopled() -> Self {
         let mut world = Self::with_devices(1);
         for name in ["alice", "bob", "olga", "rita"] {
@@ -64,7 +64,7 @@ fn code(response: &Response) -> ErrorCode {
     }
 }
 
-/// One request of each class, and who may make it.
+/// One request of each class, and the roles that may send it.
 #[test]
 fn a_role_may_ask_for_exactly_what_the_table_says() {
     let mut world = World::peopled();
@@ -149,17 +149,17 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
         (Request::Rename { from: path("/f"), to: path("/h"), replace: false }, user_),
         (Request::Remove { path: path("/h"), recursive: false }, user_),
     ];
-    // "/f" is made writable for all first, so that only the role decides.
+    // "/f" is writable for all, so that only the role decides.
     world.ask(ALICE, Request::SetMode { path: path("/f"), mode: 0o666 });
     for (request, allowed) in all {
-        // The owner last: what he does to the file would be in the others' way.
+        // The owner last, because the owner's changes would affect the others.
         for (who, bit) in [(READER, reader), (OPERATOR, operator), (ADMIN, admin), (ALICE, user_)] {
             if bit == admin && allowed & admin == 0 {
                 continue;
             }
             let mut request = request.clone();
             if let Request::RenewGrants { handle: Handle::File { node, .. }, .. } = &mut request {
-                // With his own proof.
+                // With the user's own proof.
                 let name = match who {
                     READER => "rita",
                     OPERATOR => "olga",
@@ -184,13 +184,13 @@ fn a_role_cannot_be_taken_only_given_and_ends_the_sessions_of_the_old_one() {
             assert_eq!(world.refused(who, request), ErrorCode::Denied);
         }
     }
-    // A registration by oneself changes the password only.
+    // A registration of oneself changes the password only.
     register(&mut world, ALICE, "alice", true, true);
     let Response::WhoAmI { role, .. } = world.ask(ALICE, Request::WhoAmI {}) else { panic!("alive") };
     assert_eq!(role, Role::User);
     world.done(ADMIN, Request::UserSetRole { name: user("alice"), role: Role::ReadOnly });
     assert_eq!(world.refused(ALICE, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
-    // An administrator may step down only if another one stays who can log in.
+    // An administrator may step down only if another one who can log in remains.
     let down = Request::UserSetRole { name: user("admin"), role: Role::User };
     assert_eq!(world.refused(ADMIN, down.clone()), ErrorCode::Denied);
     let invited = Request::UserInvite {
@@ -224,7 +224,7 @@ fn members_of_a_files_group_have_its_group_bits_from_their_next_request_on() {
     assert!(world.may_read(BOB, "/f"));
     world.done(ADMIN, Request::GroupRemoveMember { group: group("staff"), user: user("bob") });
     assert!(!world.may_read(BOB, "/f"));
-    // A group that was removed gives nobody a right; nor does a removed account's name.
+    // A removed group grants no right, nor does the name of a removed account.
     world.done(ADMIN, Request::GroupAddMember { group: group("staff"), user: user("bob") });
     world.done(ADMIN, Request::GroupRemove { name: group("staff") });
     assert!(!world.may_read(BOB, "/f"));
@@ -262,7 +262,7 @@ fn owners_give_files_to_their_own_groups_and_administrators_give_anything_to_any
     };
     assert_eq!((stat.owner, stat.group), (user("bob"), Some(group("others"))));
     assert_eq!(code(&world.chown(ALICE, "/f", None, Some(None))), ErrorCode::NotPermitted, "hers no more");
-    // What failed changed nothing.
+    // The failed request changed nothing.
     let stat = world.stat(ALICE, "/f").unwrap();
     assert_eq!((stat.owner, stat.group), (user("bob"), Some(group("others"))));
 }
@@ -285,7 +285,7 @@ fn a_directory_with_the_set_group_bit_hands_its_group_on() {
         assert_eq!(stat.group, Some(group("staff")), "{at}");
         assert_eq!(stat.mode & SETGID != 0, stat.kind == FileKind::Directory, "{at}");
     }
-    // Nor can a file be made with the bit by who is not in the group, and run as it.
+    // A user who is not in the group cannot create a file with the bit either.
     for (who, at, kept) in [(BOB, "/team/bobs", 0), (ALICE, "/team/hers", SETGID)] {
         let create = Request::Create {
             path: path(at),
@@ -297,7 +297,7 @@ fn a_directory_with_the_set_group_bit_hands_its_group_on() {
         let Response::Created { file } = world.ask(who, create) else { panic!("created") };
         assert_eq!(world.commit(who, file.intent, 1).unwrap().mode, kept | 0o755);
     }
-    // Who is not in the group cannot set the bit.
+    // A user who is not in the group cannot set the bit.
     let set = Request::SetMode { path: path("/team/sub"), mode: SETGID | 0o755 };
     assert!(matches!(world.ask(BOB, set), Response::Stat { stat } if stat.mode == 0o755));
 }
@@ -333,7 +333,7 @@ fn groups_are_listed_page_by_page_and_their_limits_are_named() {
     assert_eq!(world.ask(ADMIN, list), Response::Members { members: vec![user("alice")], more: false });
     let Response::WhoAmI { groups, .. } = world.ask(BOB, Request::WhoAmI {}) else { panic!("bob") };
     assert_eq!(groups.len(), GROUPS_PER_USER_MAX);
-    // A full group, made behind the server's back: thousands of registrations would take minutes.
+    // A full group, written directly: thousands of registrations would take minutes.
     world
         .mds
         .update(|tx| {
@@ -369,7 +369,7 @@ fn who_holds_credentials_for_a_file_is_known_until_they_expire() {
     };
     let (seen, _) = holders(&mut world);
     assert_eq!(seen, [("alice".to_owned(), true), ("bob".to_owned(), false)]);
-    // What a disabled user holds is known still: the devices accept it.
+    // Credentials of a disabled user are still listed, because devices accept them.
     world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
     assert_eq!(world.mds.held_by(&user("bob"), world.now).holders.len(), 1);
     world.now += world.mds.config.grant_lifetime_ms + 1;

@@ -1,5 +1,5 @@
-//! Takeover, refresh and resynchronisation, against a device that checks every credential as a real one does, with a
-//! crash of either end at every step.
+//! Takeover, refresh and resynchronisation of keys, against a device that checks every credential
+//! as a real one does, with a crash of either end at every step.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use super::world::{ADMIN, ALICE, World, new_device};
 use crate::keybook::Keys;
 use crate::{KeyAction, KeyStep, KeysNow, StepOutcome};
 
-/// A device's keys and partitions, with the checks of a real one and nothing else.
+/// Keys and partitions of a device with real checks and nothing else.
 #[derive(Clone)]
 struct Osd {
     keys: Keys,
@@ -35,7 +35,7 @@ impl Osd {
         Self { keys, partitions: BTreeSet::from([0]), exchange: None, commands: 0 }
     }
 
-    /// Would the device let this credential in for a command that this key signs?
+    /// Whether the device accepts this credential for a command that this key signs.
     fn admits(&self, key: KeySelector, credential: &Credential) -> bool {
         let Some(signing) = self.keys.signing_key(key) else { return false };
         let ours =
@@ -128,30 +128,30 @@ impl Osd {
         ids.iter().map(|id| self.keys.identifier(of(id.number)).map(|value| value.to_vec())).collect()
     }
 
-    /// Power is lost: an exchange does not survive it.
+    /// Simulates a power failure, which a seed exchange does not survive.
     fn restart(&mut self) {
         self.exchange = None;
         self.keys.abandon_master();
     }
 }
 
-/// What goes wrong, once.
+/// A single fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     None,
     /// The server loses power before its n-th commit.
     Commit(u64),
-    /// It loses power before the device hears of the n-th command.
+    /// The server loses power before it sends the n-th command.
     BeforeCommand(u64),
-    /// It loses power after the device performed the n-th command.
+    /// The server loses power after the device performed the n-th command.
     AfterCommand(u64),
     /// The answer to the n-th command is lost, and the device loses power.
     Answer(u64),
-    /// Both at once.
+    /// Both ends lose power.
     Both(u64),
 }
 
-/// Works until there is nothing to do; `false` if the server lost power.
+/// Runs until no step is left; `false` if the server lost power.
 fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> bool {
     for _ in 0..200 {
         world.now += 1;
@@ -160,7 +160,7 @@ fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> boo
             if world.mds.keys_ready(id) {
                 return true;
             }
-            // It settles.
+            // The device settles.
             world.now += 1_000;
             continue;
         }
@@ -188,7 +188,7 @@ fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> boo
         match world.mds.key_steps_done(id, outcomes, world.now, &mut world.rng) {
             Ok(KeysNow::Lost) => panic!("the keys are lost after {trouble:?}"),
             Ok(KeysNow::Going) => {}
-            // Later: the device may still wait for the exchange of before.
+            // Later: the device may still wait for the earlier exchange.
             Ok(KeysNow::Stuck) => world.now += 1_000,
             Err(_) => return false,
         }
@@ -199,7 +199,8 @@ fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> boo
     )
 }
 
-/// Whatever the server signs, the device accepts, and both call all keys by the same names.
+/// Checks that the device accepts all signatures of the server, and that both have the same key
+/// identifiers.
 fn agree(world: &mut World, osd: &Osd, id: DeviceId, note: &str) {
     let (keys, book) = world.mds.devices.book(id).unwrap();
     assert!(book.is_ready(), "{note}: {book:?}");
@@ -216,7 +217,7 @@ fn agree(world: &mut World, osd: &Osd, id: DeviceId, note: &str) {
     }
 }
 
-/// Does the device accept what the server gives a client for the first file partition?
+/// Whether the device accepts a client's credential for the first file partition.
 fn grant_fits(world: &World, osd: &Osd, id: DeviceId) -> bool {
     let (keys, book) = world.mds.devices.book(id).unwrap();
     let version = book.current(&keys, FILE_PARTITION).unwrap();
@@ -311,7 +312,7 @@ fn a_crash_of_either_end_at_any_step_is_settled() {
                     break;
                 }
                 world.restart();
-                // What the device may still wait for is over before the server is back, or not.
+                // With and without waiting for the end of the exchange at the device.
                 for pause in [0, 30_000] {
                     world.now += pause;
                     let note = format!("{level:?} {trouble:?} pause {pause}");
@@ -424,7 +425,7 @@ fn while_keys_change_from_above_no_grant_is_given_that_the_device_would_refuse()
     world.mds.device_prepared(id).unwrap();
     world.put(ALICE, "/f", 1);
     rotate(&mut world, KeyLevel::Partition, Some(FILE_PARTITION), false);
-    // The intent is written, and the device may have heard of it.
+    // The change is stored, and the device may have performed it.
     let steps = world.mds.key_steps(id, 9, world.now, &mut world.rng).unwrap();
     assert!(!steps.is_empty());
     let open = Request::Open {
@@ -437,7 +438,8 @@ fn while_keys_change_from_above_no_grant_is_given_that_the_device_would_refuse()
     world.open(ALICE, open);
 }
 
-/// An older state of the keystore comes back from a backup: whatever level still fits sets what is below it.
+/// An older state of the keystore is restored: the highest key that is still valid sets those below
+/// it.
 #[test]
 fn a_store_of_before_finds_its_way_from_the_highest_key_that_still_fits() {
     for level in [KeyLevel::Working, KeyLevel::Partition, KeyLevel::Root] {
@@ -465,7 +467,7 @@ fn a_device_that_was_formatted_gets_its_partition_and_keys_again() {
     agree(&mut world, &osd, id, "formatted");
 }
 
-/// The device got a new initial key from its operator, because the server's keys are lost or fit no more.
+/// The operator gave the device a new initial key, because the server's keys are lost or invalid.
 #[test]
 fn a_device_whose_keys_are_lost_is_taken_over_again_with_a_new_initial_key_and_not_before() {
     let (mut world, _, id) = taken_over();
@@ -519,7 +521,7 @@ fn only_administrators_see_and_change_keys() {
     );
 }
 
-/// Power is lost after any transaction of an addition: the device is as it was added, or is added
+/// Power failure after any transaction of an addition: the device is completely added, or is added
 /// again.
 #[test]
 fn crash_between_steps_of_device_add_loses_no_key() {
@@ -537,7 +539,8 @@ fn crash_between_steps_of_device_add_loses_no_key() {
     }
 }
 
-/// Keys of a release that kept a hierarchy in one record, in use: they are read, stored anew and replaced.
+/// Keys of a release that kept a hierarchy in one record: they are loaded, stored again and
+/// replaced.
 #[test]
 fn a_store_of_before_there_were_records_for_partitions_is_read() {
     use crate::store::MetaStore;
@@ -561,7 +564,7 @@ fn a_store_of_before_there_were_records_for_partitions_is_read() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any mixture of changes and losses of power ends with both sides agreed.
+    /// Any sequence of changes and power failures ends with both sides in agreement.
     #[test]
     fn any_history_of_changes_and_crashes_ends_in_agreement(
         history in prop::collection::vec((0u8..5, 0u8..6, 0u64..12, 0u64..40_000), 1..6)

@@ -1,4 +1,5 @@
-//! What nobody waits for: sessions that were opened or used. A crash may take the last of them, and nothing else.
+//! Lazy commits: sessions that were opened or used. A crash may discard the last of them, and
+//! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -19,7 +20,7 @@ use crate::{Config, Mds};
 
 const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 
-/// A server with the accounts of [`NAMES`], and no session but the administrator's.
+/// Creates a server with the accounts of [`NAMES`], and only the administrator's session.
 fn office() -> World {
     static SET_UP: LazyLock<MemoryMeta> = LazyLock::new(|| {
         let mut world = World::empty();
@@ -34,7 +35,7 @@ fn office() -> World {
     world
 }
 
-/// Opens a session by the same transaction as a login; none if the account is disabled.
+/// Opens a session with the transaction of a login; none if the account is disabled.
 fn log_in(world: &World, id: SessionId, name: &str) -> bool {
     let record = SessionRecord {
         user: user(name),
@@ -59,7 +60,7 @@ fn log_in(world: &World, id: SessionId, name: &str) -> bool {
     opened
 }
 
-/// The process dies; of what nobody waited for, the first `kept` commits are left.
+/// Kills the process; of the lazy commits only the first `kept` survive.
 fn crash(world: &mut World, kept: usize) {
     world.disk.crash(kept);
     world.restart();
@@ -120,7 +121,8 @@ fn whatever_a_crash_takes_what_was_ended_stays_ended() {
         let mut chance = StdRng::seed_from_u64(seed);
         let mut world = office();
         let mut next = 0u32;
-        // Sessions that live, with their users; those that must be there after a crash; those that must never be again.
+        // Valid sessions with their users, those that must survive a crash, and those that must
+        // never reappear.
         let mut live: BTreeMap<SessionId, &str> = BTreeMap::new();
         let mut safe: BTreeSet<SessionId> = BTreeSet::new();
         let mut ended: BTreeSet<SessionId> = BTreeSet::new();

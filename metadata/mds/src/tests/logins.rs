@@ -1,4 +1,4 @@
-//! Connections, frame by frame.
+//! Logins on connections, frame by frame.
 
 use proptest::prelude::*;
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
@@ -40,7 +40,7 @@ impl World {
         self.send(connection, &frame(MessageType::Request, sequence, &request.encode(7).unwrap()).unwrap())
     }
 
-    /// Logs in; the frame that ended it.
+    /// Logs in; returns the last frame.
     fn login(
         &mut self,
         connection: &mut Connection,
@@ -54,7 +54,7 @@ impl World {
         let challenge: LoginChallenge = answer(&output, MessageType::LoginChallenge)?;
         let finish = match client.challenge(&mut self.rng, challenge.clone()) {
             Ok((finish, proven)) => (finish, Some(proven)),
-            // A client that does not know the password sends something anyway.
+            // A client that does not know the password sends a guess.
             Err(_) => (
                 sealstone_mds_protocol::login::LoginFinish { login_id: challenge.login_id, ke3: [1; 64] },
                 None,
@@ -144,7 +144,7 @@ fn guesses_are_limited_per_user_known_or_not() {
     }
 }
 
-/// LOGIN_STARTs of strangers for an account, from many addresses of a few networks, as fast as they can be sent.
+/// Sends LOGIN_STARTs for an account from many addresses of a few networks, as fast as possible.
 fn flood(world: &mut World, name: &str, attempts: u32) -> u32 {
     let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
     let (start, _) = start_login(&mut world.rng, SUITE_STANDARD, &user(name), b"guess", context).unwrap();
@@ -166,7 +166,7 @@ fn flood_of_strangers_does_not_keep_user_from_first_login_of_network() {
     let home: Source = std::net::IpAddr::from([192, 0, 2, 1]).into();
     let mut connection = Connection::new(CHANNEL, home);
     world.login(&mut connection, "admin", b"secret").unwrap();
-    // What was learnt survives a restart, and a flood from the same network.
+    // Known addresses survive a restart, and a flood from the same network.
     world.mds.settle().unwrap();
     world.restart();
     for host in 2..100 {
@@ -213,7 +213,7 @@ fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
         keys.check_resumed(&resume, &CHANNEL, &resumed).unwrap();
         let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
         assert!(matches!(who, Response::WhoAmI { .. }));
-        // On another channel the proof is worth nothing.
+        // On another channel the proof is invalid.
         let mut elsewhere = Connection::new(ChannelBinding([6; 32]), Source::default());
         let output = world.message(&mut elsewhere, MessageType::Resume, 0, &resume);
         let error = answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err();
@@ -318,7 +318,8 @@ fn shared_world() -> &'static parking_lot::Mutex<World> {
     WORLD.get_or_init(|| parking_lot::Mutex::new(World::empty()))
 }
 
-/// Who guesses a password learns from the challenge that he is wrong and sends no proof; the record still tells.
+/// A client with a wrong password notices it in the challenge and sends no proof; the attempt is
+/// still recorded.
 #[test]
 fn a_login_that_stops_half_way_is_recorded_and_counted() {
     let (mut world, seen) = World::empty().audited(|_| {});
@@ -326,18 +327,18 @@ fn a_login_that_stops_half_way_is_recorded_and_counted() {
         let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
         start_login(&mut world.rng, SUITE_STANDARD, &user(name), b"guess", context).unwrap().0
     };
-    // Gone after the challenge.
+    // Disconnected after the challenge.
     let first = start(&mut world, "admin");
     let mut connection = world.connect();
     world.message(&mut connection, MessageType::LoginStart, 0, &first);
     connection.ended(&world.mds, world.now);
-    // Something else after the challenge.
+    // Another message after the challenge.
     let second = start(&mut world, "nobody");
     let mut connection = world.connect();
     world.message(&mut connection, MessageType::LoginStart, 0, &second);
     assert!(world.message(&mut connection, MessageType::LoginStart, 0, &second).close);
     connection.ended(&world.mds, world.now);
-    // The right password: nothing but a login.
+    // The right password: only a login is recorded.
     let mut connection = world.connect();
     world.login(&mut connection, "admin", b"secret").unwrap();
     connection.ended(&world.mds, world.now);

@@ -7,7 +7,7 @@ use sealstone_mds_protocol::{ErrorCode, FileKind, Request, Response};
 
 use super::world::{ADMIN, ALICE, World, path};
 
-/// Names are few, so that paths meet.
+/// A few names, so that paths collide.
 fn any_path() -> impl Strategy<Value = String> {
     "(/[abc]){1,4}"
 }
@@ -31,7 +31,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Path to size of a file, or nothing for a directory. The root is "".
+/// Maps a path to the size of a file, or to none for a directory. The root is "".
 #[derive(Default)]
 struct Model(BTreeMap<String, Option<u64>>);
 
@@ -44,7 +44,7 @@ impl Model {
         path.is_empty() || self.0.get(path) == Some(&None)
     }
 
-    /// What resolving the directories above a path gives.
+    /// Returns the result of resolving the directories above a path.
     fn above(&self, path: &str) -> Result<(), ErrorCode> {
         let parent = Self::parent(path);
         if parent.is_empty() {
@@ -173,7 +173,7 @@ fn apply(world: &mut World, step: &Step) -> Result<(), ErrorCode> {
     outcome(world.ask(ALICE, request))
 }
 
-/// Everything reachable from the root, by listing.
+/// Lists everything reachable from the root.
 fn tree(world: &mut World, at: &str, found: &mut BTreeMap<String, Option<u64>>) {
     let here = if at.is_empty() { "/" } else { at };
     let Response::Directory { entries, more } =
@@ -213,7 +213,7 @@ proptest! {
         let mut found = BTreeMap::new();
         tree(&mut world, "", &mut found);
         prop_assert_eq!(&found, &model.0);
-        // The figures agree, so no inode was lost or left behind.
+        // The totals agree, so no inode was lost or leaked.
         let Response::ServerInfo { files, directories, intents, .. } = world.ask(ADMIN, Request::ServerInfo {}) else {
             panic!("server info")
         };

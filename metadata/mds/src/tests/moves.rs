@@ -1,4 +1,4 @@
-//! Objects that leave a device: whole in the old place or in the new one, and writers go first.
+//! Moves of objects between devices: the bytes are always complete, and writers have priority.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn told(world: &mut World) -> Drain {
     }
 }
 
-/// Everybody's credentials have expired, and nobody wrote down what was before.
+/// Waits until all credentials have expired and nothing from before is recorded.
 pub(super) fn later(world: &mut World) {
     world.now += 10_000_000;
     for (session, name) in [(ADMIN, "admin"), (ALICE, "alice"), (BOB, "bob")] {
@@ -43,7 +43,7 @@ fn open(at: &str, access: Access) -> Request {
     Request::Open { path: path(at), access, method: Method::AllData }
 }
 
-/// Files until some are on the device.
+/// Creates files until some are on the device.
 fn files(world: &mut World) {
     for i in 0..8 {
         world.put(ALICE, &format!("/small{i}"), 9);
@@ -51,7 +51,7 @@ fn files(world: &mut World) {
     world.put(ALICE, "/large", 5 << 20);
 }
 
-/// What the shell does with devices that copy at once; stops where the store fails.
+/// Runs a pass of the daemon with devices that copy immediately; stops when the store fails.
 fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<DrainPass> {
     let mut pass = DrainPass::default();
     world.mds.abandon_moves(world.now)?;
@@ -88,7 +88,7 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
     Ok(pass)
 }
 
-/// A device answers for new tags.
+/// Confirms the pending tags of a device.
 pub(super) fn answer(world: &World, device: DeviceId) -> crate::Result<()> {
     let items = world.mds.next_retags(device, 99)?;
     world.mds.retagged(&items, world.now)
@@ -106,14 +106,14 @@ fn go(begun: Begun) -> MoveOrder {
     }
 }
 
-/// The objects of all files.
+/// Returns the objects of all files.
 pub(super) fn live(world: &World) -> BTreeSet<ObjectRef> {
     let files = world.disk.dump().into_iter().filter(|(key, _)| key[0] == b'i');
     let layout = |value: Vec<u8>| crate::records::decode::<crate::records::Inode>(&value).unwrap().layout;
     files.flat_map(|(_, value)| layout(value)).flat_map(|layout| layout.objects().to_vec()).collect()
 }
 
-/// A file on the device that leaves, and two other devices.
+/// Creates a file on the drained device, and two other devices.
 fn one_file() -> World {
     let mut world = World::empty();
     world.add_device(0);
@@ -146,7 +146,7 @@ fn a_drained_device_ends_without_files_and_keeps_count() {
     assert_eq!((drain.moved_objects, drain.left_objects, drain.done_ms), (on_it, 0, Some(world.now)));
     assert!(live(&world).iter().all(|object| object.device != GONE));
     assert!(world.mds.draining().unwrap().is_empty());
-    // The shape is what it was, and the reason tells of the new device.
+    // The shape is unchanged, and the reason describes the new device.
     let Response::Placement { layout, placed } = world.ask(BOB, Request::Placement { path: path("/large") })
     else {
         panic!("a placement")
@@ -184,7 +184,7 @@ fn who_may_still_write_is_fenced_before_a_byte_is_copied() {
     assert_eq!(begin(&mut world, "/f"), Begun::InUse, "nor is it begun anew before the device was told");
     answer(&world, GONE).unwrap();
     assert!(world.mds.is_fenced(&order).unwrap());
-    // Whose credential has expired may have a command under way.
+    // A command of an expired credential may still run.
     later(&mut world);
     let order = go(begin(&mut world, "/f"));
     assert!(!world.mds.is_fenced(&order).unwrap());
@@ -204,7 +204,7 @@ fn whoever_asks_to_write_gets_it_and_the_move_is_given_up() {
     assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
     assert!(world.reap_all().contains(&order.to), "what was copied is removed");
     assert!(live(&world).contains(&order.from));
-    // To read, nothing ends.
+    // Reading does not end a move.
     let order = go(begin(&mut world, "/f"));
     answer(&world, GONE).unwrap();
     world.open(BOB, open("/f", Access::Read));
@@ -242,19 +242,19 @@ fn a_program_with_a_capability_file_keeps_what_it_has() {
         method: Method::AllData,
     };
     let mut world = one_file();
-    // None is issued when the drain has lasted for longer than this.
+    // No capability file is issued when the drain has lasted longer than this.
     world.mds.config.delegated_lifetime_ms = u64::MAX;
     for write in [true, false] {
         later(&mut world);
         let until_ms = world.now + 60_000;
         assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
         assert_eq!(begin(&mut world, "/f"), Begun::InUse);
-        // What its session has beside it does not count.
+        // Other credentials of its session do not count.
         world.now = until_ms + 1;
         world.open(ALICE, open("/f", Access::Read));
         let order = go(begin(&mut world, "/f"));
         answer(&world, GONE).unwrap();
-        // One that is given out while the object is copied ends that, also by another server.
+        // A capability file issued during the copy ends the move, also by another server.
         let until_ms = world.now + 60_000;
         assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
         assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
@@ -274,7 +274,7 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
     assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder }), Response::Kept { .. }));
     go(begin(&mut world, "/f"));
-    // As long as somebody may make its objects.
+    // As long as a client may create its objects.
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     let cut = NodeChange { size: Some(0), ..NodeChange::default() };
@@ -303,7 +303,7 @@ fn what_a_writer_could_make_again_in_the_old_place_stays_until_he_cannot() {
     let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
     let (access, method) = (Access::Update, Method::AllData);
     world.ask(ALICE, Request::OpenNode { node, access, method, holder, again: false });
-    // What he had is not known any more; his credentials are good still.
+    // The open file is forgotten, but its credentials are still valid.
     world.ask(ALICE, Request::CloseNode { node, holder });
     let filled = file.layout.objects()[0].device;
     let begun = |world: &World| world.mds.begin_move(node.inode, filled, world.now).unwrap();
@@ -333,7 +333,7 @@ fn what_moved_stays_fenced_as_long_as_a_writer_could_make_it_again() {
         holder,
     };
     assert!(matches!(world.ask(ALICE, written), Response::Stat { .. }));
-    // He is not known any more. His credentials make what is not where he knows it.
+    // The open file is forgotten. Its credentials can create missing objects at the old place.
     world.ask(ALICE, Request::CloseNode { node, holder });
     let old = file.layout.objects()[0];
     let order = go(world.mds.begin_move(node.inode, old.device, world.now).unwrap());
@@ -374,7 +374,7 @@ fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
     world.reap_all();
     world.now += 120_000;
     assert!(world.reap_all().contains(&order.to), "once more when its credential has expired");
-    // The one that was slow goes on only now.
+    // The slow copy finishes only now.
     assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
     assert!(world.reap_all().contains(&order.to));
     world.mds.abandon_move(&order, world.now + 1).unwrap();
@@ -465,9 +465,9 @@ fn a_crash_before_any_commit_of_a_move_loses_nothing_and_leaves_nothing() {
         let ended = pass(&mut world, &mut given);
         completed += u32::from(ended.is_ok());
         world.restart();
-        // Each file has as many objects as before, and the device is left in the end.
+        // Each file has as many objects as before, and the device is empty at the end.
         assert_eq!(live(&world).len(), before.len(), "crash at {crash_at}");
-        // A device that was to be told of a new tag is told it first.
+        // Pending tags are confirmed first.
         answer(&world, GONE).unwrap();
         pass(&mut world, &mut given).unwrap();
         assert!(live(&world).iter().all(|object| object.device != GONE), "crash at {crash_at}");

@@ -1,4 +1,4 @@
-//! The paper's login, frame by frame: what it lets in, and what it refuses with which reason.
+//! The paper's login, frame by frame: what it accepts, and what it refuses with which reason.
 
 mod attacks;
 
@@ -31,7 +31,7 @@ struct Paper {
 }
 
 impl Paper {
-    /// A server with an account `carol` that has a key.
+    /// Creates a server with an account `carol` that has a key.
     fn new() -> Self {
         let (mut world, seen) = World::empty().audited(|config| config.paper_login = true);
         register(&mut world, ADMIN, "carol", false, false);
@@ -73,7 +73,7 @@ impl Paper {
         AwaitingResponse::start(&mut self.world.rng, terms, key).unwrap()
     }
 
-    /// Up to the confirmation.
+    /// Runs a login up to the confirmation.
     fn half_open(&mut self, connection: &mut PaperConnection) -> (Vec<u8>, AwaitingSession) {
         let (init, client) = self.init(terms("carol"), PASSPHRASE);
         let output = self.message(connection, PaperType::Init, &init);
@@ -100,7 +100,8 @@ impl Paper {
         Response::decode(&channel.opener.open(&header, body).unwrap()).unwrap().1
     }
 
-    /// The answer was this code without a word, the connection is closed, and this was written down for `user`.
+    /// Asserts that the answer was only this code, that the connection is closed, and what was
+    /// recorded for `user`.
     fn refused(&self, output: &Output, code: PaperErrorCode, user: &str, verdict: &str) {
         let error = answer::<PaperError>(output, PaperType::Error).unwrap();
         assert_eq!(error.code, code);
@@ -163,7 +164,7 @@ fn login_request_logout() {
     let (header, body) = split(&frame);
     assert_eq!(header.kind, PaperType::LogoutOk);
     assert_eq!(*channel.opener.open(&header, body).unwrap(), content(&logout));
-    // The session is over on every connection, and its keys are gone.
+    // The session is over on every connection, and its keys are deleted.
     let (message, _) = opened.session.resume(&mut paper.world.rng, opened.terms.session);
     let mut another = paper.connect();
     let output = paper.message(&mut another, PaperType::Continue, &message);
@@ -184,7 +185,7 @@ fn a_session_goes_on_over_another_connection_and_after_a_restart() {
             paper.world.mds =
                 Mds::open(Arc::new(paper.world.disk.clone()), paper.world.mds.config.clone()).unwrap();
         }
-        // From elsewhere: a session is bound to no address.
+        // From another address: a session is not bound to one.
         let mut another = paper.connect_from([198, 51, 100, 7]);
         let (message, client) = opened.session.resume(&mut paper.world.rng, opened.terms.session);
         let output = paper.message(&mut another, PaperType::Continue, &message);
@@ -200,7 +201,7 @@ fn a_session_of_one_profile_is_not_taken_up_in_the_other() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     let opened = paper.login(&mut connection);
-    // Whatever its owner knows, the modern profile's keys of this session are nobody's.
+    // The modern profile's keys of this session are random.
     let (_, keys) = paper
         .world
         .mds
@@ -210,14 +211,14 @@ fn a_session_of_one_profile_is_not_taken_up_in_the_other() {
         .unwrap();
     let stored = keys.to_bytes();
     assert!(stored.windows(20).all(|window| window != opened.session.skeyid()));
-    // And a session of the modern profile has no keys of this one.
+    // A session of the modern profile has no keys of this one.
     let (message, _) = opened.session.resume(&mut paper.world.rng, ADMIN);
     let mut another = paper.connect();
     let output = paper.message(&mut another, PaperType::Continue, &message);
     paper.refused(&output, PaperErrorCode::SessionExpired, "", "no-session");
 }
 
-/// A stolen passphrase of this profile must not grow into an account of the other.
+/// A stolen passphrase of this profile must not give access to an account of the other.
 #[test]
 fn no_account_is_changed_through_this_profile() {
     let mut paper = Paper::new();
@@ -276,7 +277,7 @@ fn a_new_key_and_a_removed_account_end_the_sessions() {
     assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'p' && key[0] != b'q'));
 }
 
-/// A1, A9: the answer does not tell them apart, the log does.
+/// A1, A9: the answers are the same, the log entries are not.
 #[test]
 fn a_wrong_passphrase_an_unknown_user_an_administrator_and_a_translated_address_hear_the_same() {
     let mut paper = Paper::new();

@@ -1,4 +1,4 @@
-//! Devices that are made equally full: with little moved, to an end, and only as somebody says.
+//! Rebalance: it moves little, ends, and runs only when requested.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn show(world: &mut World) -> Rebalance {
     told(world, Request::RebalanceShow {}).expect("there was one")
 }
 
-/// What devices would say: the bytes of the files on them, of 64 MiB.
+/// Sets device figures from the bytes of the files on them; each device has 64 MiB.
 fn measure(world: &World) -> BTreeMap<DeviceId, u64> {
     let mut used: BTreeMap<DeviceId, u64> = world.mds.devices().iter().map(|(one, _)| (one.id, 0)).collect();
     for (_, value) in world.disk.dump().into_iter().filter(|(key, _)| key[0] == b'i') {
@@ -42,7 +42,7 @@ fn measure(world: &World) -> BTreeMap<DeviceId, u64> {
     used
 }
 
-/// What the shell does with devices that copy at once: a pass. Gives what moved.
+/// Runs a pass of the daemon with devices that copy immediately; returns the moved bytes.
 fn pass(world: &mut World) -> crate::Result<u64> {
     world.mds.abandon_moves(world.now)?;
     measure(world);
@@ -70,7 +70,7 @@ fn pass(world: &mut World) -> crate::Result<u64> {
     Ok(moved)
 }
 
-/// Three devices with 20 MiB each or so, and a fourth that is new.
+/// Creates three devices with about 20 MiB each, and a fourth empty one.
 fn one_came() -> (World, DeviceId) {
     let mut world = World::with_devices(3);
     for at in 0..120 {
@@ -103,14 +103,14 @@ fn a_new_device_gets_its_part_and_hardly_more_than_that_moves() {
     }
     let state = show(&mut world);
     assert!(state.left_bytes < 2 * FILE, "{state:?}");
-    // What the new one lacked, and what the others differed by.
+    // The new device's missing share, and the differences of the others.
     let (least, moved) = (begun.left_bytes, state.moved_bytes);
     assert!(moved + state.left_bytes >= least && moved <= least + 3 * MIB, "{state:?}, at least {least}");
     let came = live(&world).difference(&before).filter(|object| object.device == new).count() as u64;
     assert!(came * FILE * 10 >= state.moved_bytes * 9, "what moves goes to the new one");
-    // Nobody's quota has changed by it.
+    // Quota usage is unchanged.
     assert_eq!(world.look_through(CheckScope::Names, false), []);
-    // Again: nothing to do.
+    // A second rebalance has nothing to move.
     told(&mut world, Request::Rebalance { rate: 0 });
     assert_eq!(pass(&mut world).unwrap(), 0);
     assert_eq!((show(&mut world).moved_objects, show(&mut world).done_ms), (0, Some(world.now)));
@@ -162,7 +162,7 @@ fn it_is_ended_by_command_and_its_rate_is_changed_while_it_goes_on() {
     assert_eq!((ended.stopped, ended.done_ms), (true, Some(world.now)));
     assert_eq!(world.mds.rebalancing().unwrap(), None);
     assert_eq!(pass(&mut world).unwrap(), 0);
-    // A pass of the one that ended says nothing of the next.
+    // A late pass of the previous rebalance does not affect the next one.
     world.now += 5;
     let next = told(&mut world, Request::Rebalance { rate: 0 }).unwrap();
     let late = BalancePass { last: true, ..BalancePass::default() };

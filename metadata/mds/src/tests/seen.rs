@@ -1,4 +1,4 @@
-//! What was written down, and a server that writes it down.
+//! Recorded audit entries, and a server that records them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::world::World;
 use crate::Mds;
 use crate::audit::{AuditRecord, AuditSink};
 
-/// User, action, verdict of every record.
+/// User, action and verdict of every record.
 #[derive(Default)]
 pub(super) struct Seen(Mutex<Vec<(String, String, String)>>);
 
@@ -20,12 +20,12 @@ impl AuditSink for Seen {
 }
 
 impl Seen {
-    /// The last one.
+    /// Returns the last record.
     pub(super) fn last(&self) -> (String, String, String) {
         self.0.lock().last().cloned().expect("something was written down")
     }
 
-    /// All of them, as `user action verdict`.
+    /// Returns all records as `user action verdict`.
     pub(super) fn lines(&self) -> Vec<String> {
         let seen = self.0.lock();
         seen.iter().map(|(user, action, verdict)| format!("{user} {action} {verdict}")).collect()
@@ -37,7 +37,7 @@ impl Seen {
 }
 
 impl World {
-    /// The same server, written down, with this changed.
+    /// Returns the same server with recorded audit entries and a changed configuration.
     pub(super) fn audited(mut self, change: impl FnOnce(&mut crate::Config)) -> (Self, Arc<Seen>) {
         let seen = Arc::new(Seen::default());
         change(&mut self.mds.config);

@@ -17,7 +17,7 @@ use crate::shared::{LEASE_MS, SERVERS_MAX};
 use crate::{Config, Mds, MdsError, Purpose};
 
 impl World {
-    /// Another server on the store of this one; it knows the three sessions as a client would make it know them.
+    /// Opens another server on the same store; it knows the three sessions as after a resumption.
     pub(super) fn beside(&self, server: u8) -> Self {
         let config = Config { shared: true, server: [server; 16], ..Config::default() };
         let mds = Mds::open(Arc::new(self.disk.clone()), config).unwrap();
@@ -102,7 +102,7 @@ fn a_server_that_does_not_know_the_latest_keys_cannot_write_older_ones_over_them
     let mut rng = StdRng::seed_from_u64(1);
     other.mds.change_device(id, Some(DeviceState::Draining)).unwrap();
     let before = one.disk.dump();
-    // Neither the device nor its keys, whoever does it: nothing of it is on what the store has now.
+    // Neither the device nor its keys can be changed from outdated state.
     let record = one.mds.change_device(id, Some(DeviceState::Unreachable));
     assert!(matches!(record, Err(MdsError::Refused(failure)) if failure.code == ErrorCode::Busy));
     let steps = one.mds.key_steps(id, 9, one.now, &mut rng);
@@ -127,7 +127,8 @@ fn one_server_leads_and_another_takes_over_when_it_is_silent() {
         assert!(!other.mds.leads(now).unwrap() && !other.mds.is_leading(now));
         assert!(one.mds.is_leading(now));
     }
-    // From here on the first is silent; by its own word it leads for less than the other waits.
+    // From here on the first server is silent; by its own clock it is the leader for less time than
+    // the other waits.
     let silent_since = now;
     while !other.mds.leads(now).unwrap() {
         now += LEASE_MS / 5;
@@ -136,7 +137,7 @@ fn one_server_leads_and_another_takes_over_when_it_is_silent() {
     assert!(!one.mds.is_leading(now), "by its own word the first has stopped before");
     assert!(!one.mds.leads(now).unwrap(), "the first finds that it was followed");
     assert!(other.mds.is_leading(now));
-    // The same server started again is the leader that it was.
+    // The same server, started again, is still the leader.
     let again = other.beside(0x20);
     assert!(again.mds.leads(now + 1).unwrap());
 }
@@ -245,7 +246,7 @@ fn two_servers_number_the_grants_of_one_session_apart() {
 #[test]
 fn no_number_stands_for_two_credentials_however_servers_are_called_and_sessions_come_back() {
     let alone = World::with_devices(1);
-    // Two names that begin alike.
+    // Two names with the same beginning.
     let [mut one, mut other] = [0x10, 0x20].map(|last| {
         let mut name = [7; 16];
         name[15] = last;
@@ -267,7 +268,7 @@ fn no_number_stands_for_two_credentials_however_servers_are_called_and_sessions_
     for _ in 0..3 {
         assert!(next(&mut one) && next(&mut other));
     }
-    // For a while the session is used at the other server alone.
+    // For a while the session is used at the other server only.
     let idle = one.mds.config.session_idle_ms;
     for _ in 0..4 {
         other.now += idle / 2;

@@ -1,4 +1,4 @@
-//! A server on a store in memory, with sessions made without the cost of a login.
+//! A server on a store in memory, with sessions created without the cost of a login.
 
 use std::sync::{Arc, LazyLock};
 
@@ -38,9 +38,9 @@ pub(crate) const ALICE: SessionId = [2; 16];
 pub(crate) const BOB: SessionId = [3; 16];
 
 impl World {
-    /// An administrator, two users, no devices.
+    /// Creates a server with an administrator, two users and no devices.
     pub(crate) fn empty() -> Self {
-        // Setting up runs Argon2id at its full cost: once for all tests.
+        // Setup runs Argon2id at its full cost, so it runs once for all tests.
         static FRESH: LazyLock<MemoryMeta> = LazyLock::new(|| {
             let disk = MemoryMeta::new();
             Mds::set_up(&disk, &user("admin"), b"secret", 1_000, &mut StdRng::seed_from_u64(7)).unwrap();
@@ -57,7 +57,7 @@ impl World {
         world
     }
 
-    /// The same with `devices` devices of 1 GiB in use.
+    /// Creates a world with `devices` active devices of 1 GiB.
     pub(crate) fn with_devices(devices: u8) -> Self {
         let mut world = Self::empty();
         for i in 0..devices {
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Devices, and the accounts of those who have a session.
+    /// Creates a world with devices, and with accounts for all sessions.
     pub(crate) fn with_accounts(devices: u8) -> Self {
         let world = Self::with_devices(devices);
         let account = Account {
@@ -99,7 +99,7 @@ impl World {
         self.session_as(id, name, if admin { Role::Admin } else { Role::User });
     }
 
-    /// The same with any role.
+    /// Opens a session with any role.
     pub(crate) fn session_as(&self, id: SessionId, name: &str, role: Role) {
         let record = SessionRecord {
             user: user(name),
@@ -114,7 +114,7 @@ impl World {
         self.mds.sessions.insert(id, record);
     }
 
-    /// Power is lost and comes back; of what nobody waited for, nothing is left.
+    /// Restarts after a power failure; lazy commits are lost.
     pub(crate) fn restart(&mut self) {
         self.disk.crash(0);
         self.disk.fail_after(None);
@@ -122,7 +122,7 @@ impl World {
         self.take_up();
     }
 
-    /// Puts the sessions of the store into use.
+    /// Loads the stored sessions into the table.
     pub(super) fn take_up(&self) {
         for id in [ADMIN, ALICE, BOB] {
             if let Some((record, _)) = self.mds.sessions.find(&self.disk, &id, u64::MAX, self.now).unwrap() {
@@ -183,7 +183,8 @@ impl World {
         }
     }
 
-    /// Does what the shell's housekeeping does, with devices that remove everything; says what they removed.
+    /// Runs the daemon's removals with devices that confirm all of them; returns the removed
+    /// objects.
     pub(crate) fn reap_all(&mut self) -> Vec<sealstone_mds_protocol::ObjectRef> {
         while self.mds.tidy(self.now).unwrap() {}
         let mut gone = Vec::new();

@@ -1,4 +1,4 @@
-//! What the rule promises, whatever the devices are like.
+//! Properties of the rule for outgrown layouts, for any devices.
 
 use proptest::prelude::*;
 use sealstone_mds_protocol::DeviceId;
@@ -39,7 +39,7 @@ fn placed(choice: &Choice, size_hint: Option<u64>) -> Placed {
     Placed { at_ms: 0, size_hint, bound, considered: 0, left_out: 0, chosen, outgrew: None }
 }
 
-/// A file that grows: what it was given, and what was copied for it.
+/// A growing file: its layout, and the bytes copied for it.
 struct Growing {
     seed: u64,
     form: Form,
@@ -63,7 +63,7 @@ impl Growing {
         self.size = self.size.max(size);
     }
 
-    /// What the mover does with a mark.
+    /// Handles a mark as the mover does.
     fn look(&mut self, pool: &Pool, width_max: usize) {
         if !core::mem::take(&mut self.mark) {
             return;
@@ -88,7 +88,7 @@ proptest! {
         let larger = now.width >= form.width && now.unit >= form.unit.map(|unit| unit * UNIT_BY);
         prop_assert!(now.width >= form.width * WIDER_BY || larger);
         prop_assert!(choice.bound != WidthBound::Room);
-        // And not again.
+        // Not a second time.
         prop_assert_eq!(pool.outgrown(now, size, seed, width_max), None);
     }
 
@@ -127,7 +127,7 @@ proptest! {
             file.grow(size);
             file.look(&pool, width_max);
         }
-        // The last doubling may have just been missed: then it is marked by the next.
+        // The last doubling may have just been missed; the next one marks the file.
         let size = file.size;
         file.grow(2 * size);
         file.look(&pool, width_max);
@@ -136,7 +136,7 @@ proptest! {
             prop_assert!(file.form.width * WIDER_BY > fresh.width, "{:?}, fresh {fresh:?}", file.form);
         }
         if size > 2 * UNIT_OUTGROWN {
-            // One whole object has no unit that could be too small.
+            // A single object has no stripe unit.
             let unit = file.form.unit.is_none_or(|unit| Some(unit) >= fresh.unit);
             prop_assert!(unit || fresh.width < file.form.width, "{:?}, fresh {fresh:?}", file.form);
         }
@@ -153,7 +153,7 @@ proptest! {
         let form = file.form;
         file.grow(size);
         if size > hint && pool.outgrown(form, size, seed, width_max).is_some() {
-            // At once, or before it has doubled once more.
+            // Immediately, or before it has doubled once more.
             let mark = file.mark;
             file.grow(2 * size);
             prop_assert!(mark || file.mark, "{form:?} at {size}");
@@ -172,13 +172,13 @@ fn small_files_and_those_with_nothing_to_gain_stay() {
     assert_eq!(wide(2, GIB), Some(2));
     assert_eq!(wide(1, GIB), None);
     assert_eq!(wide(0, GIB), None);
-    // Where room is short nothing is copied.
+    // Without enough free space nothing is copied.
     assert_eq!(pool(4, 300 * MIB).outgrown(single, 2 * GIB, 1, 8), None);
-    // Half as many again are no reason.
+    // 1.5 times as wide is not enough.
     let form = Form { unit: Some(UNIT_LARGE), width: 5 };
     assert_eq!(pool(9, GIB << 10).outgrown(form, GIB, 1, 64), None);
     assert!(pool(10, GIB << 10).outgrown(form, GIB, 1, 64).is_some());
-    // Nor are larger units for fewer devices.
+    // A larger unit on fewer devices is not enough.
     let small = Form { unit: Some(UNIT_MEDIUM), width: 8 };
     assert!(pool(8, GIB << 10).outgrown(small, UNIT_OUTGROWN + 1, 1, 8).is_some());
     assert_eq!(pool(8, GIB << 10).outgrown(small, UNIT_OUTGROWN, 1, 8), None);

@@ -1,5 +1,5 @@
-//! Attacks on the paper's login and its channel, frame by frame: each is refused, with its reason in the log and a code
-//! without a word on the wire. docs/standards/login-attacks.md is the list.
+//! Attacks on the paper's login and its channel, frame by frame. Each is refused with its reason in
+//! the log and only a code on the wire. docs/standards/login-attacks.md has the list.
 
 use sealstone_mds_protocol::paper::{Confirm, Element, Nonce, Offers, Proof};
 use sealstone_mds_protocol::{Role, frame};
@@ -16,7 +16,7 @@ fn a_replayed_init_and_one_that_was_altered_are_refused_with_their_reason() {
     let mut another = paper.connect();
     let output = paper.message(&mut another, PaperType::Init, &init);
     paper.refused(&output, PaperErrorCode::Replay, "carol", "replay");
-    // The place of the refused one was given back.
+    // The slot of the refused login was released.
     assert_eq!(paper.listener.held(), (1, 1));
     let mut altered = init.clone();
     altered.group = 14;
@@ -54,17 +54,17 @@ fn a_confirmation_that_is_late_or_of_another_connection_is_refused() {
 #[test]
 fn messages_out_of_place_are_refused() {
     let mut paper = Paper::new();
-    // Before anything.
+    // Before any other message.
     let mut connection = paper.connect();
     let (confirm, _) = paper.half_open(&mut connection);
     let mut fresh = paper.connect();
     let output = paper.send(&mut fresh, &confirm);
     paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
-    // Something else instead of the confirmation.
+    // Another message instead of the confirmation.
     let request = CookieRequest { client_cookie: [0; 8], user: user("carol") };
     let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
     paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
-    // A login in the middle of a session.
+    // A login during a session.
     let mut connection = paper.connect();
     paper.login(&mut connection);
     let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
@@ -96,7 +96,7 @@ fn records_that_were_altered_cut_repeated_swapped_or_renamed_end_the_session_on_
                 first.clone()
             }
             3 => frame(PaperType::Data, 1, &first[HEADER_BYTES..first.len() - 1]).unwrap(),
-            // Renamed, and with another number in the header.
+            // With another type, and with another number in the header.
             4 => frame(PaperType::Logout, 1, &first[HEADER_BYTES..]).unwrap(),
             5 => frame(PaperType::Data, 2, &first[HEADER_BYTES..]).unwrap(),
             // Of another session.
@@ -142,13 +142,13 @@ fn a_login_that_stops_half_way_is_recorded_and_gives_its_place_back() {
     assert_eq!(paper.seen.last(), last);
 }
 
-/// Somebody who knows a passphrase and never confirms.
+/// A client that knows a passphrase and never confirms.
 #[test]
 fn half_open_logins_have_so_many_places_and_no_more() {
     let mut paper = Paper::new();
     let mut held = Vec::new();
     for _ in 0..HALF_OPEN_MAX {
-        // Patient enough for the limiter.
+        // Slow enough for the limiter.
         paper.world.now += 60_000;
         let mut connection = paper.connect();
         paper.half_open(&mut connection);
@@ -164,7 +164,7 @@ fn half_open_logins_have_so_many_places_and_no_more() {
     assert_eq!(paper.listener.held().0, 0);
 }
 
-/// As fast as they can be sent, from everywhere and for everybody.
+/// As fast as possible, from all addresses and for all users.
 #[test]
 fn a_flood_of_cookies_leaves_no_memory_behind() {
     let mut paper = Paper::new();
@@ -185,7 +185,7 @@ fn a_flood_of_cookies_leaves_no_memory_behind() {
     assert_eq!(paper.listener.held(), (0, 0));
 }
 
-/// What there is on the wire, without a session: never one, never a panic.
+/// Any bytes on the wire, without a session: never a session, never a panic.
 #[test]
 fn no_frame_of_a_stranger_opens_a_session() {
     let mut paper = Paper::new();
@@ -199,7 +199,7 @@ fn no_frame_of_a_stranger_opens_a_session() {
         let output = paper.send(&mut connection, &altered);
         assert!(output.close, "byte {at}");
         assert!(!connection.is_active());
-        // Cut there.
+        // Truncated there.
         let (header, body) = split(&honest);
         let cut = &body[..at - HEADER_BYTES];
         let mut connection = paper.connect();
@@ -222,7 +222,7 @@ fn what_is_no_frame_or_too_long_is_refused_by_name_before_and_in_a_session() {
         (6, 0x7F, "foreign-frame", PaperErrorCode::Malformed),
         (7, 1, "foreign-frame", PaperErrorCode::Malformed),
         (8, 1, "oversize", PaperErrorCode::Malformed),
-        // A number on what is no record.
+        // A sequence number on a frame that is not a record.
         (15, 1, "foreign-frame", PaperErrorCode::Malformed),
     ];
     for (at, byte, verdict, code) in attacks {
@@ -248,7 +248,8 @@ fn what_is_no_frame_or_too_long_is_refused_by_name_before_and_in_a_session() {
 
 type Alter<'a> = &'a dyn Fn(&mut Init);
 
-/// Whoever knows the passphrase, as a guesser does: everything is signed, and still refused.
+/// A client that knows the passphrase, as a guesser does: all messages are signed, and still
+/// refused.
 #[test]
 fn weak_groups_and_values_names_of_others_and_useless_offers_are_refused_by_name() {
     let mut paper = Paper::new();
@@ -283,7 +284,7 @@ fn weak_groups_and_values_names_of_others_and_useless_offers_are_refused_by_name
     }
 }
 
-/// The cookie of that address would begin like the key that signs.
+/// The cookie of that address would begin like the signing key.
 #[test]
 fn a_nonce_that_is_an_address_is_refused_by_name() {
     let mut paper = Paper::new();
@@ -301,14 +302,14 @@ fn a_nonce_that_is_an_address_is_refused_by_name() {
     }
 }
 
-/// `value` in so many bytes.
+/// Returns `value` as a number of `bytes` bytes.
 fn number(bytes: usize, value: u8) -> Element {
     let mut element = vec![0; bytes];
     element[bytes - 1] = value;
     Element::new(element).unwrap()
 }
 
-/// Signs an INIT as whoever has the passphrase can, from the description alone.
+/// Signs an INIT with the passphrase, implemented from the description alone.
 fn sign(init: &mut Init) {
     use hmac::{Hmac, KeyInit, Mac};
     use sha1::{Digest, Sha1};
@@ -339,7 +340,7 @@ fn lists_and_fields_over_their_limit_are_malformed() {
     let mut paper = Paper::new();
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let honest = content(&init);
-    // The offers stand before the signature: `lv16` of so many pairs.
+    // The offers are before the signature: `lv16` of that many pairs.
     let signature = 2 + init.signature.as_slice().len();
     let offers = 2 + 2 * init.offers.pairs().len();
     let head = &honest[..honest.len() - signature - offers];
@@ -348,12 +349,12 @@ fn lists_and_fields_over_their_limit_are_malformed() {
         let body = [head, &list, &honest[honest.len() - signature..]].concat();
         let mut connection = paper.connect();
         let output = paper.send(&mut connection, &frame(PaperType::Init, 0, &body).unwrap());
-        // A message that does not parse names nobody.
+        // A message that does not parse has no user.
         paper.refused(&output, PaperErrorCode::Malformed, "", "malformed");
     }
 }
 
-/// An account that was changed between the two halves of a login.
+/// The account changes between the two halves of a login.
 #[test]
 fn a_login_under_way_opens_nothing_once_its_key_or_account_is_another() {
     let mut paper = Paper::new();
@@ -395,7 +396,7 @@ fn operators_and_whoever_becomes_one_have_no_key() {
     assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'p'), "it went with the old role");
     let refused = paper.set_key("carol", Some(PASSPHRASE));
     assert!(matches!(refused, Response::Failed { failure } if failure.code == ErrorCode::Denied));
-    // Back in the old role, it does not come back.
+    // Restoring the old role does not restore the key.
     assert!(matches!(paper.world.ask(ADMIN, role(Role::User)), Response::Done {}));
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let mut connection = paper.connect();
@@ -403,7 +404,7 @@ fn operators_and_whoever_becomes_one_have_no_key() {
     paper.refused(&output, PaperErrorCode::Cookie, "carol", "unknown-user");
 }
 
-/// A new key of this profile leaves the sessions of the other alone.
+/// A new key of this profile does not end sessions of the other one.
 #[test]
 fn a_new_passphrase_ends_the_sessions_of_its_own_profile_alone() {
     let mut paper = Paper::new();
@@ -433,7 +434,7 @@ fn a_continuation_forged_replayed_or_of_no_session_hears_one_answer() {
         let output = paper.message(&mut connection, PaperType::Continue, &forged);
         paper.refused(&output, PaperErrorCode::SessionExpired, who, "no-session");
     }
-    // Played again it is answered, with another nonce; whoever plays it has no keys to say anything with.
+    // A replayed message gets an answer with another nonce, but the attacker has no keys for it.
     let mut connection = paper.connect();
     let output = paper.message(&mut connection, PaperType::Continue, &honest);
     assert!(answer::<ContinueOk>(&output, PaperType::ContinueOk).is_ok());
