@@ -21,7 +21,8 @@ mod tests;
 
 /// Files up to this size are one object, bytes (OBS).
 pub const SINGLE_MAX: u64 = 512 * 1024;
-/// Stripe unit up to [`MEDIUM_MAX`], bytes: small enough that a file of a few megabytes uses several devices.
+/// Stripe unit up to [`MEDIUM_MAX`], bytes: small enough that a file of a few megabytes uses
+/// several devices.
 pub const UNIT_MEDIUM: u32 = 256 * 1024;
 /// Files up to this size get [`UNIT_MEDIUM`], bytes.
 pub const MEDIUM_MAX: u64 = 16 * 1024 * 1024;

@@ -624,7 +624,8 @@ impl Mds {
     /// truncation that arrives when another server may have let the file grow.
     ///
     /// # Errors
-    /// `Store` if the device or its keys are missing; `Refused` with `Busy` if another server leads.
+    /// `Store` if the device or its keys are missing; `Refused` with `Busy` if another server
+    /// leads.
     pub fn own_credential(
         &self,
         device: DeviceId,

@@ -1,8 +1,10 @@
 //! Shares of a bounded table: whether a user may take another entry.
 //!
-//! Contract: a user may take entries only while the user has no more than are free. One user has at most half of a table,
-//! and `n` greedy users leave at least `1 / 2^n` of it free. O(1), without knowledge of the other users.
-//! Truth: the dynamic threshold of Choudhury and Hahne for shared-memory switches, with factor 1; docs/reference/limits.md.
+//! Contract: a user may take entries only while the user has no more than are free. One user has at
+//! most half of a table, and `n` greedy users leave at least `1 / 2^n` of it free. O(1), without
+//! knowledge of the other users.
+//! Truth: the dynamic threshold of Choudhury and Hahne for shared-memory switches, with factor 1;
+//! docs/reference/limits.md.
 
 /// Whether a user with `own` of the `used` entries may take `more` in a table of `max`.
 pub(crate) const fn is_free(own: usize, used: usize, more: usize, max: usize) -> bool {

@@ -3,7 +3,8 @@
 //! Contract: a node with a list has its mask as the group bits of its mode. A check by the mode
 //! alone therefore grants no named user more, but it grants the owning group as much as the mask;
 //! exact checks need the list.
-//! Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for inheritance; docs/standards/mds/nodes.md §5.8.
+//! Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for inheritance; docs/standards/mds/nodes.md
+//! §5.8.
 
 use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, XattrName, XattrValue};
 

@@ -1,6 +1,7 @@
 //! Renames of files and directories.
 //!
-//! Truth: POSIX.1-2017 rename(), Linux renameat2 for further modes; docs/standards/mds/operations.md §5.3.
+//! Truth: POSIX.1-2017 rename(), Linux renameat2 for further modes;
+//! docs/standards/mds/operations.md §5.3.
 
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Stat};
 
