@@ -51,7 +51,7 @@ const OTHERS: &[&str] = &[
     "mds::Connection::receive",
     "login::Opener::open",
     "block::BlockUnit::execute",
-    "target::Target::serve_stream",
+    "target::IscsiTarget::serve_stream",
     "device::DataDir::open",
     "osd::ObjectValues::entries",
     "scsi::spc::flat_lun",

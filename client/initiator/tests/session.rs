@@ -11,7 +11,7 @@ use sealstone_initiator::{
 };
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Status};
-use sealstone_target::{Config, Target};
+use sealstone_target::{IscsiTarget, TargetConfig};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 
@@ -43,7 +43,7 @@ impl LogicalUnit for Mirror {
 }
 
 fn stream() -> DuplexStream {
-    let target = Target::new(Config::new(NAME), vec![(0, Arc::new(Mirror) as _)]).unwrap();
+    let target = IscsiTarget::new(TargetConfig::new(NAME), vec![(0, Arc::new(Mirror) as _)]).unwrap();
     let (near, far) = tokio::io::duplex(64 * 1024);
     tokio::spawn(async move { target.serve_stream(far, "m:3260".to_owned(), "m:1".to_owned(), None).await });
     near

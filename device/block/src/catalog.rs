@@ -1,9 +1,10 @@
-//! Which block units a device has, kept in the store itself.
+//! Catalogue of the block units of a device, kept in the store itself.
 //!
-//! Does: one user object for each unit in a partition of its own, with a record of what it is. Does not: run units.
-//! Contract: the partition lies below all ids that OSD commands can create, list or address, so that a block unit is
-//! out of their reach, and FORMAT OSD does not touch it. An object without a record is a unit whose making was cut off;
-//! it is removed at the next start. A unit is made, and removed, as a whole or not at all.
+//! Does: keeps one user object per unit in a reserved partition, with a record that describes the
+//! unit. Does not: run units.
+//! Contract: the partition id is below all ids that OSD commands can create, list or address, so
+//! OSD commands cannot reach block units and FORMAT OSD keeps them. A unit is created and removed
+//! as a whole: an object without a record is an unfinished unit, which the next start removes.
 //! Truth: docs/adr/0008-block-units-in-a-reserved-partition.md; docs/standards/block.md.
 
 use sealstone_osd::{ObjectId, ObjectType};
@@ -14,11 +15,11 @@ use crate::geometry::{BlockSize, Geometry, SizeError};
 
 /// The partition of block units. T10 reserves ids below 10000h, and OSD commands refuse them.
 pub const BLOCK_PARTITION: u64 = 0xB10C;
-/// Largest logical unit number of a block unit; 0 is the OSD's.
+/// Largest logical unit number of a block unit. Number 0 is the OSD.
 pub const LUN_MAX: u16 = 255;
-/// Most block units of a device.
+/// Block units of a device.
 pub const UNITS_MAX: usize = LUN_MAX as usize;
-/// Longest name of a unit, bytes.
+/// Longest name of a unit, in bytes.
 pub const NAME_MAX: usize = 64;
 
 const _: () = assert!(BLOCK_PARTITION < ObjectId::FIRST_ASSIGNABLE);
@@ -29,117 +30,118 @@ const RECORD: AttributeId = AttributeId { page: PAGE, number: 1 };
 const RESERVATIONS: AttributeId = AttributeId { page: PAGE, number: 2 };
 const MODES: AttributeId = AttributeId { page: PAGE, number: 3 };
 const PORTS: AttributeId = AttributeId { page: PAGE, number: 4 };
-/// Layout of the record.
+/// Layout version of the record.
 const VERSION: u8 = 1;
 const THIN: u8 = 0x01;
 const REMOVABLE: u8 = 0x02;
 const WRITE_THROUGH: u8 = 0x04;
 /// Bytes of the record before the name.
 const FIXED: usize = 38;
-/// Bytes that are written at once to provision a unit fully.
+/// Bytes per write while a unit is fully provisioned.
 const FILL: usize = 1 << 20;
 
-/// Why something cannot be done with the units of a device.
+/// Why an operation on the units of a device failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CatalogError {
-    /// Not a name that a unit can have.
+    /// Not a valid unit name.
     #[error("bad name {0:?}: 1 to {NAME_MAX} of a-z, 0-9, '.', '-', '_'")]
     Name(String),
-    /// There is one of this name.
-    #[error("there is a block unit named {0} already")]
+    /// The name is in use.
+    #[error("block unit {0} already exists")]
     NameTaken(String),
-    /// No number that a block unit can have.
-    #[error("LUN {0} is none that a block unit can have (1 to {LUN_MAX})")]
+    /// Not a valid LUN of a block unit.
+    #[error("invalid LUN {0}: use 1 to {LUN_MAX}")]
     Lun(u16),
-    /// There is one of this number.
-    #[error("LUN {0} is taken")]
+    /// The LUN is in use.
+    #[error("LUN {0} is in use")]
     LunTaken(u16),
-    /// All numbers are taken.
-    #[error("there are {UNITS_MAX} block units already")]
+    /// All LUNs are in use.
+    #[error("limit of {UNITS_MAX} block units reached")]
     TooMany,
-    /// Not a size that a unit can have.
+    /// Not a valid unit size.
     #[error(transparent)]
     Size(#[from] SizeError),
     /// A fully provisioned unit of this size does not fit.
-    #[error("{wanted} bytes are more than the {free} that are free")]
+    #[error("not enough free space: {wanted} bytes requested, {free} free")]
     NoSpace {
-        /// Bytes wanted.
+        /// Bytes requested.
         wanted: u64,
         /// Bytes free.
         free: u64,
     },
-    /// There is no such unit.
-    #[error("there is no block unit named {0}")]
+    /// There is no unit of this name.
+    #[error("no block unit named {0}")]
     NotFound(String),
-    /// Initiators have registered or reserved it.
+    /// Initiators have registered or reserved the unit.
     #[error("{name} is reserved or registered by {initiators} initiators")]
     Reserved {
-        /// The unit.
+        /// Name of the unit.
         name: String,
-        /// How many.
+        /// Number of initiators.
         initiators: usize,
     },
-    /// What is kept about a unit cannot be understood.
+    /// The stored record of the unit is damaged.
     #[error("the record of LUN {0} is damaged")]
     Damaged(u64),
     /// The store failed.
-    #[error("store")]
+    #[error("store failed")]
     Store(#[from] StoreError),
 }
 
-/// What a new unit is to be.
+/// Parameters of a new unit.
 #[derive(Clone, Debug)]
 pub struct NewUnit {
-    /// Its name.
+    /// Name of the unit.
     pub name: String,
-    /// Its number; `None` takes the lowest free one.
+    /// Logical unit number. `None` selects the lowest free one.
     pub lun: Option<u16>,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Bytes of a block.
+    /// Size of a logical block.
     pub block: BlockSize,
-    /// Space is taken when it is written to, and given back by UNMAP; otherwise it is all taken at once.
+    /// Whether the unit is thinly provisioned: space is allocated by writes and freed by UNMAP.
+    /// Otherwise all space is allocated now.
     pub thin: bool,
-    /// Initiators may eject and load it.
+    /// Whether initiators may eject and load the medium.
     pub removable: bool,
-    /// Every write is durable before it is acknowledged, and no initiator can change that.
+    /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
     pub write_through: bool,
-    /// Random bytes that become its serial number.
+    /// Random bytes that become the serial number.
     pub serial: [u8; 16],
-    /// Now, milliseconds since 1970.
+    /// Current time in milliseconds since 1970.
     pub now_ms: u64,
 }
 
-/// What a unit is.
+/// Description of an existing unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct UnitDescription {
     /// Logical unit number.
     pub lun: u16,
-    /// Its name.
+    /// Name of the unit.
     pub name: String,
     /// Block size and number of blocks.
     pub geometry: Geometry,
-    /// Thinly provisioned.
+    /// Whether the unit is thinly provisioned.
     pub thin: bool,
-    /// Initiators may eject and load it.
+    /// Whether initiators may eject and load the medium.
     pub removable: bool,
-    /// Every write is durable before it is acknowledged, and no initiator can change that.
+    /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
     pub write_through: bool,
-    /// Never that of another unit.
+    /// Serial number, unique among all units.
     pub serial: [u8; 16],
-    /// When it was made, milliseconds since 1970.
+    /// Creation time in milliseconds since 1970.
     pub created_ms: u64,
 }
 
-impl Description {
-    /// The serial number as text.
+impl UnitDescription {
+    /// Returns the serial number as text.
     #[must_use]
     pub fn serial_text(&self) -> String {
         self.serial.iter().map(|byte| format!("{byte:02X}")).collect()
     }
 
-    /// The object under it.
+    /// Returns the object that holds the blocks.
     pub(crate) fn object(&self) -> ObjectId {
         object_of(self.lun)
     }
@@ -189,19 +191,19 @@ fn check_name(name: &str) -> Result<(), CatalogError> {
     if fits && plain { Ok(()) } else { Err(CatalogError::Name(name.chars().take(NAME_MAX).collect())) }
 }
 
-/// The units of a store, by number. Removes what was never finished.
-pub(crate) fn load(store: &dyn ObjectStore) -> Result<Vec<Description>, CatalogError> {
+/// Returns the units of a store, sorted by LUN. Removes unfinished ones.
+pub(crate) fn load(store: &dyn ObjectStore) -> Result<Vec<UnitDescription>, CatalogError> {
     let mut units = Vec::new();
     for (id, _) in store.list(ObjectId::new(BLOCK_PARTITION, 1), UNITS_MAX)? {
         if id.partition != BLOCK_PARTITION {
             break;
         }
         let Some(record) = store.attribute(id, RECORD)? else {
-            tracing::warn!(lun = id.object, "a block unit was never finished: it is removed");
+            tracing::warn!(lun = id.object, "removing a block unit whose creation was interrupted");
             store.remove(id)?;
             continue;
         };
-        let unit = Description::decode(&record).filter(|unit| unit.object() == id);
+        let unit = UnitDescription::decode(&record).filter(|unit| unit.object() == id);
         let unit = unit.ok_or(CatalogError::Damaged(id.object))?;
         if store.stat(id)?.length != unit.geometry.bytes() {
             return Err(CatalogError::Damaged(id.object));
@@ -211,12 +213,12 @@ pub(crate) fn load(store: &dyn ObjectStore) -> Result<Vec<Description>, CatalogE
     Ok(units)
 }
 
-/// Makes a unit, durably. `taken` are those that are there.
+/// Creates a unit durably. `taken` lists the existing units.
 pub(crate) fn create(
     store: &dyn ObjectStore,
-    taken: &[Description],
+    taken: &[UnitDescription],
     new: NewUnit,
-) -> Result<Description, CatalogError> {
+) -> Result<UnitDescription, CatalogError> {
     check_name(&new.name)?;
     let geometry = Geometry::new(new.block, new.bytes)?;
     if taken.iter().any(|unit| unit.name == new.name) {
@@ -229,7 +231,7 @@ pub(crate) fn create(
         Some(lun) => lun,
         None => (1..=LUN_MAX).find(|lun| !is_taken(*lun)).ok_or(CatalogError::TooMany)?,
     };
-    let unit = Description {
+    let unit = UnitDescription {
         lun,
         name: new.name,
         geometry,
@@ -253,10 +255,10 @@ pub(crate) fn create(
             return Err(CatalogError::NoSpace { wanted: geometry.bytes(), free });
         }
         store.create(id, ObjectType::User)?;
-        let made = provision(store, id, geometry.bytes())
+        let provisioned = provision(store, id, geometry.bytes())
             .and_then(|()| store.set_attribute(id, RECORD, &unit.encode()));
-        if let Err(error) = made {
-            // Without its record it would be removed at the next start; its space is wanted now.
+        if let Err(error) = provisioned {
+            // Without a record the next start would remove the object, but its space is needed now.
             store.remove(id)?;
             return Err(error.into());
         }
@@ -265,7 +267,7 @@ pub(crate) fn create(
     Ok(unit)
 }
 
-/// Takes all the space at once.
+/// Allocates all space of a unit by writing zeros.
 fn provision(store: &dyn ObjectStore, id: ObjectId, bytes: u64) -> Result<(), StoreError> {
     let zeros = vec![0; FILL];
     let mut at = 0;
@@ -277,18 +279,18 @@ fn provision(store: &dyn ObjectStore, id: ObjectId, bytes: u64) -> Result<(), St
     Ok(())
 }
 
-/// Removes a unit, durably.
-pub(crate) fn remove(store: &dyn ObjectStore, unit: &Description) -> Result<(), StoreError> {
+/// Removes a unit durably.
+pub(crate) fn remove(store: &dyn ObjectStore, unit: &UnitDescription) -> Result<(), StoreError> {
     store.remove(unit.object())?;
     store.flush()
 }
 
-/// Bytes of the store that a unit takes.
-pub(crate) fn used_bytes(store: &dyn ObjectStore, unit: &Description) -> Result<u64, StoreError> {
+/// Returns the bytes of the store that a unit uses.
+pub(crate) fn used_bytes(store: &dyn ObjectStore, unit: &UnitDescription) -> Result<u64, StoreError> {
     Ok(store.stat(unit.object())?.used_bytes)
 }
 
-/// Registrations that are to survive a restart; empty forgets them.
+/// Stores registrations that survive a restart. An empty record removes them.
 pub(crate) fn store_reservations(
     store: &dyn ObjectStore,
     id: ObjectId,
@@ -297,7 +299,7 @@ pub(crate) fn store_reservations(
     store.set_attribute(id, RESERVATIONS, record)
 }
 
-/// What [`store_reservations`] stored.
+/// Returns the record that [`store_reservations`] stored.
 pub(crate) fn load_reservations(
     store: &dyn ObjectStore,
     id: ObjectId,
@@ -305,8 +307,8 @@ pub(crate) fn load_reservations(
     store.attribute(id, RESERVATIONS)
 }
 
-/// Stores what a unit is, durably.
-pub(crate) fn store_description(store: &dyn ObjectStore, unit: &Description) -> Result<(), StoreError> {
+/// Stores the description of a unit durably.
+pub(crate) fn store_description(store: &dyn ObjectStore, unit: &UnitDescription) -> Result<(), StoreError> {
     store.set_attribute(unit.object(), RECORD, &unit.encode())?;
     store.flush()
 }
@@ -316,7 +318,7 @@ pub(crate) fn store_modes(store: &dyn ObjectStore, id: ObjectId, record: &[u8]) 
     store.set_attribute(id, MODES, record)
 }
 
-/// Returns what [`store_modes`] stored.
+/// Returns the record that [`store_modes`] stored.
 pub(crate) fn load_modes(store: &dyn ObjectStore, id: ObjectId) -> Result<Option<Vec<u8>>, StoreError> {
     store.attribute(id, MODES)
 }
@@ -326,7 +328,7 @@ pub(crate) fn store_ports(store: &dyn ObjectStore, id: ObjectId, record: &[u8]) 
     store.set_attribute(id, PORTS, record)
 }
 
-/// Returns what [`store_ports`] stored.
+/// Returns the record that [`store_ports`] stored.
 pub(crate) fn load_ports(store: &dyn ObjectStore, id: ObjectId) -> Result<Option<Vec<u8>>, StoreError> {
     store.attribute(id, PORTS)
 }
@@ -341,7 +343,7 @@ mod tests {
         #[test]
         fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool, bool)) {
             let block = if flags.0 { BlockSize::B512 } else { BlockSize::B4096 };
-            let unit = Description {
+            let unit = UnitDescription {
                 lun,
                 name,
                 geometry: Geometry::new(block, blocks * block.bytes()).unwrap(),
@@ -351,14 +353,14 @@ mod tests {
                 serial: [7; 16],
                 created_ms: blocks,
             };
-            prop_assert_eq!(Description::decode(&unit.encode()), Some(unit));
+            prop_assert_eq!(UnitDescription::decode(&unit.encode()), Some(unit));
         }
 
         #[test]
         fn arbitrary_records_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut versioned = vec![VERSION, 0, 9, 0];
             versioned.extend(&bytes);
-            let _ = (Description::decode(&bytes), Description::decode(&versioned));
+            let _ = (UnitDescription::decode(&bytes), UnitDescription::decode(&versioned));
         }
     }
 }

@@ -1,25 +1,25 @@
-//! What a unit did so far, as numbers.
+//! Counters of a block unit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of one unit; they only grow.
+/// Counter values of one unit. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitCounters {
-    /// Commands, of whatever outcome.
+    /// Commands, with any outcome.
     pub commands: u64,
-    /// Commands that did not end with GOOD or CONDITION MET.
+    /// Commands that ended with a status other than GOOD or CONDITION MET.
     pub failed: u64,
-    /// Commands refused for another's reservation.
+    /// Commands refused for a reservation of another initiator.
     pub conflicts: u64,
     /// Bytes of blocks sent.
     pub read_bytes: u64,
-    /// Bytes of blocks taken.
+    /// Bytes of blocks received.
     pub written_bytes: u64,
 }
 
-/// The same, being counted.
+/// Atomic counters behind [`UnitCounters`].
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct UnitCounterCells {
     commands: AtomicU64,
     failed: AtomicU64,
     conflicts: AtomicU64,
@@ -27,7 +27,7 @@ pub(crate) struct Counters {
     written_bytes: AtomicU64,
 }
 
-impl Counters {
+impl UnitCounterCells {
     pub(crate) fn command(&self, good: bool, conflict: bool) {
         self.commands.fetch_add(1, Ordering::Relaxed);
         if !good {

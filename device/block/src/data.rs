@@ -1,59 +1,62 @@
-//! READ, WRITE, VERIFY and their kin (SBC-3 §5).
+//! READ, WRITE, VERIFY and related commands (SBC-3 §5).
 //!
-//! Does: move blocks between buffers and the object. Does not: check reservations or the medium; `unit` did.
-//! Contract: data-out goes to the store from the transport's buffer, data-in from the store into the pool's: no copy is
-//! made in between. A command whose data-out is shorter than it says writes nothing.
+//! Does: move blocks between buffers and the object. Does not: check reservations or the medium;
+//! `unit` does that before.
+//! Contract: data is not copied: data-out goes from the transport's buffer to the store, data-in
+//! from the store to the pool's buffer. A command whose data-out is shorter than its CDB says
+//! writes nothing.
 //! Truth: SBC-3 §4.10 (write caching), §4.13 (protection: none), §5.
 
 use bytes::Bytes;
 
-use crate::command::{Between, Done, Run};
-use crate::failure::Failure;
-use crate::geometry::Extent;
-use crate::transfer::{Form, Transfer, be16, no_protection};
+use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
+use crate::failure::BlockFailure;
+use crate::geometry::BlockExtent;
+use crate::transfer::{BlockTransfer, CdbForm, be16, no_protection};
 
-/// Most bytes of one transfer: MAXIMUM TRANSFER LENGTH, and the longest data-out that the target collects.
+/// Bytes of one transfer: MAXIMUM TRANSFER LENGTH, and the longest data-out that the target
+/// accepts.
 pub(crate) const TRANSFER_MAX: u64 = 16 << 20;
-/// Most bytes of one VERIFY without data-out of its length: what a medium reads in about a second.
+/// Bytes of one VERIFY without data-out of its length: what a disk reads in about a second.
 pub(crate) const VERIFY_MAX: u64 = 128 << 20;
-/// Most blocks of COMPARE AND WRITE: what its length field can say.
+/// Blocks of one COMPARE AND WRITE, limited by its length field.
 pub(crate) const COMPARE_BLOCKS_MAX: u8 = 255;
-/// Bytes that are looked at in one piece where there is no buffer of the initiator's.
+/// Bytes that are processed in one piece where the initiator supplies no buffer.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// BYTCHK: byte 1, bits 2 and 1.
-const fn byte_check(run: &Run<'_>) -> u8 {
+/// Returns BYTCHK: byte 1, bits 2 and 1.
+const fn byte_check(run: &BlockCommand<'_>) -> u8 {
     run.wire()[1] >> 1 & 3
 }
 
-fn max_blocks(run: &Run<'_>) -> u32 {
+fn max_blocks(run: &BlockCommand<'_>) -> u32 {
     run.unit.geometry().blocks_of(TRANSFER_MAX)
 }
 
-fn transfer(run: &Run<'_>, form: Form) -> Result<Transfer, Failure> {
-    Transfer::parse(run.wire(), form, run.unit.geometry(), max_blocks(run))
+fn transfer(run: &BlockCommand<'_>, form: CdbForm) -> Result<BlockTransfer, BlockFailure> {
+    BlockTransfer::parse(run.wire(), form, run.unit.geometry(), max_blocks(run))
 }
 
-/// The data-out of an extent.
-fn data_out<'a>(run: &Run<'a>, extent: Extent) -> Result<&'a [u8], Failure> {
+/// Returns the data-out of an extent.
+fn data_out<'a>(run: &BlockCommand<'a>, extent: BlockExtent) -> Result<&'a [u8], BlockFailure> {
     let wanted = extent.length();
     usize::try_from(wanted)
         .ok()
         .and_then(|length| run.command.data_out.get(..length))
-        .ok_or(Failure::DataOutLength(wanted))
+        .ok_or(BlockFailure::DataOutLength(wanted))
 }
 
-/// Data-out that has to be exactly so long.
-pub(crate) fn exact_data_out<'a>(run: &Run<'a>, wanted: u64) -> Result<&'a [u8], Failure> {
+/// Returns data-out that must have exactly this length.
+pub(crate) fn exact_data_out<'a>(run: &BlockCommand<'a>, wanted: u64) -> Result<&'a [u8], BlockFailure> {
     let data = run.command.data_out;
-    if data.len() as u64 == wanted { Ok(data) } else { Err(Failure::DataOutLength(wanted)) }
+    if data.len() as u64 == wanted { Ok(data) } else { Err(BlockFailure::DataOutLength(wanted)) }
 }
 
 /// READ.
-pub(crate) fn read(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
-    let Transfer { extent, fua } = transfer(run, form)?;
+pub(crate) fn read(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
+    let BlockTransfer { extent, fua } = transfer(run, form)?;
     if fua {
-        // What is read has to be on the medium.
+        // FUA: the data must be read from stable storage.
         run.unit.flush()?;
     }
     let wanted = extent.length();
@@ -61,170 +64,180 @@ pub(crate) fn read(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
     let data_in = if length == 0 {
         Bytes::new()
     } else {
-        let mut buffer = run.command.buffers.take(length).ok_or(Failure::NoBuffer)?;
+        let mut buffer = run.command.buffers.take(length).ok_or(BlockFailure::NoBuffer)?;
         run.unit.read(extent.offset(), &mut buffer)?;
         run.command.buffers.freeze(buffer)
     };
-    Ok(Done { moved: (data_in.len() as u64, 0), data_in, wanted, ..Done::GOOD })
+    Ok(CommandOutcome { moved: (data_in.len() as u64, 0), data_in, wanted, ..CommandOutcome::GOOD })
 }
 
 /// WRITE.
-pub(crate) fn write(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
-    let Transfer { extent, fua } = transfer(run, form)?;
+pub(crate) fn write(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
+    let BlockTransfer { extent, fua } = transfer(run, form)?;
     run.unit.check_writable()?;
     put(run, extent, fua)
 }
 
-fn put(run: &Run<'_>, extent: Extent, durable: bool) -> Result<Done, Failure> {
+fn put(run: &BlockCommand<'_>, extent: BlockExtent, durable: bool) -> Result<CommandOutcome, BlockFailure> {
     let data = data_out(run, extent)?;
     run.write(extent.offset(), data, durable)?;
     let used = data.len() as u64;
-    Ok(Done { used, moved: (0, used), flush: durable, ..Done::GOOD })
+    Ok(CommandOutcome { used, moved: (0, used), flush: durable, ..CommandOutcome::GOOD })
 }
 
-/// WRITE ATOMIC(16): one write to the store is one for readers, and one for a crash. Boundaries are not supported.
-pub(crate) fn write_atomic(run: &Run<'_>) -> Result<Done, Failure> {
+/// WRITE ATOMIC(16): one write to the store is atomic for readers and for crashes. Atomic
+/// boundaries are not supported.
+pub(crate) fn write_atomic(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     no_protection(run.wire())?;
     if be16(run.wire(), 10) != 0 {
-        return Err(Failure::field(10));
+        return Err(BlockFailure::field(10));
     }
     let blocks = be16(run.wire(), 12);
     if u32::from(blocks) > max_blocks(run) {
-        return Err(Failure::field(12));
+        return Err(BlockFailure::field(12));
     }
-    let extent = run.unit.geometry().extent(Form::Sixteen.lba(run.wire()), u64::from(blocks))?;
+    let extent = run.unit.geometry().extent(CdbForm::Sixteen.lba(run.wire()), u64::from(blocks))?;
     run.unit.check_writable()?;
     put(run, extent, run.wire()[1] & 0x08 != 0)
 }
 
-/// WRITE AND VERIFY: written, durable, read back.
-pub(crate) fn write_and_verify(run: &Run<'_>, form: Form, between: Between<'_>) -> Result<Done, Failure> {
+/// WRITE AND VERIFY: writes, flushes, and reads back.
+pub(crate) fn write_and_verify(
+    run: &BlockCommand<'_>,
+    form: CdbForm,
+    yield_point: YieldPoint<'_>,
+) -> Result<CommandOutcome, BlockFailure> {
     let check = byte_check(run);
     if check > 1 {
-        return Err(Failure::bit(1, 2));
+        return Err(BlockFailure::bit(1, 2));
     }
-    let Transfer { extent, .. } = transfer(run, form)?;
+    let BlockTransfer { extent, .. } = transfer(run, form)?;
     run.unit.check_writable()?;
-    let done = Done { flush: false, ..put(run, extent, true)? };
+    let done = CommandOutcome { flush: false, ..put(run, extent, true)? };
     run.unit.flush()?;
-    let expected = if check == 1 { Expected::Data(data_out(run, extent)?) } else { Expected::Anything };
-    look_through(run, extent, expected, between)?;
+    let expected =
+        if check == 1 { ExpectedBlocks::Data(data_out(run, extent)?) } else { ExpectedBlocks::Anything };
+    verify_extent(run, extent, expected, yield_point)?;
     Ok(done)
 }
 
 /// VERIFY.
-pub(crate) fn verify(run: &Run<'_>, form: Form, between: Between<'_>) -> Result<Done, Failure> {
+pub(crate) fn verify(
+    run: &BlockCommand<'_>,
+    form: CdbForm,
+    yield_point: YieldPoint<'_>,
+) -> Result<CommandOutcome, BlockFailure> {
     let geometry = run.unit.geometry();
     let check = byte_check(run);
     let max = match check {
         0 | 3 => geometry.blocks_of(VERIFY_MAX),
         1 => max_blocks(run),
-        _ => return Err(Failure::bit(1, 2)),
+        _ => return Err(BlockFailure::bit(1, 2)),
     };
-    let Transfer { extent, .. } = Transfer::parse(run.wire(), form, geometry, max)?;
+    let BlockTransfer { extent, .. } = BlockTransfer::parse(run.wire(), form, geometry, max)?;
     let expected = match check {
-        _ if extent.is_empty() => return Ok(Done::GOOD),
-        0 => Expected::Anything,
-        1 => Expected::Data(data_out(run, extent)?),
+        _ if extent.is_empty() => return Ok(CommandOutcome::GOOD),
+        0 => ExpectedBlocks::Anything,
+        1 => ExpectedBlocks::Data(data_out(run, extent)?),
         _ => {
             let block = geometry.block().bytes();
             let data = usize::try_from(block).ok().and_then(|block| run.command.data_out.get(..block));
-            Expected::Block(data.ok_or(Failure::DataOutLength(block))?)
+            ExpectedBlocks::Block(data.ok_or(BlockFailure::DataOutLength(block))?)
         }
     };
-    // What is verified is the medium.
+    // VERIFY verifies stable storage.
     run.unit.flush()?;
     let used = match expected {
-        Expected::Anything => 0,
-        Expected::Data(data) | Expected::Block(data) => data.len() as u64,
+        ExpectedBlocks::Anything => 0,
+        ExpectedBlocks::Data(data) | ExpectedBlocks::Block(data) => data.len() as u64,
     };
-    look_through(run, extent, expected, between)?;
-    Ok(Done { used, ..Done::GOOD })
+    verify_extent(run, extent, expected, yield_point)?;
+    Ok(CommandOutcome { used, ..CommandOutcome::GOOD })
 }
 
-/// What blocks have to be.
+/// Expected content of blocks.
 #[derive(Clone, Copy)]
-enum Expected<'a> {
-    /// Readable.
+enum ExpectedBlocks<'a> {
+    /// Any readable content.
     Anything,
-    /// This.
+    /// This data.
     Data(&'a [u8]),
-    /// This one, again and again.
+    /// This block, repeated.
     Block(&'a [u8]),
 }
 
-/// Reads an extent piece by piece and compares.
-fn look_through(
-    run: &Run<'_>,
-    extent: Extent,
-    expected: Expected<'_>,
-    between: Between<'_>,
-) -> Result<(), Failure> {
+/// Reads an extent piece by piece and compares it.
+fn verify_extent(
+    run: &BlockCommand<'_>,
+    extent: BlockExtent,
+    expected: ExpectedBlocks<'_>,
+    yield_point: YieldPoint<'_>,
+) -> Result<(), BlockFailure> {
     let mut done = 0;
     while done < extent.length() {
         if done > 0 {
-            between()?;
+            yield_point()?;
         }
         let length = usize::try_from(extent.length() - done).unwrap_or(usize::MAX).min(PIECE);
-        let mut buffer = run.command.buffers.take(length).ok_or(Failure::NoBuffer)?;
+        let mut buffer = run.command.buffers.take(length).ok_or(BlockFailure::NoBuffer)?;
         let read = run.unit.read(extent.offset() + done, &mut buffer);
         let equal = match expected {
-            Expected::Anything => true,
-            Expected::Data(data) => {
+            ExpectedBlocks::Anything => true,
+            ExpectedBlocks::Data(data) => {
                 let at = usize::try_from(done).expect("data-out is in memory");
                 data[at..at + length] == buffer[..]
             }
-            Expected::Block(block) => buffer.chunks_exact(block.len()).all(|found| found == block),
+            ExpectedBlocks::Block(block) => buffer.chunks_exact(block.len()).all(|found| found == block),
         };
-        // The buffer goes back to the pool.
+        // Returns the buffer to the pool.
         drop(run.command.buffers.freeze(buffer));
         read?;
         if !equal {
-            return Err(Failure::Miscompare(None));
+            return Err(BlockFailure::Miscompare(None));
         }
         done += length as u64;
     }
     Ok(())
 }
 
-/// COMPARE AND WRITE: alone on the unit, so that nothing comes between both.
-pub(crate) fn compare_and_write(run: &Run<'_>) -> Result<Done, Failure> {
+/// COMPARE AND WRITE. Runs exclusively, so no write gets between comparison and write.
+pub(crate) fn compare_and_write(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     no_protection(run.wire())?;
     let blocks = run.wire()[13];
-    let extent = run.unit.geometry().extent(Form::Sixteen.lba(run.wire()), u64::from(blocks))?;
+    let extent = run.unit.geometry().extent(CdbForm::Sixteen.lba(run.wire()), u64::from(blocks))?;
     run.unit.check_writable()?;
     if blocks == 0 && !run.command.data_out.is_empty() {
-        // More blocks than the field can say, most likely.
-        return Err(Failure::field(13));
+        // Most likely more blocks than the field can express.
+        return Err(BlockFailure::field(13));
     }
     let wanted = extent.length() * 2;
     let data = exact_data_out(run, wanted)?;
     if extent.is_empty() {
-        return Ok(Done::GOOD);
+        return Ok(CommandOutcome::GOOD);
     }
     let (compare, write) = data.split_at(data.len() / 2);
-    let mut buffer = run.command.buffers.take(compare.len()).ok_or(Failure::NoBuffer)?;
+    let mut buffer = run.command.buffers.take(compare.len()).ok_or(BlockFailure::NoBuffer)?;
     let read = run.unit.read(extent.offset(), &mut buffer);
     let differs = compare.iter().zip(&buffer).position(|(expected, found)| expected != found);
     drop(run.command.buffers.freeze(buffer));
     read?;
     if let Some(at) = differs {
-        return Err(Failure::Miscompare(Some(at as u64)));
+        return Err(BlockFailure::Miscompare(Some(at as u64)));
     }
     let flush = run.wire()[1] & 0x08 != 0;
     run.write(extent.offset(), write, flush)?;
-    Ok(Done { used: wanted, moved: (0, write.len() as u64), flush, ..Done::GOOD })
+    Ok(CommandOutcome { used: wanted, moved: (0, write.len() as u64), flush, ..CommandOutcome::GOOD })
 }
 
-/// ORWRITE: what is there or what is sent, alone on the unit.
-pub(crate) fn or_write(run: &Run<'_>) -> Result<Done, Failure> {
-    let Transfer { extent, fua } = transfer(run, Form::Sixteen)?;
+/// ORWRITE: combines stored and sent data with OR. Runs exclusively.
+pub(crate) fn or_write(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
+    let BlockTransfer { extent, fua } = transfer(run, CdbForm::Sixteen)?;
     run.unit.check_writable()?;
     let data = data_out(run, extent)?;
     if extent.is_empty() {
-        return Ok(Done::GOOD);
+        return Ok(CommandOutcome::GOOD);
     }
-    let mut buffer = run.command.buffers.take(data.len()).ok_or(Failure::NoBuffer)?;
+    let mut buffer = run.command.buffers.take(data.len()).ok_or(BlockFailure::NoBuffer)?;
     let written = run.unit.read(extent.offset(), &mut buffer).and_then(|()| {
         buffer.iter_mut().zip(data).for_each(|(there, sent)| *there |= sent);
         run.write(extent.offset(), &buffer, fua)
@@ -232,20 +245,20 @@ pub(crate) fn or_write(run: &Run<'_>) -> Result<Done, Failure> {
     drop(run.command.buffers.freeze(buffer));
     written?;
     let used = data.len() as u64;
-    Ok(Done { used, moved: (0, used), flush: fua, ..Done::GOOD })
+    Ok(CommandOutcome { used, moved: (0, used), flush: fua, ..CommandOutcome::GOOD })
 }
 
-/// PRE-FETCH: there is no cache of this unit's own to put anything into, which GOOD says (CONDITION MET would be that
-/// all of it is there).
-pub(crate) fn prefetch(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
+/// PRE-FETCH: a unit has no cache of its own to fill, so the status is GOOD. CONDITION MET would
+/// claim that all blocks are cached.
+pub(crate) fn prefetch(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
     run.unit.geometry().extent(form.lba(run.wire()), u64::from(form.blocks(run.wire())))?;
-    Ok(Done::GOOD)
+    Ok(CommandOutcome::GOOD)
 }
 
-/// SYNCHRONIZE CACHE flushes everything, whatever extent it names, and with IMMED too before GOOD. It fails once for a
-/// nexus whose writes may be lost after a power failure.
-pub(crate) fn synchronize(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
+/// SYNCHRONIZE CACHE: flushes everything, whatever the extent, before GOOD even with IMMED. Fails
+/// once for a nexus whose writes may be lost after a power failure.
+pub(crate) fn synchronize(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
     run.unit.geometry().extent(form.lba(run.wire()), u64::from(form.blocks(run.wire())))?;
     run.unit.report_loss(run.nexus)?;
-    Ok(Done { flush: true, ..Done::GOOD })
+    Ok(CommandOutcome { flush: true, ..CommandOutcome::GOOD })
 }

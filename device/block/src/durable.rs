@@ -1,10 +1,11 @@
-//! When writes of a nexus are durable, and what a unit reports after a power failure.
+//! Durability of the writes of each nexus, and reports of lost writes after a power failure.
 //!
-//! Does: a durable mark of each port before its first unflushed write is acknowledged; removal of the mark when the port
-//! is idle and everything is flushed; failure of the first SYNCHRONIZE CACHE of a port whose writes may be lost;
-//! write-through for initiators that were last informed that the write cache is off. Does not: flush by a clock; the
-//! store does.
-//! Contract: [`BlockUnit::mark_dirty`] is called under the gate. Locks are taken in the order gate, table.
+//! Does: sets a durable mark for each port before its first unflushed write is acknowledged, and
+//! removes it when the port is idle and everything is flushed. Fails the first SYNCHRONIZE CACHE of
+//! a port whose writes may be lost. Forces write-through for initiators that were last informed
+//! that the write cache is off. Does not: flush periodically; the store does.
+//! Contract: [`BlockUnit::mark_dirty`] is called under the command lock. Locks are acquired in the
+//! order command lock, port table.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.
 
 use std::collections::BTreeSet;
@@ -17,23 +18,24 @@ use parking_lot::Mutex;
 use sealstone_scsi::lu::NexusId;
 use sealstone_store::{ObjectStore, PreviousShutdown, StoreError};
 
-use crate::catalog::{self, Description};
-use crate::failure::Failure;
-use crate::nexus::{Nexus, Port};
+use crate::catalog::{self, UnitDescription};
+use crate::failure::BlockFailure;
+use crate::nexus::{BlockNexus, PortIdentity};
 use crate::ports::{PortFlags, PortTable};
 use crate::unit::BlockUnit;
 
 /// Time without a write after which the mark of a port is removed.
 const IDLE: Duration = Duration::from_secs(5);
-/// Most ports of which a unit knows in memory that they were informed of lost writes; others are informed again.
+/// Ports that a unit remembers, in memory, as informed of lost writes. Further ones are informed
+/// again.
 const INFORMED_MAX: usize = 4096;
 
-/// Acknowledged writes that may be lost, as an initiator was informed of them.
+/// Report that acknowledged writes may be lost.
 #[derive(Clone, Copy, Debug)]
 pub struct LostWrites<'a> {
     /// Name of the block unit.
     pub unit: &'a str,
-    /// Its logical unit number.
+    /// Logical unit number.
     pub lun: u16,
     /// The nexus that received the failed SYNCHRONIZE CACHE.
     pub nexus: NexusId,
@@ -41,13 +43,13 @@ pub struct LostWrites<'a> {
     pub initiator: &'a str,
 }
 
-/// Where reports of lost writes go.
+/// Receives reports of lost writes.
 pub trait LossSink: Send + Sync {
-    /// Takes one report.
+    /// Receives one report.
     fn record(&self, lost: &LostWrites<'_>);
 }
 
-/// Drops every report: for tests and for a store that serves no initiator.
+/// Drops every report. For tests, and for a store that serves no initiator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLossSink;
 
@@ -55,14 +57,14 @@ impl LossSink for NoLossSink {
     fn record(&self, _: &LostWrites<'_>) {}
 }
 
-/// What holds for all block units of a device.
+/// Options of all block units of a device.
 #[derive(Clone)]
 pub struct UnitOptions {
-    /// Every write is durable before it is acknowledged, and no initiator can change that.
+    /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
     pub write_through: bool,
-    /// Identifies this start of the machine. Unflushed writes of another one may be lost.
+    /// Identifies the boot of the machine. Unflushed writes of an earlier boot may be lost.
     pub boot_id: [u8; 16],
-    /// Where reports of lost writes go.
+    /// Receiver of reports of lost writes.
     pub losses: Arc<dyn LossSink>,
 }
 
@@ -78,41 +80,41 @@ impl fmt::Debug for UnitOptions {
     }
 }
 
-/// Whether the nexus has to be informed of lost writes.
+/// Whether the nexus must be informed of lost writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub(crate) enum LossReport {
     #[default]
     None,
     /// The next SYNCHRONIZE CACHE fails.
     Pending,
-    /// A SYNCHRONIZE CACHE has failed; the next one shows that the initiator received the status.
+    /// A SYNCHRONIZE CACHE has failed. The next one shows that the initiator received the status.
     Reported,
 }
 
-/// The durable facts about the ports of one unit.
-pub(crate) struct Durability {
+/// Durable state of the ports of one unit.
+pub(crate) struct UnitDurability {
     table: Mutex<PortTable>,
     /// Whether any port is dirty.
     dirty: AtomicBool,
-    /// Milliseconds of the clock of [`BlockUnit::tick`].
+    /// Time of the last [`BlockUnit::tick`], in milliseconds.
     now_ms: AtomicU64,
     losses: Arc<dyn LossSink>,
-    /// After a power failure every nexus receives POWER ON OCCURRED.
+    /// Whether writes may be lost; every nexus then receives POWER ON OCCURRED.
     power_failed: bool,
-    informed: Mutex<BTreeSet<Port>>,
+    informed: Mutex<BTreeSet<PortIdentity>>,
 }
 
-impl Durability {
-    /// Reads the table of a unit, and settles what an earlier start left in it.
+impl UnitDurability {
+    /// Reads the port table of a unit, and handles marks that an earlier run left in it.
     pub(crate) fn open(
         store: &dyn ObjectStore,
-        unit: &Description,
+        unit: &UnitDescription,
         options: &UnitOptions,
     ) -> Result<Self, StoreError> {
         let record = catalog::load_ports(store, unit.object())?.unwrap_or_default();
         let mut table = PortTable::decode(&record);
         let was_dirty = table.any(PortFlags::DIRTY);
-        // After the death of the process alone the store has every acknowledged write.
+        // If only the process died, the store has every acknowledged write.
         let power_failed = was_dirty
             && (store.previous_shutdown() == PreviousShutdown::PossiblePowerLoss
                 || table.boot_id() != options.boot_id
@@ -126,7 +128,8 @@ impl Durability {
         } else if was_dirty {
             table.clear_all(PortFlags::DIRTY);
         } else {
-            // A mark of more than one port has no end of its own: it lasts until a stop without unflushed writes.
+            // A mark of several ports is not cleared by any of them. It lasts until a shutdown
+            // without unflushed writes.
             table.clear_shared(PortFlags::LOST);
         }
         table.set_boot_id(options.boot_id);
@@ -134,8 +137,8 @@ impl Durability {
         if settled != record {
             let stored = catalog::store_ports(store, unit.object(), &settled).and_then(|()| store.flush());
             if let Err(error) = stored {
-                // A store that can only be read serves its units all the same.
-                tracing::error!(unit = unit.name, %error, "marks of unflushed writes were not stored");
+                // A read-only store still serves its units.
+                tracing::error!(unit = unit.name, %error, "cannot store marks of unflushed writes");
             }
         }
         Ok(Self {
@@ -152,28 +155,29 @@ impl Durability {
         self.power_failed
     }
 
-    /// Returns what holds for a port that logs in: whether it uses write-through, and whether it has lost writes.
-    pub(crate) fn of_port(&self, port: &Port) -> (bool, Loss) {
+    /// Returns the state of a port that logs in: whether it uses write-through, and whether it has
+    /// lost writes.
+    pub(crate) fn of_port(&self, port: &PortIdentity) -> (bool, LossReport) {
         let flags = self.table.lock().flags(port);
         let lost = flags.contains(PortFlags::LOST) && !self.informed.lock().contains(port);
-        (flags.contains(PortFlags::WRITE_THROUGH), if lost { Loss::Pending } else { Loss::None })
+        (flags.contains(PortFlags::WRITE_THROUGH), if lost { LossReport::Pending } else { LossReport::None })
     }
 }
 
 impl BlockUnit {
     /// Stores the table durably.
-    fn store_ports(&self, table: &PortTable) -> Result<(), Failure> {
-        catalog::store_ports(self.store(), self.object(), &table.encode()).map_err(Failure::Write)?;
-        self.store().flush().map_err(Failure::Write)
+    fn store_ports(&self, table: &PortTable) -> Result<(), BlockFailure> {
+        catalog::store_ports(self.store(), self.object(), &table.encode()).map_err(BlockFailure::Write)?;
+        self.store().flush().map_err(BlockFailure::Write)
     }
 
     /// Whether writes of the nexus must be durable before they are acknowledged.
-    pub(crate) fn is_write_through(&self, nexus: &Nexus) -> bool {
+    pub(crate) fn is_write_through(&self, nexus: &BlockNexus) -> bool {
         !self.settings().write_cache() || nexus.write_through()
     }
 
     /// Makes the mark of the nexus durable before its first unflushed write is acknowledged.
-    pub(crate) fn mark_dirty(&self, nexus: &Nexus) -> Result<(), Failure> {
+    pub(crate) fn mark_dirty(&self, nexus: &BlockNexus) -> Result<(), BlockFailure> {
         nexus.wrote(self.durability().now_ms.load(Ordering::Relaxed));
         if nexus.is_dirty() {
             return Ok(());
@@ -190,7 +194,7 @@ impl BlockUnit {
         Ok(())
     }
 
-    /// Removes the marks of ports that are idle, after a flush. `now` is of a clock that does not go back.
+    /// Removes the marks of idle ports, after a flush. `now` is from a monotonic clock.
     pub(crate) fn tick(&self, now: Duration) {
         let durability = self.durability();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
@@ -209,20 +213,21 @@ impl BlockUnit {
             durability.table.lock().has_idle(&ports(&active))
         };
         if has_idle && let Err(failure) = self.clean(active) {
-            tracing::warn!(unit = self.name(), error = %failure, "marks of unflushed writes stay");
+            tracing::warn!(unit = self.name(), error = %failure, "cannot remove marks of unflushed writes");
         }
     }
 
-    /// Removes every mark: for an orderly end. Returns when all writes are durable.
-    pub(crate) fn close(&self) -> Result<(), Failure> {
+    /// Removes every mark at a clean shutdown. Returns when all writes are durable.
+    pub(crate) fn close(&self) -> Result<(), BlockFailure> {
         self.clean(Vec::new)
     }
 
-    /// Flushes, and removes the marks of all ports but the active ones.
-    fn clean(&self, active: impl Fn() -> Vec<Arc<Nexus>>) -> Result<(), Failure> {
+    /// Flushes, and removes the marks of all ports except the active ones.
+    fn clean(&self, active: impl Fn() -> Vec<Arc<BlockNexus>>) -> Result<(), BlockFailure> {
         let durability = self.durability();
-        // No write is under way behind the closed gate. A later one waits for the table before it is marked.
-        let gate = self.lock_gate();
+        // The exclusive lock excludes writes. A later write waits for the port table before it sets
+        // a mark.
+        let guard = self.lock_commands();
         let active = active();
         for nexus in self.nexuses().all() {
             if !active.iter().any(|other| other.port == nexus.port) {
@@ -230,7 +235,7 @@ impl BlockUnit {
             }
         }
         let mut table = durability.table.lock();
-        drop(gate);
+        drop(guard);
         if !table.any(PortFlags::DIRTY) {
             return Ok(());
         }
@@ -245,11 +250,11 @@ impl BlockUnit {
     }
 
     /// Fails the first SYNCHRONIZE CACHE of a nexus whose writes may be lost.
-    pub(crate) fn report_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
+    pub(crate) fn report_loss(&self, nexus: &BlockNexus) -> Result<(), BlockFailure> {
         match nexus.loss() {
-            Loss::None => Ok(()),
-            Loss::Pending => {
-                nexus.set_loss(Loss::Reported);
+            LossReport::None => Ok(()),
+            LossReport::Pending => {
+                nexus.set_loss(LossReport::Reported);
                 tracing::warn!(
                     unit = self.name(),
                     initiator = nexus.port.name,
@@ -262,10 +267,11 @@ impl BlockUnit {
                     nexus: nexus.id,
                     initiator: &nexus.port.name,
                 });
-                Err(Failure::WritesLost)
+                Err(BlockFailure::WritesLost)
             }
-            // A status that a broken session did not deliver is repeated: another nexus begins as pending.
-            Loss::Reported => {
+            // If the session broke before the status arrived, the report is repeated, because a new
+            // nexus starts as pending.
+            LossReport::Reported => {
                 let mut table = self.durability().table.lock();
                 let mut informed = table.clone();
                 if informed.clear(&nexus.port, PortFlags::LOST) {
@@ -277,19 +283,20 @@ impl BlockUnit {
                         informed.insert(nexus.port.clone());
                     }
                 }
-                nexus.set_loss(Loss::None);
+                nexus.set_loss(LossReport::None);
                 Ok(())
             }
         }
     }
 
-    /// Whether [`Self::inform_of_cache`] waits for the store.
-    pub(crate) fn informs_of_cache(&self, nexus: &Nexus) -> bool {
+    /// Whether [`Self::inform_of_cache`] has to write to the store.
+    pub(crate) fn informs_of_cache(&self, nexus: &BlockNexus) -> bool {
         self.settings().write_cache() == nexus.write_through()
     }
 
-    /// The initiator was informed of WCE: with 0 it relies on write-through until it is informed of 1.
-    pub(crate) fn inform_of_cache(&self, nexus: &Nexus) -> Result<(), Failure> {
+    /// Records that the initiator was informed of WCE. With WCE 0 it relies on write-through until
+    /// it is informed of 1.
+    pub(crate) fn inform_of_cache(&self, nexus: &BlockNexus) -> Result<(), BlockFailure> {
         if !self.informs_of_cache(nexus) {
             return Ok(());
         }
@@ -304,12 +311,12 @@ impl BlockUnit {
             self.store_ports(&informed)?;
             *table = informed;
         }
-        // A row of more than one port is not cleared by one of them.
+        // A row for several ports is not cleared by one of them.
         nexus.set_write_through(table.flags(&nexus.port).contains(PortFlags::WRITE_THROUGH));
         Ok(())
     }
 }
 
-fn ports(nexuses: &[Arc<Nexus>]) -> Vec<&Port> {
+fn ports(nexuses: &[Arc<BlockNexus>]) -> Vec<&PortIdentity> {
     nexuses.iter().map(|nexus| &nexus.port).collect()
 }

@@ -1,6 +1,6 @@
-//! Why a command failed, and what the initiator hears.
+//! Errors of block commands, and their sense data.
 //!
-//! Contract: no `_` arm over our own variants: a new one must choose what it says.
+//! Contract: no `_` arm over our own variants: a new variant must choose its sense data.
 //! Truth: SBC-3 §4.10 (errors), SPC-4 §4.5 (sense data); `docs/standards/block.md`.
 
 use sealstone_scsi::{FieldPointer, Sense, SenseKey, Status, additional};
@@ -9,88 +9,88 @@ use thiserror::Error;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
-pub(crate) enum Failure {
-    /// No command of this unit.
+pub(crate) enum BlockFailure {
+    /// Unknown operation code.
     #[error("unknown operation code or service action")]
     OperationCode,
-    /// No service action of this operation code.
+    /// Unknown service action of a known operation code.
     #[error("unknown service action")]
     ServiceAction,
-    /// A field of the CDB has a value it must not have.
+    /// A field of the CDB has an invalid value.
     #[error("invalid field in CDB: {0:?}")]
     Field(FieldPointer),
-    /// A field of the parameter list has a value it must not have.
+    /// A field of the parameter list has an invalid value.
     #[error("invalid field in parameter list: {0:?}")]
     Parameter(FieldPointer),
-    /// The parameter list is shorter or longer than it has to be.
+    /// The parameter list has the wrong length.
     #[error("parameter list length error")]
     ParameterLength,
-    /// The Data-Out Buffer is not as long as the command says: the transport and the CDB contradict each other.
-    #[error("data-out does not have the {0} bytes that the command says")]
+    /// The Data-Out Buffer does not have the length in the CDB.
+    #[error("data-out does not have the {0} bytes of the CDB")]
     DataOutLength(u64),
     /// The first block beyond the capacity.
     #[error("block {0} is out of range")]
     OutOfRange(u64),
-    /// The comparison failed; bytes before the first that differ, where that is told.
+    /// The comparison failed. Offset of the first difference, if reported.
     #[error("miscompare")]
     Miscompare(Option<u64>),
-    /// Another nexus has it reserved.
+    /// Another nexus has a conflicting reservation.
     #[error("reservation conflict")]
     Conflict,
-    /// RELEASE with another type than the reservation's.
+    /// RELEASE with a type that differs from the reservation's.
     #[error("invalid release of a persistent reservation")]
     InvalidRelease,
-    /// More registrations than are kept.
+    /// The limit of registrations is reached.
     #[error("too many registrations")]
     Registrations,
     /// SWP is set.
     #[error("software write protect")]
     WriteProtected,
-    /// Ejected.
+    /// The medium is ejected.
     #[error("no medium")]
     NoMedium,
-    /// Ejecting is prevented.
+    /// Medium removal is prevented.
     #[error("medium removal prevented")]
     RemovalPrevented,
     /// The unit was removed.
-    #[error("the unit is gone")]
+    #[error("the unit was removed")]
     Gone,
-    /// No buffer for the data: the initiator tries again.
+    /// No buffer for the data. The initiator retries.
     #[error("no buffer")]
     NoBuffer,
     /// Acknowledged writes of the initiator may be lost after a power failure.
     #[error("unflushed writes may be lost after a power failure")]
     WritesLost,
-    /// The store failed while reading.
-    #[error("reading")]
+    /// Reading from the store failed. With the block shift for the sense data.
+    #[error("read failed")]
     Read(#[source] StoreError, u32),
-    /// The store failed while writing.
-    #[error("writing")]
+    /// Writing to the store failed.
+    #[error("write failed")]
     Write(#[source] StoreError),
 }
 
-impl Failure {
-    /// A field of the CDB.
+impl BlockFailure {
+    /// Returns an error about a field of the CDB.
     pub(crate) const fn field(byte: u16) -> Self {
         Self::Field(FieldPointer::cdb(byte))
     }
 
-    /// One bit of the CDB, or a field whose highest bit this is.
+    /// Returns an error about one bit of the CDB, or a field whose highest bit this is.
     pub(crate) const fn bit(byte: u16, bit: u8) -> Self {
         Self::Field(FieldPointer { in_cdb: true, byte, bit: Some(bit) })
     }
 
-    /// A field of the parameter list.
+    /// Returns an error about a field of the parameter list.
     pub(crate) fn parameter(byte: usize) -> Self {
         Self::Parameter(FieldPointer::parameter(u16::try_from(byte).unwrap_or(u16::MAX)))
     }
 
-    /// A failure of reading blocks of `1 << shift` bytes.
+    /// Returns a constructor of read errors for blocks of `1 << shift` bytes.
     pub(crate) const fn read(shift: u32) -> impl Fn(StoreError) -> Self {
         move |error| Self::Read(error, shift)
     }
 
-    /// Bytes of data-out that the command would have used: the residual tells.
+    /// Returns the bytes of data-out that the command would have used, for the residual count.
     pub(crate) const fn data_out_wanted(&self) -> u64 {
         match self {
             Self::DataOutLength(wanted) => *wanted,
@@ -98,7 +98,7 @@ impl Failure {
         }
     }
 
-    /// CHECK CONDITION, or the status that stands alone.
+    /// Returns the status of the reply.
     pub(crate) const fn status(&self) -> Status {
         match self {
             Self::Conflict => Status::ReservationConflict,
@@ -107,7 +107,7 @@ impl Failure {
         }
     }
 
-    /// What CHECK CONDITION comes with.
+    /// Returns the sense data of CHECK CONDITION.
     pub(crate) fn sense(&self) -> Sense {
         use SenseKey::{DataProtect, HardwareError, IllegalRequest, Miscompare, NotReady};
         let illegal = |code| Sense::new(IllegalRequest, code);
@@ -134,7 +134,7 @@ impl Failure {
             Self::NoMedium => Sense::new(NotReady, additional::MEDIUM_NOT_PRESENT),
             Self::RemovalPrevented => illegal(additional::MEDIUM_REMOVAL_PREVENTED),
             Self::Gone => illegal(additional::LOGICAL_UNIT_NOT_SUPPORTED),
-            // Told by their status alone.
+            // These have a status without sense data.
             Self::Conflict | Self::NoBuffer => Sense::new(SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE),
             Self::Read(StoreError::Damaged { offset, .. }, shift) => Sense {
                 information: Some(offset >> shift),
@@ -144,10 +144,10 @@ impl Failure {
                 Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)
             }
             Self::Read(_, _) => Sense::new(HardwareError, additional::INTERNAL_TARGET_FAILURE),
-            // Not MEDIUM ERROR: Linux repeats the command then, and the repetition succeeds.
+            // Not MEDIUM ERROR: Linux would retry the command, and the retry would succeed.
             Self::WritesLost => Sense::new(HardwareError, additional::WRITE_ERROR),
             Self::Write(StoreError::NoSpace) => Sense::new(DataProtect, additional::SPACE_ALLOCATION_FAILED),
-            // A rewrite of a part of a damaged block: the rest cannot be read.
+            // A partial rewrite of a damaged block: the remainder cannot be read.
             Self::Write(StoreError::Damaged { .. } | StoreError::IndexDamaged { .. }) => {
                 Sense::new(SenseKey::MediumError, additional::WRITE_ERROR)
             }

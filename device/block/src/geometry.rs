@@ -1,26 +1,26 @@
-//! Blocks and where they lie.
+//! Block sizes, capacity, and extents of blocks.
 //!
-//! Does: block sizes, capacity, and extents that are known to lie inside it. Does not: touch data.
-//! Contract: an [`Extent`] can only be had from a [`Geometry`], so whoever holds one need not check it again.
+//! Does: create extents that are within the capacity. Does not: touch data.
+//! Contract: only a [`Geometry`] creates an [`BlockExtent`], so its users need not check it again.
 
 use std::fmt;
 
 use sealstone_store::MAX_OBJECT_LENGTH;
 use thiserror::Error;
 
-use crate::failure::Failure;
+use crate::failure::BlockFailure;
 
-/// Bytes of a logical block.
+/// Size of a logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockSize {
-    /// 512 bytes; eight make one block of the store.
+    /// 512 bytes; eight form one block of the store.
     B512,
-    /// 4096 bytes, as the store has.
+    /// 4096 bytes, like the store's blocks.
     B4096,
 }
 
 impl BlockSize {
-    /// The size of so many bytes; `None` for any other.
+    /// Returns the size with this many bytes; `None` if unsupported.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -30,7 +30,7 @@ impl BlockSize {
         }
     }
 
-    /// Binary logarithm of the bytes.
+    /// Returns the binary logarithm of the size.
     #[must_use]
     pub const fn shift(self) -> u32 {
         match self {
@@ -39,13 +39,13 @@ impl BlockSize {
         }
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }
 
-    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT: the store's blocks are the physical ones.
+    /// Returns LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT. Physical blocks are those of the store.
     pub(crate) const fn physical_exponent(self) -> u8 {
         match self {
             Self::B512 => 3,
@@ -53,7 +53,7 @@ impl BlockSize {
         }
     }
 
-    /// Logical blocks of one block of the store: what can be unmapped without a rest.
+    /// Returns the logical blocks per block of the store: the granularity of UNMAP.
     pub(crate) const fn per_physical(self) -> u32 {
         1 << self.physical_exponent()
     }
@@ -65,24 +65,24 @@ impl fmt::Display for BlockSize {
     }
 }
 
-/// A size that no unit can have.
+/// Why a size is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SizeError {
-    /// No block at all.
-    #[error("a block unit has at least one block")]
+    /// No block.
+    #[error("a block unit needs at least one block")]
     Empty,
-    /// Not whole blocks.
+    /// Not a multiple of the block size.
     #[error("{bytes} bytes are not a multiple of the block size {block}")]
     Uneven {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: u64,
         /// Bytes of a block.
         block: u64,
     },
-    /// Longer than an object can be.
-    #[error("{bytes} bytes are more than an object can have ({MAX_OBJECT_LENGTH})")]
+    /// Longer than the largest object.
+    #[error("{bytes} bytes exceed the largest object ({MAX_OBJECT_LENGTH})")]
     TooLarge {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: u64,
     },
 }
@@ -95,10 +95,10 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// A unit of so many bytes.
+    /// Creates the geometry of a unit of this size.
     ///
     /// # Errors
-    /// [`SizeError`].
+    /// [`SizeError`] if the size is invalid.
     pub const fn new(block: BlockSize, bytes: u64) -> Result<Self, SizeError> {
         if bytes == 0 {
             return Err(SizeError::Empty);
@@ -112,56 +112,56 @@ impl Geometry {
         Ok(Self { block, blocks: bytes >> block.shift() })
     }
 
-    /// Bytes of a logical block.
+    /// Returns the size of a logical block.
     #[must_use]
     pub const fn block(&self) -> BlockSize {
         self.block
     }
 
-    /// Number of logical blocks, at least 1.
+    /// Returns the number of logical blocks, at least 1.
     #[must_use]
     pub const fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// All bytes.
+    /// Returns the capacity in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.blocks << self.block.shift()
     }
 
-    /// Blocks of so many bytes, rounded down, as the 32 bits that most fields have.
+    /// Returns the blocks in this many bytes, rounded down, limited to 32 bits as in most fields.
     pub(crate) const fn blocks_of(&self, bytes: u64) -> u32 {
         let blocks = bytes >> self.block.shift();
         if blocks > u32::MAX as u64 { u32::MAX } else { blocks as u32 }
     }
 
-    /// The extent of so many blocks from `lba` on. No blocks at the very end is inside; the first block beyond is what
-    /// the refusal tells.
-    pub(crate) fn extent(&self, lba: u64, blocks: u64) -> Result<Extent, Failure> {
+    /// Returns the extent of `blocks` blocks from `lba` on. An empty extent at the end is valid.
+    /// The error names the first block beyond the capacity.
+    pub(crate) fn extent(&self, lba: u64, blocks: u64) -> Result<BlockExtent, BlockFailure> {
         let end = lba.checked_add(blocks).filter(|end| *end <= self.blocks);
         match end {
-            Some(_) => Ok(Extent { lba, blocks, shift: self.block.shift() }),
-            None => Err(Failure::OutOfRange(lba.max(self.blocks))),
+            Some(_) => Ok(BlockExtent { lba, blocks, shift: self.block.shift() }),
+            None => Err(BlockFailure::OutOfRange(lba.max(self.blocks))),
         }
     }
 }
 
-/// Blocks that are all inside a unit.
+/// A run of blocks within a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct BlockExtent {
     lba: u64,
     blocks: u64,
     shift: u32,
 }
 
-impl Extent {
-    /// First byte in the object.
+impl BlockExtent {
+    /// Returns the offset of the first byte in the object.
     pub(crate) const fn offset(&self) -> u64 {
         self.lba << self.shift
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) const fn length(&self) -> u64 {
         self.blocks << self.shift
     }
@@ -185,11 +185,11 @@ mod tests {
         let beyond = [(0, 101, 100), (99, 2, 100), (100, 1, 100), (101, 0, 101), (u64::MAX, 1, u64::MAX)];
         for (lba, blocks, first) in beyond {
             assert!(
-                matches!(unit.extent(lba, blocks), Err(Failure::OutOfRange(at)) if at == first),
+                matches!(unit.extent(lba, blocks), Err(BlockFailure::OutOfRange(at)) if at == first),
                 "{lba} {blocks}"
             );
         }
-        assert!(matches!(unit.extent(u64::MAX, u64::MAX), Err(Failure::OutOfRange(u64::MAX))));
+        assert!(matches!(unit.extent(u64::MAX, u64::MAX), Err(BlockFailure::OutOfRange(u64::MAX))));
     }
 
     #[test]

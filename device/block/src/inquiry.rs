@@ -3,7 +3,7 @@
 use sealstone_scsi::spc::vpd;
 use sealstone_scsi::spc::{DEVICE_TYPE_BLOCK, Identity, VENDOR, version};
 
-use crate::catalog::Description;
+use crate::catalog::UnitDescription;
 use crate::data::{COMPARE_BLOCKS_MAX, TRANSFER_MAX};
 use crate::geometry::Geometry;
 use crate::provisioning::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_MAX};
@@ -13,7 +13,7 @@ use crate::reserve::TARGET_PORT;
 const PRODUCT: &str = "SEALSTONE BLOCK";
 /// PRODUCT REVISION LEVEL.
 const REVISION: &str = "0001";
-/// Bytes that are best moved at once: OPTIMAL TRANSFER LENGTH, a chunk of the store.
+/// OPTIMAL TRANSFER LENGTH in bytes: one chunk of the store.
 const TRANSFER_OPTIMAL: u64 = 1 << 20;
 
 /// Extended INQUIRY data.
@@ -25,12 +25,12 @@ const CHARACTERISTICS: u8 = 0xB1;
 /// Logical block provisioning.
 const PROVISIONING: u8 = 0xB2;
 
-/// The pages of every block unit, ascending.
+/// Page codes of every block unit, ascending.
 pub(crate) const PAGES: [u8; 7] =
     [vpd::SUPPORTED, vpd::SERIAL, vpd::IDENTIFICATION, EXTENDED, LIMITS, CHARACTERISTICS, PROVISIONING];
 
-/// Who the unit is.
-pub(crate) fn identity(unit: &Description) -> Identity<'static> {
+/// Returns the standard INQUIRY data of a unit.
+pub(crate) fn identity(unit: &UnitDescription) -> Identity<'static> {
     Identity {
         device_type: DEVICE_TYPE_BLOCK,
         removable: unit.removable,
@@ -41,8 +41,9 @@ pub(crate) fn identity(unit: &Description) -> Identity<'static> {
     }
 }
 
-/// Content of a page; `None` if there is no such page. `target` is the iSCSI name of the target.
-pub(crate) fn page(unit: &Description, target: &str, number: u8) -> Option<Vec<u8>> {
+/// Returns the content of a page; `None` if there is no such page. `target` is the iSCSI name of
+/// the target.
+pub(crate) fn page(unit: &UnitDescription, target: &str, number: u8) -> Option<Vec<u8>> {
     Some(match number {
         vpd::SERIAL => unit.serial_text().into_bytes(),
         vpd::IDENTIFICATION => identification(unit, target),
@@ -58,8 +59,8 @@ pub(crate) fn page(unit: &Description, target: &str, number: u8) -> Option<Vec<u
     })
 }
 
-/// Names of the unit, of its target port and of the target.
-fn identification(unit: &Description, target: &str) -> Vec<u8> {
+/// Returns the names of the unit, of its target port and of the target.
+fn identification(unit: &UnitDescription, target: &str) -> Vec<u8> {
     let mut content = vpd::local_naa(unit.serial.first_chunk().expect("16 bytes"));
     content.extend(vpd::vendor_designation(&unit.serial_text()));
     content.extend(vpd::iscsi_designations(target, TARGET_PORT));
@@ -69,9 +70,9 @@ fn identification(unit: &Description, target: &str) -> Vec<u8> {
 fn extended() -> Vec<u8> {
     /// HEADSUP, ORDSUP, SIMPSUP.
     const TASKS: u8 = 0x07;
-    /// V_SUP: there is a volatile cache.
+    /// V_SUP: the cache is volatile.
     const VOLATILE: u8 = 0x01;
-    /// LUICLR: unit attentions are cleared as SAM-4 says.
+    /// LUICLR: unit attentions are cleared as in SAM-4.
     const CLEARS: u8 = 0x01;
     let mut content = vec![0; 60];
     (content[1], content[2], content[3]) = (TASKS, VOLATILE, CLEARS);
@@ -79,7 +80,7 @@ fn extended() -> Vec<u8> {
 }
 
 fn limits(geometry: &Geometry, thin: bool) -> Vec<u8> {
-    /// WSNZ: WRITE SAME of no block is refused.
+    /// WSNZ: WRITE SAME with zero blocks is refused.
     const WSNZ: u8 = 0x01;
     /// UGAVALID.
     const ALIGNED: u32 = 0x8000_0000;
@@ -100,7 +101,8 @@ fn limits(geometry: &Geometry, thin: bool) -> Vec<u8> {
         content.extend([0; 16]);
     }
     content.extend(u64::from(geometry.blocks_of(WRITE_SAME_MAX)).to_be_bytes());
-    // Atomic writes: as long as any other, no alignment, no boundaries. Their length field has 16 bits.
+    // Atomic writes: as long as any other, no alignment, no boundaries. Their length field has 16
+    // bits.
     content.extend(geometry.blocks_of(TRANSFER_MAX).min(u32::from(u16::MAX)).to_be_bytes());
     content.resize(60, 0);
     content
@@ -120,8 +122,8 @@ mod tests {
     use super::*;
     use crate::geometry::BlockSize;
 
-    fn unit(thin: bool) -> Description {
-        Description {
+    fn unit(thin: bool) -> UnitDescription {
+        UnitDescription {
             lun: 1,
             name: "disk".into(),
             geometry: Geometry::new(BlockSize::B512, 1 << 30).unwrap(),

@@ -1,9 +1,11 @@
 //! Block logical units (SBC-3) on top of user objects of the store.
 //!
-//! Does: everything between a SCSI block command and one object of the store: data, provisioning, reservations, mode
-//! pages; the catalogue of a device's block units. Does not: transport; who may log in is the target's to decide.
-//! Contract: `LogicalUnit`. GOOD to SYNCHRONIZE CACHE, or to a command with FUA, means durable; GOOD to a change of
-//! reservations with APTPL does too. What a command is refused for has changed nothing, unless it says so.
+//! Does: execute SCSI block commands on one object of the store: data, provisioning, reservations,
+//! mode pages. Keeps the catalogue of a device's block units. Does not: transport or login; the
+//! target does.
+//! Contract: `LogicalUnit`. GOOD to SYNCHRONIZE CACHE, or to a command with FUA, means durable; so
+//! does GOOD to a change of reservations with APTPL. A refused command has changed nothing, unless
+//! documented otherwise.
 //! Truth: SBC-3, SPC-4, SAM-5 as recorded in `docs/standards/block.md`.
 
 mod catalog;
@@ -26,9 +28,9 @@ mod transport_id;
 mod unit;
 mod units;
 
-pub use catalog::{BLOCK_PARTITION, CatalogError, Description, LUN_MAX, NAME_MAX, NewUnit, UNITS_MAX};
+pub use catalog::{BLOCK_PARTITION, CatalogError, LUN_MAX, NAME_MAX, NewUnit, UNITS_MAX, UnitDescription};
 pub use counters::UnitCounters;
 pub use durable::{LossSink, LostWrites, NoLossSink, UnitOptions};
 pub use geometry::{BlockSize, Geometry, SizeError};
 pub use unit::BlockUnit;
-pub use units::{BlockUnits, Listed};
+pub use units::{BlockUnits, UnitStatus};

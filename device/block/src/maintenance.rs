@@ -1,38 +1,39 @@
-//! Commands about the unit rather than its blocks: capacity, medium, defects, self-test (SBC-3 §5, SPC-4 §6).
+//! Commands about the unit as a whole: capacity, medium, defects, self-test (SBC-3 §5, SPC-4 §6).
 
 use bytes::Bytes;
 
-use crate::command::{Done, Run};
-use crate::failure::Failure;
-use crate::transfer::{Form, be16, be32, be64};
+use crate::command::{BlockCommand, CommandOutcome};
+use crate::failure::BlockFailure;
+use crate::transfer::{CdbForm, be16, be32, be64};
 
-/// READ CAPACITY(10): all ones where 32 bits do not do.
-pub(crate) fn capacity_10(run: &Run<'_>) -> Result<Done, Failure> {
+/// READ CAPACITY(10). Reports FFFFFFFFh if the last LBA does not fit in 32 bits.
+pub(crate) fn capacity_10(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     let wire = run.wire();
-    // PMI and an LBA are obsolete; an initiator that means them must not take the answer for theirs.
+    // PMI and the LBA are obsolete. Refusing them prevents an initiator that uses them from
+    // misreading the answer.
     if wire[8] & 1 != 0 {
-        return Err(Failure::bit(8, 0));
+        return Err(BlockFailure::bit(8, 0));
     }
     if be32(wire, 2) != 0 {
-        return Err(Failure::field(2));
+        return Err(BlockFailure::field(2));
     }
     let geometry = run.unit.geometry();
     let last = u32::try_from(geometry.blocks() - 1).unwrap_or(u32::MAX);
     let mut data = last.to_be_bytes().to_vec();
     data.extend(u32::try_from(geometry.block().bytes()).expect("at most 4096").to_be_bytes());
-    Ok(Done::data(Bytes::from(data), run))
+    Ok(CommandOutcome::data(Bytes::from(data), run))
 }
 
 /// READ CAPACITY(16).
-pub(crate) fn capacity_16(run: &Run<'_>) -> Result<Done, Failure> {
+pub(crate) fn capacity_16(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     const LBPME: u8 = 0x80;
     const LBPRZ: u8 = 0x40;
     let wire = run.wire();
     if wire[14] & 1 != 0 {
-        return Err(Failure::bit(14, 0));
+        return Err(BlockFailure::bit(14, 0));
     }
     if be64(wire, 2) != 0 {
-        return Err(Failure::field(2));
+        return Err(BlockFailure::field(2));
     }
     let geometry = run.unit.geometry();
     let mut data = (geometry.blocks() - 1).to_be_bytes().to_vec();
@@ -42,12 +43,12 @@ pub(crate) fn capacity_16(run: &Run<'_>) -> Result<Done, Failure> {
     data.push(if run.unit.is_thin() { LBPME | LBPRZ } else { 0 });
     data.resize(32, 0);
     data.truncate(be32(wire, 10) as usize);
-    Ok(Done::data(Bytes::from(data), run))
+    Ok(CommandOutcome::data(Bytes::from(data), run))
 }
 
-/// START STOP UNIT. Nothing turns that could be stopped: a stop flushes, and the unit, which others use too, stays as
-/// ready as before. So it does in every power condition.
-pub(crate) fn start_stop(run: &Run<'_>) -> Result<Done, Failure> {
+/// START STOP UNIT. There is no motor: a stop flushes, and the unit stays ready for its other
+/// users. The same holds for every power condition.
+pub(crate) fn start_stop(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     const START: u8 = 0x01;
     const LOEJ: u8 = 0x02;
     const NO_FLUSH: u8 = 0x04;
@@ -56,12 +57,16 @@ pub(crate) fn start_stop(run: &Run<'_>) -> Result<Done, Failure> {
     let flags = run.wire()[4];
     let condition = flags >> 4;
     if condition != 0 {
-        // START and LOEJ are ignored then.
-        return if CONDITIONS.contains(&condition) { Ok(Done::GOOD) } else { Err(Failure::bit(4, 7)) };
+        // START and LOEJ are ignored with a power condition.
+        return if CONDITIONS.contains(&condition) {
+            Ok(CommandOutcome::GOOD)
+        } else {
+            Err(BlockFailure::bit(4, 7))
+        };
     }
     let (start, load) = (flags & START != 0, flags & LOEJ != 0);
     if load && !run.unit.is_removable() {
-        return Err(Failure::bit(4, 1));
+        return Err(BlockFailure::bit(4, 1));
     }
     if !start && flags & NO_FLUSH == 0 {
         run.unit.flush()?;
@@ -69,49 +74,49 @@ pub(crate) fn start_stop(run: &Run<'_>) -> Result<Done, Failure> {
     if load {
         run.unit.medium().load(start)?;
     }
-    Ok(Done::GOOD)
+    Ok(CommandOutcome::GOOD)
 }
 
-/// PREVENT ALLOW MEDIUM REMOVAL; on a medium that cannot be removed it changes nothing.
-pub(crate) fn prevent_removal(run: &Run<'_>) -> Result<Done, Failure> {
+/// PREVENT ALLOW MEDIUM REMOVAL. Has no effect on a medium that cannot be removed.
+pub(crate) fn prevent_removal(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     match run.wire()[4] & 3 {
         prevent @ 0..=1 => {
             run.unit.medium().prevent(run.nexus.id, prevent == 1);
-            Ok(Done::GOOD)
+            Ok(CommandOutcome::GOOD)
         }
-        // Meant for media changers, and obsolete.
-        _ => Err(Failure::bit(4, 1)),
+        // These values are for media changers, and obsolete.
+        _ => Err(BlockFailure::bit(4, 1)),
     }
 }
 
-/// SEND DIAGNOSTIC: the default self-test, which is that the store can still write.
-pub(crate) fn diagnose(run: &Run<'_>) -> Result<Done, Failure> {
+/// SEND DIAGNOSTIC. The default self-test checks that the store can write.
+pub(crate) fn diagnose(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     const SELF_TEST: u8 = 0x04;
     let wire = run.wire();
     if wire[1] & !SELF_TEST != 0 {
-        return Err(Failure::field(1));
+        return Err(BlockFailure::field(1));
     }
     if be16(wire, 3) != 0 {
-        return Err(Failure::field(3));
+        return Err(BlockFailure::field(3));
     }
     if wire[1] & SELF_TEST != 0 {
         run.unit.flush()?;
     }
-    Ok(Done::GOOD)
+    Ok(CommandOutcome::GOOD)
 }
 
-/// READ DEFECT DATA(10): the store has no defects to tell of: a block that was damaged is repaired by writing it.
-pub(crate) fn defects_10(run: &Run<'_>) -> Result<Done, Failure> {
+/// READ DEFECT DATA(10). The list is empty: a damaged block is repaired by writing it.
+pub(crate) fn defects_10(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     let wire = run.wire();
     let mut data = vec![0, wire[2] & 0x1F, 0, 0];
     data.truncate(usize::from(be16(wire, 7)));
-    Ok(Done::data(Bytes::from(data), run))
+    Ok(CommandOutcome::data(Bytes::from(data), run))
 }
 
 /// READ DEFECT DATA(12).
-pub(crate) fn defects_12(run: &Run<'_>) -> Result<Done, Failure> {
+pub(crate) fn defects_12(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     let wire = run.wire();
     let mut data = vec![0, wire[1] & 0x1F, 0, 0, 0, 0, 0, 0];
-    data.truncate(Form::Twelve.blocks(wire) as usize);
-    Ok(Done::data(Bytes::from(data), run))
+    data.truncate(CdbForm::Twelve.blocks(wire) as usize);
+    Ok(CommandOutcome::data(Bytes::from(data), run))
 }

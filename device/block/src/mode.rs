@@ -1,8 +1,8 @@
-//! Mode pages and what they set (SPC-4 §7.5, SBC-3 §6.5).
+//! Mode pages and their settings (SPC-4 §7.5, SBC-3 §6.5).
 //!
-//! Does: D_SENSE, SWP and WCE, which MODE SELECT may change. Does not: keep them over a reset or a restart; they are not
-//! saved, and the pages say so.
-//! Contract: WCE is the truth: with it clear no write is acknowledged before it is durable.
+//! Does: keep D_SENSE, SWP and WCE, which MODE SELECT can change and save; `unit` stores the saved
+//! values.
+//! Contract: while WCE is clear, no write is acknowledged before it is durable.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +26,7 @@ const SWP: u8 = 0x08;
 const WP: u8 = 0x80;
 const DPOFUA: u8 = 0x10;
 
-/// What MODE SELECT changes.
+/// Values that MODE SELECT changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModeValues {
     pub(crate) descriptor_sense: bool,
@@ -44,7 +44,7 @@ impl ModeValues {
         [RECORD_VERSION, flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag)]
     }
 
-    /// Reads a record of saved values. One that cannot be read turns the write cache off, which loses nothing.
+    /// Reads a record of saved values. An unreadable one turns the write cache off, which is safe.
     fn decode(record: &[u8]) -> Self {
         match record {
             [RECORD_VERSION, flags] => Self {
@@ -57,22 +57,22 @@ impl ModeValues {
     }
 }
 
-/// Layout of the record of saved values.
+/// Layout version of the record of saved values.
 const RECORD_VERSION: u8 = 1;
 
-/// The mode values of a unit: those in effect and the saved ones.
+/// Mode values of a unit: current and saved.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ModeSettings {
     descriptor_sense: AtomicBool,
     write_protect: AtomicBool,
     write_cache: AtomicBool,
     saved: Mutex<ModeValues>,
-    /// WCE is 0 and cannot be changed: the unit or the whole device was made so.
+    /// Whether WCE is fixed at 0, by the configuration of the unit or of the device.
     write_through: AtomicBool,
 }
 
-impl Settings {
-    /// The saved values of a record, or those of a new unit, are in effect.
+impl ModeSettings {
+    /// Creates the settings from a record of saved values, or from the defaults.
     pub(crate) fn new(record: Option<&[u8]>, write_through: bool) -> Self {
         let values = record.map_or(ModeValues::DEFAULT, ModeValues::decode);
         Self {
@@ -92,17 +92,17 @@ impl Settings {
         self.write_protect.load(Ordering::Acquire)
     }
 
-    /// WCE as MODE SENSE reports it.
+    /// Returns WCE as MODE SENSE reports it.
     pub(crate) fn write_cache(&self) -> bool {
         !self.write_through.load(Ordering::Acquire) && self.write_cache.load(Ordering::Acquire)
     }
 
-    /// WCE 0 that no initiator can change, or its end.
+    /// Fixes WCE at 0, or ends that.
     pub(crate) fn set_write_through(&self, write_through: bool) {
         self.write_through.store(write_through, Ordering::Release);
     }
 
-    /// The values in effect, WCE as if it could be changed.
+    /// Returns the current values. WCE is the value without the fixed write-through.
     pub(crate) fn values(&self) -> ModeValues {
         ModeValues {
             descriptor_sense: self.descriptor_sense(),
@@ -119,14 +119,14 @@ impl Settings {
         *self.saved.lock() = values;
     }
 
-    /// Puts all values into effect.
-    pub(crate) fn take(&self, values: ModeValues) {
+    /// Makes all values current.
+    pub(crate) fn set_current(&self, values: ModeValues) {
         self.descriptor_sense.store(values.descriptor_sense, Ordering::Release);
         self.write_protect.store(values.write_protect, Ordering::Release);
         self.write_cache.store(values.write_cache, Ordering::Release);
     }
 
-    /// Puts pages into effect that were checked against their changeable bits.
+    /// Applies pages that were checked against their changeable bits.
     pub(crate) fn select(&self, pages: &[NewPage]) {
         for (code, _, values) in pages {
             let is_set = |byte: usize, bit: u8| values.get(byte).is_some_and(|value| value & bit != 0);
@@ -146,7 +146,7 @@ impl Settings {
         sense.control == PageControl::Current && matches!(sense.page, CACHING | mode::ALL_PAGES)
     }
 
-    /// The pages, ascending. Each can be saved.
+    /// Returns the pages, ascending. All of them can be saved.
     pub(crate) fn pages(&self) -> Vec<ModePage> {
         let fixed = |code, values: Vec<u8>| ModePage {
             code,
@@ -178,7 +178,7 @@ impl Settings {
         vec![fixed(RECOVERY, vec![0; 10]), caching, control, fixed(EXCEPTIONS, exceptions)]
     }
 
-    /// The mode parameter header with its block descriptors.
+    /// Returns the mode parameter header with its block descriptors.
     pub(crate) fn header(&self, geometry: &Geometry) -> ModeHeader {
         let blocks = geometry.blocks();
         let length = u32::try_from(geometry.block().bytes()).expect("at most 4096").to_be_bytes();
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_is_selected_is_what_is_sensed() {
-        let settings = Settings::new(None, false);
+        let settings = ModeSettings::new(None, false);
         let mut pages = settings.pages();
         assert!(pages.windows(2).all(|pair| pair[0].code < pair[1].code));
         for page in &mut pages {
@@ -211,7 +211,7 @@ mod tests {
                 page.current.iter().zip(&old.current).map(|(new, old)| new ^ old).collect();
             assert_eq!(changed, page.changeable, "{:#x}", page.code);
         }
-        settings.take(settings.saved());
+        settings.set_current(settings.saved());
         assert!(settings.pages().iter().all(|page| page.current == page.default));
     }
 
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn write_through_unit_reports_a_cache_that_cannot_be_turned_on() {
-        let page = Settings::new(None, true).pages().remove(1);
+        let page = ModeSettings::new(None, true).pages().remove(1);
         assert_eq!((page.current[0], page.default[0], page.changeable[0]), (0, 0, 0));
         assert_eq!(page.saved.unwrap()[0], 0);
     }

@@ -1,7 +1,8 @@
-//! What a block unit remembers about each I_T nexus.
+//! State of a block unit for each I_T nexus.
 //!
-//! Does: the initiator port, waiting unit attentions. Does not: registrations, which outlive a nexus.
-//! Contract: a nexus that was never announced gets a record at its first command.
+//! Does: keep the initiator port and pending unit attentions. Does not: keep registrations, which
+//! outlive a nexus.
+//! Contract: a nexus that was not announced gets a record at its first command.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,43 +12,45 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_scsi::lu::{InitiatorPort, NexusId};
 use sealstone_scsi::{AdditionalSense, Attentions, additional};
 
-use crate::durable::{Durability, Loss};
+use crate::durable::{LossReport, UnitDurability};
 
-/// Most nexuses remembered; beyond it an arbitrary one is forgotten and begins anew with its next command.
+/// Nexuses remembered. Beyond that an arbitrary one is forgotten, and starts afresh with its next
+/// command.
 const NEXUSES_MAX: usize = 65_536;
 
-/// A SCSI initiator port as iSCSI names it, name and session identifier (RFC 7143 §4.4.3.1), and the account that it
-/// proved: names are said, so what a port owns is not handed to another account that says the same.
+/// A SCSI initiator port as iSCSI identifies it (name and ISID, RFC 7143 §4.4.3.1), with its
+/// authenticated account. Names are not authenticated, so state of a port must not pass to another
+/// account with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Port {
+pub(crate) struct PortIdentity {
     pub(crate) name: String,
     pub(crate) isid: [u8; 6],
-    /// CHAP name; `None` where none was asked for.
+    /// CHAP name; `None` if CHAP was not required.
     pub(crate) account: Option<String>,
 }
 
-impl Port {
-    /// Do both have the same name and session identifier, whoever said them?
+impl PortIdentity {
+    /// Whether both have the same name and ISID, regardless of the account.
     pub(crate) fn is_named_as(&self, other: &Self) -> bool {
         self.name == other.name && self.isid == other.isid
     }
 }
 
-/// One nexus.
+/// State of one nexus.
 #[derive(Debug)]
-pub(crate) struct Nexus {
+pub(crate) struct BlockNexus {
     pub(crate) id: NexusId,
-    pub(crate) port: Port,
+    pub(crate) port: PortIdentity,
     attentions: Mutex<Attentions>,
-    /// The durable mark for unflushed writes is set.
+    /// Whether the durable mark of unflushed writes is set.
     dirty: AtomicBool,
     last_write_ms: AtomicU64,
-    /// The initiator was last informed that the write cache is off.
+    /// Whether the initiator was last informed that the write cache is off.
     write_through: AtomicBool,
-    loss: Mutex<Loss>,
+    loss: Mutex<LossReport>,
 }
 
-impl Nexus {
+impl BlockNexus {
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }
@@ -72,49 +75,52 @@ impl Nexus {
         self.write_through.store(through, Ordering::Release);
     }
 
-    pub(crate) fn loss(&self) -> Loss {
+    pub(crate) fn loss(&self) -> LossReport {
         *self.loss.lock()
     }
 
-    pub(crate) fn set_loss(&self, loss: Loss) {
+    pub(crate) fn set_loss(&self, loss: LossReport) {
         *self.loss.lock() = loss;
     }
 
-    /// Something that the initiator must hear.
+    /// Queues a unit attention.
     pub(crate) fn raise(&self, code: AdditionalSense) {
         self.attentions.lock().raise(code);
     }
 
-    /// The attention that is due.
+    /// Returns the next unit attention; `take` removes it.
     pub(crate) fn attention(&self, take: bool) -> Option<AdditionalSense> {
         let mut attentions = self.attentions.lock();
         if take { attentions.take() } else { attentions.first() }
     }
 
-    /// REPORT LUNS was answered.
+    /// Clears the unit attention about the LUN list.
     pub(crate) fn luns_reported(&self) {
         self.attentions.lock().luns_reported();
     }
 }
 
-/// Every nexus of a unit.
+/// All nexuses of a unit.
 #[derive(Debug, Default)]
-pub(crate) struct Nexuses(RwLock<HashMap<NexusId, Arc<Nexus>>>);
+pub(crate) struct NexusTable(RwLock<HashMap<NexusId, Arc<BlockNexus>>>);
 
-impl Nexuses {
-    /// A nexus logged in.
+impl NexusTable {
+    /// Adds a nexus that logged in.
     pub(crate) fn establish(
         &self,
         id: NexusId,
         port: &InitiatorPort<'_>,
-        durability: &Durability,
-    ) -> Arc<Nexus> {
+        durability: &UnitDurability,
+    ) -> Arc<BlockNexus> {
         let attention =
             if durability.power_failed() { additional::POWER_ON_OCCURRED } else { port.attention() };
-        let port =
-            Port { name: port.name.to_owned(), isid: port.isid, account: port.account.map(str::to_owned) };
+        let port = PortIdentity {
+            name: port.name.to_owned(),
+            isid: port.isid,
+            account: port.account.map(str::to_owned),
+        };
         let (write_through, loss) = durability.of_port(&port);
-        let nexus = Arc::new(Nexus {
+        let nexus = Arc::new(BlockNexus {
             id,
             port,
             attentions: Mutex::new(Attentions::begin(attention)),
@@ -137,32 +143,32 @@ impl Nexuses {
         self.0.write().remove(&id);
     }
 
-    pub(crate) fn get(&self, id: NexusId, durability: &Durability) -> Arc<Nexus> {
+    pub(crate) fn get(&self, id: NexusId, durability: &UnitDurability) -> Arc<BlockNexus> {
         self.find(id).unwrap_or_else(|| self.establish(id, &InitiatorPort::new(""), durability))
     }
 
     /// Returns a nexus that logged in.
-    pub(crate) fn find(&self, id: NexusId) -> Option<Arc<Nexus>> {
+    pub(crate) fn find(&self, id: NexusId) -> Option<Arc<BlockNexus>> {
         self.0.read().get(&id).cloned()
     }
 
     /// Returns every nexus.
-    pub(crate) fn all(&self) -> Vec<Arc<Nexus>> {
+    pub(crate) fn all(&self) -> Vec<Arc<BlockNexus>> {
         self.0.read().values().cloned().collect()
     }
 
-    /// Everybody hears of it but one.
+    /// Queues a unit attention for all nexuses except one.
     pub(crate) fn raise(&self, code: AdditionalSense, except: Option<NexusId>) {
         self.0.read().values().filter(|nexus| Some(nexus.id) != except).for_each(|nexus| nexus.raise(code));
     }
 
-    /// The port that is logged in under the name and session identifier of this one.
-    pub(crate) fn named_as(&self, port: &Port) -> Option<Port> {
+    /// Returns the logged-in port with the same name and ISID.
+    pub(crate) fn named_as(&self, port: &PortIdentity) -> Option<PortIdentity> {
         self.0.read().values().map(|nexus| &nexus.port).find(|known| known.is_named_as(port)).cloned()
     }
 
-    /// The nexuses of a port hear of it.
-    pub(crate) fn tell(&self, port: &Port, code: AdditionalSense) {
+    /// Queues a unit attention for the nexuses of a port.
+    pub(crate) fn raise_for(&self, port: &PortIdentity, code: AdditionalSense) {
         self.0.read().values().filter(|nexus| nexus.port == *port).for_each(|nexus| nexus.raise(code));
     }
 }

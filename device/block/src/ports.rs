@@ -1,21 +1,25 @@
-//! What a block unit stores durably about initiator ports: unflushed writes, lost writes, write-through in use.
+//! Table of initiator ports that a block unit stores durably: unflushed writes, lost writes, use of
+//! write-through.
 //!
-//! Does: bounded rows with a share per initiator name, and their record. Does not: touch the store; `durable` does.
-//! Contract: a flag that was set and not cleared is reported by [`PortTable::flags`], also when the table is full.
+//! Does: keep a bounded number of rows, limited per initiator name, and their record. Does not:
+//! access the store; `durable` does.
+//! Contract: a flag that was set and not cleared is reported by [`PortTable::flags`], also when the
+//! table is full.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.
 
-use crate::nexus::Port;
+use crate::nexus::PortIdentity;
 
-/// Most rows of a unit. Beyond them a flag holds for every port of the unit.
+/// Rows of a unit. Beyond that a flag holds for every port of the unit.
 pub(crate) const ROWS_MAX: usize = 128;
-/// Most rows with one iSCSI name. Beyond them one row holds for every port of that name.
+/// Rows with one iSCSI name. Beyond that one row holds for every port of that name.
 pub(crate) const ROWS_PER_NAME_MAX: usize = 16;
-/// Longest iSCSI name, bytes (RFC 7143 §4.2.7.1), and longest account in a row; a longer one has the row of its name.
+/// Longest iSCSI name (RFC 7143 §4.2.7.1) and longest account in a row, in bytes. A longer account
+/// uses the row of its name.
 const TEXT_MAX: usize = 223;
-/// Layout of the record.
+/// Layout version of the record.
 const VERSION: u8 = 1;
 
-/// A set of facts about a port.
+/// Set of flags of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortFlags(u8);
 
@@ -26,7 +30,7 @@ impl PortFlags {
     pub(crate) const LOST: Self = Self(0x02);
     /// The initiator was last informed that the write cache is off.
     pub(crate) const WRITE_THROUGH: Self = Self(0x04);
-    /// What holds for every port if the record cannot be read.
+    /// Flags of every port if the record cannot be read.
     const UNKNOWN: Self = Self(0x06);
 
     pub(crate) const fn contains(self, other: Self) -> bool {
@@ -42,23 +46,23 @@ impl PortFlags {
     }
 }
 
-/// One port, or every port of a name.
+/// Row of one port, or of every port of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PortRow {
     name: String,
-    /// Session identifier and account; `None` for every port of the name.
+    /// ISID and account; `None` for every port of the name.
     exact: Option<([u8; 6], Option<String>)>,
     flags: PortFlags,
 }
 
 impl PortRow {
-    fn of(port: &Port) -> Self {
+    fn of(port: &PortIdentity) -> Self {
         let fits = port.account.as_ref().is_none_or(|account| account.len() <= TEXT_MAX);
         let exact = fits.then(|| (port.isid, port.account.clone()));
         Self { name: port.name.clone(), exact, flags: PortFlags::default() }
     }
 
-    fn covers(&self, port: &Port) -> bool {
+    fn covers(&self, port: &PortIdentity) -> bool {
         self.name == port.name
             && self
                 .exact
@@ -67,19 +71,19 @@ impl PortRow {
     }
 }
 
-/// The rows of a unit.
+/// Rows of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortTable {
     rows: Vec<PortRow>,
-    /// Holds for every port.
+    /// Flags of every port of the unit.
     every: PortFlags,
-    /// Identifies the start of the machine during which ports became dirty.
+    /// Identifies the boot of the machine during which ports became dirty.
     boot_id: [u8; 16],
 }
 
 impl PortTable {
     /// Returns the flags that hold for a port.
-    pub(crate) fn flags(&self, port: &Port) -> PortFlags {
+    pub(crate) fn flags(&self, port: &PortIdentity) -> PortFlags {
         self.rows.iter().filter(|row| row.covers(port)).fold(self.every, |all, row| all.with(row.flags))
     }
 
@@ -89,7 +93,7 @@ impl PortTable {
     }
 
     /// Sets a flag of a port. Returns whether the table changed.
-    pub(crate) fn set(&mut self, port: &Port, flag: PortFlags) -> bool {
+    pub(crate) fn set(&mut self, port: &PortIdentity, flag: PortFlags) -> bool {
         if self.flags(port).contains(flag) {
             return false;
         }
@@ -116,8 +120,8 @@ impl PortTable {
         true
     }
 
-    /// Clears a flag of the row of exactly this port. Returns whether the table changed.
-    pub(crate) fn clear(&mut self, port: &Port, flag: PortFlags) -> bool {
+    /// Clears a flag in the row of exactly this port. Returns whether the table changed.
+    pub(crate) fn clear(&mut self, port: &PortIdentity, flag: PortFlags) -> bool {
         self.clear_where(flag, |row| row.exact.is_some() && row.covers(port))
     }
 
@@ -128,15 +132,15 @@ impl PortTable {
         self.clear_where(flag, |_| true) || every
     }
 
-    /// Clears the flag where it holds for more than one port: of a whole name, and of the whole unit.
+    /// Clears the flag where it holds for several ports: rows of a whole name, and the whole unit.
     pub(crate) fn clear_shared(&mut self, flag: PortFlags) -> bool {
         let every = self.every.contains(flag);
         self.every = self.every.without(flag);
         self.clear_where(flag, |row| row.exact.is_none()) || every
     }
 
-    /// Clears the dirty flags of which no port is in `active`. Returns whether the table changed.
-    pub(crate) fn clear_dirty_except(&mut self, active: &[&Port]) -> bool {
+    /// Clears the dirty flag of rows without a port in `active`. Returns whether the table changed.
+    pub(crate) fn clear_dirty_except(&mut self, active: &[&PortIdentity]) -> bool {
         let every = self.every.contains(PortFlags::DIRTY) && active.is_empty();
         if every {
             self.every = self.every.without(PortFlags::DIRTY);
@@ -145,16 +149,16 @@ impl PortTable {
     }
 
     /// Whether [`Self::clear_dirty_except`] would change anything.
-    pub(crate) fn has_idle(&self, active: &[&Port]) -> bool {
+    pub(crate) fn has_idle(&self, active: &[&PortIdentity]) -> bool {
         let is_dirty = |row: &&PortRow| row.flags.contains(PortFlags::DIRTY);
         (self.every.contains(PortFlags::DIRTY) && active.is_empty())
             || self.rows.iter().filter(is_dirty).any(|row| !active.iter().any(|port| row.covers(port)))
     }
 
-    fn clear_where(&mut self, flag: PortFlags, is_meant: impl Fn(&PortRow) -> bool) -> bool {
+    fn clear_where(&mut self, flag: PortFlags, matches: impl Fn(&PortRow) -> bool) -> bool {
         let mut changed = false;
         for row in self.rows.iter_mut().filter(|row| row.flags.contains(flag)) {
-            if is_meant(row) {
+            if matches(row) {
                 row.flags = row.flags.without(flag);
                 changed = true;
             }
@@ -163,7 +167,7 @@ impl PortTable {
         changed
     }
 
-    /// Turns dirty ports into ports with lost writes. Returns whether the table changed.
+    /// Turns dirty flags into lost-writes flags. Returns whether the table changed.
     pub(crate) fn lose_dirty(&mut self) -> bool {
         let lose = |flags: &mut PortFlags| {
             let dirty = flags.contains(PortFlags::DIRTY);
@@ -176,7 +180,7 @@ impl PortTable {
         self.rows.iter_mut().fold(every, |changed, row| lose(&mut row.flags) || changed)
     }
 
-    /// Identifies the start of the machine during which ports became dirty.
+    /// Returns the boot of the machine during which ports became dirty.
     pub(crate) const fn boot_id(&self) -> [u8; 16] {
         self.boot_id
     }
@@ -185,7 +189,7 @@ impl PortTable {
         self.boot_id = boot_id;
     }
 
-    /// Returns the record of the table; no bytes if nothing holds for any port.
+    /// Returns the record of the table, which is empty if no flag is set.
     pub(crate) fn encode(&self) -> Vec<u8> {
         if *self == (Self { boot_id: self.boot_id, ..Self::default() }) {
             return Vec::new();
@@ -209,7 +213,7 @@ impl PortTable {
         out
     }
 
-    /// Reads a record. One that cannot be read says that every port may have lost writes and uses write-through.
+    /// Reads a record. If it is unreadable, every port may have lost writes and uses write-through.
     pub(crate) fn decode(record: &[u8]) -> Self {
         Self::parse(record).unwrap_or_else(|| Self { every: PortFlags::UNKNOWN, ..Self::default() })
     }
@@ -261,9 +265,9 @@ mod tests {
 
     use super::*;
 
-    fn port(name: &str, session: u16) -> Port {
+    fn port(name: &str, session: u16) -> PortIdentity {
         let [high, low] = session.to_be_bytes();
-        Port { name: name.to_owned(), isid: [0, 0, 0, 0, high, low], account: None }
+        PortIdentity { name: name.to_owned(), isid: [0, 0, 0, 0, high, low], account: None }
     }
 
     #[test]
@@ -313,7 +317,7 @@ mod tests {
         let mut table = PortTable::default();
         for row in 0..ROWS_MAX {
             let name = format!("{row:0>width$}", width = TEXT_MAX);
-            let port = Port { name, isid: [1; 6], account: Some("a".repeat(TEXT_MAX)) };
+            let port = PortIdentity { name, isid: [1; 6], account: Some("a".repeat(TEXT_MAX)) };
             table.set(&port, PortFlags::DIRTY);
         }
         assert!(table.encode().len() <= sealstone_store::MAX_ATTRIBUTE_LENGTH);
@@ -327,7 +331,7 @@ mod tests {
         ) {
             let mut table = PortTable { boot_id, ..PortTable::default() };
             for (name, isid, account, flags) in ports {
-                table.set(&Port { name, isid, account }, PortFlags(flags));
+                table.set(&PortIdentity { name, isid, account }, PortFlags(flags));
             }
             let record = table.encode();
             let expected = if record.is_empty() { PortTable::default() } else { table };

@@ -1,58 +1,59 @@
 //! Thin provisioning: UNMAP, WRITE SAME, GET LBA STATUS (SBC-3 §4.7).
 //!
-//! Does: turn blocks into holes of the object and say where holes are. Does not: anchor blocks: a hole has no space
-//! that could be kept for it.
-//! Contract: an unmapped block reads as zeros (LBPRZ). A list of extents is checked as a whole before any is unmapped.
+//! Does: turn blocks into holes of the object, and report holes. Does not: anchor blocks, because a
+//! hole has no reserved space.
+//! Contract: an unmapped block reads as zeros (LBPRZ). All extents of a list are checked before any
+//! is unmapped.
 
 use bytes::Bytes;
 
 use sealstone_store::StretchKind;
 
-use crate::command::{Between, Done, Run};
+use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
 use crate::data::{PIECE, exact_data_out};
-use crate::failure::Failure;
-use crate::geometry::Extent;
-use crate::transfer::{Form, be16, be32, no_protection};
+use crate::failure::BlockFailure;
+use crate::geometry::BlockExtent;
+use crate::transfer::{CdbForm, be16, be32, no_protection};
 
-/// Most blocks that one UNMAP gives back: MAXIMUM UNMAP LBA COUNT.
+/// Blocks that one UNMAP can free: MAXIMUM UNMAP LBA COUNT.
 pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
-/// Most bytes of one WRITE SAME: MAXIMUM WRITE SAME LENGTH.
+/// Bytes of one WRITE SAME: MAXIMUM WRITE SAME LENGTH.
 pub(crate) const WRITE_SAME_MAX: u64 = 16 << 20;
-/// Most LBA status descriptors of one answer.
+/// LBA status descriptors of one answer.
 const STATUSES_MAX: usize = 1024;
 
-/// ANCHOR, UNMAP, NDOB: byte 1 of WRITE SAME; between them what SBC-2 had for counting addresses.
+/// ANCHOR, UNMAP, NDOB: byte 1 of WRITE SAME. The bits between them are obsolete since SBC-3.
 const ANCHOR: u8 = 0x10;
 const UNMAP: u8 = 0x08;
 const OBSOLETE: u8 = 0x06;
 const NDOB: u8 = 0x01;
 
 /// WRITE SAME.
-pub(crate) fn write_same(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
+pub(crate) fn write_same(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
     let wire = run.wire();
     no_protection(wire)?;
     let flags = wire[1];
     if flags & ANCHOR != 0 {
-        return Err(Failure::bit(1, 4));
+        return Err(BlockFailure::bit(1, 4));
     }
     let unmaps = flags & UNMAP != 0;
     if unmaps && !run.unit.is_thin() {
-        return Err(Failure::bit(1, 3));
+        return Err(BlockFailure::bit(1, 3));
     }
     if flags & OBSOLETE != 0 {
-        return Err(Failure::bit(1, 2));
+        return Err(BlockFailure::bit(1, 2));
     }
     let no_data = flags & NDOB != 0;
-    if no_data && form != Form::Sixteen {
-        return Err(Failure::bit(1, 0));
+    if no_data && form != CdbForm::Sixteen {
+        return Err(BlockFailure::bit(1, 0));
     }
     let geometry = run.unit.geometry();
     let blocks = form.blocks(wire);
-    // WSNZ: no number of blocks does not mean the rest of the unit.
+    // WSNZ: zero blocks does not mean all remaining blocks.
     if blocks == 0 || blocks > geometry.blocks_of(WRITE_SAME_MAX) {
-        return Err(Failure::field(form.length_at()));
+        return Err(BlockFailure::field(form.length_at()));
     }
     let extent = geometry.extent(form.lba(wire), u64::from(blocks))?;
     run.unit.check_writable()?;
@@ -63,13 +64,13 @@ pub(crate) fn write_same(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
     } else {
         fill(run, extent, block)?;
     }
-    Ok(Done { used, moved: (0, extent.length()), ..Done::GOOD })
+    Ok(CommandOutcome { used, moved: (0, extent.length()), ..CommandOutcome::GOOD })
 }
 
-/// Writes a block again and again; an empty one stands for zeros.
-fn fill(run: &Run<'_>, extent: Extent, block: &[u8]) -> Result<(), Failure> {
+/// Fills an extent with a repeated block. An empty block stands for zeros.
+fn fill(run: &BlockCommand<'_>, extent: BlockExtent, block: &[u8]) -> Result<(), BlockFailure> {
     let length = usize::try_from(extent.length()).unwrap_or(usize::MAX).min(PIECE);
-    let mut buffer = run.command.buffers.take(length).ok_or(Failure::NoBuffer)?;
+    let mut buffer = run.command.buffers.take(length).ok_or(BlockFailure::NoBuffer)?;
     if block.is_empty() {
         buffer.fill(0);
     } else {
@@ -91,35 +92,38 @@ const LIST_HEADER: usize = 8;
 const DESCRIPTOR: usize = 16;
 
 /// UNMAP.
-pub(crate) fn unmap(run: &Run<'_>, between: Between<'_>) -> Result<Done, Failure> {
+pub(crate) fn unmap(
+    run: &BlockCommand<'_>,
+    yield_point: YieldPoint<'_>,
+) -> Result<CommandOutcome, BlockFailure> {
     let wire = run.wire();
     if wire[1] & 1 != 0 {
-        return Err(Failure::bit(1, 0)); // ANCHOR
+        return Err(BlockFailure::bit(1, 0)); // ANCHOR
     }
     let length = usize::from(be16(wire, 7));
     run.unit.check_writable()?;
     if length == 0 {
-        return Ok(Done::GOOD);
+        return Ok(CommandOutcome::GOOD);
     }
-    let list = run.command.data_out.get(..length).ok_or(Failure::ParameterLength)?;
+    let list = run.command.data_out.get(..length).ok_or(BlockFailure::ParameterLength)?;
     for (index, extent) in extents(run, list)?.into_iter().enumerate() {
         if index > 0 {
-            between()?;
+            yield_point()?;
         }
         run.unmap(extent)?;
     }
-    Ok(Done { used: length as u64, ..Done::GOOD })
+    Ok(CommandOutcome { used: length as u64, ..CommandOutcome::GOOD })
 }
 
-/// The extents of UNMAP's list, all of them checked.
-fn extents(run: &Run<'_>, list: &[u8]) -> Result<Vec<Extent>, Failure> {
-    let header: &[u8; LIST_HEADER] = list.first_chunk().ok_or(Failure::ParameterLength)?;
+/// Returns the checked extents of UNMAP's list.
+fn extents(run: &BlockCommand<'_>, list: &[u8]) -> Result<Vec<BlockExtent>, BlockFailure> {
+    let header: &[u8; LIST_HEADER] = list.first_chunk().ok_or(BlockFailure::ParameterLength)?;
     let described = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    // What the length says and the list has not is not there (SBC-3 §5.28: truncation is no error).
+    // Descriptors beyond the end of the list are ignored (SBC-3 §5.28: truncation is no error).
     let described = described.min(list.len() - LIST_HEADER);
     let descriptors = &list[LIST_HEADER..LIST_HEADER + described];
     if descriptors.len() / DESCRIPTOR > UNMAP_DESCRIPTORS_MAX as usize {
-        return Err(Failure::parameter(2));
+        return Err(BlockFailure::parameter(2));
     }
     let geometry = run.unit.geometry();
     let mut left = u64::from(UNMAP_BLOCKS_MAX);
@@ -129,7 +133,7 @@ fn extents(run: &Run<'_>, list: &[u8]) -> Result<Vec<Extent>, Failure> {
         let blocks = u64::from(u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]));
         left = left
             .checked_sub(blocks)
-            .ok_or_else(|| Failure::parameter(LIST_HEADER + index * DESCRIPTOR + 8))?;
+            .ok_or_else(|| BlockFailure::parameter(LIST_HEADER + index * DESCRIPTOR + 8))?;
         extents.push(geometry.extent(u64::from_be_bytes(*lba), blocks)?);
     }
     Ok(extents)
@@ -139,12 +143,13 @@ fn extents(run: &Run<'_>, list: &[u8]) -> Result<Vec<Extent>, Failure> {
 const MAPPED: u8 = 0;
 const DEALLOCATED: u8 = 1;
 
-/// GET LBA STATUS: a block is deallocated if no block of the store under it is mapped. The answer may end before the unit
-/// does, at the latest after 512 MiB with blocks; the initiator asks again from there.
-pub(crate) fn lba_status(run: &Run<'_>) -> Result<Done, Failure> {
+/// GET LBA STATUS: a block is deallocated if no block of the store below it is mapped. The answer
+/// may end before the unit does, at the latest after 512 MiB of mapped blocks; the initiator
+/// repeats the command from there.
+pub(crate) fn lba_status(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
     let wire = run.wire();
     let geometry = run.unit.geometry();
-    let first = geometry.extent(Form::Sixteen.lba(wire), 1)?;
+    let first = geometry.extent(CdbForm::Sixteen.lba(wire), 1)?;
     let allocation = be32(wire, 10) as usize;
     let most = (allocation.saturating_sub(LIST_HEADER) / DESCRIPTOR).clamp(1, STATUSES_MAX);
     let shift = geometry.block().shift();
@@ -164,5 +169,5 @@ pub(crate) fn lba_status(run: &Run<'_>) -> Result<Done, Failure> {
     let length = u32::try_from(data.len() - 4).expect("at most 1024 descriptors");
     data[..4].copy_from_slice(&length.to_be_bytes());
     data.truncate(allocation);
-    Ok(Done::data(Bytes::from(data), run))
+    Ok(CommandOutcome::data(Bytes::from(data), run))
 }

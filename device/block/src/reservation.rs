@@ -1,10 +1,12 @@
-//! Reservations: persistent ones (SPC-4 §5.13) and those of SPC-2 (SPC-4 annex on RESERVE and RELEASE).
+//! State machine of reservations: persistent ones (SPC-4 §5.13) and those of SPC-2 (SPC-4 annex on
+//! RESERVE and RELEASE).
 //!
-//! Does: who is registered, who holds what, which commands pass. Does not: read CDBs, keep anything on the medium, tell
-//! anybody; `reserve` does.
-//! Contract: a change is made on a copy and taken over only when it is durable, if it has to be. A change tells whom to
-//! notify; nobody is notified of what was not taken over.
-//! Truth: SPC-4 §5.13 and tables of commands allowed in the presence of reservations; `docs/standards/block.md`.
+//! Does: keep registrations and reservations, decide which commands pass. Does not: parse CDBs,
+//! store anything, notify initiators; `reserve` does.
+//! Contract: a change is made on a copy, which replaces the state only after it is durable, if it
+//! has to be. A change returns the notices to send; none is sent for a change that failed.
+//! Truth: SPC-4 §5.13 and tables of commands allowed in the presence of reservations;
+//! `docs/standards/block.md`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,16 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sealstone_scsi::lu::NexusId;
 use sealstone_scsi::{AdditionalSense, additional};
 
-use crate::failure::Failure;
-use crate::nexus::Port;
+use crate::failure::BlockFailure;
+use crate::nexus::PortIdentity;
 
-/// Most registrations of a unit.
+/// Registrations of a unit.
 pub(crate) const REGISTRANTS_MAX: usize = 64;
 
 /// Type of a persistent reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum ReservationType {
     WriteExclusive = 1,
     ExclusiveAccess = 3,
     WriteExclusiveRegistrantsOnly = 5,
@@ -30,7 +32,7 @@ pub(crate) enum Kind {
     ExclusiveAccessAllRegistrants = 8,
 }
 
-impl Kind {
+impl ReservationType {
     pub(crate) const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
@@ -44,7 +46,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
-    /// Others may read.
+    /// Whether other initiators may read.
     const fn is_write_exclusive(self) -> bool {
         matches!(
             self,
@@ -52,118 +54,118 @@ impl Kind {
         )
     }
 
-    /// Every registrant holds it.
+    /// Whether every registrant holds the reservation.
     pub(crate) const fn is_of_all(self) -> bool {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
 
-    /// Every registrant may do what the holder may.
+    /// Whether registrants have the access of the holder.
     const fn admits_registrants(self) -> bool {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 }
 
-/// What a command does, as far as reservations care.
+/// Access class of a command with respect to reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Passes whatever is reserved.
+pub(crate) enum CommandAccess {
+    /// Passes any reservation.
     Any,
     /// Passes persistent reservations, not those of SPC-2.
     Harmless,
-    /// Reads: passes write exclusive ones.
+    /// Reads: passes write-exclusive reservations.
     Read,
     /// Writes, or changes the unit.
     Write,
-    /// Sees to reservations itself.
+    /// The command checks reservations itself.
     Own,
 }
 
 /// One registered port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Registrant {
-    pub(crate) port: Port,
+pub(crate) struct RegisteredPort {
+    pub(crate) port: PortIdentity,
     pub(crate) key: u64,
-    /// Registered with ALL_TG_PT; there is one target port, so it makes no difference but in what is reported.
+    /// Registered with ALL_TG_PT. There is one target port, so it only affects reports.
     pub(crate) all_ports: bool,
 }
 
-/// The persistent reservation.
+/// A persistent reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) kind: Kind,
-    /// Who made it; with a type of all registrants each of them holds it.
-    pub(crate) port: Port,
+pub(crate) struct PersistentReservation {
+    pub(crate) kind: ReservationType,
+    /// Port that reserved. With a type of all registrants each of them is a holder.
+    pub(crate) port: PortIdentity,
 }
 
-/// Whom to tell what, once a change counts.
-pub(crate) type Notices = Vec<(Port, AdditionalSense)>;
+/// Unit attentions to queue after a change takes effect.
+pub(crate) type ReservationNotices = Vec<(PortIdentity, AdditionalSense)>;
 
-/// Who holds the reservation of SPC-2. Clones are one: it ends with a reset or with its nexus, and neither may have to
-/// wait for whoever has the unit to itself.
+/// Holder of the SPC-2 reservation. Clones share it, because a reset or the loss of the nexus ends
+/// it without waiting for the command lock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Legacy(Arc<AtomicU64>);
+pub(crate) struct LegacyReservation(Arc<AtomicU64>);
 
-/// No nexus has this number.
-const NOBODY: u64 = 0;
+/// No nexus has this id.
+const NO_HOLDER: u64 = 0;
 
-impl Legacy {
+impl LegacyReservation {
     pub(crate) fn holder(&self) -> Option<NexusId> {
-        Some(NexusId(self.0.load(Ordering::Acquire))).filter(|nexus| nexus.0 != NOBODY)
+        Some(NexusId(self.0.load(Ordering::Acquire))).filter(|nexus| nexus.0 != NO_HOLDER)
     }
 
     fn set(&self, nexus: NexusId) {
         self.0.store(nexus.0, Ordering::Release);
     }
 
-    /// It ends, if this one has it.
+    /// Ends the reservation if this nexus holds it.
     pub(crate) fn end(&self, nexus: NexusId) {
-        // Another's stays.
-        let _ = self.0.compare_exchange(nexus.0, NOBODY, Ordering::AcqRel, Ordering::Acquire);
+        // A reservation of another nexus stays.
+        let _ = self.0.compare_exchange(nexus.0, NO_HOLDER, Ordering::AcqRel, Ordering::Acquire);
     }
 
     pub(crate) fn clear(&self) {
-        self.0.store(NOBODY, Ordering::Release);
+        self.0.store(NO_HOLDER, Ordering::Release);
     }
 }
 
-impl PartialEq for Legacy {
+impl PartialEq for LegacyReservation {
     fn eq(&self, other: &Self) -> bool {
         self.holder() == other.holder()
     }
 }
 
-impl Eq for Legacy {}
+impl Eq for LegacyReservation {}
 
-/// Everything reserved and registered on a unit.
+/// Registrations and reservations of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reservations {
+pub(crate) struct ReservationState {
     /// PRGENERATION.
     pub(crate) generation: u32,
-    pub(crate) registrants: Vec<Registrant>,
-    pub(crate) held: Option<Held>,
-    /// Registrations and reservation survive power loss (APTPL was set last).
+    pub(crate) registrants: Vec<RegisteredPort>,
+    pub(crate) held: Option<PersistentReservation>,
+    /// Whether registrations and reservation survive power loss (APTPL of the last registration).
     pub(crate) durable: bool,
-    /// RESERVE of SPC-2.
-    pub(crate) legacy: Legacy,
+    /// Reservation by RESERVE of SPC-2.
+    pub(crate) legacy: LegacyReservation,
 }
 
-/// Fields that most actions of PERSISTENT RESERVE OUT have.
+/// Keys in the parameter list of PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    /// RESERVATION KEY: the nexus's own.
+pub(crate) struct ReservationKeys {
+    /// RESERVATION KEY: key of the sending nexus.
     pub(crate) own: u64,
     /// SERVICE ACTION RESERVATION KEY.
     pub(crate) action: u64,
 }
 
-impl Reservations {
-    /// The registration of a port.
-    pub(crate) fn registrant(&self, port: &Port) -> Option<&Registrant> {
+impl ReservationState {
+    /// Returns the registration of a port.
+    pub(crate) fn registrant(&self, port: &PortIdentity) -> Option<&RegisteredPort> {
         self.registrants.iter().find(|registrant| registrant.port == *port)
     }
 
-    /// Does the port hold the persistent reservation?
-    pub(crate) fn holds(&self, port: &Port) -> bool {
+    /// Whether the port holds the persistent reservation.
+    pub(crate) fn holds(&self, port: &PortIdentity) -> bool {
         match &self.held {
             None => false,
             Some(held) if held.kind.is_of_all() => self.registrant(port).is_some(),
@@ -171,7 +173,7 @@ impl Reservations {
         }
     }
 
-    /// Key that READ RESERVATION tells: the holder's; 0 if all hold it.
+    /// Returns the key for READ RESERVATION: that of the holder; 0 if all registrants hold it.
     pub(crate) fn held_key(&self) -> u64 {
         match &self.held {
             Some(held) if !held.kind.is_of_all() => {
@@ -181,27 +183,32 @@ impl Reservations {
         }
     }
 
-    /// May a command of this class pass?
-    pub(crate) fn check(&self, nexus: NexusId, port: &Port, access: Access) -> Result<(), Failure> {
-        if matches!(access, Access::Any | Access::Own) {
+    /// Checks whether a command of this class may pass.
+    pub(crate) fn check(
+        &self,
+        nexus: NexusId,
+        port: &PortIdentity,
+        access: CommandAccess,
+    ) -> Result<(), BlockFailure> {
+        if matches!(access, CommandAccess::Any | CommandAccess::Own) {
             return Ok(());
         }
         if self.legacy.holder().is_some_and(|holder| holder != nexus) {
-            return Err(Failure::Conflict);
+            return Err(BlockFailure::Conflict);
         }
         let Some(held) = &self.held else { return Ok(()) };
-        let passes = access == Access::Harmless
-            || (access == Access::Read && held.kind.is_write_exclusive())
+        let passes = access == CommandAccess::Harmless
+            || (access == CommandAccess::Read && held.kind.is_write_exclusive())
             || self.holds(port)
             || (held.kind.admits_registrants() && self.registrant(port).is_some());
-        if passes { Ok(()) } else { Err(Failure::Conflict) }
+        if passes { Ok(()) } else { Err(BlockFailure::Conflict) }
     }
 
-    /// The registration that a command with this key comes from.
-    fn authorize(&self, port: &Port, keys: Keys) -> Result<(), Failure> {
+    /// Checks that the port is registered with this key.
+    fn authorize(&self, port: &PortIdentity, keys: ReservationKeys) -> Result<(), BlockFailure> {
         match self.registrant(port) {
             Some(registrant) if registrant.key == keys.own => Ok(()),
-            _ => Err(Failure::Conflict),
+            _ => Err(BlockFailure::Conflict),
         }
     }
 
@@ -209,26 +216,29 @@ impl Reservations {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// All registered ports but one.
-    fn others(&self, port: &Port) -> impl Iterator<Item = Port> {
-        let ports: Vec<Port> = self.registrants.iter().map(|registrant| registrant.port.clone()).collect();
+    /// Returns all registered ports except one.
+    fn others(&self, port: &PortIdentity) -> impl Iterator<Item = PortIdentity> {
+        let ports: Vec<PortIdentity> =
+            self.registrants.iter().map(|registrant| registrant.port.clone()).collect();
         let port = port.clone();
         ports.into_iter().filter(move |other| *other != port)
     }
 
-    /// REGISTER; with `ignore` REGISTER AND IGNORE EXISTING KEY.
+    /// REGISTER; with `ignore`, REGISTER AND IGNORE EXISTING KEY.
     pub(crate) fn register(
         &mut self,
-        port: &Port,
-        keys: Keys,
+        port: &PortIdentity,
+        keys: ReservationKeys,
         ignore: bool,
         all_ports: bool,
-    ) -> Result<Notices, Failure> {
+    ) -> Result<ReservationNotices, BlockFailure> {
         match self.registrants.iter().position(|registrant| registrant.port == *port) {
-            None if !ignore && keys.own != 0 => return Err(Failure::Conflict),
-            None if keys.action == 0 => return Ok(Notices::new()),
-            None => self.add(Registrant { port: port.clone(), key: keys.action, all_ports })?,
-            Some(at) if !ignore && self.registrants[at].key != keys.own => return Err(Failure::Conflict),
+            None if !ignore && keys.own != 0 => return Err(BlockFailure::Conflict),
+            None if keys.action == 0 => return Ok(ReservationNotices::new()),
+            None => self.add(RegisteredPort { port: port.clone(), key: keys.action, all_ports })?,
+            Some(at) if !ignore && self.registrants[at].key != keys.own => {
+                return Err(BlockFailure::Conflict);
+            }
             Some(_) if keys.action == 0 => {
                 self.changed();
                 return Ok(self.unregister(port));
@@ -239,19 +249,19 @@ impl Reservations {
             }
         }
         self.changed();
-        Ok(Notices::new())
+        Ok(ReservationNotices::new())
     }
 
-    fn add(&mut self, registrant: Registrant) -> Result<(), Failure> {
+    fn add(&mut self, registrant: RegisteredPort) -> Result<(), BlockFailure> {
         if self.registrants.len() >= REGISTRANTS_MAX {
-            return Err(Failure::Registrations);
+            return Err(BlockFailure::Registrations);
         }
         self.registrants.push(registrant);
         Ok(())
     }
 
-    /// Takes a registration away; the reservation goes with its only holder (SPC-4 §5.13.11.3).
-    fn unregister(&mut self, port: &Port) -> Notices {
+    /// Removes a registration, and the reservation if this was its only holder (SPC-4 §5.13.11.3).
+    fn unregister(&mut self, port: &PortIdentity) -> ReservationNotices {
         self.registrants.retain(|registrant| registrant.port != *port);
         let released = match &self.held {
             Some(held) if held.kind.is_of_all() => self.registrants.is_empty(),
@@ -259,46 +269,60 @@ impl Reservations {
             None => false,
         };
         if !released {
-            return Notices::new();
+            return ReservationNotices::new();
         }
         let held = self.held.take();
-        let told = held.is_some_and(|held| held.kind.admits_registrants());
-        if told {
+        let notify = held.is_some_and(|held| held.kind.admits_registrants());
+        if notify {
             self.others(port).map(|other| (other, additional::RESERVATIONS_RELEASED)).collect()
         } else {
-            Notices::new()
+            ReservationNotices::new()
         }
     }
 
     /// RESERVE.
-    pub(crate) fn reserve(&mut self, port: &Port, keys: Keys, kind: Kind) -> Result<Notices, Failure> {
+    pub(crate) fn reserve(
+        &mut self,
+        port: &PortIdentity,
+        keys: ReservationKeys,
+        kind: ReservationType,
+    ) -> Result<ReservationNotices, BlockFailure> {
         self.authorize(port, keys)?;
         match &self.held {
-            None => self.held = Some(Held { kind, port: port.clone() }),
+            None => self.held = Some(PersistentReservation { kind, port: port.clone() }),
             Some(held) if held.kind == kind && self.holds(port) => {}
-            Some(_) => return Err(Failure::Conflict),
+            Some(_) => return Err(BlockFailure::Conflict),
         }
-        Ok(Notices::new())
+        Ok(ReservationNotices::new())
     }
 
     /// RELEASE.
-    pub(crate) fn release(&mut self, port: &Port, keys: Keys, kind: Kind) -> Result<Notices, Failure> {
+    pub(crate) fn release(
+        &mut self,
+        port: &PortIdentity,
+        keys: ReservationKeys,
+        kind: ReservationType,
+    ) -> Result<ReservationNotices, BlockFailure> {
         self.authorize(port, keys)?;
         if !self.holds(port) {
-            return Ok(Notices::new());
+            return Ok(ReservationNotices::new());
         }
         if self.held.as_ref().is_some_and(|held| held.kind != kind) {
-            return Err(Failure::InvalidRelease);
+            return Err(BlockFailure::InvalidRelease);
         }
         self.held = None;
         if !kind.admits_registrants() {
-            return Ok(Notices::new());
+            return Ok(ReservationNotices::new());
         }
         Ok(self.others(port).map(|other| (other, additional::RESERVATIONS_RELEASED)).collect())
     }
 
     /// CLEAR.
-    pub(crate) fn clear(&mut self, port: &Port, keys: Keys) -> Result<Notices, Failure> {
+    pub(crate) fn clear(
+        &mut self,
+        port: &PortIdentity,
+        keys: ReservationKeys,
+    ) -> Result<ReservationNotices, BlockFailure> {
         self.authorize(port, keys)?;
         let notices = self.others(port).map(|other| (other, additional::RESERVATIONS_PREEMPTED)).collect();
         self.registrants.clear();
@@ -307,9 +331,14 @@ impl Reservations {
         Ok(notices)
     }
 
-    /// PREEMPT (SPC-4 §5.13.11.4); PREEMPT AND ABORT too, since no command of another nexus is under way while this
-    /// runs.
-    pub(crate) fn preempt(&mut self, port: &Port, keys: Keys, kind: Kind) -> Result<Notices, Failure> {
+    /// PREEMPT (SPC-4 §5.13.11.4). Also PREEMPT AND ABORT, since no command of another nexus is in
+    /// progress while this runs.
+    pub(crate) fn preempt(
+        &mut self,
+        port: &PortIdentity,
+        keys: ReservationKeys,
+        kind: ReservationType,
+    ) -> Result<ReservationNotices, BlockFailure> {
         self.authorize(port, keys)?;
         let of_all = self.held.as_ref().is_some_and(|held| held.kind.is_of_all());
         let takes_over = match &self.held {
@@ -318,23 +347,23 @@ impl Reservations {
             Some(_) => self.held_key() == keys.action,
         };
         if keys.action == 0 && !takes_over {
-            return Err(Failure::parameter(8));
+            return Err(BlockFailure::parameter(8));
         }
-        let is_victim = |registrant: &Registrant| keys.action == 0 || registrant.key == keys.action;
+        let is_victim = |registrant: &RegisteredPort| keys.action == 0 || registrant.key == keys.action;
         if !takes_over && !self.registrants.iter().any(is_victim) {
-            return Err(Failure::Conflict);
+            return Err(BlockFailure::Conflict);
         }
-        let mut notices = Notices::new();
+        let mut notices = ReservationNotices::new();
         self.registrants.retain(|registrant| {
-            // A nexus that names its own key keeps its registration when it takes the reservation over.
-            let goes = is_victim(registrant) && (registrant.port != *port || !takes_over);
-            if goes && registrant.port != *port {
+            // A nexus that preempts with its own key keeps its registration.
+            let removed = is_victim(registrant) && (registrant.port != *port || !takes_over);
+            if removed && registrant.port != *port {
                 notices.push((registrant.port.clone(), additional::REGISTRATIONS_PREEMPTED));
             }
-            !goes
+            !removed
         });
         if takes_over {
-            let old = self.held.replace(Held { kind, port: port.clone() });
+            let old = self.held.replace(PersistentReservation { kind, port: port.clone() });
             if old.is_some_and(|old| old.kind != kind && old.kind.admits_registrants()) {
                 notices.extend(self.others(port).map(|other| (other, additional::RESERVATIONS_RELEASED)));
             }
@@ -348,42 +377,43 @@ impl Reservations {
     /// REGISTER AND MOVE.
     pub(crate) fn register_and_move(
         &mut self,
-        port: &Port,
-        keys: Keys,
-        to: Port,
+        port: &PortIdentity,
+        keys: ReservationKeys,
+        to: PortIdentity,
         unregister: bool,
-    ) -> Result<Notices, Failure> {
+    ) -> Result<ReservationNotices, BlockFailure> {
         self.authorize(port, keys)?;
-        let Some(held) = &self.held else { return Err(Failure::field(1)) };
+        let Some(held) = &self.held else { return Err(BlockFailure::field(1)) };
         if held.kind.is_of_all() || held.port != *port {
-            return Err(Failure::Conflict);
+            return Err(BlockFailure::Conflict);
         }
         let kind = held.kind;
         if keys.action == 0 {
-            return Err(Failure::parameter(8));
+            return Err(BlockFailure::parameter(8));
         }
         if to == *port {
-            return Err(Failure::parameter(24));
+            return Err(BlockFailure::parameter(24));
         }
         match self.registrants.iter_mut().find(|registrant| registrant.port == to) {
             Some(registrant) => registrant.key = keys.action,
-            None => self.add(Registrant { port: to.clone(), key: keys.action, all_ports: false })?,
+            None => self.add(RegisteredPort { port: to.clone(), key: keys.action, all_ports: false })?,
         }
-        self.held = Some(Held { kind, port: to });
+        self.held = Some(PersistentReservation { kind, port: to });
         if unregister {
             self.registrants.retain(|registrant| registrant.port != *port);
         }
         self.changed();
-        Ok(Notices::new())
+        Ok(ReservationNotices::new())
     }
 
-    /// RESERVE(6): beside registrations it does nothing for a registrant and conflicts for others (CRH).
-    pub(crate) fn reserve_legacy(&self, nexus: NexusId, port: &Port) -> Result<(), Failure> {
+    /// RESERVE(6). While registrations exist it does nothing for a registrant and conflicts for
+    /// others (CRH).
+    pub(crate) fn reserve_legacy(&self, nexus: NexusId, port: &PortIdentity) -> Result<(), BlockFailure> {
         if !self.registrants.is_empty() {
-            return if self.registrant(port).is_some() { Ok(()) } else { Err(Failure::Conflict) };
+            return if self.registrant(port).is_some() { Ok(()) } else { Err(BlockFailure::Conflict) };
         }
         match self.legacy.holder() {
-            Some(holder) if holder != nexus => Err(Failure::Conflict),
+            Some(holder) if holder != nexus => Err(BlockFailure::Conflict),
             _ => {
                 self.legacy.set(nexus);
                 Ok(())
@@ -391,36 +421,37 @@ impl Reservations {
         }
     }
 
-    /// RELEASE(6): of another's reservation it is ignored.
-    pub(crate) fn release_legacy(&self, nexus: NexusId, port: &Port) -> Result<(), Failure> {
+    /// RELEASE(6). Releasing the reservation of another nexus is ignored.
+    pub(crate) fn release_legacy(&self, nexus: NexusId, port: &PortIdentity) -> Result<(), BlockFailure> {
         if !self.registrants.is_empty() {
-            return if self.registrant(port).is_some() { Ok(()) } else { Err(Failure::Conflict) };
+            return if self.registrant(port).is_some() { Ok(()) } else { Err(BlockFailure::Conflict) };
         }
         self.legacy.end(nexus);
         Ok(())
     }
 }
 
-/// How registrations and reservation are kept on the medium.
+/// Stored form of registrations and reservation.
 mod record {
-    use super::{Held, Kind, Port, Registrant, Reservations};
+    use super::{PersistentReservation, PortIdentity, RegisteredPort, ReservationState, ReservationType};
 
-    /// The first had no accounts.
+    /// The first layout had no accounts.
     const WITHOUT_ACCOUNTS: u8 = 1;
     const VERSION: u8 = 2;
-    const NOBODY: u16 = u16::MAX;
+    const NO_HOLDER: u16 = u16::MAX;
 
-    /// The state as bytes.
-    pub(super) fn encode(state: &Reservations) -> Vec<u8> {
+    /// Encodes the state.
+    pub(super) fn encode(state: &ReservationState) -> Vec<u8> {
         let holder = state.held.as_ref().and_then(|held| {
             let at = state.registrants.iter().position(|registrant| registrant.port == held.port);
-            // With a type of all registrants the one that made it may be gone: any other stands for it.
+            // With a type of all registrants, the port that reserved may have unregistered: any
+            // other stands for it.
             at.or(held.kind.is_of_all().then_some(0)).and_then(|at| u16::try_from(at).ok())
         });
         let kind = state.held.as_ref().map_or(0, |held| held.kind as u8);
         let mut out = vec![VERSION, kind];
-        out.extend(holder.unwrap_or(NOBODY).to_be_bytes());
-        for Registrant { port, key, all_ports } in &state.registrants {
+        out.extend(holder.unwrap_or(NO_HOLDER).to_be_bytes());
+        for RegisteredPort { port, key, all_ports } in &state.registrants {
             out.extend(key.to_be_bytes());
             out.extend(port.isid);
             out.push(u8::from(*all_ports));
@@ -434,8 +465,8 @@ mod record {
         out
     }
 
-    /// The state of such bytes; `None` if they are none.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
+    /// Decodes the state; `None` if the record is invalid.
+    pub(super) fn decode(bytes: &[u8]) -> Option<ReservationState> {
         let [version @ (WITHOUT_ACCOUNTS | VERSION), kind, high, low, rest @ ..] = bytes else { return None };
         let mut rest = rest;
         let mut registrants = Vec::new();
@@ -452,28 +483,32 @@ mod record {
                 next = after;
             }
             let name = std::str::from_utf8(name).ok()?.to_owned();
-            let port = Port { name, isid: [a, b, c, d, e, f], account };
-            registrants.push(Registrant { port, key: u64::from_be_bytes(*key), all_ports: all_ports != 0 });
+            let port = PortIdentity { name, isid: [a, b, c, d, e, f], account };
+            registrants.push(RegisteredPort {
+                port,
+                key: u64::from_be_bytes(*key),
+                all_ports: all_ports != 0,
+            });
             rest = next;
         }
-        let held = match (Kind::from_code(*kind), u16::from_be_bytes([*high, *low])) {
-            (Some(kind), at) if at != NOBODY => {
-                Some(Held { kind, port: registrants.get(usize::from(at))?.port.clone() })
+        let held = match (ReservationType::from_code(*kind), u16::from_be_bytes([*high, *low])) {
+            (Some(kind), at) if at != NO_HOLDER => {
+                Some(PersistentReservation { kind, port: registrants.get(usize::from(at))?.port.clone() })
             }
-            (None, NOBODY) if *kind == 0 => None,
+            (None, NO_HOLDER) if *kind == 0 => None,
             _ => return None,
         };
-        Some(Reservations { registrants, held, durable: true, ..Reservations::default() })
+        Some(ReservationState { registrants, held, durable: true, ..ReservationState::default() })
     }
 }
 
-impl Reservations {
-    /// What is kept on the medium; empty if nothing has to survive.
+impl ReservationState {
+    /// Returns the record to store, which is empty if nothing must survive.
     pub(crate) fn to_record(&self) -> Vec<u8> {
         if self.durable { record::encode(self) } else { Vec::new() }
     }
 
-    /// What was kept; `None` if it is damaged.
+    /// Reads a record; `None` if it is damaged.
     pub(crate) fn from_record(bytes: &[u8]) -> Option<Self> {
         record::decode(bytes)
     }

@@ -1,38 +1,38 @@
-//! The state machine alone; `tests/reservations.rs` sends commands.
+//! Tests of the state machine alone; `tests/reservations.rs` sends commands.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn port(number: u8) -> Port {
-    Port { name: format!("iqn.test:{number}"), isid: [number; 6], account: None }
+fn port(number: u8) -> PortIdentity {
+    PortIdentity { name: format!("iqn.test:{number}"), isid: [number; 6], account: None }
 }
 
-const fn keys(own: u64, action: u64) -> Keys {
-    Keys { own, action }
+const fn keys(own: u64, action: u64) -> ReservationKeys {
+    ReservationKeys { own, action }
 }
 
-/// Ports 1 to `count`, each registered with ten times its number.
-fn registered(count: u8) -> Reservations {
-    let mut state = Reservations::default();
+/// Returns a state with ports 1 to `count`, each registered with ten times its number as key.
+fn registered(count: u8) -> ReservationState {
+    let mut state = ReservationState::default();
     for number in 1..=count {
         state.register(&port(number), keys(0, u64::from(number) * 10), false, false).unwrap();
     }
     state
 }
 
-fn passes(state: &Reservations, number: u8, access: Access) -> bool {
+fn passes(state: &ReservationState, number: u8, access: CommandAccess) -> bool {
     state.check(NexusId(u64::from(number)), &port(number), access).is_ok()
 }
 
 #[test]
 fn registering_needs_the_key_that_is_there() {
-    let mut state = Reservations::default();
-    assert!(matches!(state.register(&port(1), keys(7, 8), false, false), Err(Failure::Conflict)));
+    let mut state = ReservationState::default();
+    assert!(matches!(state.register(&port(1), keys(7, 8), false, false), Err(BlockFailure::Conflict)));
     state.register(&port(1), keys(0, 0), false, false).unwrap();
     assert!(state.registrants.is_empty() && state.generation == 0, "nothing to register");
     state.register(&port(1), keys(0, 8), false, false).unwrap();
-    assert!(matches!(state.register(&port(1), keys(0, 9), false, false), Err(Failure::Conflict)));
+    assert!(matches!(state.register(&port(1), keys(0, 9), false, false), Err(BlockFailure::Conflict)));
     state.register(&port(1), keys(8, 9), false, false).unwrap();
     state.register(&port(1), keys(0, 10), true, false).unwrap();
     assert_eq!((state.registrant(&port(1)).unwrap().key, state.generation), (10, 3));
@@ -44,14 +44,14 @@ fn registering_needs_the_key_that_is_there() {
 fn registrations_are_bounded() {
     let mut state = registered(64);
     let refused = state.register(&port(65), keys(0, 1), false, false);
-    assert!(matches!(refused, Err(Failure::Registrations)));
+    assert!(matches!(refused, Err(BlockFailure::Registrations)));
     assert_eq!(state.registrants.len(), REGISTRANTS_MAX);
 }
 
-/// Who may read and write under each type: holder 1, registrant 2, stranger 3.
+/// Access of holder (1), registrant (2) and unregistered port (3) under each type.
 #[test]
 fn each_type_admits_whom_the_standard_says() {
-    use Kind::*;
+    use ReservationType::*;
     let table = [
         (WriteExclusive, [(true, true), (true, false), (true, false)]),
         (ExclusiveAccess, [(true, true), (false, false), (false, false)]),
@@ -64,9 +64,11 @@ fn each_type_admits_whom_the_standard_says() {
         let mut state = registered(2);
         state.reserve(&port(1), keys(10, 0), kind).unwrap();
         for (number, (read, write)) in (1..).zip(rights) {
-            assert_eq!(passes(&state, number, Access::Read), read, "{kind:?}: port {number} reads");
-            assert_eq!(passes(&state, number, Access::Write), write, "{kind:?}: port {number} writes");
-            assert!(passes(&state, number, Access::Any) && passes(&state, number, Access::Harmless));
+            assert_eq!(passes(&state, number, CommandAccess::Read), read, "{kind:?}: port {number} reads");
+            assert_eq!(passes(&state, number, CommandAccess::Write), write, "{kind:?}: port {number} writes");
+            assert!(
+                passes(&state, number, CommandAccess::Any) && passes(&state, number, CommandAccess::Harmless)
+            );
         }
         assert_eq!(state.holds(&port(2)), kind.is_of_all());
         assert_eq!(state.held_key(), if kind.is_of_all() { 0 } else { 10 });
@@ -76,17 +78,23 @@ fn each_type_admits_whom_the_standard_says() {
 #[test]
 fn a_reservation_is_made_once_and_released_by_its_holder_with_its_type() {
     let mut state = registered(2);
-    let kind = Kind::WriteExclusiveRegistrantsOnly;
-    assert!(matches!(state.reserve(&port(3), keys(0, 0), kind), Err(Failure::Conflict)), "not registered");
-    assert!(matches!(state.reserve(&port(1), keys(20, 0), kind), Err(Failure::Conflict)), "wrong key");
+    let kind = ReservationType::WriteExclusiveRegistrantsOnly;
+    assert!(
+        matches!(state.reserve(&port(3), keys(0, 0), kind), Err(BlockFailure::Conflict)),
+        "not registered"
+    );
+    assert!(matches!(state.reserve(&port(1), keys(20, 0), kind), Err(BlockFailure::Conflict)), "wrong key");
     state.reserve(&port(1), keys(10, 0), kind).unwrap();
     state.reserve(&port(1), keys(10, 0), kind).unwrap();
-    assert!(matches!(state.reserve(&port(1), keys(10, 0), Kind::WriteExclusive), Err(Failure::Conflict)));
-    assert!(matches!(state.reserve(&port(2), keys(20, 0), kind), Err(Failure::Conflict)));
+    assert!(matches!(
+        state.reserve(&port(1), keys(10, 0), ReservationType::WriteExclusive),
+        Err(BlockFailure::Conflict)
+    ));
+    assert!(matches!(state.reserve(&port(2), keys(20, 0), kind), Err(BlockFailure::Conflict)));
     assert_eq!(state.release(&port(2), keys(20, 0), kind).unwrap(), [], "not the holder: nothing happens");
     assert!(state.held.is_some());
-    let wrong = state.release(&port(1), keys(10, 0), Kind::WriteExclusive);
-    assert!(matches!(wrong, Err(Failure::InvalidRelease)));
+    let wrong = state.release(&port(1), keys(10, 0), ReservationType::WriteExclusive);
+    assert!(matches!(wrong, Err(BlockFailure::InvalidRelease)));
     let told = state.release(&port(1), keys(10, 0), kind).unwrap();
     assert_eq!(told, [(port(2), additional::RESERVATIONS_RELEASED)]);
     assert!(state.held.is_none() && state.registrants.len() == 2);
@@ -94,7 +102,7 @@ fn a_reservation_is_made_once_and_released_by_its_holder_with_its_type() {
 
 #[test]
 fn a_reservation_goes_with_the_registration_of_its_holder() {
-    for kind in Kind::ALL {
+    for kind in ReservationType::ALL {
         let mut state = registered(2);
         state.reserve(&port(1), keys(10, 0), kind).unwrap();
         let told = state.register(&port(1), keys(10, 0), false, false).unwrap();
@@ -102,9 +110,9 @@ fn a_reservation_goes_with_the_registration_of_its_holder() {
         assert_eq!(told.len(), usize::from(kind.admits_registrants() && !kind.is_of_all()), "{kind:?}");
         assert!(told.iter().all(|notice| *notice == (port(2), additional::RESERVATIONS_RELEASED)));
         if kind.is_of_all() {
-            assert!(!passes(&state, 1, Access::Write), "who unregistered holds nothing any more");
+            assert!(!passes(&state, 1, CommandAccess::Write), "an unregistered port holds nothing");
             state.register(&port(2), keys(20, 0), false, false).unwrap();
-            assert!(state.held.is_none(), "the last registrant took it along");
+            assert!(state.held.is_none(), "the reservation ended with the last registrant");
         }
     }
 }
@@ -112,7 +120,7 @@ fn a_reservation_goes_with_the_registration_of_its_holder() {
 #[test]
 fn clearing_leaves_nothing_and_tells_all_others() {
     let mut state = registered(3);
-    state.reserve(&port(2), keys(20, 0), Kind::ExclusiveAccess).unwrap();
+    state.reserve(&port(2), keys(20, 0), ReservationType::ExclusiveAccess).unwrap();
     let told = state.clear(&port(1), keys(10, 0)).unwrap();
     let expected = [2, 3].map(|number| (port(number), additional::RESERVATIONS_PREEMPTED));
     assert_eq!(told, expected);
@@ -122,41 +130,54 @@ fn clearing_leaves_nothing_and_tells_all_others() {
 #[test]
 fn preempting_the_holder_takes_its_place() {
     let mut state = registered(3);
-    state.reserve(&port(2), keys(20, 0), Kind::WriteExclusiveRegistrantsOnly).unwrap();
-    let told = state.preempt(&port(1), keys(10, 20), Kind::ExclusiveAccess).unwrap();
+    state.reserve(&port(2), keys(20, 0), ReservationType::WriteExclusiveRegistrantsOnly).unwrap();
+    let told = state.preempt(&port(1), keys(10, 20), ReservationType::ExclusiveAccess).unwrap();
     assert_eq!(
         told,
         [(port(2), additional::REGISTRATIONS_PREEMPTED), (port(3), additional::RESERVATIONS_RELEASED)]
     );
-    assert_eq!(state.held, Some(Held { kind: Kind::ExclusiveAccess, port: port(1) }));
+    assert_eq!(
+        state.held,
+        Some(PersistentReservation { kind: ReservationType::ExclusiveAccess, port: port(1) })
+    );
     assert!(state.registrant(&port(2)).is_none() && state.registrant(&port(3)).is_some());
     // Its own key: the type changes, the registration stays.
-    state.preempt(&port(1), keys(10, 10), Kind::WriteExclusive).unwrap();
+    state.preempt(&port(1), keys(10, 10), ReservationType::WriteExclusive).unwrap();
     assert!(state.registrant(&port(1)).is_some() && state.holds(&port(1)));
 }
 
 #[test]
 fn preempting_others_only_takes_their_registration() {
     let mut state = registered(3);
-    state.reserve(&port(1), keys(10, 0), Kind::WriteExclusive).unwrap();
-    let told = state.preempt(&port(2), keys(20, 30), Kind::ExclusiveAccess).unwrap();
+    state.reserve(&port(1), keys(10, 0), ReservationType::WriteExclusive).unwrap();
+    let told = state.preempt(&port(2), keys(20, 30), ReservationType::ExclusiveAccess).unwrap();
     assert_eq!(told, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
-    assert_eq!(state.held, Some(Held { kind: Kind::WriteExclusive, port: port(1) }));
-    let nobody = state.preempt(&port(2), keys(20, 99), Kind::WriteExclusive);
-    assert!(matches!(nobody, Err(Failure::Conflict)));
-    let zero = state.preempt(&port(2), keys(20, 0), Kind::WriteExclusive);
-    assert!(matches!(zero, Err(Failure::Parameter(at)) if at.byte == 8));
+    assert_eq!(
+        state.held,
+        Some(PersistentReservation { kind: ReservationType::WriteExclusive, port: port(1) })
+    );
+    let nobody = state.preempt(&port(2), keys(20, 99), ReservationType::WriteExclusive);
+    assert!(matches!(nobody, Err(BlockFailure::Conflict)));
+    let zero = state.preempt(&port(2), keys(20, 0), ReservationType::WriteExclusive);
+    assert!(matches!(zero, Err(BlockFailure::Parameter(at)) if at.byte == 8));
 }
 
 #[test]
 fn with_all_registrants_key_zero_preempts_everybody_else() {
     let mut state = registered(3);
-    state.reserve(&port(1), keys(10, 0), Kind::WriteExclusiveAllRegistrants).unwrap();
-    state.preempt(&port(2), keys(20, 10), Kind::ExclusiveAccess).unwrap();
-    assert_eq!(state.held.as_ref().unwrap().kind, Kind::WriteExclusiveAllRegistrants, "only one went");
-    let told = state.preempt(&port(2), keys(20, 0), Kind::ExclusiveAccess).unwrap();
+    state.reserve(&port(1), keys(10, 0), ReservationType::WriteExclusiveAllRegistrants).unwrap();
+    state.preempt(&port(2), keys(20, 10), ReservationType::ExclusiveAccess).unwrap();
+    assert_eq!(
+        state.held.as_ref().unwrap().kind,
+        ReservationType::WriteExclusiveAllRegistrants,
+        "only one was preempted"
+    );
+    let told = state.preempt(&port(2), keys(20, 0), ReservationType::ExclusiveAccess).unwrap();
     assert_eq!(told, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
-    assert_eq!(state.held, Some(Held { kind: Kind::ExclusiveAccess, port: port(2) }));
+    assert_eq!(
+        state.held,
+        Some(PersistentReservation { kind: ReservationType::ExclusiveAccess, port: port(2) })
+    );
     assert_eq!(state.registrants.len(), 1);
 }
 
@@ -165,8 +186,8 @@ fn moving_takes_the_reservation_to_another_port() {
     let mut state = registered(1);
     let to = port(9);
     let nothing = state.register_and_move(&port(1), keys(10, 90), to.clone(), false);
-    assert!(matches!(nothing, Err(Failure::Field(_))), "there is none to move");
-    state.reserve(&port(1), keys(10, 0), Kind::ExclusiveAccess).unwrap();
+    assert!(matches!(nothing, Err(BlockFailure::Field(_))), "there is no reservation to move");
+    state.reserve(&port(1), keys(10, 0), ReservationType::ExclusiveAccess).unwrap();
     assert!(state.clone().register_and_move(&port(1), keys(10, 0), to.clone(), false).is_err());
     assert!(state.clone().register_and_move(&port(1), keys(10, 90), port(1), false).is_err());
     state.register_and_move(&port(1), keys(10, 90), to.clone(), true).unwrap();
@@ -176,27 +197,27 @@ fn moving_takes_the_reservation_to_another_port() {
 
 #[test]
 fn reservations_of_spc2_and_registrations_keep_out_of_each_others_way() {
-    let state = Reservations::default();
+    let state = ReservationState::default();
     let (one, two) = (NexusId(1), NexusId(2));
     state.reserve_legacy(one, &port(1)).unwrap();
-    assert!(matches!(state.reserve_legacy(two, &port(2)), Err(Failure::Conflict)));
-    assert!(!passes(&state, 2, Access::Read) && !passes(&state, 2, Access::Harmless));
-    assert!(passes(&state, 2, Access::Any) && passes(&state, 1, Access::Write));
+    assert!(matches!(state.reserve_legacy(two, &port(2)), Err(BlockFailure::Conflict)));
+    assert!(!passes(&state, 2, CommandAccess::Read) && !passes(&state, 2, CommandAccess::Harmless));
+    assert!(passes(&state, 2, CommandAccess::Any) && passes(&state, 1, CommandAccess::Write));
     state.release_legacy(two, &port(2)).unwrap();
     assert_eq!(state.legacy.holder(), Some(one), "a release by another is ignored");
     state.release_legacy(one, &port(1)).unwrap();
     assert_eq!(state.legacy.holder(), None);
     let state = registered(1);
     state.reserve_legacy(one, &port(1)).unwrap();
-    assert_eq!(state.legacy.holder(), None, "a registrant is told GOOD and nothing is reserved");
-    assert!(matches!(state.reserve_legacy(two, &port(2)), Err(Failure::Conflict)));
+    assert_eq!(state.legacy.holder(), None, "a registrant gets GOOD and nothing is reserved");
+    assert!(matches!(state.reserve_legacy(two, &port(2)), Err(BlockFailure::Conflict)));
 }
 
-/// One change of an arbitrary history.
-fn step(state: &mut Reservations, (action, number, own, other, kind): (u8, u8, u8, u8, usize)) {
+/// Applies one change of an arbitrary history.
+fn step(state: &mut ReservationState, (action, number, own, other, kind): (u8, u8, u8, u8, usize)) {
     let port = port(number);
     let keys = keys(u64::from(own) * 10, u64::from(other) * 10);
-    let kind = Kind::ALL[kind];
+    let kind = ReservationType::ALL[kind];
     let mut next = state.clone();
     let outcome = match action {
         0 => next.register(&port, keys, false, false),
@@ -208,28 +229,29 @@ fn step(state: &mut Reservations, (action, number, own, other, kind): (u8, u8, u
         _ => next.register_and_move(&port, keys, self::port(other), number % 2 == 0),
     };
     if let Ok(notices) = outcome {
-        assert!(notices.iter().all(|(told, _)| *told != port), "nobody hears of its own doing");
+        assert!(notices.iter().all(|(notified, _)| *notified != port), "no notice to the initiator itself");
         *state = next;
     }
 }
 
 proptest! {
-    /// Whatever happens: a holder is registered, no port is there twice, and the record gives the same state back.
+    /// After any history: the holder is registered, no port is registered twice, and the record
+    /// decodes to the same state.
     #[test]
     fn every_history_keeps_the_state_whole(
         steps in proptest::collection::vec((0_u8..7, 1_u8..5, 0_u8..6, 0_u8..6, 0_usize..6), 0..60),
     ) {
-        let mut state = Reservations { durable: true, ..Reservations::default() };
+        let mut state = ReservationState { durable: true, ..ReservationState::default() };
         for one in steps {
             step(&mut state, one);
-            let mut ports: Vec<&Port> = state.registrants.iter().map(|registrant| &registrant.port).collect();
+            let mut ports: Vec<&PortIdentity> = state.registrants.iter().map(|registrant| &registrant.port).collect();
             ports.sort();
             prop_assert!(ports.windows(2).all(|pair| pair[0] != pair[1]));
             prop_assert!(state.registrants.iter().all(|registrant| registrant.key != 0));
             if state.held.is_some() {
                 prop_assert!(state.registrants.iter().any(|registrant| state.holds(&registrant.port)));
             }
-            let again = Reservations::from_record(&state.to_record()).expect("our own record");
+            let again = ReservationState::from_record(&state.to_record()).expect("our own record");
             prop_assert_eq!(&again.registrants, &state.registrants);
             prop_assert_eq!(again.held.as_ref().map(|held| held.kind), state.held.as_ref().map(|held| held.kind));
             for number in 1..5 {
@@ -242,29 +264,30 @@ proptest! {
     fn arbitrary_records_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
         let mut versioned = vec![1, 1];
         versioned.extend(&bytes);
-        let _ = (Reservations::from_record(&bytes), Reservations::from_record(&versioned));
+        let _ = (ReservationState::from_record(&bytes), ReservationState::from_record(&versioned));
     }
 }
 
-/// A record of the first version, which had no accounts, is still read; whoever came without account is known again.
+/// A record of the first version, which had no accounts, is still read. A port without account is
+/// recognised.
 #[test]
 fn records_keep_accounts_and_older_ones_are_read() {
-    let mut state = Reservations { durable: true, ..Reservations::default() };
-    let ann = Port { account: Some("ann".into()), ..port(1) };
+    let mut state = ReservationState { durable: true, ..ReservationState::default() };
+    let ann = PortIdentity { account: Some("ann".into()), ..port(1) };
     for port in [&ann, &port(2)] {
-        state.register(port, Keys { own: 0, action: 7 }, false, false).unwrap();
+        state.register(port, ReservationKeys { own: 0, action: 7 }, false, false).unwrap();
     }
     let record = state.to_record();
-    let back = Reservations::from_record(&record).unwrap();
+    let back = ReservationState::from_record(&record).unwrap();
     assert_eq!(back.registrants, state.registrants);
     assert!(
         back.registrant(&ann).is_some() && back.registrant(&port(1)).is_none(),
         "a name is not an account"
     );
     for cut in 5..record.len() {
-        let _ = Reservations::from_record(&record[..cut]);
+        let _ = ReservationState::from_record(&record[..cut]);
     }
     let name = b"iqn.test:2";
     let old = [&[1, 0, 0xFF, 0xFF][..], &7_u64.to_be_bytes(), &[2; 6], &[0, 10], name].concat();
-    assert!(Reservations::from_record(&old).unwrap().registrant(&port(2)).is_some());
+    assert!(ReservationState::from_record(&old).unwrap().registrant(&port(2)).is_some());
 }

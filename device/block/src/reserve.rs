@@ -1,16 +1,16 @@
 //! PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE (SPC-4 §6.15, §6.16; SPC-2 §7.21, §7.24).
 //!
-//! Does: parameter data, durability, notices. Does not: decide; `reservation` does.
-//! Contract: these run alone on their unit, so that after GOOD to PREEMPT no command of the preempted nexus is under
-//! way any more. With APTPL, GOOD means that the change is durable.
+//! Does: parse parameter data, store changes, queue notices. Does not: decide; `reservation` does.
+//! Contract: these commands run exclusively on their unit, so after GOOD to PREEMPT no command of
+//! the preempted nexus is in progress. With APTPL, GOOD means that the change is durable.
 
 use bytes::Bytes;
 
 use crate::catalog;
-use crate::command::{Done, Run};
-use crate::failure::Failure;
-use crate::nexus::Port;
-use crate::reservation::{Keys, Kind, Notices, Reservations};
+use crate::command::{BlockCommand, CommandOutcome};
+use crate::failure::BlockFailure;
+use crate::nexus::PortIdentity;
+use crate::reservation::{ReservationKeys, ReservationNotices, ReservationState, ReservationType};
 use crate::transfer::{be16, be32};
 use crate::transport_id;
 
@@ -36,9 +36,10 @@ pub(crate) mod output {
 
 /// RELATIVE TARGET PORT IDENTIFIER of the only port.
 pub(crate) const TARGET_PORT: u16 = 1;
-/// Bytes of the parameter list of all actions but REGISTER AND MOVE; up to the TransportID in the latter.
+/// Bytes of the parameter list of all actions except REGISTER AND MOVE; in the latter, bytes before
+/// the TransportID.
 const LIST_LENGTH: usize = 24;
-/// Longest TransportID that is looked at: an iSCSI name of 223 bytes, ISID and padding, rounded up.
+/// Longest accepted TransportID: an iSCSI name of 223 bytes, ISID and padding, rounded up.
 const TRANSPORT_ID_MAX: usize = 512;
 /// SPEC_I_PT, ALL_TG_PT, APTPL: byte 20 of the list.
 const SPEC_I_PT: u8 = 0x08;
@@ -47,10 +48,13 @@ const APTPL: u8 = 0x01;
 /// UNREG: byte 17 of the list of REGISTER AND MOVE.
 const UNREG: u8 = 0x02;
 
-/// PERSISTENT RESERVE IN, of any action.
-pub(crate) fn report(run: &Run<'_>, state: &Reservations) -> Result<Done, Failure> {
+/// PERSISTENT RESERVE IN, all actions.
+pub(crate) fn report(
+    run: &BlockCommand<'_>,
+    state: &ReservationState,
+) -> Result<CommandOutcome, BlockFailure> {
     if state.legacy.holder().is_some() {
-        return Err(Failure::Conflict);
+        return Err(BlockFailure::Conflict);
     }
     let mut data = match run.action() {
         input::READ_KEYS => {
@@ -69,19 +73,19 @@ pub(crate) fn report(run: &Run<'_>, state: &Reservations) -> Result<Done, Failur
         _ => full_status(state),
     };
     data.truncate(usize::from(be16(run.wire(), 7)));
-    Ok(Done::data(Bytes::from(data), run))
+    Ok(CommandOutcome::data(Bytes::from(data), run))
 }
 
-fn with_header(state: &Reservations, body: Vec<u8>) -> Vec<u8> {
+fn with_header(state: &ReservationState, body: Vec<u8>) -> Vec<u8> {
     let mut out = state.generation.to_be_bytes().to_vec();
     out.extend(u32::try_from(body.len()).expect("at most 64 registrations").to_be_bytes());
     out.extend(body);
     out
 }
 
-/// REPORT CAPABILITIES: RESERVE(6) beside registrations (CRH), all target ports (ATP_C), power loss (PTPL_C); no
-/// initiator ports in REGISTER (SIP_C); every type.
-fn capabilities(state: &Reservations) -> Vec<u8> {
+/// REPORT CAPABILITIES: RESERVE(6) while registrations exist (CRH), all target ports (ATP_C), power
+/// loss (PTPL_C), all types; no initiator ports in REGISTER (SIP_C).
+fn capabilities(state: &ReservationState) -> Vec<u8> {
     const CRH: u8 = 0x10;
     const ATP_C: u8 = 0x04;
     const PTPL_C: u8 = 0x01;
@@ -92,7 +96,7 @@ fn capabilities(state: &Reservations) -> Vec<u8> {
     vec![0, 8, CRH | ATP_C | PTPL_C, TMV | ALLOW_COMMANDS | u8::from(state.durable), 0xEA, 0x01, 0, 0]
 }
 
-fn full_status(state: &Reservations) -> Vec<u8> {
+fn full_status(state: &ReservationState) -> Vec<u8> {
     let mut body = Vec::new();
     for registrant in &state.registrants {
         let holds = state.holds(&registrant.port);
@@ -108,25 +112,28 @@ fn full_status(state: &Reservations) -> Vec<u8> {
     with_header(state, body)
 }
 
-/// PERSISTENT RESERVE OUT, of any action.
-pub(crate) fn change(run: &Run<'_>, state: &mut Reservations) -> Result<Done, Failure> {
+/// PERSISTENT RESERVE OUT, all actions.
+pub(crate) fn change(
+    run: &BlockCommand<'_>,
+    state: &mut ReservationState,
+) -> Result<CommandOutcome, BlockFailure> {
     if state.legacy.holder().is_some() {
-        return Err(Failure::Conflict);
+        return Err(BlockFailure::Conflict);
     }
     let action = run.action();
     let length = be32(run.wire(), 5) as usize;
-    let list = run.command.data_out.get(..length).ok_or(Failure::ParameterLength)?;
+    let list = run.command.data_out.get(..length).ok_or(BlockFailure::ParameterLength)?;
     let moves = action == output::REGISTER_AND_MOVE;
-    let fixed: &[u8; LIST_LENGTH] = list.first_chunk().ok_or(Failure::ParameterLength)?;
+    let fixed: &[u8; LIST_LENGTH] = list.first_chunk().ok_or(BlockFailure::ParameterLength)?;
     if !moves && fixed[20] & SPEC_I_PT != 0 && registers(action) {
-        return Err(Failure::parameter(20));
+        return Err(BlockFailure::parameter(20));
     }
     if !moves && length != LIST_LENGTH {
-        return Err(Failure::ParameterLength);
+        return Err(BlockFailure::ParameterLength);
     }
     let (own, rest) = fixed.split_first_chunk().expect("24 bytes");
     let key = |bytes: &[u8]| bytes.first_chunk().map_or(0, |key| u64::from_be_bytes(*key));
-    let keys = Keys { own: u64::from_be_bytes(*own), action: key(rest) };
+    let keys = ReservationKeys { own: u64::from_be_bytes(*own), action: key(rest) };
     let port = &run.nexus.port;
     let mut next = state.clone();
     let notices = match action {
@@ -153,47 +160,47 @@ pub(crate) fn change(run: &Run<'_>, state: &mut Reservations) -> Result<Done, Fa
     };
     persist(run, state, &next)?;
     *state = next;
-    tell(run, notices);
-    Ok(Done { used: length as u64, ..Done::GOOD })
+    notify(run, notices);
+    Ok(CommandOutcome { used: length as u64, ..CommandOutcome::GOOD })
 }
 
 const fn registers(action: u16) -> bool {
     matches!(action, output::REGISTER | output::REGISTER_AND_IGNORE)
 }
 
-/// SCOPE, which is always the whole unit, and TYPE.
-fn kind(run: &Run<'_>) -> Result<Kind, Failure> {
+/// Returns TYPE. SCOPE must be the whole unit.
+fn kind(run: &BlockCommand<'_>) -> Result<ReservationType, BlockFailure> {
     let byte = run.wire()[2];
     if byte >> 4 != 0 {
-        return Err(Failure::bit(2, 7));
+        return Err(BlockFailure::bit(2, 7));
     }
-    Kind::from_code(byte & 0x0F).ok_or(Failure::bit(2, 3))
+    ReservationType::from_code(byte & 0x0F).ok_or(BlockFailure::bit(2, 3))
 }
 
 fn register_and_move(
-    run: &Run<'_>,
-    next: &mut Reservations,
-    keys: Keys,
+    run: &BlockCommand<'_>,
+    next: &mut ReservationState,
+    keys: ReservationKeys,
     list: &[u8],
-) -> Result<Notices, Failure> {
-    let fixed: &[u8; LIST_LENGTH] = list.first_chunk().ok_or(Failure::ParameterLength)?;
+) -> Result<ReservationNotices, BlockFailure> {
+    let fixed: &[u8; LIST_LENGTH] = list.first_chunk().ok_or(BlockFailure::ParameterLength)?;
     let target = u16::from_be_bytes([fixed[18], fixed[19]]);
     let id_length = u32::from_be_bytes([fixed[20], fixed[21], fixed[22], fixed[23]]) as usize;
     let id = &list[LIST_LENGTH..];
     if id_length != id.len() || id_length > TRANSPORT_ID_MAX {
-        return Err(Failure::ParameterLength);
+        return Err(BlockFailure::ParameterLength);
     }
     if target != TARGET_PORT {
-        return Err(Failure::parameter(18));
+        return Err(BlockFailure::parameter(18));
     }
-    let to = transport_id::decode(id).ok_or(Failure::parameter(LIST_LENGTH))?;
-    let to = owner(run, next, to).ok_or(Failure::parameter(LIST_LENGTH))?;
+    let to = transport_id::decode(id).ok_or(BlockFailure::parameter(LIST_LENGTH))?;
+    let to = owner(run, next, to).ok_or(BlockFailure::parameter(LIST_LENGTH))?;
     next.register_and_move(&run.nexus.port, keys, to, fixed[17] & UNREG != 0)
 }
 
-/// The port that a TransportID means: whoever is logged in or registered under it. Where accounts count, a name alone is
-/// nobody: whoever logs in under it next would have the reservation.
-fn owner(run: &Run<'_>, state: &Reservations, named: Port) -> Option<Port> {
+/// Returns the port that a TransportID names: one that is logged in or registered. If accounts are
+/// in use, an unknown name is refused, because any account could log in with it later.
+fn owner(run: &BlockCommand<'_>, state: &ReservationState, named: PortIdentity) -> Option<PortIdentity> {
     let registered = || {
         let ports = state.registrants.iter().map(|registrant| &registrant.port);
         ports.into_iter().find(|port| port.is_named_as(&named)).cloned()
@@ -202,39 +209,50 @@ fn owner(run: &Run<'_>, state: &Reservations, named: Port) -> Option<Port> {
     known.or_else(|| run.nexus.port.account.is_none().then_some(named))
 }
 
-/// Makes the change durable if it, or what it replaces, has to be.
-fn persist(run: &Run<'_>, old: &Reservations, next: &Reservations) -> Result<(), Failure> {
+/// Stores the change if it, or the state that it replaces, must be durable.
+fn persist(
+    run: &BlockCommand<'_>,
+    old: &ReservationState,
+    next: &ReservationState,
+) -> Result<(), BlockFailure> {
     let (before, after) = (old.to_record(), next.to_record());
     if before == after {
         return Ok(());
     }
     catalog::store_reservations(run.unit.store(), run.unit.object(), &after)
         .and_then(|()| run.unit.store().flush())
-        .map_err(Failure::Write)
+        .map_err(BlockFailure::Write)
 }
 
-fn tell(run: &Run<'_>, notices: Notices) {
+fn notify(run: &BlockCommand<'_>, notices: ReservationNotices) {
     for (port, code) in notices {
         tracing::info!(unit = run.unit.name(), initiator = %port.name, code = %code, "reservation notice");
-        run.unit.nexuses().tell(&port, code);
+        run.unit.nexuses().raise_for(&port, code);
     }
 }
 
-/// 3RDPTY and EXTENT, and what hangs on them: only whole units for oneself (SPC-2 §7.21).
-fn plain(run: &Run<'_>) -> Result<(), Failure> {
-    if run.wire()[1] & 0x1F == 0 { Ok(()) } else { Err(Failure::bit(1, 4)) }
+/// Refuses 3RDPTY and EXTENT: only whole units for the initiator itself are supported (SPC-2
+/// §7.21).
+fn check_whole_unit(run: &BlockCommand<'_>) -> Result<(), BlockFailure> {
+    if run.wire()[1] & 0x1F == 0 { Ok(()) } else { Err(BlockFailure::bit(1, 4)) }
 }
 
 /// RESERVE(6).
-pub(crate) fn reserve_legacy(run: &Run<'_>, state: &mut Reservations) -> Result<Done, Failure> {
-    plain(run)?;
+pub(crate) fn reserve_legacy(
+    run: &BlockCommand<'_>,
+    state: &mut ReservationState,
+) -> Result<CommandOutcome, BlockFailure> {
+    check_whole_unit(run)?;
     state.reserve_legacy(run.nexus.id, &run.nexus.port)?;
-    Ok(Done::GOOD)
+    Ok(CommandOutcome::GOOD)
 }
 
 /// RELEASE(6).
-pub(crate) fn release_legacy(run: &Run<'_>, state: &mut Reservations) -> Result<Done, Failure> {
-    plain(run)?;
+pub(crate) fn release_legacy(
+    run: &BlockCommand<'_>,
+    state: &mut ReservationState,
+) -> Result<CommandOutcome, BlockFailure> {
+    check_whole_unit(run)?;
     state.release_legacy(run.nexus.id, &run.nexus.port)?;
-    Ok(Done::GOOD)
+    Ok(CommandOutcome::GOOD)
 }

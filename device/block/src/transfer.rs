@@ -1,48 +1,49 @@
-//! The part that most block commands share: which blocks, protection, DPO and FUA (SBC-3 §5).
+//! Fields that most block commands share: extent, protection, DPO and FUA (SBC-3 §5).
 //!
-//! Contract: fields are read from a CDB that was brought to 16 bytes; that it had its own length was checked before.
+//! Contract: fields are read from a CDB that was padded to 16 bytes and whose own length was
+//! checked before.
 
-use crate::failure::Failure;
-use crate::geometry::{Extent, Geometry};
+use crate::failure::BlockFailure;
+use crate::geometry::{BlockExtent, Geometry};
 
-/// A CDB of a block command, filled up with zeros.
-pub(crate) type Wire = [u8; 16];
+/// A CDB of a block command, padded with zeros.
+pub(crate) type PaddedCdb = [u8; 16];
 
-/// 16 bits at a byte.
-pub(crate) const fn be16(wire: &Wire, at: usize) -> u16 {
+/// Returns the 16-bit value at a byte.
+pub(crate) const fn be16(wire: &PaddedCdb, at: usize) -> u16 {
     u16::from_be_bytes([wire[at], wire[at + 1]])
 }
 
-/// 32 bits at a byte.
-pub(crate) const fn be32(wire: &Wire, at: usize) -> u32 {
+/// Returns the 32-bit value at a byte.
+pub(crate) const fn be32(wire: &PaddedCdb, at: usize) -> u32 {
     u32::from_be_bytes([wire[at], wire[at + 1], wire[at + 2], wire[at + 3]])
 }
 
-/// 64 bits at a byte.
-pub(crate) const fn be64(wire: &Wire, at: usize) -> u64 {
+/// Returns the 64-bit value at a byte.
+pub(crate) const fn be64(wire: &PaddedCdb, at: usize) -> u64 {
     (be32(wire, at) as u64) << 32 | be32(wire, at + 4) as u64
 }
 
 /// RDPROTECT, WRPROTECT, VRPROTECT, ORPROTECT: byte 1, bits 7 to 5.
 const PROTECT: u8 = 0xE0;
-/// FUA; DPO, the bit above it, is a hint that is welcome and ignored.
+/// FUA. DPO, the bit above it, is a hint that is accepted and ignored.
 const FUA: u8 = 0x08;
 
-/// Where the fields of a CDB of its length are.
+/// Position of the fields in a CDB, by its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum CdbForm {
     /// 21 bits of LBA, 8 of length where 0 means 256; no flags.
     Six,
-    /// 32 and 16 bits.
+    /// 32 bits of LBA, 16 of length.
     Ten,
-    /// 32 and 32 bits.
+    /// 32 bits of LBA, 32 of length.
     Twelve,
-    /// 64 and 32 bits.
+    /// 64 bits of LBA, 32 of length.
     Sixteen,
 }
 
-impl Form {
-    /// Byte of the CDB where the length begins.
+impl CdbForm {
+    /// Returns the byte of the CDB where the length starts.
     pub(crate) const fn length_at(self) -> u16 {
         match self {
             Self::Six => 4,
@@ -52,8 +53,8 @@ impl Form {
         }
     }
 
-    /// First block.
-    pub(crate) const fn lba(self, wire: &Wire) -> u64 {
+    /// Returns the first block.
+    pub(crate) const fn lba(self, wire: &PaddedCdb) -> u64 {
         match self {
             Self::Six => (be32(wire, 0) & 0x1F_FFFF) as u64,
             Self::Ten | Self::Twelve => be32(wire, 2) as u64,
@@ -61,8 +62,8 @@ impl Form {
         }
     }
 
-    /// Number of blocks.
-    pub(crate) const fn blocks(self, wire: &Wire) -> u32 {
+    /// Returns the number of blocks.
+    pub(crate) const fn blocks(self, wire: &PaddedCdb) -> u32 {
         match self {
             Self::Six if wire[4] == 0 => 256,
             Self::Six => wire[4] as u32,
@@ -73,38 +74,44 @@ impl Form {
     }
 }
 
-/// Blocks to move, and how.
+/// Extent and options of a data transfer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Transfer {
-    pub(crate) extent: Extent,
-    /// Past any volatile cache.
+pub(crate) struct BlockTransfer {
+    pub(crate) extent: BlockExtent,
+    /// Whether to bypass any volatile cache.
     pub(crate) fua: bool,
 }
 
-impl Transfer {
-    /// Reads and checks the fields; at most `max` blocks.
+impl BlockTransfer {
+    /// Parses and checks the fields; at most `max` blocks.
     ///
-    /// Protection information is not kept, so that asking for any is an error (SBC-3 §4.22: PROT_EN zero).
-    pub(crate) fn parse(wire: &Wire, form: Form, geometry: &Geometry, max: u32) -> Result<Self, Failure> {
-        if form != Form::Six {
+    /// Protection information is not supported, so a request for it is an error (SBC-3 §4.22:
+    /// PROT_EN zero).
+    pub(crate) fn parse(
+        wire: &PaddedCdb,
+        form: CdbForm,
+        geometry: &Geometry,
+        max: u32,
+    ) -> Result<Self, BlockFailure> {
+        if form != CdbForm::Six {
             no_protection(wire)?;
         }
         let blocks = form.blocks(wire);
         if blocks > max {
-            return Err(Failure::field(form.length_at()));
+            return Err(BlockFailure::field(form.length_at()));
         }
         let extent = geometry.extent(form.lba(wire), u64::from(blocks))?;
-        Ok(Self { extent, fua: form != Form::Six && wire[1] & FUA != 0 })
+        Ok(Self { extent, fua: form != CdbForm::Six && wire[1] & FUA != 0 })
     }
 }
 
 /// Refuses protection information.
-pub(crate) const fn no_protection(wire: &Wire) -> Result<(), Failure> {
-    if wire[1] & PROTECT == 0 { Ok(()) } else { Err(Failure::bit(1, 7)) }
+pub(crate) const fn no_protection(wire: &PaddedCdb) -> Result<(), BlockFailure> {
+    if wire[1] & PROTECT == 0 { Ok(()) } else { Err(BlockFailure::bit(1, 7)) }
 }
 
-/// Does a CDB of this form ask for FUA?
-pub(crate) fn asks_fua(cdb: &[u8]) -> bool {
+/// Whether a CDB with these flags sets FUA.
+pub(crate) fn has_fua(cdb: &[u8]) -> bool {
     cdb.get(1).is_some_and(|flags| flags & FUA != 0)
 }
 
@@ -115,32 +122,32 @@ mod tests {
 
     #[test]
     fn each_form_has_its_fields_where_the_standard_puts_them() {
-        let mut wire: Wire = [0x28, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-        assert_eq!((Form::Ten.lba(&wire), Form::Ten.blocks(&wire)), (0x0102_0304, 0x0607));
-        assert_eq!(Form::Twelve.blocks(&wire), 0x0506_0708);
-        assert_eq!(Form::Sixteen.lba(&wire), 0x0102_0304_0506_0708);
-        assert_eq!(Form::Sixteen.blocks(&wire), 0x090A_0B0C);
+        let mut wire: PaddedCdb = [0x28, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
+        assert_eq!((CdbForm::Ten.lba(&wire), CdbForm::Ten.blocks(&wire)), (0x0102_0304, 0x0607));
+        assert_eq!(CdbForm::Twelve.blocks(&wire), 0x0506_0708);
+        assert_eq!(CdbForm::Sixteen.lba(&wire), 0x0102_0304_0506_0708);
+        assert_eq!(CdbForm::Sixteen.blocks(&wire), 0x090A_0B0C);
         wire[1] = 0xF5;
-        assert_eq!(Form::Six.lba(&wire), 0x15_0102);
-        assert_eq!(Form::Six.blocks(&[8; 16]), 8);
-        assert_eq!(Form::Six.blocks(&[0; 16]), 256);
+        assert_eq!(CdbForm::Six.lba(&wire), 0x15_0102);
+        assert_eq!(CdbForm::Six.blocks(&[8; 16]), 8);
+        assert_eq!(CdbForm::Six.blocks(&[0; 16]), 256);
     }
 
     #[test]
     fn protection_and_length_are_checked_before_the_range() {
         let geometry = Geometry::new(BlockSize::B512, 1 << 20).unwrap();
-        let parse = |wire: &Wire| Transfer::parse(wire, Form::Ten, &geometry, 64);
-        let mut wire: Wire = [0; 16];
+        let parse = |wire: &PaddedCdb| BlockTransfer::parse(wire, CdbForm::Ten, &geometry, 64);
+        let mut wire: PaddedCdb = [0; 16];
         wire[8] = 64;
         assert!(!parse(&wire).unwrap().fua);
         wire[1] = 0x18;
         assert!(parse(&wire).unwrap().fua);
         wire[8] = 65;
-        assert!(matches!(parse(&wire), Err(Failure::Field(at)) if at.byte == 7));
+        assert!(matches!(parse(&wire), Err(BlockFailure::Field(at)) if at.byte == 7));
         wire[1] = 0x20;
-        assert!(matches!(parse(&wire), Err(Failure::Field(at)) if at.byte == 1 && at.bit == Some(7)));
+        assert!(matches!(parse(&wire), Err(BlockFailure::Field(at)) if at.byte == 1 && at.bit == Some(7)));
         wire = [0; 16];
         (wire[4], wire[5], wire[8]) = (0x08, 0x00, 1);
-        assert!(matches!(parse(&wire), Err(Failure::OutOfRange(0x800))));
+        assert!(matches!(parse(&wire), Err(BlockFailure::OutOfRange(0x800))));
     }
 }

@@ -1,25 +1,25 @@
-//! iSCSI TransportID (SPC-4 §7.6.4.6): how persistent reservations name an initiator port.
+//! iSCSI TransportID (SPC-4 §7.6.4.6), which names an initiator port in persistent reservations.
 
-use crate::nexus::Port;
+use crate::nexus::PortIdentity;
 
 /// FORMAT CODE 01b (name and ISID) and PROTOCOL IDENTIFIER 5 (iSCSI).
 const PORT_OF_ISCSI: u8 = 0x45;
-/// Between name and ISID.
+/// Separates name and ISID.
 const SEPARATOR: &str = ",i,0x";
-/// Fewest bytes of a TransportID.
+/// Shortest TransportID in bytes.
 const LENGTH_MIN: usize = 24;
-/// Longest iSCSI name (RFC 7143 §4.2.7.1), bytes.
+/// Longest iSCSI name (RFC 7143 §4.2.7.1), in bytes.
 const NAME_MAX: usize = 223;
 
-/// The TransportID of a port.
-pub(crate) fn encode(port: &Port) -> Vec<u8> {
+/// Encodes the TransportID of a port.
+pub(crate) fn encode(port: &PortIdentity) -> Vec<u8> {
     let mut out = vec![PORT_OF_ISCSI, 0, 0, 0];
     out.extend_from_slice(port.name.as_bytes());
     out.extend_from_slice(SEPARATOR.as_bytes());
     for byte in port.isid {
         out.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
-    // At least one zero ends the text; the whole is a multiple of four.
+    // At least one zero ends the text; the length is a multiple of four.
     let length = (out.len() + 1).next_multiple_of(4).max(LENGTH_MIN);
     out.resize(length, 0);
     let additional = u16::try_from(length - 4).expect("a name has at most 223 bytes").to_be_bytes();
@@ -27,8 +27,9 @@ pub(crate) fn encode(port: &Port) -> Vec<u8> {
     out
 }
 
-/// The port that a TransportID names, of no account: it cannot say one; `None` if it is not one of iSCSI with an ISID.
-pub(crate) fn decode(bytes: &[u8]) -> Option<Port> {
+/// Decodes a TransportID to a port without account. Returns `None` if it is not an iSCSI one with
+/// an ISID.
+pub(crate) fn decode(bytes: &[u8]) -> Option<PortIdentity> {
     let [PORT_OF_ISCSI, 0, high, low, text @ ..] = bytes else { return None };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     if length != text.len() || !(length + 4).is_multiple_of(4) || length + 4 < LENGTH_MIN {
@@ -42,8 +43,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Port> {
     }
     let isid: [u8; 8] = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
     let [_, _, isid @ ..] = isid;
-    // Sessions know names in lower case (RFC 7143 §4.2.7.1): in any other, the port would be nobody's.
-    Some(Port { name: name.to_ascii_lowercase(), isid, account: None })
+    // Sessions use names in lower case (RFC 7143 §4.2.7.1), so another case would never match.
+    Some(PortIdentity { name: name.to_ascii_lowercase(), isid, account: None })
 }
 
 #[cfg(test)]
@@ -54,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_transport_id_stands_as_the_standard_lays_it_out() {
-        let port = Port { name: "iqn.x:y".into(), isid: [0, 2, 0x3D, 0, 0, 1], account: None };
+        let port = PortIdentity { name: "iqn.x:y".into(), isid: [0, 2, 0x3D, 0, 0, 1], account: None };
         let wire = encode(&port);
         assert_eq!(wire[..4], [0x45, 0, 0, 28]);
         assert_eq!(&wire[4..28], b"iqn.x:y,i,0x00023d000001");
@@ -68,7 +69,7 @@ mod tests {
     proptest! {
         #[test]
         fn ports_come_back(name in "[a-z0-9:.,-]{1,223}", isid: [u8; 6]) {
-            let port = Port { name, isid, account: None };
+            let port = PortIdentity { name, isid, account: None };
             prop_assert_eq!(decode(&encode(&port)), Some(port));
         }
 

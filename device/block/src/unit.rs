@@ -1,9 +1,11 @@
-//! One block unit: what a target shell talks to.
+//! One block unit, as a target uses it.
 //!
-//! Does: order of checks, one lock for commands and reservations, durability, counters. Does not: transport.
-//! Contract: every command runs under `gate`: beside others, or alone if it changes reservations or reads and writes in
-//! one step. So a command that was let through has ended before a change of reservations is acknowledged, and COMPARE
-//! AND WRITE is atomic. Nothing waits for the medium with the gate closed but what has to.
+//! Does: order of checks, one lock for commands and reservations, durability, counters. Does not:
+//! transport.
+//! Contract: every command runs under the lock `commands`: shared with others, or exclusively if it changes
+//! reservations or reads and writes in one step. So every admitted command has ended before a
+//! change of reservations is acknowledged, and COMPARE AND WRITE is atomic. Flushes happen after
+//! the lock is released, except where the order requires it.
 //! Truth: SAM-5 §5.14, SBC-3, SPC-4; `docs/standards/block.md` (order of checks).
 
 use std::collections::BTreeSet;
@@ -21,46 +23,49 @@ use sealstone_scsi::spc::supported::CommandRow;
 use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
 use sealstone_store::{ObjectStore, StoreError, Stretch};
 
-use crate::catalog::{self, CatalogError, Description};
-use crate::command::{self, Done, Function, Row, Run, Unknown, Wait};
-use crate::counters::{Counters, UnitCounters};
-use crate::durable::{Durability, UnitOptions};
-use crate::failure::Failure;
-use crate::geometry::{Extent, Geometry};
+use crate::catalog::{self, CatalogError, UnitDescription};
+use crate::command::{
+    self, BlockCommand, BlockCommandRow, BlockingKind, CommandFunction, CommandOutcome, UnknownCommand,
+};
+use crate::counters::{UnitCounterCells, UnitCounters};
+use crate::durable::{UnitDurability, UnitOptions};
+use crate::failure::BlockFailure;
+use crate::geometry::{BlockExtent, Geometry};
 use crate::inquiry;
-use crate::mode::{ModeValues, Settings};
-use crate::nexus::{Nexus, Nexuses};
-use crate::reservation::{Access, Legacy, Reservations};
-use crate::transfer::asks_fua;
+use crate::mode::{ModeSettings, ModeValues};
+use crate::nexus::{BlockNexus, NexusTable};
+use crate::reservation::{CommandAccess, LegacyReservation, ReservationState};
+use crate::transfer::has_fua;
 
 /// NACA in the CONTROL byte.
 const NACA: u8 = 0x04;
 
-/// A block unit.
+/// One block unit.
 pub struct BlockUnit {
     store: Arc<dyn ObjectStore>,
-    description: Description,
+    description: UnitDescription,
     object: ObjectId,
     /// iSCSI name of the target, for the unit's identification.
     target: String,
-    gate: RwLock<Reservations>,
-    /// The same as in the reservations.
-    legacy: Legacy,
-    nexuses: Nexuses,
-    settings: Settings,
-    /// Held while mode values change.
+    commands: RwLock<ReservationState>,
+    /// Shared with the reservation state.
+    legacy: LegacyReservation,
+    nexuses: NexusTable,
+    settings: ModeSettings,
+    /// Locked while mode values change.
     selecting: Mutex<()>,
-    durability: Durability,
-    /// The unit was made write-through.
+    durability: UnitDurability,
+    /// Whether the unit is configured as write-through.
     configured_write_through: AtomicBool,
-    /// The whole device is write-through.
+    /// Whether the whole device is write-through.
     device_write_through: bool,
-    medium: Medium,
-    /// Changes made and changes known to be durable: a flush of nothing is free.
+    medium: RemovableMedium,
+    /// Number of changes, and number of changes known to be durable. A flush without new changes is
+    /// skipped.
     written: AtomicU64,
     flushed: AtomicU64,
     gone: AtomicBool,
-    counters: Counters,
+    counters: UnitCounterCells,
 }
 
 impl fmt::Debug for BlockUnit {
@@ -73,19 +78,23 @@ impl BlockUnit {
     /// Opens a unit of the store, with its reservations, saved mode pages and marks of unflushed writes.
     pub(crate) fn open(
         store: Arc<dyn ObjectStore>,
-        description: Description,
+        description: UnitDescription,
         target: &str,
         options: &UnitOptions,
     ) -> Result<Self, CatalogError> {
         let object = description.object();
         let reservations = match catalog::load_reservations(&*store, object)? {
-            None => Reservations::default(),
-            // Whoever was kept out would get in: better nobody does.
-            Some(record) => Reservations::from_record(&record).ok_or(CatalogError::Damaged(object.object))?,
+            None => ReservationState::default(),
+            // Without the record, initiators that are excluded would get access: the unit stays
+            // unavailable instead.
+            Some(record) => {
+                ReservationState::from_record(&record).ok_or(CatalogError::Damaged(object.object))?
+            }
         };
         let modes = catalog::load_modes(&*store, object)?;
-        let durability = Durability::open(&*store, &description, options)?;
-        let settings = Settings::new(modes.as_deref(), options.write_through || description.write_through);
+        let durability = UnitDurability::open(&*store, &description, options)?;
+        let settings =
+            ModeSettings::new(modes.as_deref(), options.write_through || description.write_through);
         Ok(Self {
             configured_write_through: AtomicBool::new(description.write_through),
             device_write_through: options.write_through,
@@ -95,29 +104,29 @@ impl BlockUnit {
             description,
             target: target.to_owned(),
             legacy: reservations.legacy.clone(),
-            gate: RwLock::new(reservations),
-            nexuses: Nexuses::default(),
+            commands: RwLock::new(reservations),
+            nexuses: NexusTable::default(),
             settings,
             selecting: Mutex::default(),
-            medium: Medium::default(),
+            medium: RemovableMedium::default(),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             gone: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: UnitCounterCells::default(),
         })
     }
 
-    /// The unit's record, with its write-through setting at the time of opening.
+    /// Returns the unit's description, with its write-through setting at the time of opening.
     #[must_use]
-    pub const fn description(&self) -> &Description {
+    pub const fn description(&self) -> &UnitDescription {
         &self.description
     }
 
-    /// What the unit is now.
+    /// Returns the unit's current description.
     #[must_use]
-    pub fn current_description(&self) -> Description {
+    pub fn current_description(&self) -> UnitDescription {
         let write_through = self.configured_write_through.load(Ordering::Acquire);
-        Description { write_through, ..self.description.clone() }
+        UnitDescription { write_through, ..self.description.clone() }
     }
 
     /// Whether a write may be acknowledged before it is durable (WCE).
@@ -130,9 +139,10 @@ impl BlockUnit {
     pub(crate) fn set_write_through(&self, write_through: bool) -> Result<(), CatalogError> {
         let _selecting = self.selecting.lock();
         let before = self.settings.write_cache();
-        let unit = Description { write_through, ..self.description.clone() };
+        let unit = UnitDescription { write_through, ..self.description.clone() };
         if write_through {
-            // First in effect, then stored: a write is never durable later than the setting says.
+            // Takes effect before it is stored, so no write is less durable than the stored setting
+            // says.
             self.settings.set_write_through(true);
         }
         if let Err(error) = catalog::store_description(&*self.store, &unit) {
@@ -148,38 +158,38 @@ impl BlockUnit {
         Ok(())
     }
 
-    pub(crate) const fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &ModeSettings {
         &self.settings
     }
 
-    pub(crate) const fn durability(&self) -> &Durability {
+    pub(crate) const fn durability(&self) -> &UnitDurability {
         &self.durability
     }
 
-    /// Waits until no command is under way, and keeps others from beginning.
-    pub(crate) fn lock_gate(&self) -> RwLockWriteGuard<'_, Reservations> {
-        self.gate.write()
+    /// Waits until no command is in progress, and blocks new ones until the guard is dropped.
+    pub(crate) fn lock_commands(&self) -> RwLockWriteGuard<'_, ReservationState> {
+        self.commands.write()
     }
 
-    /// What it did so far.
+    /// Returns the counter values since the unit was opened.
     #[must_use]
     pub fn counters(&self) -> UnitCounters {
         self.counters.snapshot()
     }
 
-    /// How many initiators have registered or reserved it.
+    /// Returns how many initiators have registered or reserved the unit.
     pub(crate) fn reserved_by(&self) -> usize {
-        let state = self.gate.read();
+        let state = self.commands.read();
         state.registrants.len() + usize::from(self.legacy.holder().is_some())
     }
 
-    /// From here on every command is told that there is no such unit. Returns when none is under way.
+    /// Makes every further command fail as for an unknown unit. Returns when none is in progress.
     pub(crate) fn retire(&self) {
         self.gone.store(true, Ordering::Release);
-        drop(self.gate.write());
+        drop(self.commands.write());
     }
 
-    /// It could not be removed: everything is as before.
+    /// Reverts [`Self::retire`] after a failed removal.
     pub(crate) fn reinstate(&self) {
         self.gone.store(false, Ordering::Release);
     }
@@ -208,80 +218,82 @@ impl BlockUnit {
         self.description.removable
     }
 
-    pub(crate) const fn nexuses(&self) -> &Nexuses {
+    pub(crate) const fn nexuses(&self) -> &NexusTable {
         &self.nexuses
     }
 
-    pub(crate) const fn medium(&self) -> &Medium {
+    pub(crate) const fn medium(&self) -> &RemovableMedium {
         &self.medium
     }
 
-    fn check_there(&self) -> Result<(), Failure> {
-        if self.gone.load(Ordering::Acquire) { Err(Failure::Gone) } else { Ok(()) }
+    fn check_not_removed(&self) -> Result<(), BlockFailure> {
+        if self.gone.load(Ordering::Acquire) { Err(BlockFailure::Gone) } else { Ok(()) }
     }
 
-    /// SWP keeps every change away.
-    pub(crate) fn check_writable(&self) -> Result<(), Failure> {
-        if self.settings.write_protect() { Err(Failure::WriteProtected) } else { Ok(()) }
+    /// Refuses changes while SWP is set.
+    pub(crate) fn check_writable(&self) -> Result<(), BlockFailure> {
+        if self.settings.write_protect() { Err(BlockFailure::WriteProtected) } else { Ok(()) }
     }
 
-    /// Bytes of the object; all of them.
-    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure> {
-        let read = Failure::read(self.geometry().block().shift());
+    /// Reads bytes of the object and fills `into` completely.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), BlockFailure> {
+        let read = BlockFailure::read(self.geometry().block().shift());
         match self.store.read(self.object, offset, into) {
             Ok(count) if count == into.len() => Ok(()),
-            // The object is as long as the unit: a shorter one was cut by somebody else.
+            // The object is as long as the unit. A shorter one was truncated outside of this
+            // program.
             Ok(_) => Err(read(StoreError::IndexDamaged { object: self.object })),
             Err(error) => Err(read(error)),
         }
     }
 
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), BlockFailure> {
         self.changed(self.store.write(self.object, offset, data))
     }
 
-    /// Blocks become holes.
-    pub(crate) fn unmap(&self, extent: Extent) -> Result<(), Failure> {
+    /// Turns blocks into holes.
+    pub(crate) fn unmap(&self, extent: BlockExtent) -> Result<(), BlockFailure> {
         self.changed(self.store.clear(self.object, extent.offset(), extent.length()))
     }
 
-    /// What is where from an offset on.
-    pub(crate) fn map(&self, offset: u64, max: usize) -> Result<Vec<Stretch>, Failure> {
-        let read = Failure::read(self.geometry().block().shift());
+    /// Returns the mapped ranges and holes from an offset on.
+    pub(crate) fn map(&self, offset: u64, max: usize) -> Result<Vec<Stretch>, BlockFailure> {
+        let read = BlockFailure::read(self.geometry().block().shift());
         self.store.map(self.object, offset, max).map_err(read)
     }
 
-    fn changed(&self, outcome: Result<(), StoreError>) -> Result<(), Failure> {
-        // Counted after the fact: a flush in between covers it or does not, and is repeated then.
+    fn changed(&self, outcome: Result<(), StoreError>) -> Result<(), BlockFailure> {
+        // Counted after the write: a concurrent flush may or may not cover it, so the next flush is
+        // repeated.
         self.written.fetch_add(1, Ordering::AcqRel);
-        outcome.map_err(Failure::Write)
+        outcome.map_err(BlockFailure::Write)
     }
 
     /// Returns when everything written before is durable.
-    pub(crate) fn flush(&self) -> Result<(), Failure> {
+    pub(crate) fn flush(&self) -> Result<(), BlockFailure> {
         let written = self.written.load(Ordering::Acquire);
         if self.flushed.load(Ordering::Acquire) < written {
-            self.store.flush().map_err(Failure::Write)?;
+            self.store.flush().map_err(BlockFailure::Write)?;
             self.flushed.fetch_max(written, Ordering::AcqRel);
         }
         Ok(())
     }
 
-    fn answer(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+    fn answer(&self, nexus: &BlockNexus, command: &ScsiCommand<'_>) -> ScsiReply {
         if self.gone.load(Ordering::Acquire) {
             return primary::absent(command.cdb, command.data_in_max);
         }
         let outcome = match command::find(command.cdb, &self.description) {
             Ok(row) => self.own(row, nexus, command),
-            Err(Unknown::Code) => return self.shared(nexus, command),
-            Err(Unknown::Action) => match primary::attention(self, nexus.id) {
+            Err(UnknownCommand::Code) => return self.shared(nexus, command),
+            Err(UnknownCommand::Action) => match primary::attention(self, nexus.id) {
                 Some(reply) => return reply,
-                None => Err(Failure::ServiceAction),
+                None => Err(BlockFailure::ServiceAction),
             },
         };
         match outcome {
-            Ok(Answer::Attention(reply)) => reply,
-            Ok(Answer::Done(done)) => {
+            Ok(TableOutcome::Attention(reply)) => reply,
+            Ok(TableOutcome::Done(done)) => {
                 self.counters.moved(done.moved.0, done.moved.1);
                 ScsiReply {
                     status: done.status,
@@ -295,84 +307,97 @@ impl BlockUnit {
         }
     }
 
-    /// A command of the table: unit attention, then the CDB's form, reservations, medium, the command itself.
-    fn own(&self, row: &Row, nexus: &Nexus, command: &ScsiCommand<'_>) -> Result<Answer, Failure> {
+    /// Runs a command of the table. Checks unit attention, the form of the CDB, reservations and
+    /// the medium in this order.
+    fn own(
+        &self,
+        row: &BlockCommandRow,
+        nexus: &BlockNexus,
+        command: &ScsiCommand<'_>,
+    ) -> Result<TableOutcome, BlockFailure> {
         if let Some(reply) = primary::attention(self, nexus.id) {
-            return Ok(Answer::Attention(reply));
+            return Ok(TableOutcome::Attention(reply));
         }
         let length = usize::from(row.shared.length);
         if command.cdb.len() < length {
-            return Err(Failure::OperationCode);
+            return Err(BlockFailure::OperationCode);
         }
-        let run = Run::new(self, nexus, command);
+        let run = BlockCommand::new(self, nexus, command);
         let control = row.shared.length - 1;
         if run.wire()[usize::from(control)] & NACA != 0 {
-            return Err(Failure::bit(control, 2));
+            return Err(BlockFailure::bit(control, 2));
         }
         let access = row.access(run.wire());
-        let admit = |state: &Reservations| self.admit(row, nexus, access, state);
+        let admit = |state: &ReservationState| self.admit(row, nexus, access, state);
         let done = match row.function {
-            Function::Shared(function) => {
-                let state = self.gate.read();
+            CommandFunction::Shared(function) => {
+                let state = self.commands.read();
                 admit(&state)?;
                 function(&run)?
             }
-            Function::Pieces(function) => {
-                let mut state = self.gate.read();
+            CommandFunction::Yielding(function) => {
+                let mut state = self.commands.read();
                 admit(&state)?;
                 function(&run, &mut || {
-                    // Whoever wants the unit to himself has it between two pieces; what holds then holds for the next.
+                    // Lets exclusive commands run between two pieces, and checks admission again
+                    // for the next piece.
                     RwLockReadGuard::bump(&mut state);
                     admit(&state)
                 })?
             }
-            Function::Alone(function) => {
-                let state = self.gate.write();
+            CommandFunction::Exclusive(function) => {
+                let state = self.commands.write();
                 admit(&state)?;
                 function(&run)?
             }
-            Function::Report(function) => {
-                let state = self.gate.read();
+            CommandFunction::Report(function) => {
+                let state = self.commands.read();
                 admit(&state)?;
                 function(&run, &state)?
             }
-            Function::Change(function) => {
-                let mut state = self.gate.write();
+            CommandFunction::Change(function) => {
+                let mut state = self.commands.write();
                 admit(&state)?;
                 function(&run, &mut state)?
             }
         };
-        // The gate is open again: others go on while this waits.
+        // The lock is released: others run while this waits.
         if done.flush || run.write_through() || self.is_write_through(nexus) {
             self.flush()?;
         }
-        Ok(Answer::Done(done))
+        Ok(TableOutcome::Done(done))
     }
 
-    /// May a command begin, or go on?
-    fn admit(&self, row: &Row, nexus: &Nexus, access: Access, state: &Reservations) -> Result<(), Failure> {
-        // Again, inside the gate: the object may be another unit's by now.
-        self.check_there()?;
+    /// Checks whether a command may start or continue.
+    fn admit(
+        &self,
+        row: &BlockCommandRow,
+        nexus: &BlockNexus,
+        access: CommandAccess,
+        state: &ReservationState,
+    ) -> Result<(), BlockFailure> {
+        // Checked again under the lock: the object may belong to another unit by now.
+        self.check_not_removed()?;
         state.check(nexus.id, &nexus.port, access)?;
         if row.medium { self.medium.check() } else { Ok(()) }
     }
 
-    /// A command that every device type has.
-    fn shared(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
-        let access = command.cdb.first().map_or(Access::Any, |code| command::class_of_shared(*code));
-        if access == Access::Any || nexus.attention(false).is_some() {
+    /// Runs a command that every device type has.
+    fn shared(&self, nexus: &BlockNexus, command: &ScsiCommand<'_>) -> ScsiReply {
+        let access = command.cdb.first().map_or(CommandAccess::Any, |code| command::class_of_shared(*code));
+        if access == CommandAccess::Any || nexus.attention(false).is_some() {
             return primary::answer(self, command);
         }
-        let state = self.gate.read();
+        let state = self.commands.read();
         match state.check(nexus.id, &nexus.port, access) {
             Ok(()) => primary::answer(self, command),
             Err(failure) => self.refused(&failure),
         }
     }
 
-    fn refused(&self, failure: &Failure) -> ScsiReply {
-        if let Failure::Read(error, _) | Failure::Write(error) = failure {
-            tracing::error!(unit = self.name(), error = %error, "the store failed a block command");
+    fn refused(&self, failure: &BlockFailure) -> ScsiReply {
+        if let BlockFailure::Read(error, _) | BlockFailure::Write(error) = failure {
+            tracing::error!(unit = self.name(), error = %error, "block command failed: store error");
         }
         match failure.status() {
             Status::CheckCondition => ScsiReply {
@@ -384,10 +409,10 @@ impl BlockUnit {
     }
 }
 
-/// What a command of the table came to, unless it failed.
-enum Answer {
+/// Outcome of a command of the table that did not fail.
+enum TableOutcome {
     Attention(ScsiReply),
-    Done(Done),
+    Done(CommandOutcome),
 }
 
 impl LogicalUnit for BlockUnit {
@@ -397,7 +422,8 @@ impl LogicalUnit for BlockUnit {
 
     fn cost(&self, nexus: NexusId, cdb: &[u8]) -> Cost {
         use sealstone_scsi::spc::opcode::{MODE_SELECT_6, MODE_SELECT_10, MODE_SENSE_6, MODE_SENSE_10};
-        // The first unflushed write of a nexus waits for its mark, and a change of what it relies on for its row.
+        // The first unflushed write of a nexus waits until its mark is stored. A changed WCE report
+        // waits until its row is stored.
         let first_write = || {
             let nexus = self.nexuses.find(nexus);
             nexus.is_none_or(|nexus| !nexus.is_dirty() || self.is_write_through(&nexus))
@@ -405,11 +431,12 @@ impl LogicalUnit for BlockUnit {
         let informs = || self.nexuses.find(nexus).is_none_or(|nexus| self.informs_of_cache(&nexus));
         let waits = match command::find(cdb, &self.description) {
             Ok(row) => match row.wait {
-                Wait::Never => false,
-                Wait::Always => true,
-                Wait::Long => return Cost::Long,
-                Wait::Flush => {
-                    (row.shared.length > 6 && asks_fua(cdb)) || (row.access == Access::Write && first_write())
+                BlockingKind::Never => false,
+                BlockingKind::Always => true,
+                BlockingKind::Long => return Cost::Long,
+                BlockingKind::Flush => {
+                    (row.shared.length > 6 && has_fua(cdb))
+                        || (row.access == CommandAccess::Write && first_write())
                 }
             },
             Err(_) => match cdb.first() {
@@ -419,9 +446,9 @@ impl LogicalUnit for BlockUnit {
                 _ => false,
             },
         };
-        // Whoever has the unit alone, or waits to have it, may do so for long: who waits for him must not hold a thread
-        // that other sessions and units are served by.
-        if waits || self.gate.is_locked_exclusive() { Cost::Blocking } else { Cost::Inline }
+        // An exclusive command may hold or await the lock for long. Commands that wait for it must
+        // not block a thread that serves other sessions and units.
+        if waits || self.commands.is_locked_exclusive() { Cost::Blocking } else { Cost::Inline }
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
@@ -437,7 +464,7 @@ impl LogicalUnit for BlockUnit {
     }
 
     fn nexus_lost(&self, nexus: NexusId) {
-        // A reservation of SPC-2 ends with its nexus; registrations do not.
+        // An SPC-2 reservation ends with its nexus; registrations do not.
         self.legacy.end(nexus);
         self.medium.prevent(nexus, false);
         self.nexuses.lose(nexus);
@@ -450,16 +477,16 @@ impl LogicalUnit for BlockUnit {
         let _selecting = self.selecting.lock();
         let (before, had_cache) = (self.settings.values(), self.settings.write_cache());
         let saved = self.settings.saved();
-        self.settings.take(saved);
+        self.settings.set_current(saved);
         if before != saved {
             self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, None);
         }
-        // An initiator that finds WCE 0 relies on earlier writes too.
+        // An initiator that reads WCE 0 relies on earlier writes too.
         if had_cache
             && !self.settings.write_cache()
             && let Err(failure) = self.flush()
         {
-            tracing::error!(unit = self.name(), error = %failure, "the flush of a reset failed");
+            tracing::error!(unit = self.name(), error = %failure, "flush after a logical unit reset failed");
         }
     }
 
@@ -514,14 +541,15 @@ impl DeviceServer for BlockUnit {
     }
 
     fn mode_sensed(&self, nexus: NexusId, sense: &ModeSense) {
-        if !Settings::reports_cache(sense) {
+        if !ModeSettings::reports_cache(sense) {
             return;
         }
         let nexus = self.nexuses.get(nexus, &self.durability);
         if let Err(failure) = self.inform_of_cache(&nexus) {
-            // Until the next restart it is so; a restart may turn the cache on.
+            // The row could not be stored. Write-through stays in effect until a restart, which may
+            // turn the cache on.
             nexus.set_write_through(nexus.write_through() || !self.settings.write_cache());
-            tracing::error!(unit = self.name(), error = %failure, "use of write-through was not stored");
+            tracing::error!(unit = self.name(), error = %failure, "cannot store that the initiator relies on write-through");
         }
     }
 
@@ -530,7 +558,7 @@ impl DeviceServer for BlockUnit {
         let before = self.settings.values();
         self.settings.select(pages);
         if let Err(failure) = self.settle_modes(nexus, before, save) {
-            self.settings.take(before);
+            self.settings.set_current(before);
             return Err(failure.sense());
         }
         if self.settings.values() != before {
@@ -541,19 +569,21 @@ impl DeviceServer for BlockUnit {
 }
 
 impl BlockUnit {
-    /// Makes selected mode values hold: empties the cache where it was turned off, and saves what has to be saved.
-    fn settle_modes(&self, nexus: NexusId, before: ModeValues, save: bool) -> Result<(), Failure> {
+    /// Applies selected mode values: flushes if the cache was turned off, and saves the values if
+    /// requested.
+    fn settle_modes(&self, nexus: NexusId, before: ModeValues, save: bool) -> Result<(), BlockFailure> {
         let (now, old) = (self.settings.values(), self.settings.saved());
         let mut saved = if save { now } else { old };
-        // A write cache that was turned off stays off after a reset, saved or not: the initiator that turned it off does
-        // not flush, and a unit attention does not make Linux read the mode page again.
+        // A write cache that was turned off stays off after a reset, saved or not: the initiator
+        // that turned it off does not flush, and a unit attention does not make Linux read the mode
+        // page again.
         saved.write_cache &= now.write_cache || !before.write_cache;
         if !self.settings.write_cache() || now.write_protect {
             self.flush()?;
         }
         if saved != old {
-            catalog::store_modes(&*self.store, self.object, &saved.encode()).map_err(Failure::Write)?;
-            self.store.flush().map_err(Failure::Write)?;
+            catalog::store_modes(&*self.store, self.object, &saved.encode()).map_err(BlockFailure::Write)?;
+            self.store.flush().map_err(BlockFailure::Write)?;
             self.settings.set_saved(saved);
         }
         if now.write_cache != before.write_cache {
@@ -563,9 +593,9 @@ impl BlockUnit {
     }
 }
 
-/// The medium of a removable unit: there or not (SBC-3 §5.20).
+/// Medium of a removable unit: loaded or ejected (SBC-3 §5.20).
 #[derive(Debug, Default)]
-pub(crate) struct Medium(Mutex<MediumState>);
+pub(crate) struct RemovableMedium(Mutex<MediumState>);
 
 #[derive(Debug, Default)]
 struct MediumState {
@@ -573,23 +603,23 @@ struct MediumState {
     prevented_by: BTreeSet<NexusId>,
 }
 
-impl Medium {
-    /// Can blocks be had?
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.0.lock().ejected { Err(Failure::NoMedium) } else { Ok(()) }
+impl RemovableMedium {
+    /// Checks that the medium is loaded.
+    pub(crate) fn check(&self) -> Result<(), BlockFailure> {
+        if self.0.lock().ejected { Err(BlockFailure::NoMedium) } else { Ok(()) }
     }
 
-    /// Loads or ejects; neither while anybody prevents it.
-    pub(crate) fn load(&self, load: bool) -> Result<(), Failure> {
+    /// Loads or ejects the medium. Fails while any nexus prevents it.
+    pub(crate) fn load(&self, load: bool) -> Result<(), BlockFailure> {
         let mut state = self.0.lock();
         if !state.prevented_by.is_empty() {
-            return Err(Failure::RemovalPrevented);
+            return Err(BlockFailure::RemovalPrevented);
         }
         state.ejected = !load;
         Ok(())
     }
 
-    /// A nexus prevents removal, or allows it again.
+    /// Records whether a nexus prevents removal.
     pub(crate) fn prevent(&self, nexus: NexusId, prevent: bool) {
         let mut state = self.0.lock();
         if prevent {
@@ -599,7 +629,7 @@ impl Medium {
         }
     }
 
-    /// Nobody prevents removal any more.
+    /// Clears all preventions of removal.
     fn reset(&self) {
         self.0.lock().prevented_by.clear();
     }
@@ -612,7 +642,8 @@ mod tests {
     use super::*;
     use crate::{BlockSize, BlockUnits, NewUnit};
 
-    /// Else one initiator that keeps a unit busy would hold the threads of all other sessions.
+    /// Otherwise one initiator that keeps a unit busy would occupy the threads of all other
+    /// sessions.
     #[test]
     fn whoever_has_to_wait_for_the_unit_does_so_elsewhere() {
         let units = BlockUnits::open(Arc::new(MemoryStore::new(64 << 20)), "iqn.x:y").unwrap();
@@ -633,7 +664,7 @@ mod tests {
             (unit.cost(NexusId(1), &read), unit.cost(NexusId(1), &reserve)),
             (Cost::Inline, Cost::Blocking)
         );
-        let alone = unit.gate.write();
+        let alone = unit.commands.write();
         assert_eq!(unit.cost(NexusId(1), &read), Cost::Blocking);
         drop(alone);
         assert_eq!(unit.cost(NexusId(1), &read), Cost::Inline);

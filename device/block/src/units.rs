@@ -1,7 +1,8 @@
 //! All block units of a device.
 //!
-//! Does: open, make, list and remove units. Does not: offer them; the shell attaches them to its target.
-//! Contract: one of these for a store at a time: the store's lock keeps other processes away.
+//! Does: open, create, list and remove units. Does not: offer them; the daemon attaches them to its
+//! target.
+//! Contract: a store has one instance at a time; the store's lock excludes other processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,22 +12,22 @@ use parking_lot::Mutex;
 use sealstone_store::ObjectStore;
 
 use crate::BlockUnit;
-use crate::catalog::{self, CatalogError, Description, NewUnit};
+use crate::catalog::{self, CatalogError, NewUnit, UnitDescription};
 use crate::counters::UnitCounters;
 use crate::durable::UnitOptions;
 
-/// A unit with what is known about it now.
+/// Current state of a unit.
 #[derive(Clone, Debug)]
-pub struct Listed {
-    /// What it is.
-    pub description: Description,
-    /// Bytes of the store that it takes.
+pub struct UnitStatus {
+    /// Description of the unit.
+    pub description: UnitDescription,
+    /// Bytes of the store that the unit uses.
     pub used_bytes: u64,
-    /// Initiators that have registered or reserved it.
+    /// Number of initiators that have registered or reserved the unit.
     pub reserved_by: usize,
     /// Whether a write may be acknowledged before it is durable (WCE).
     pub write_cache: bool,
-    /// What it did since it was opened.
+    /// Counter values since the unit was opened.
     pub counters: UnitCounters,
 }
 
@@ -36,7 +37,7 @@ pub struct BlockUnits {
     target: String,
     options: UnitOptions,
     units: Mutex<BTreeMap<u16, Arc<BlockUnit>>>,
-    /// Held by whoever makes or removes a unit, which may take long; looking at them goes on.
+    /// Serialises creation and removal, which may take long. Readers do not need it.
     changing: Mutex<()>,
 }
 
@@ -52,7 +53,8 @@ impl BlockUnits {
     /// Opens the units of a store. `target` is the iSCSI name of the target that offers them.
     ///
     /// # Errors
-    /// [`CatalogError::Damaged`], [`CatalogError::Store`].
+    /// [`CatalogError::Damaged`] if a record is damaged, [`CatalogError::Store`] if the store
+    /// fails.
     pub fn open_with(
         store: Arc<dyn ObjectStore>,
         target: &str,
@@ -68,19 +70,20 @@ impl BlockUnits {
         Ok(Self { store, target, options, units: Mutex::new(units), changing: Mutex::default() })
     }
 
-    /// The units, by number.
+    /// Returns the units, sorted by LUN.
     #[must_use]
     pub fn units(&self) -> Vec<Arc<BlockUnit>> {
         self.units.lock().values().cloned().collect()
     }
 
-    /// Makes a unit; it is durable when this returns.
+    /// Creates a unit. It is durable when this returns.
     ///
     /// # Errors
-    /// Each variant of [`CatalogError`] but those about removal.
+    /// All variants of [`CatalogError`] except those about removal.
     pub fn create(&self, new: NewUnit) -> Result<Arc<BlockUnit>, CatalogError> {
         let _changing = self.changing.lock();
-        let taken: Vec<Description> = self.units().iter().map(|unit| unit.description().clone()).collect();
+        let taken: Vec<UnitDescription> =
+            self.units().iter().map(|unit| unit.description().clone()).collect();
         let description = catalog::create(&*self.store, &taken, new)?;
         let lun = description.lun;
         let unit = BlockUnit::open(Arc::clone(&self.store), description, &self.target, &self.options)?;
@@ -89,10 +92,12 @@ impl BlockUnits {
         Ok(unit)
     }
 
-    /// Makes a unit write-through, or lets initiators choose again; the setting is durable when this returns.
+    /// Makes a unit write-through, or lets initiators choose again. The setting is durable when
+    /// this returns.
     ///
     /// # Errors
-    /// [`CatalogError::NotFound`], [`CatalogError::Store`].
+    /// [`CatalogError::NotFound`] if there is no such unit, [`CatalogError::Store`] if the store
+    /// fails.
     pub fn set_write_through(&self, name: &str, write_through: bool) -> Result<(), CatalogError> {
         let _changing = self.changing.lock();
         self.named(name)?.set_write_through(write_through)
@@ -103,28 +108,28 @@ impl BlockUnits {
         found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))
     }
 
-    /// Removes the marks of unflushed writes of initiators that are idle. Called now and then, with a clock that does
-    /// not go back.
+    /// Removes the marks of unflushed writes of idle initiators. Call it periodically, with a
+    /// monotonic clock.
     pub fn tick(&self, now: Duration) {
         self.units().iter().for_each(|unit| unit.tick(now));
     }
 
-    /// Ends all units in order: everything is durable, and no mark of unflushed writes stays. Called when no command can
-    /// come any more.
+    /// Shuts all units down: flushes everything and removes all marks of unflushed writes. Call it
+    /// when no further command can arrive.
     pub fn close(&self) {
         for unit in self.units() {
             if let Err(failure) = unit.close() {
-                tracing::error!(unit = unit.description().name, error = %failure, "marks of unflushed writes stay");
+                tracing::error!(unit = unit.description().name, error = %failure, "cannot remove marks of unflushed writes");
             }
         }
     }
 
-    /// Removes a unit with all its blocks; with `force` even if initiators have it registered or reserved. Commands
-    /// that come later hear that it is not there.
+    /// Removes a unit with all its blocks; with `force`, even if initiators have registered or
+    /// reserved it. Later commands get an error as for an unknown unit.
     ///
     /// # Errors
-    /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], [`CatalogError::Store`].
-    pub fn remove(&self, name: &str, force: bool) -> Result<Description, CatalogError> {
+    /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], or [`CatalogError::Store`].
+    pub fn remove(&self, name: &str, force: bool) -> Result<UnitDescription, CatalogError> {
         let _changing = self.changing.lock();
         let unit = self.named(name)?;
         let initiators = unit.reserved_by();
@@ -133,8 +138,9 @@ impl BlockUnits {
         }
         unit.retire();
         if let Err(error) = catalog::remove(&*self.store, unit.description()) {
-            // The object may be gone from memory and not from the medium, if the flush failed. Then the store is poisoned
-            // and says so to every command; else the unit goes on.
+            // If only the flush failed, the object may be removed in memory but not on disk. The
+            // store is then poisoned and refuses every command. Otherwise the unit continues to
+            // work.
             unit.reinstate();
             return Err(error.into());
         }
@@ -142,13 +148,13 @@ impl BlockUnits {
         Ok(unit.description().clone())
     }
 
-    /// All units with their figures.
+    /// Returns all units with their state.
     ///
     /// # Errors
-    /// [`CatalogError::Store`].
-    pub fn list(&self) -> Result<Vec<Listed>, CatalogError> {
+    /// [`CatalogError::Store`] if the store fails.
+    pub fn list(&self) -> Result<Vec<UnitStatus>, CatalogError> {
         let listed = |unit: &Arc<BlockUnit>| {
-            Ok(Listed {
+            Ok(UnitStatus {
                 description: unit.current_description(),
                 used_bytes: catalog::used_bytes(&*self.store, unit.description())?,
                 reserved_by: unit.reserved_by(),

@@ -1,4 +1,4 @@
-//! Blocks go in and come out, and what is wrong changes nothing.
+//! Reads and writes of blocks; refused commands change nothing.
 
 use crate::support::{Bench, sense, sixteen, ten, what};
 use sealstone_block::BlockSize;
@@ -12,7 +12,7 @@ fn pattern(seed: u8, blocks: usize) -> Vec<u8> {
     (0..blocks * 512).map(|at| (at as u8).wrapping_mul(31) ^ (at / 512) as u8 ^ seed).collect()
 }
 
-/// Twelve bytes with LBA and length where READ(12) has them.
+/// Returns a 12-byte CDB with LBA and length at the positions of READ(12).
 fn twelve(code: u8, flags: u8, lba: u32, blocks: u32) -> [u8; 12] {
     let mut cdb = [0; 12];
     (cdb[0], cdb[1]) = (code, flags);
@@ -21,7 +21,7 @@ fn twelve(code: u8, flags: u8, lba: u32, blocks: u32) -> [u8; 12] {
     cdb
 }
 
-/// COMPARE AND WRITE.
+/// Returns a COMPARE AND WRITE CDB.
 fn compare(lba: u64, blocks: u8) -> [u8; 16] {
     let mut cdb = sixteen(0x89, 0, lba, 0);
     cdb[13] = blocks;
@@ -66,7 +66,7 @@ fn a_length_of_zero_is_256_blocks_in_six_bytes_and_none_elsewhere() {
     {
         assert_eq!(bench.get(cdb), []);
     }
-    // At the very end there is room for none, beyond it not even for that.
+    // An empty transfer at the end of the unit is valid; beyond the end it is not.
     assert_eq!(bench.get(&ten(0x28, 0, BLOCKS, 0)), []);
     assert_eq!(bench.refused(&ten(0x28, 0, BLOCKS + 1, 0), &[]).code, additional::LBA_OUT_OF_RANGE);
 }
@@ -143,7 +143,7 @@ fn data_out_that_is_too_short_writes_nothing_and_tells_how_much_was_wanted() {
         assert_eq!(reply.data_out_used, 1024, "the residual comes from it");
     }
     assert!(bench.read(4, 2) == old);
-    // More than is wanted is left alone.
+    // Surplus data-out is ignored.
     let reply = bench.send(&ten(0x2A, 0, 4, 1), &[0xFF; 2000], 0);
     assert_eq!((reply.status, reply.data_out_used), (Status::Good, 512));
     assert!(bench.read(5, 1) == old[512..]);
@@ -216,7 +216,7 @@ fn atomic_writes_take_no_boundary() {
     assert_eq!(bench.refused(&cdb, &pattern(1, 1)).field, Some(FieldPointer::cdb(10)));
 }
 
-/// Threads that count up with COMPARE AND WRITE lose no step.
+/// Threads that increment with COMPARE AND WRITE lose no update.
 #[test]
 fn compare_and_write_is_atomic_between_nexuses() {
     const THREADS: u64 = 4;

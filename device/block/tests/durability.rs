@@ -1,4 +1,4 @@
-//! What was acknowledged as durable survives power loss, on the store's simulated medium.
+//! Data acknowledged as durable survives power loss, on the store's simulated medium.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
 
 const BLOCKS: u64 = 64;
-/// Histories; each ends with a power failure.
+/// Number of histories; each ends with a power failure.
 const SEEDS: u64 = 40;
 
 fn fresh(seed: u64) -> SimMedium {
@@ -25,7 +25,7 @@ fn open(medium: &SimMedium) -> Arc<dyn ObjectStore> {
     Arc::new(DiskStore::open(Arc::new(medium.clone()), Options::default()).expect("opens"))
 }
 
-/// A small generator of its own: the same numbers for the same seed.
+/// A small deterministic random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -43,7 +43,8 @@ fn stamp(lba: u64, version: u64) -> Vec<u8> {
     block
 }
 
-/// The version of a block; 0 if it is unmapped. Panics if it is torn or another's.
+/// Returns the version of a block; 0 if it is unmapped. Panics if the block is torn or belongs to
+/// another address.
 #[track_caller]
 fn version(lba: u64, block: &[u8]) -> u64 {
     let version = u64::from_be_bytes(block[8..16].try_into().expect("8 bytes"));
@@ -54,14 +55,14 @@ fn version(lba: u64, block: &[u8]) -> u64 {
     version
 }
 
-/// Each block comes back as it was at the last flush or at some later write of it, never older, never torn.
+/// Each block reads as it was at the last flush or after a later write, never older and never torn.
 #[test]
 fn what_was_synchronised_survives_power_loss() {
     for seed in 0..SEEDS {
         let mut dice = Dice(seed);
         let mut medium = fresh(seed);
         let mut bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
-        // For each block what was durable last, and what was written since.
+        // For each block, the last durable version and those written since.
         let mut durable = vec![0_u64; BLOCKS as usize];
         let mut since: Vec<Vec<u64>> = vec![Vec::new(); BLOCKS as usize];
         let mut next = 1;
@@ -312,14 +313,14 @@ fn write_through_unit_refuses_a_write_cache() {
     bench.refused(&[0; 6], &[]);
     assert!(!write_cache(&bench, 1, 0));
     assert!(bench.units.list().expect("listed")[0].description.write_through);
-    // A whole device is so whatever its units say.
+    // Device-wide write-through overrides the setting of its units.
     bench.units.set_write_through("disk", false).expect("set");
     let options = UnitOptions { write_through: true, ..UnitOptions::default() };
     let bench = Bench::open_with(open(&medium.crash()), options);
     assert!(!write_cache(&bench, 1, 0) && !write_cache(&bench, 1, 2));
 }
 
-/// What a sink was given: initiators.
+/// Collects reports: unit, LUN and initiator.
 #[derive(Default)]
 struct Reports(parking_lot::Mutex<Vec<String>>);
 
@@ -344,7 +345,7 @@ fn first_synchronize_after_power_failure_fails_once() {
     bench.login(3);
     bench.write(1, &stamp(1, 1));
     assert_eq!(bench.from(2, &ten(0x2A, 0x08, 2, 1), &stamp(2, 1), 0).status, Status::Good, "FUA");
-    // Another start of the machine.
+    // Another boot of the machine.
     let medium = medium.crash();
     let bench = Bench::open_with(open(&medium), boot(2, &reports));
     for nexus in [2, 3] {
@@ -371,7 +372,7 @@ fn lost_writes_are_reported_after_a_second_restart() {
     let medium = fresh(1);
     Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512)).write(1, &stamp(1, 1));
     let medium = medium.crash();
-    // The port does not log in before the device stops in order and starts again.
+    // The port does not log in before the device shuts down cleanly and starts again.
     let units = BlockUnits::open_with(open(&medium), TARGET, boot(1, &reports)).expect("opens");
     units.close();
     drop(units);
@@ -411,7 +412,7 @@ fn idle_initiators_and_an_orderly_end_leave_no_mark() {
     let syncs = medium.calls().syncs;
     bench.write(1, &stamp(1, 2));
     bench.units.tick(seconds(104));
-    assert_eq!(medium.calls().syncs, syncs, "a mark that is set costs nothing more");
+    assert_eq!(medium.calls().syncs, syncs, "a mark that is already set costs no flush");
     bench.write(1, &stamp(1, 3));
     // Nexus 2 is idle, nexus 1 is not.
     bench.units.tick(seconds(106));
@@ -431,7 +432,7 @@ fn idle_initiators_and_an_orderly_end_leave_no_mark() {
     assert_eq!(version(3, &after.read(3, 1)), 1);
 }
 
-/// A removal that failed took nothing away.
+/// A failed removal removes nothing.
 #[test]
 fn a_unit_that_could_not_be_removed_is_there() {
     let medium = fresh(1);
@@ -439,11 +440,11 @@ fn a_unit_that_could_not_be_removed_is_there() {
     bench.write(1, &stamp(1, 1));
     medium.fault(Fault::Sync(medium.calls().syncs + 1));
     assert!(bench.units.remove("disk", true).is_err());
-    assert_eq!(bench.get(&[0x12, 0, 0, 0, 96, 0])[0], 0, "a disk, and not an absent unit");
+    assert_eq!(bench.get(&[0x12, 0, 0, 0, 96, 0])[0], 0, "a disk, not an absent unit");
     assert_eq!(bench.units.units().len(), 1);
 }
 
-/// An object that never got its record is a unit whose making was cut off.
+/// An object without a record is a unit whose creation was interrupted.
 #[test]
 fn a_unit_that_was_never_finished_goes_at_the_next_start() {
     let medium = fresh(1);
@@ -459,7 +460,8 @@ fn a_unit_that_was_never_finished_goes_at_the_next_start() {
 /// A change of a history: kind, first block, blocks, byte.
 type Change = (u8, u64, u64, u8);
 
-/// The same on a plain array; `None` where the command must be refused for its comparison.
+/// Applies a change to a plain array. Returns false if the command must be refused for its
+/// comparison.
 fn apply(model: &mut [u8], (kind, lba, count, byte): Change) -> bool {
     let range = (lba * 512) as usize..((lba + count) * 512) as usize;
     match kind {
@@ -481,7 +483,7 @@ fn apply(model: &mut [u8], (kind, lba, count, byte): Change) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is written, unmapped, repeated, compared and or-ed: the unit reads as a plain array would.
+    /// After any writes, unmaps, fills, compares and ORs, the unit reads like a plain array.
     #[test]
     fn the_unit_reads_as_a_plain_array(
         changes in proptest::collection::vec((0_u8..5, 0..BLOCKS, 1_u64..16, any::<u8>()), 1..60),

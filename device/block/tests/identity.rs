@@ -1,4 +1,4 @@
-//! What the unit says about itself: INQUIRY, mode pages, supported operation codes, capacity, medium.
+//! INQUIRY, mode pages, supported operation codes, capacity and medium.
 
 use crate::support::{Bench, disk, sense, sixteen, ten, what};
 use sealstone_block::{BlockSize, CatalogError};
@@ -7,7 +7,7 @@ use sealstone_scsi::{FieldPointer, SenseKey, Status, additional};
 
 const B512: BlockSize = BlockSize::B512;
 
-/// A vital product data page without its header.
+/// Returns a vital product data page without its header.
 fn page(bench: &Bench, number: u8) -> Vec<u8> {
     let data = bench.get(&[0x12, 1, number, 1, 0, 0]);
     assert_eq!((data[0], data[1]), (0, number));
@@ -41,7 +41,7 @@ fn capacity_is_told_in_both_lengths() {
     assert_eq!(huge.get(&sixteen(0x9E, 0x10, 0, 8)), ((1_u64 << 36) - 1).to_be_bytes());
 }
 
-/// Every command that is told as supported is known, and none that is known goes untold.
+/// The reported operation codes are exactly those that are implemented.
 #[test]
 fn supported_operation_codes_are_those_that_are_answered() {
     for thin in [true, false] {
@@ -86,7 +86,11 @@ fn write_protection_keeps_every_change_away() {
     bench.write(0, &[1; 512]);
     control(0x08);
     assert_eq!(sense(&bench.from(2, &[0; 6], &[], 0)).code, additional::MODE_PARAMETERS_CHANGED);
-    assert_eq!(bench.from(1, &[0; 6], &[], 0).status, Status::Good, "who changed it knows");
+    assert_eq!(
+        bench.from(1, &[0; 6], &[], 0).status,
+        Status::Good,
+        "the initiator that changed it gets no attention"
+    );
     assert_eq!(bench.get(&[0x1A, 0, 0x3F, 0, 255, 0])[2], 0x90, "WP, DPOFUA");
     let (unmap, list) = crate::support::unmap(&[(0, 1)]);
     let writes: [(&[u8], &[u8]); 7] = [
@@ -148,7 +152,7 @@ fn a_removable_medium_comes_and_goes_unless_that_is_prevented() {
     }
     assert_eq!(start_stop(0x03).status, Status::Good);
     bench.write(0, &[1; 512]);
-    // Nothing else changes anything; a reserved power condition is refused.
+    // Other flags have no effect; a reserved power condition is refused.
     for flags in [0x00, 0x01, 0x04, 0x10, 0x32, 0x70] {
         assert_eq!(start_stop(flags).status, Status::Good);
         assert_eq!(bench.from(1, &[0; 6], &[], 0).status, Status::Good);
@@ -162,7 +166,7 @@ fn a_removable_medium_comes_and_goes_unless_that_is_prevented() {
 fn what_waits_for_the_medium_runs_where_it_may_wait() {
     let bench = Bench::new(B512);
     let cost = |cdb: &[u8]| bench.unit.cost(NexusId(1), cdb);
-    assert_eq!(cost(&ten(0x2A, 0, 0, 1)), Cost::Blocking, "the first write waits for its mark");
+    assert_eq!(cost(&ten(0x2A, 0, 0, 1)), Cost::Blocking, "the first write blocks for its mark");
     bench.write(0, &[1; 512]);
     for cdb in [&ten(0x28, 0, 0, 1)[..], &ten(0x2A, 0, 0, 1), &[0x0A, 8, 0, 0, 1, 0], &[0; 6], &[]] {
         assert_eq!(cost(cdb), Cost::Inline, "{cdb:02x?}");
@@ -175,7 +179,7 @@ fn what_waits_for_the_medium_runs_where_it_may_wait() {
         cdb[0] = code;
         assert_eq!(cost(&cdb), Cost::Long, "{code:#x}: few of one initiator at once");
     }
-    // Without a write cache every write waits.
+    // Without a write cache every write blocks.
     let mut list = [0, 0, 0, 0, 0x08, 18].to_vec();
     list.extend([0; 18]);
     bench.put(&[0x15, 0x10, 0, 0, 24, 0], &list);
@@ -196,8 +200,8 @@ fn units_are_made_listed_and_removed() {
     assert!(matches!(create("two", Some(0), 512), Err(CatalogError::Lun(0))));
     assert!(matches!(create("two", Some(256), 512), Err(CatalogError::Lun(256))));
     assert!(matches!(create("two", None, 513), Err(CatalogError::Size(_))));
-    assert_eq!(create("seven", Some(7), 512).expect("made"), 7);
-    assert_eq!(create("two", None, 1 << 30).expect("made"), 2);
+    assert_eq!(create("seven", Some(7), 512).expect("created"), 7);
+    assert_eq!(create("two", None, 1 << 30).expect("created"), 2);
     let again = Bench::open(std::sync::Arc::clone(&bench.store));
     let names: Vec<String> =
         again.units.list().expect("listed").into_iter().map(|listed| listed.description.name).collect();
@@ -211,8 +215,8 @@ fn units_are_made_listed_and_removed() {
     bench.units.remove("disk", true).expect("removed");
     assert_eq!(bench.refused(&ten(0x28, 0, 0, 1), &[]).code, additional::LOGICAL_UNIT_NOT_SUPPORTED);
     assert_eq!(bench.send(&[0x12, 0, 0, 0, 96, 0], &[], 96).data_in[0], 0x7F);
-    // Its number is free again, and what comes there is another unit without its registrations.
-    assert_eq!(create("new", None, 1 << 20).expect("made"), 1);
+    // The LUN is free again, and a new unit there has none of the old registrations.
+    assert_eq!(create("new", None, 1 << 20).expect("created"), 1);
     assert_eq!(bench.units.units()[0].description().name, "new");
     assert_eq!(bench.units.list().expect("listed")[0].reserved_by, 0);
 }

@@ -1,18 +1,21 @@
-//! Thin units take space when they are written to and give it back; full ones have it from the beginning.
+//! Thin units allocate space by writes and free it; full units have all space from the start.
 
 use crate::support::{Bench, CAPACITY, disk, sixteen, ten, unmap, what};
 use sealstone_block::{BlockSize, CatalogError};
 use sealstone_scsi::{FieldPointer, SenseKey, additional};
 
-/// GET LBA STATUS from a block on: (lba, blocks, deallocated).
+/// Returns GET LBA STATUS from a block on: (lba, blocks, deallocated).
 fn status(bench: &Bench, lba: u64) -> Vec<(u64, u32, bool)> {
     let mut cdb = sixteen(0x9E, 0x12, lba, 4096);
     cdb[14] = 0;
     let data = bench.get(&cdb);
-    assert_eq!(u32::from_be_bytes(data[..4].try_into().expect("so many bytes")) as usize + 4, data.len());
+    assert_eq!(
+        u32::from_be_bytes(data[..4].try_into().expect("complete descriptor")) as usize + 4,
+        data.len()
+    );
     let one = |entry: &[u8]| {
-        let lba = u64::from_be_bytes(entry[..8].try_into().expect("so many bytes"));
-        (lba, u32::from_be_bytes(entry[8..12].try_into().expect("so many bytes")), entry[12] == 1)
+        let lba = u64::from_be_bytes(entry[..8].try_into().expect("complete descriptor"));
+        (lba, u32::from_be_bytes(entry[8..12].try_into().expect("complete descriptor")), entry[12] == 1)
     };
     data[8..].chunks_exact(16).map(one).collect()
 }
@@ -42,7 +45,7 @@ fn what_is_unmapped_reads_as_zeros_and_takes_no_space() {
             ]
         );
         assert_eq!(status(&bench, 5 * p)[0], (5 * p, 7 * p as u32, true));
-        // A part of a block of the store becomes zeros and stays mapped.
+        // A partial block of the store becomes zeros and stays mapped.
         if block == BlockSize::B512 {
             let (cdb, list) = unmap(&[(1, 3)]);
             bench.put(&cdb, &list);
@@ -87,12 +90,12 @@ fn write_same_repeats_a_block_or_gives_the_space_back() {
     let data = bench.read(3, 2000);
     assert!(data.chunks_exact(512).all(|found| found == block));
     assert!(bench.read(2003, 1).iter().all(|&byte| byte == 0));
-    // Zeros with UNMAP unmap; anything else with UNMAP is written.
+    // Zeros with UNMAP unmap; other data with UNMAP is written.
     bench.put(&sixteen(0x93, 0x08, 8, 8), &[0; 512]);
     assert!(status(&bench, 8)[0].2);
     bench.put(&sixteen(0x93, 0x08, 8, 8), &block);
     assert!(!status(&bench, 8)[0].2 && bench.read(15, 1) == block);
-    // No data at all means zeros; mapped ones without UNMAP.
+    // No data-out means zeros, mapped without UNMAP.
     bench.put(&sixteen(0x93, 0x01, 8, 8), &[]);
     assert!(!status(&bench, 8)[0].2 && bench.read(8, 8).iter().all(|&byte| byte == 0));
     bench.put(&sixteen(0x93, 0x09, 8, 8), &[]);

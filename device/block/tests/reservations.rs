@@ -1,4 +1,4 @@
-//! Reservations as initiators see them: PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE.
+//! Reservations as initiators use them: PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,21 +19,21 @@ const REGISTER_AND_MOVE: u8 = 7;
 /// APTPL.
 const DURABLE: u8 = 1;
 
-/// PERSISTENT RESERVE OUT from a nexus.
+/// Sends PERSISTENT RESERVE OUT from a nexus.
 fn out(bench: &Bench, nexus: u64, action: u8, kind: u8, own: u64, other: u64, flags: u8) -> Status {
     let mut list = [own.to_be_bytes(), other.to_be_bytes(), [0; 8]].concat();
     list[20] = flags;
     bench.from(nexus, &[0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], &list, 0).status
 }
 
-/// Data of PERSISTENT RESERVE IN.
+/// Returns the data of PERSISTENT RESERVE IN.
 fn report(bench: &Bench, action: u8) -> Vec<u8> {
     let mut cdb = ten(0x5E, action, 0, 4096);
     cdb[0] = 0x5E;
     bench.get(&cdb)
 }
 
-/// The attention that a nexus hears next.
+/// Returns the next unit attention of a nexus.
 fn attention(bench: &Bench, nexus: u64) -> Option<AdditionalSense> {
     let reply = bench.from(nexus, &[0; 6], &[], 0);
     (reply.status == Status::CheckCondition).then(|| sense(&reply).code)
@@ -45,7 +45,8 @@ fn bench() -> Bench {
     bench
 }
 
-/// Every command of the table against every type: what passes for a stranger is what the classes say.
+/// Every command of the table against every reservation type: an unregistered nexus may run what
+/// its class allows.
 #[test]
 fn strangers_are_kept_from_what_the_type_keeps_them_from() {
     let reads: [&[u8]; 5] = [
@@ -187,7 +188,7 @@ fn those_concerned_hear_of_it_and_nobody_else() {
     assert_eq!(bench.from(1, &ten(0x28, 0, 0, 1), &[], 512).status, Status::ReservationConflict);
     assert_eq!(out(&bench, 3, CLEAR, 0, 3, 0, 0), Status::Good);
     assert_eq!(attention(&bench, 2), Some(additional::RESERVATIONS_PREEMPTED));
-    assert_eq!(attention(&bench, 1), None, "not registered any more");
+    assert_eq!(attention(&bench, 1), None, "no longer registered");
     assert_eq!(bench.from(1, &ten(0x28, 0, 0, 1), &[], 512).status, Status::Good);
 }
 
@@ -214,7 +215,11 @@ fn registrations_outlive_their_nexus_and_reservations_of_spc2_do_not() {
         assert_eq!(bench.from(2, cdb, &[], 512).status, Status::ReservationConflict, "{cdb:02x?}");
     }
     assert_eq!(bench.from(2, &[0x17, 0, 0, 0, 0, 0], &[], 0).status, Status::Good);
-    assert_eq!(bench.from(2, &[0; 6], &[], 0).status, Status::ReservationConflict, "still the other's");
+    assert_eq!(
+        bench.from(2, &[0; 6], &[], 0).status,
+        Status::ReservationConflict,
+        "still reserved by the other nexus"
+    );
     bench.unit.nexus_lost(NexusId(1));
     assert_eq!(bench.from(2, &ten(0x28, 0, 0, 1), &[], 512).status, Status::Good);
     bench.from(2, &[0x16, 0, 0, 0, 0, 0], &[], 0);
@@ -235,7 +240,7 @@ fn with_aptpl_registrations_survive_and_without_they_do_not() {
     again.login(2);
     assert_eq!(again.from(2, &ten(0x28, 0, 0, 1), &[], 512).status, Status::ReservationConflict);
     assert_eq!(again.from(1, &ten(0x28, 0, 0, 1), &[], 512).status, Status::Good);
-    assert_eq!(report(&again, 0)[..4], [0; 4], "the generation begins anew");
+    assert_eq!(report(&again, 0)[..4], [0; 4], "the generation starts from zero");
     assert_eq!(out(&again, 1, REGISTER, 0, 0xA, 0xA, 0), Status::Good);
     let third = Bench::open(Arc::clone(&bench.store));
     third.login(2);
@@ -264,7 +269,8 @@ fn a_reservation_moves_to_a_port_named_by_its_transport_id() {
     assert_eq!(report(&bench, 0)[8..], 0xB_u64.to_be_bytes(), "the old one unregistered");
 }
 
-/// Names are said, accounts are proven: who only says the name of a port does not get what it registered.
+/// Names are not authenticated, accounts are. A session with the name of a port but another account
+/// does not get its registration.
 #[test]
 fn what_a_port_registered_belongs_to_its_account() {
     let bench = bench();
@@ -282,7 +288,7 @@ fn what_a_port_registered_belongs_to_its_account() {
     bench.login_as(10, 7, Some("ann"));
     assert_eq!(reads(10), Status::Good);
 
-    // A TransportID names no account: it means whoever is there, or nobody.
+    // A TransportID names no account: it means a port that is logged in or registered.
     let moves = |number: u8| {
         let mut id = format!("E\0\0\x1Ciqn.test:{number},i,0x{number:012x}\0").into_bytes();
         id.resize(32, 0);
@@ -290,13 +296,13 @@ fn what_a_port_registered_belongs_to_its_account() {
         list.extend(&id);
         bench.from(10, &[0x5F, REGISTER_AND_MOVE, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], &list, 0)
     };
-    assert_eq!(sense(&moves(6)).field.unwrap().byte, 24, "a port that nobody has");
+    assert_eq!(sense(&moves(6)).field.unwrap().byte, 24, "an unknown port");
     bench.login_as(11, 5, Some("eve"));
     assert_eq!(moves(5).status, Status::Good);
     assert_eq!((reads(11), reads(10)), (Status::Good, Status::ReservationConflict));
 }
 
-/// A long command gives whoever changes reservations his turn, and ends when it may not go on.
+/// A long command yields to changes of reservations, and ends when one forbids it to continue.
 #[test]
 fn a_long_command_is_ended_by_a_reservation_in_between() {
     struct Slow<'a> {
@@ -309,7 +315,7 @@ fn a_long_command_is_ended_by_a_reservation_in_between() {
             if self.pieces.fetch_add(1, Ordering::SeqCst) == 0 {
                 self.reserver.send(()).unwrap();
             }
-            // Time for the other thread to come to the gate.
+            // Time for the other thread to reach the lock.
             std::thread::sleep(std::time::Duration::from_millis(40));
             assert_eq!(self.bench.unit.description().lun, 1);
             Some(vec![0; len])
@@ -344,7 +350,7 @@ fn a_long_command_is_ended_by_a_reservation_in_between() {
     });
 }
 
-/// Once PREEMPT is acknowledged, no write of the preempted nexus can come after it.
+/// Once PREEMPT is acknowledged, no write of the preempted nexus follows.
 #[test]
 fn a_preempted_writer_is_fenced_when_good_is_said() {
     let bench = bench();
@@ -370,7 +376,7 @@ fn a_preempted_writer_is_fenced_when_good_is_said() {
     }
 }
 
-/// Sense data is parsed by every helper above; this keeps the type in use.
+/// Every helper above parses sense data; this keeps the type in use.
 #[test]
 fn a_conflict_has_no_sense_data() {
     let bench = bench();

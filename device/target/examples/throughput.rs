@@ -1,10 +1,11 @@
-//! Throughput and command rate of the target over loopback, with plain TCP beside it.
+//! Measures throughput and command rate of the target over loopback, next to plain TCP.
 //!
-//! `cargo run --release -p sealstone-target --example throughput [SECONDS]`. Target and initiator are one thread each;
-//! the logical unit is memory. Each line: what, MiB/s, commands/s, part of plain TCP; then MiB per second of processor
-//! time (both ends together) and its part of plain TCP's, which other load on the machine disturbs less.
+//! `cargo run --release -p sealstone-target --example throughput [SECONDS]`. Target and initiator
+//! are one thread each; the logical unit is memory. Columns of each line: case, MiB/s, commands/s,
+//! share of plain TCP. Then MiB per second of processor time (both ends together) and its share of
+//! plain TCP, which depends less on other load of the machine.
 
-#![allow(clippy::print_stdout, reason = "its output is its purpose")]
+#![allow(clippy::print_stdout, reason = "prints its results")]
 #![allow(clippy::unwrap_used, reason = "a measurement that fails should stop")]
 
 use std::{
@@ -24,13 +25,13 @@ use sealstone_scsi::{
     AdditionalSense, Status,
     lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
 };
-use sealstone_target::{Config, Target};
+use sealstone_target::{IscsiTarget, TargetConfig};
 
 const NAME: &str = "iqn.2026-11.org.sealstone:bench";
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8A;
 
-/// Copies out of and into 64 MiB of memory, as a store with its data in cache would.
+/// Copies out of and into 64 MiB of memory, like a store with its data in cache.
 struct Memory(Vec<u8>);
 
 impl LogicalUnit for Memory {
@@ -59,18 +60,19 @@ impl LogicalUnit for Memory {
 }
 
 fn start() -> SocketAddr {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             let target =
-                Target::new(Config::new(NAME), vec![(0, Arc::new(Memory(vec![7; 64 << 20])))]).unwrap();
+                IscsiTarget::new(TargetConfig::new(NAME), vec![(0, Arc::new(Memory(vec![7; 64 << 20])))])
+                    .unwrap();
             target.serve(listener, std::future::pending()).await.unwrap();
         });
     });
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 struct Session {
@@ -166,7 +168,7 @@ fn measure(
     (done as f64 * size as f64 / seconds / f64::from(1 << 20), done as f64 / seconds)
 }
 
-/// Processor time of this process so far, in seconds (Linux counts it in hundredths).
+/// Returns the processor time of this process so far, in seconds (Linux counts it in hundredths).
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! What a target is told before it starts.
+//! Configuration of a target.
 
 use std::{fmt, sync::Arc, time::Instant};
 
@@ -9,118 +9,123 @@ use sealstone_iscsi::{
 
 use sealstone_channel::AdmissionLimits;
 
-use crate::{Random, Rate, Tls, Watch};
+use crate::{ConnectionRate, ListenerTls, RandomSource, RefusalSinkHandle};
 
-/// One in so many connections after their login is reserved for the loopback address, beside the others.
+/// Part of the connection limit that is reserved, in addition, for the loopback address: one in
+/// this many.
 const RESERVED_PART: usize = 16;
 
-/// Milliseconds of a clock that never goes back.
+/// A monotonic clock in milliseconds.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+pub struct MonotonicClock(Arc<dyn Fn() -> u64 + Send + Sync>);
 
-impl Clock {
-    /// From any function; its value may start anywhere.
+impl MonotonicClock {
+    /// Uses any function that returns milliseconds. The value may start anywhere.
     pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(now_ms))
     }
 
-    /// Now, in milliseconds.
+    /// Returns the current time in milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         (self.0)()
     }
 }
 
-impl Default for Clock {
-    /// The system's monotonic clock.
+impl Default for MonotonicClock {
+    /// Uses the monotonic clock of the system.
     fn default() -> Self {
         let start = Instant::now();
         Self::new(move || u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for MonotonicClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Clock")
     }
 }
 
-/// One target with its limits. [`Config::new`] gives usual values.
+/// Configuration and limits of one target. [`TargetConfig::new`] sets the defaults.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// What the protocol machine needs; `targets` holds exactly one entry.
+pub struct TargetConfig {
+    /// Configuration of the protocol state machine. `targets` must have exactly one entry.
     pub protocol: Protocol,
     /// Bytes of data buffers of all connections together.
     pub memory_max: usize,
-    /// Bytes of data buffers of one connection; at least `protocol.data_out_max`.
+    /// Bytes of data buffers of one connection, at least `protocol.data_out_max`.
     pub memory_per_connection_max: usize,
-    /// Bytes of data buffers of all connections of one source; at least `protocol.data_out_max`.
+    /// Bytes of data buffers of all connections of one source, at least `protocol.data_out_max`.
     pub memory_per_source_max: usize,
-    /// Long commands of one source that run at once; further ones wait, without holding a thread. At least one.
+    /// Long commands of one source that run at once, at least 1. Further ones wait without
+    /// occupying a thread.
     pub long_per_source_max: usize,
-    /// Connections after their login. When there are no more places, the account or address with the most connections loses
-    /// the oldest.
+    /// Connections after login. At the limit, the account or address with the most connections
+    /// loses its oldest one.
     pub connections_max: usize,
-    /// Milliseconds that one piece (a header, or a data segment) may wait to be written.
+    /// Milliseconds that one piece (a header or a data segment) may wait to be written.
     pub write_timeout_ms: u64,
     /// Seconds that initiators get to log out when the target shuts down.
     pub drain_seconds: u16,
-    /// Connections at once from one source (an IPv4 address, or an IPv6 /64); more are closed as soon as they are accepted.
+    /// Connections at once from one source (an IPv4 address or an IPv6 /64). Further ones are
+    /// closed as soon as they are accepted.
     pub connections_per_source_max: usize,
-    /// Connections of one source whose login is not over; a further one closes the oldest that has got least far.
+    /// Connections of one source that have not finished login. A further one closes the oldest of
+    /// those in the earliest stage.
     pub logins_per_source_max: usize,
-    /// Connections of all sources whose login is not over, beside those after their login. A further one closes the oldest of
-    /// the network (IPv4 /24, IPv6 /48) with the most.
+    /// Connections of all sources that have not finished login, in addition to `connections_max`. A
+    /// further one closes the oldest of the network (IPv4 /24, IPv6 /48) with the most.
     pub logins_max: usize,
-    /// How fast connections of one source may come; faster ones are reset as soon as they are accepted.
-    pub arrivals_per_source: Rate,
-    /// How long commands share the processors with short ones.
-    pub pace: Pace,
-    /// Time.
-    pub clock: Clock,
-    /// Chance, for CHAP challenges.
-    pub random: Random,
-    /// Who hears of what was refused.
-    pub watch: Watch,
-    /// TLS of what [`Target::serve`](crate::Target::serve) accepts; `None`: plain text alone.
-    pub tls: Option<Tls>,
+    /// Rate at which one source may connect. Faster connections are reset as soon as they are
+    /// accepted.
+    pub connection_rate_per_source: ConnectionRate,
+    /// Scheduling of long commands.
+    pub pace: CommandPacing,
+    /// Clock for all timeouts and rates.
+    pub clock: MonotonicClock,
+    /// Random bytes for CHAP challenges.
+    pub random: RandomSource,
+    /// Receiver of refusals, for the audit log.
+    pub refusal_sink: RefusalSinkHandle,
+    /// TLS of connections that [`IscsiTarget::serve`](crate::IscsiTarget::serve) accepts. `None`: no TLS.
+    pub tls: Option<ListenerTls>,
 }
 
-/// How commands that compute for long, as ALLDATA over large requests does, share the processors with short ones.
-/// Writes pulled at the device's pace are `protocol.pull_bytes`. By default neither: threads of its own do not suit a target
-/// whose time is simulated.
+/// Scheduling of commands that compute for long, such as ALLDATA over large requests, next to short
+/// ones. `protocol.pull_bytes` sets the pace of writes. Both flags are off by default, because
+/// extra threads do not work under a simulated clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
-    /// Long commands run on threads of their own, of lower priority, the shortest first; otherwise each holds its
-    /// connection, and the thread that serves it, to its end.
+pub struct CommandPacing {
+    /// Run long commands on separate threads of lower priority, the shortest first. Otherwise each
+    /// occupies the thread of its connection until it ends.
     pub short_first: bool,
-    /// Many long commands run at once, and the system gives each a slice by turns; otherwise one for each core runs to
-    /// its end. Only with `short_first`.
+    /// Run many long commands at once and let the system schedule their threads. Otherwise one runs
+    /// per core until it ends. Only with `short_first`.
     pub slices: bool,
 }
 
-/// A configuration that cannot work.
+/// Why a configuration cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not exactly one target.
-    #[error("a target has exactly one name")]
+    #[error("configure exactly one target name")]
     OneTarget,
-    /// Empty, longer than 223 bytes, or with blanks.
-    #[error("not an iSCSI name")]
+    /// The name is empty, longer than 223 bytes, or contains white space.
+    #[error("invalid iSCSI name: empty, longer than 223 bytes, or contains white space")]
     Name,
-    /// A command's data-out would never fit.
+    /// The data-out of one command would never fit.
     #[error("memory per connection is less than the longest data-out")]
-    Memory,
-    /// Long commands that could never run.
-    #[error("no long command of a source may run")]
+    BufferPool,
+    /// No long command could ever run.
+    #[error("long_per_source_max must be at least 1")]
     Long,
-    /// A LUN that single-level addressing cannot say, or given twice.
-    #[error("LUN {0} is above 16383, there twice, or one too many")]
+    /// A LUN outside of single-level addressing, a duplicate, or one unit too many.
+    #[error("LUN {0} is above 16383, in use, or beyond the limit of 2047 units")]
     Lun(u64),
 }
 
-impl Config {
-    /// Usual values for a target of this iSCSI name.
+impl TargetConfig {
+    /// Returns the default configuration of a target with this iSCSI name.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         let entry = TargetEntry { name: name.into(), alias: None, addresses: Vec::new() };
@@ -138,11 +143,11 @@ impl Config {
             connections_per_source_max: usize::MAX,
             logins_per_source_max: usize::MAX,
             logins_max: 256,
-            arrivals_per_source: Rate::UNBOUNDED,
-            pace: Pace::default(),
-            clock: Clock::default(),
-            random: Random::default(),
-            watch: Watch::default(),
+            connection_rate_per_source: ConnectionRate::UNBOUNDED,
+            pace: CommandPacing::default(),
+            clock: MonotonicClock::default(),
+            random: RandomSource::default(),
+            refusal_sink: RefusalSinkHandle::default(),
             tls: None,
         }
     }
@@ -172,7 +177,7 @@ impl Config {
         }
         let most = self.memory_per_connection_max.min(self.memory_max).min(self.memory_per_source_max);
         if most < longest {
-            return Err(ConfigError::Memory);
+            return Err(ConfigError::BufferPool);
         }
         Ok(())
     }

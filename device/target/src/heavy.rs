@@ -1,9 +1,10 @@
-//! Threads for long commands, so that short ones need not wait for them.
+//! Threads for long commands, so that short commands do not wait behind them.
 //!
-//! Does: run jobs on threads of its own, of lower priority than those that serve connections, the shortest first.
+//! Does: run jobs on its own threads, which have a lower priority than those that serve
+//! connections, the shortest job first.
 //! Does not: know what a job does, or stop one.
-//! Contract: every job that was taken runs, even if the pool is dropped meanwhile. A job waits for no more bytes of
-//! later ones than it has itself, however many short ones come.
+//! Contract: every accepted job runs, even if the pool is dropped meanwhile. A job is overtaken by
+//! at most as many bytes of later jobs as it has itself.
 //! Truth: docs/adr/0014-threads-for-long-commands.md.
 
 use std::collections::BinaryHeap;
@@ -12,54 +13,56 @@ use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Threads when long commands get slices: as many at once as one session may have under way elsewhere, or nearly.
+/// Threads when the system schedules long commands: about as many as one session may run on other
+/// threads.
 const SLICED_THREADS: usize = 16;
-/// What is added to the nice value of these threads: a tenth of the weight of those that serve connections.
+/// Added to the nice value of these threads, which gives them a tenth of the weight of those that
+/// serve connections.
 const NICE: i32 = 10;
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// One job.
-struct Job {
-    /// Bytes given out to threads before it came, and its own: what comes later with more goes after it, and what comes
-    /// much later does too.
+struct HeavyJob {
+    /// Bytes dispatched before the job arrived, plus its own: larger jobs that arrive later run
+    /// after it.
     turn: u128,
-    /// Which one it is; the earlier of equals goes first.
+    /// Serial number. Among equals the earlier one runs first.
     number: u64,
     work: Work,
 }
 
-impl Job {
+impl HeavyJob {
     const fn order(&self) -> (u128, u64) {
         (self.turn, self.number)
     }
 }
 
-impl PartialEq for Job {
+impl PartialEq for HeavyJob {
     fn eq(&self, other: &Self) -> bool {
         self.order() == other.order()
     }
 }
 
-impl Eq for Job {}
+impl Eq for HeavyJob {}
 
-impl PartialOrd for Job {
+impl PartialOrd for HeavyJob {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Job {
-    /// The greatest leaves a heap first: that of the earliest turn.
+impl Ord for HeavyJob {
+    /// The greatest job leaves a heap first, so the order is reversed.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.order().cmp(&self.order())
     }
 }
 
 #[derive(Default)]
-struct State {
-    waiting: BinaryHeap<Job>,
-    /// Turn of the last job that was given out: so wide that no sum of bytes ends it.
+struct HeavyQueue {
+    waiting: BinaryHeap<HeavyJob>,
+    /// Turn of the last job that was dispatched. No sum of bytes overflows 128 bits.
     now: u128,
     jobs: u64,
     threads: usize,
@@ -67,32 +70,33 @@ struct State {
     closed: bool,
 }
 
-struct Inner {
-    state: Mutex<State>,
-    came: Condvar,
+struct HeavyShared {
+    state: Mutex<HeavyQueue>,
+    job_queued: Condvar,
     threads_max: usize,
 }
 
-/// The pool. Its threads begin when they are needed and end with it.
-pub(crate) struct Heavy(Arc<Inner>);
+/// Thread pool for long commands. Threads start when needed and end with the pool.
+pub(crate) struct HeavyPool(Arc<HeavyShared>);
 
-impl Heavy {
-    /// `sliced`: many at once, and the system gives each a slice by turns; otherwise one for each core, to its end.
+impl HeavyPool {
+    /// Creates a pool. `sliced`: many threads that the system schedules; otherwise one per core.
     pub(crate) fn new(sliced: bool) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let threads_max = if sliced { SLICED_THREADS.max(cores) } else { cores };
-        Self(Arc::new(Inner { state: Mutex::default(), came: Condvar::new(), threads_max }))
+        Self(Arc::new(HeavyShared { state: Mutex::default(), job_queued: Condvar::new(), threads_max }))
     }
 
-    /// Runs `work`, which computes over so many bytes, soon and elsewhere. It runs here if no thread can be made.
+    /// Runs `work`, which computes over `bytes` bytes, on a thread of the pool. Runs it on this
+    /// thread if no thread can be started.
     pub(crate) fn run(&self, bytes: u64, work: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         state.jobs += 1;
-        let job = Job { turn: state.now + u128::from(bytes), number: state.jobs, work: Box::new(work) };
+        let job = HeavyJob { turn: state.now + u128::from(bytes), number: state.jobs, work: Box::new(work) };
         state.waiting.push(job);
         if state.idle >= state.waiting.len() {
             drop(state);
-            self.0.came.notify_one();
+            self.0.job_queued.notify_one();
             return;
         }
         if state.threads >= self.0.threads_max {
@@ -102,23 +106,23 @@ impl Heavy {
         drop(state);
         let inner = Arc::clone(&self.0);
         if let Err(error) = thread::Builder::new().name("long".to_owned()).spawn(move || inner.serve()) {
-            tracing::warn!(%error, "no thread for long commands");
-            self.0.without_thread();
+            tracing::warn!(%error, "cannot start a thread for long commands");
+            self.0.run_if_no_threads();
         }
     }
 }
 
-impl Drop for Heavy {
+impl Drop for HeavyPool {
     fn drop(&mut self) {
         self.0.state.lock().closed = true;
-        self.0.came.notify_all();
+        self.0.job_queued.notify_all();
     }
 }
 
-impl Inner {
+impl HeavyShared {
     fn serve(&self) {
         if let Err(error) = rustix::process::nice(NICE) {
-            tracing::debug!(%error, "long commands keep their priority");
+            tracing::debug!(%error, "cannot lower the priority of a thread for long commands");
         }
         loop {
             let mut state = self.state.lock();
@@ -128,7 +132,7 @@ impl Inner {
                     None if state.closed => return,
                     None => {
                         state.idle += 1;
-                        self.came.wait(&mut state);
+                        self.job_queued.wait(&mut state);
                         state.idle -= 1;
                     }
                 }
@@ -139,8 +143,8 @@ impl Inner {
         }
     }
 
-    /// A thread could not be made: if there is none at all, whoever brought the job does it.
-    fn without_thread(&self) {
+    /// Handles a thread that could not be started: if the pool has none, this thread runs the job.
+    fn run_if_no_threads(&self) {
         let mut state = self.state.lock();
         state.threads -= 1;
         let job = if state.threads == 0 { state.waiting.pop() } else { None };
@@ -157,10 +161,10 @@ mod tests {
 
     use super::*;
 
-    /// A pool of one thread, which is held until the sender is dropped.
-    fn held() -> (Heavy, mpsc::Sender<()>) {
-        let inner = Inner { state: Mutex::default(), came: Condvar::new(), threads_max: 1 };
-        let long = Heavy(Arc::new(inner));
+    /// Returns a pool of one thread, which is busy until the sender is dropped.
+    fn held() -> (HeavyPool, mpsc::Sender<()>) {
+        let inner = HeavyShared { state: Mutex::default(), job_queued: Condvar::new(), threads_max: 1 };
+        let long = HeavyPool(Arc::new(inner));
         let (release, held) = mpsc::channel::<()>();
         let (begun, begins) = mpsc::channel();
         long.run(0, move || {
@@ -192,8 +196,8 @@ mod tests {
         let (done, order) = mpsc::channel();
         let first = done.clone();
         long.run(1 << 20, move || first.send(0).unwrap());
-        // Each short one, when it runs, brings the next.
-        fn bring(long: &Arc<Heavy>, done: mpsc::Sender<u32>, number: u32) {
+        // Each short job queues the next one when it runs.
+        fn bring(long: &Arc<HeavyPool>, done: mpsc::Sender<u32>, number: u32) {
             let again = Arc::clone(long);
             long.run(1 << 17, move || {
                 done.send(number).unwrap();
@@ -206,7 +210,7 @@ mod tests {
         drop(release);
         let order: Vec<u32> = order.iter().collect();
         let place = order.iter().position(|number| *number == 0).unwrap();
-        assert!((1..=8).contains(&place), "overtaken by {place}, each an eighth of it");
+        assert!((1..=8).contains(&place), "overtaken by {place} jobs, each an eighth of its size");
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Which logical unit a command goes to, and what is said for those that are not there (SAM-5 §4.7, SPC-4).
+//! Routes commands to logical units, and answers for LUNs that do not exist (SAM-5 §4.7, SPC-4).
 //!
-//! Logical units come and go while the target serves; whoever holds one keeps it for the command at hand.
+//! Logical units are added and removed while the target serves; a running command keeps its unit
+//! alive.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,23 +17,23 @@ use sealstone_scsi::{
 
 use crate::ConfigError;
 
-/// Flat space addressing says 14 bits.
+/// Flat space addressing has 14 bits.
 const LUN_MAX: u64 = 0x3FFF;
-/// Most logical units of one target: what REPORT LUNS tells in 16 KiB.
+/// Logical units of one target: as many as REPORT LUNS lists in 16 KiB.
 const LUNS_MAX: usize = 2047;
 
-pub(crate) struct Luns(RwLock<BTreeMap<u16, Arc<dyn LogicalUnit>>>);
+pub(crate) struct LunMap(RwLock<BTreeMap<u16, Arc<dyn LogicalUnit>>>);
 
-/// Who answers a command.
-pub(crate) enum Addressee {
+/// Where a command is answered.
+pub(crate) enum CommandRoute {
     Unit(u64, Arc<dyn LogicalUnit>),
-    /// The target itself already did.
+    /// The target has answered it.
     Answered(ScsiReply),
-    /// REPORT LUNS, likewise; the attention about it is no news any more.
+    /// The target has answered REPORT LUNS, which clears the unit attention about the list.
     Reported(ScsiReply),
 }
 
-impl Luns {
+impl LunMap {
     pub(crate) fn new(units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
         let luns = Self(RwLock::default());
         for (number, unit) in units {
@@ -41,7 +42,7 @@ impl Luns {
         Ok(luns)
     }
 
-    /// One more logical unit.
+    /// Adds a logical unit.
     pub(crate) fn insert(&self, number: u64, unit: Arc<dyn LogicalUnit>) -> Result<(), ConfigError> {
         let mut luns = self.0.write();
         let place = u16::try_from(number).ok().filter(|_| number <= LUN_MAX && luns.len() < LUNS_MAX);
@@ -54,7 +55,7 @@ impl Luns {
         }
     }
 
-    /// One less; commands that hold it end as they would.
+    /// Removes a logical unit. Running commands keep it until they end.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<dyn LogicalUnit>> {
         self.0.write().remove(&u16::try_from(number).ok()?)
     }
@@ -63,52 +64,64 @@ impl Luns {
         self.0.read().values().cloned().collect()
     }
 
-    pub(crate) fn find(&self, wire: u64, seen: Seen<'_>) -> Option<(u64, Arc<dyn LogicalUnit>)> {
+    pub(crate) fn find(&self, wire: u64, visible: VisibleLuns<'_>) -> Option<(u64, Arc<dyn LogicalUnit>)> {
         let number = spc::flat_lun(wire.to_be_bytes())?;
-        let place = u16::try_from(number).ok().filter(|place| sees(seen, *place))?;
+        let place = u16::try_from(number).ok().filter(|place| is_visible(visible, *place))?;
         let unit = self.0.read().get(&place).cloned()?;
         Some((number, unit))
     }
 
-    /// `seen` are the logical units that the initiator may see; the others are not there for it.
-    pub(crate) fn address(&self, wire: u64, cdb: &[u8], data_in_max: usize, seen: Seen<'_>) -> Addressee {
+    /// Routes a command. LUNs that are not in `visible` do not exist for the initiator.
+    pub(crate) fn address(
+        &self,
+        wire: u64,
+        cdb: &[u8],
+        data_in_max: usize,
+        visible: VisibleLuns<'_>,
+    ) -> CommandRoute {
         if cdb.first() == Some(&spc::opcode::REPORT_LUNS) {
-            let descriptor = self.find(wire, seen).is_some_and(|(_, unit)| unit.has_descriptor_sense());
-            return self.report(cdb, data_in_max, seen, descriptor);
+            let descriptor = self.find(wire, visible).is_some_and(|(_, unit)| unit.has_descriptor_sense());
+            return self.report(cdb, data_in_max, visible, descriptor);
         }
-        match self.find(wire, seen) {
-            Some((number, unit)) => Addressee::Unit(number, unit),
-            None => Addressee::Answered(primary::absent(cdb, data_in_max)),
+        match self.find(wire, visible) {
+            Some((number, unit)) => CommandRoute::Unit(number, unit),
+            None => CommandRoute::Answered(primary::absent(cdb, data_in_max)),
         }
     }
 
-    fn report(&self, cdb: &[u8], data_in_max: usize, seen: Seen<'_>, descriptor: bool) -> Addressee {
+    fn report(
+        &self,
+        cdb: &[u8],
+        data_in_max: usize,
+        visible: VisibleLuns<'_>,
+        descriptor: bool,
+    ) -> CommandRoute {
         let (select, allocation) = match SpcCommand::parse(cdb) {
             Ok(SpcCommand::ReportLuns { select, allocation }) => (select, allocation),
-            Ok(_) => return Addressee::Answered(failed(descriptor)),
-            Err(error) => return Addressee::Answered(check(&error.sense(), descriptor)),
+            Ok(_) => return CommandRoute::Answered(failed(descriptor)),
+            Err(error) => return CommandRoute::Answered(check(&error.sense(), descriptor)),
         };
-        let visible = |place: &u16| select != Select::WellKnown && sees(seen, *place);
+        let visible = |place: &u16| select != Select::WellKnown && is_visible(visible, *place);
         let numbers: Vec<u16> = self.0.read().keys().copied().filter(visible).collect();
         let mut data = spc::report_luns(&numbers);
         data.truncate(allocation as usize);
-        Addressee::Reported(ScsiReply::data(Bytes::from(data), data_in_max))
+        CommandRoute::Reported(ScsiReply::data(Bytes::from(data), data_in_max))
     }
 }
 
-/// The numbers that an initiator may see; `None`: all.
-pub(crate) type Seen<'a> = Option<&'a [u16]>;
+/// LUNs visible to an initiator. `None`: all.
+pub(crate) type VisibleLuns<'a> = Option<&'a [u16]>;
 
-fn sees(seen: Seen<'_>, place: u16) -> bool {
-    seen.is_none_or(|seen| seen.contains(&place))
+fn is_visible(visible: VisibleLuns<'_>, place: u16) -> bool {
+    visible.is_none_or(|visible| visible.contains(&place))
 }
 
-/// CHECK CONDITION in the format of the logical unit.
+/// Returns CHECK CONDITION in the sense format of the logical unit.
 fn check(sense: &Sense, descriptor: bool) -> ScsiReply {
     ScsiReply::check(if descriptor { sense.encode() } else { sense.encode_fixed() })
 }
 
-/// HARDWARE ERROR, INTERNAL TARGET FAILURE.
+/// Returns HARDWARE ERROR, INTERNAL TARGET FAILURE.
 pub(crate) fn failed(descriptor: bool) -> ScsiReply {
     check(&Sense::new(SenseKey::HardwareError, INTERNAL_TARGET_FAILURE), descriptor)
 }
@@ -119,7 +132,7 @@ mod tests {
 
     #[test]
     fn absent_and_ill_formed_luns_have_no_unit() {
-        let luns = Luns::new(Vec::new()).unwrap();
+        let luns = LunMap::new(Vec::new()).unwrap();
         for wire in [0, 1, 0x0100_0000_0000_0000, 0x8000_0000_0000_0000, 0xC101_0000_0000_0000] {
             assert!(luns.find(wire, None).is_none(), "{wire:#x}");
         }
@@ -127,7 +140,7 @@ mod tests {
 
     #[test]
     fn short_cdbs_never_panic() {
-        let luns = Luns::new(Vec::new()).unwrap();
+        let luns = LunMap::new(Vec::new()).unwrap();
         for opcode in [0x12, 0x03, 0xA0, 0] {
             for len in 0..16 {
                 let mut cdb = vec![0xFF; len];

@@ -1,7 +1,7 @@
-//! What connections tell each other: a box that forgets nothing and holds each message once.
+//! Signals between connections: an unbounded queue without duplicates.
 //!
-//! Contract: a message that waits already is not added again, and there are as many different ones as the target has
-//! logical units, give or take: so the box is bounded although nothing that was sent is ever dropped.
+//! Contract: a signal that is already queued is not added again. There are about as many different
+//! signals as logical units, so the queue is bounded although no signal is dropped.
 
 use std::{
     collections::VecDeque,
@@ -11,32 +11,32 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::sessions::Control;
+use crate::sessions::SessionSignal;
 
 #[derive(Debug, Default)]
-struct Letters {
-    waiting: VecDeque<Control>,
+struct MailboxState {
+    waiting: VecDeque<SessionSignal>,
     reader: Option<Waker>,
 }
 
-/// The way in; clones lead to the same box.
+/// The sending end. Clones send to the same mailbox.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sender(Arc<Mutex<Letters>>);
+pub(crate) struct MailboxSender(Arc<Mutex<MailboxState>>);
 
-/// The one that reads.
+/// The receiving end.
 #[derive(Debug)]
-pub(crate) struct Mailbox(Arc<Mutex<Letters>>);
+pub(crate) struct Mailbox(Arc<Mutex<MailboxState>>);
 
-/// An empty box.
-pub(crate) fn mailbox() -> (Sender, Mailbox) {
-    let sender = Sender::default();
+/// Returns both ends of an empty mailbox.
+pub(crate) fn mailbox() -> (MailboxSender, Mailbox) {
+    let sender = MailboxSender::default();
     let mailbox = Mailbox(Arc::clone(&sender.0));
     (sender, mailbox)
 }
 
-impl Sender {
-    /// Sends, and wakes the reader.
-    pub(crate) fn send(&self, control: Control) {
+impl MailboxSender {
+    /// Queues a signal and wakes the receiver.
+    pub(crate) fn send(&self, control: SessionSignal) {
         let reader = {
             let mut letters = self.0.lock();
             if !letters.waiting.contains(&control) {
@@ -51,8 +51,8 @@ impl Sender {
 }
 
 impl Mailbox {
-    /// The oldest message.
-    pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<Control> {
+    /// Returns the oldest signal.
+    pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<SessionSignal> {
         let mut letters = self.0.lock();
         match letters.waiting.pop_front() {
             Some(control) => Poll::Ready(control),
@@ -64,7 +64,7 @@ impl Mailbox {
     }
 
     #[cfg(test)]
-    pub(crate) fn try_recv(&self) -> Option<Control> {
+    pub(crate) fn try_recv(&self) -> Option<SessionSignal> {
         self.0.lock().waiting.pop_front()
     }
 }
@@ -78,14 +78,17 @@ mod tests {
         let (sender, mailbox) = mailbox();
         for _ in 0..1000 {
             for lun in 0..3 {
-                sender.send(Control::EndCommands { lun: Some(lun), cleared: lun == 1 });
+                sender.send(SessionSignal::EndCommands { lun: Some(lun), cleared: lun == 1 });
             }
-            sender.send(Control::Reset);
+            sender.send(SessionSignal::Reset);
         }
-        let all: Vec<Control> = std::iter::from_fn(|| mailbox.try_recv()).collect();
+        let all: Vec<SessionSignal> = std::iter::from_fn(|| mailbox.try_recv()).collect();
         assert_eq!(all.len(), 4);
-        assert_eq!((all[1], all[3]), (Control::EndCommands { lun: Some(1), cleared: true }, Control::Reset));
-        sender.send(Control::Reset);
-        assert!(mailbox.try_recv().is_some(), "one that was read may come again");
+        assert_eq!(
+            (all[1], all[3]),
+            (SessionSignal::EndCommands { lun: Some(1), cleared: true }, SessionSignal::Reset)
+        );
+        sender.send(SessionSignal::Reset);
+        assert!(mailbox.try_recv().is_some(), "a signal that was read can be queued again");
     }
 }

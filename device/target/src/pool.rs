@@ -1,6 +1,7 @@
-//! Data buffers: recycled, and bounded three times: for the target as a whole, for each source, for each connection.
+//! Data buffers: recycled, and limited for the whole target, for each source and for each
+//! connection.
 //!
-//! Contract: what is taken is counted until it is given back or dropped, whoever holds it.
+//! Contract: a buffer counts against the limits until it is given back or dropped.
 
 use std::{
     mem,
@@ -15,28 +16,28 @@ use parking_lot::Mutex;
 use sealstone_scsi::lu::Buffers;
 use tokio::sync::Notify;
 
-use crate::{Counter, Counters};
+use crate::{Counter, TargetCounters};
 
 /// Smallest size class in bytes.
 const CLASS_MIN: usize = 4096;
 /// Size classes: 4 KiB, 8 KiB, … 64 GiB.
 const CLASSES: usize = 25;
-/// At most this part of the budget is kept for reuse while idle.
+/// Part of the budget that is kept for reuse while idle: one in this many.
 const RETAINED_PART: usize = 4;
 
-/// The buffers of one target.
+/// Data buffers of one target.
 #[derive(Debug)]
-pub struct Memory {
+pub struct BufferPool {
     budget: usize,
     used: AtomicUsize,
-    free: Mutex<Free>,
-    counters: Arc<Counters>,
+    free: Mutex<FreeBuffers>,
+    counters: Arc<TargetCounters>,
     /// Wakes connections that wait for memory.
     pub(crate) freed: Notify,
 }
 
 #[derive(Debug)]
-struct Free {
+struct FreeBuffers {
     bytes: usize,
     classes: [Vec<Vec<u8>>; CLASSES],
 }
@@ -46,15 +47,15 @@ const fn class_of(len: usize) -> usize {
     (size / CLASS_MIN).trailing_zeros() as usize
 }
 
-impl Memory {
-    /// At most `budget` bytes at once.
+impl BufferPool {
+    /// Creates a pool of at most `budget` bytes.
     #[must_use]
-    pub fn new(budget: usize, counters: Arc<Counters>) -> Arc<Self> {
-        let free = Mutex::new(Free { bytes: 0, classes: std::array::from_fn(|_| Vec::new()) });
+    pub fn new(budget: usize, counters: Arc<TargetCounters>) -> Arc<Self> {
+        let free = Mutex::new(FreeBuffers { bytes: 0, classes: std::array::from_fn(|_| Vec::new()) });
         Arc::new(Self { budget, used: AtomicUsize::new(0), free, counters, freed: Notify::new() })
     }
 
-    /// Bytes in use now.
+    /// Returns the number of bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -97,14 +98,14 @@ fn reserve(used: &AtomicUsize, size: usize, most: usize) -> Option<()> {
     used.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok().map(|_| ())
 }
 
-/// A part of [`Memory`]: what somebody may have of it, and what he has.
+/// Limit and usage of one part of [`BufferPool`].
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct BufferQuota {
     most: usize,
     used: AtomicUsize,
 }
 
-impl Part {
+impl BufferQuota {
     pub(crate) const fn new(most: usize) -> Self {
         Self { most, used: AtomicUsize::new(0) }
     }
@@ -118,25 +119,25 @@ impl Part {
     }
 }
 
-/// One connection's part of [`Memory`].
+/// Buffers of one connection within [`BufferPool`].
 #[derive(Debug)]
-pub struct Share {
-    memory: Arc<Memory>,
-    own: Part,
-    /// All connections of its source together.
-    source: Arc<Part>,
+pub struct BufferShare {
+    memory: Arc<BufferPool>,
+    own: BufferQuota,
+    /// Quota that all connections of its source share.
+    source: Arc<BufferQuota>,
 }
 
-impl Share {
-    /// At most `most` bytes at once, within the whole budget.
+impl BufferShare {
+    /// Creates a share of at most `most` bytes, within the whole budget.
     #[must_use]
-    pub fn new(memory: Arc<Memory>, most: usize) -> Arc<Self> {
-        Self::of_source(memory, most, Arc::new(Part::new(usize::MAX)))
+    pub fn new(memory: Arc<BufferPool>, most: usize) -> Arc<Self> {
+        Self::of_source(memory, most, Arc::new(BufferQuota::new(usize::MAX)))
     }
 
-    /// And within what its source may have.
-    pub(crate) fn of_source(memory: Arc<Memory>, most: usize, source: Arc<Part>) -> Arc<Self> {
-        Arc::new(Self { memory, own: Part::new(most), source })
+    /// Creates a share that also counts against the quota of its source.
+    pub(crate) fn of_source(memory: Arc<BufferPool>, most: usize, source: Arc<BufferQuota>) -> Arc<Self> {
+        Arc::new(Self { memory, own: BufferQuota::new(most), source })
     }
 
     fn size(len: usize) -> Option<usize> {
@@ -147,7 +148,7 @@ impl Share {
         let size = Self::size(len)?;
         let taken = self.reserve(size).and_then(|()| {
             self.memory.take(len, size).or_else(|| {
-                self.forget(size);
+                self.unreserve(size);
                 None
             })
         });
@@ -166,42 +167,44 @@ impl Share {
         reserved
     }
 
-    fn forget(&self, size: usize) {
+    fn unreserve(&self, size: usize) {
         self.source.release(size);
         self.own.release(size);
     }
 
     fn give(&self, bytes: Vec<u8>, size: usize) {
-        self.forget(size);
+        self.unreserve(size);
         self.memory.give(bytes, size);
     }
 
     fn release(&self, size: usize) {
-        self.forget(size);
+        self.unreserve(size);
         self.memory.release(size);
     }
 }
 
-impl sealstone_iscsi::Pool for Share {
+impl sealstone_iscsi::Pool for BufferShare {
     fn take(&self, len: usize) -> Option<Vec<u8>> {
         Self::take(self, len)
     }
 
     fn give(&self, buffer: Vec<u8>) {
-        // The protocol machine never grows a buffer, so its capacity still tells its class.
+        // The protocol machine never grows a buffer, so the capacity is still the size of its
+        // class.
         let size = buffer.capacity();
         Self::give(self, buffer, size);
     }
 }
 
-/// Buffers for one command: what its logical unit takes and loses is made good when the command is over.
+/// Buffers of one command. Buffers that its logical unit took and dropped are freed when the
+/// command ends.
 pub(crate) struct CommandBuffers {
-    share: Arc<Share>,
+    share: Arc<BufferShare>,
     taken: Mutex<Vec<usize>>,
 }
 
 impl CommandBuffers {
-    pub(crate) fn new(share: Arc<Share>) -> Self {
+    pub(crate) fn new(share: Arc<BufferShare>) -> Self {
         Self { share, taken: Mutex::new(Vec::new()) }
     }
 }
@@ -219,7 +222,7 @@ impl Buffers for CommandBuffers {
             return Bytes::from(buffer); // not ours, or grown: its debit is settled when the command ends
         };
         let size = taken.swap_remove(at);
-        Bytes::from_owner(Frozen { bytes: buffer, size, share: Arc::clone(&self.share) })
+        Bytes::from_owner(FrozenBuffer { bytes: buffer, size, share: Arc::clone(&self.share) })
     }
 }
 
@@ -231,19 +234,19 @@ impl Drop for CommandBuffers {
     }
 }
 
-struct Frozen {
+struct FrozenBuffer {
     bytes: Vec<u8>,
     size: usize,
-    share: Arc<Share>,
+    share: Arc<BufferShare>,
 }
 
-impl AsRef<[u8]> for Frozen {
+impl AsRef<[u8]> for FrozenBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenBuffer {
     fn drop(&mut self) {
         self.share.give(mem::take(&mut self.bytes), self.size);
     }
@@ -253,15 +256,15 @@ impl Drop for Frozen {
 mod tests {
     use super::*;
 
-    fn share(budget: usize, most: usize) -> (Arc<Memory>, Arc<Share>) {
-        let memory = Memory::new(budget, Arc::default());
-        (Arc::clone(&memory), Share::new(memory, most))
+    fn share(budget: usize, most: usize) -> (Arc<BufferPool>, Arc<BufferShare>) {
+        let memory = BufferPool::new(budget, Arc::default());
+        (Arc::clone(&memory), BufferShare::new(memory, most))
     }
 
     #[test]
     fn both_budgets_hold() {
         let (memory, one) = share(64 * 1024, 32 * 1024);
-        let two = Share::new(Arc::clone(&memory), 64 * 1024);
+        let two = BufferShare::new(Arc::clone(&memory), 64 * 1024);
         let held = one.take(32 * 1024).unwrap();
         assert!(one.take(1).is_none(), "the connection's budget");
         let other = two.take(32 * 1024).unwrap();
@@ -274,18 +277,18 @@ mod tests {
 
     #[test]
     fn all_connections_of_a_source_have_one_part_together() {
-        let memory = Memory::new(64 * 1024, Arc::default());
-        let source = Arc::new(Part::new(32 * 1024));
-        let share = || Share::of_source(Arc::clone(&memory), 64 * 1024, Arc::clone(&source));
+        let memory = BufferPool::new(64 * 1024, Arc::default());
+        let source = Arc::new(BufferQuota::new(32 * 1024));
+        let share = || BufferShare::of_source(Arc::clone(&memory), 64 * 1024, Arc::clone(&source));
         let (one, two) = (share(), share());
         let held = one.take(32 * 1024).unwrap();
         assert!(two.take(1).is_none() && one.take(1).is_none(), "the source has all of its part");
-        let other = Share::new(Arc::clone(&memory), 64 * 1024);
-        let elsewhere = other.take(32 * 1024).unwrap();
+        let other = BufferShare::new(Arc::clone(&memory), 64 * 1024);
+        let offloaded = other.take(32 * 1024).unwrap();
         one.give(held, 32 * 1024);
         let held = two.take(4096).unwrap();
         two.give(held, 4096);
-        other.give(elsewhere, 32 * 1024);
+        other.give(offloaded, 32 * 1024);
         assert_eq!((memory.used(), source.used.load(Ordering::SeqCst)), (0, 0));
     }
 
@@ -304,7 +307,7 @@ mod tests {
         let part = frozen.slice(10..20);
         assert_eq!(frozen.len(), 5000);
         drop((buffers, frozen));
-        assert_eq!(memory.used(), 8192, "a slice still holds it");
+        assert_eq!(memory.used(), 8192, "a slice still references it");
         drop(part);
         assert_eq!(memory.used(), 0);
     }

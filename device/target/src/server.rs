@@ -1,4 +1,4 @@
-//! Accepting connections and leaving in good order.
+//! Accepts connections, and shuts down cleanly.
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -16,84 +16,84 @@ use tokio::{
 };
 
 use crate::{
-    Config, ConfigError, Counter, Counters, Memory,
-    arrivals::{Arrivals, Limits, Place, Turned, source},
-    connection,
-    door::{Failures, Resets},
-    heavy::Heavy,
-    luns::Luns,
-    sessions::Sessions,
-    tls::Tls,
-    watch::{EVERY_MS, Refusals},
+    BufferPool, ConfigError, Counter, TargetConfig, TargetCounters, connection,
+    heavy::HeavyPool,
+    luns::LunMap,
+    refusals::{EVERY_MS, RefusalLog},
+    sessions::SessionRegistry,
+    sources::{ConnectionRefusal, SourceLimits, SourceSlot, SourceTable, source},
+    throttle::{LoginFailures, ResetThrottle},
+    tls::ListenerTls,
 };
 
-/// Pause after a failed accept: mostly descriptors have run out, and more tries at once cannot help.
+/// Pause after a failed accept. Mostly descriptors have run out, so an immediate retry cannot help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How much longer than its drain time a connection may take before its task is ended.
+/// Time after the drain time after which the task of a connection is aborted.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// Connections that came too fast and are reset in a row, before the others get the thread for [`TURNED_PAUSE`]: whoever
-/// knocks without end costs a small part of one core. Meanwhile the system keeps up to 1024 that wait.
-const TURNED_MAX: u32 = 16;
-/// The pause; timers count in milliseconds.
-const TURNED_PAUSE: Duration = Duration::from_millis(1);
+/// Connections reset in a row, because their source connects too fast, before this task sleeps for
+/// [`RESETS_PAUSE`]. A flood of connections thus costs a small part of one core, while the system
+/// queues up to 1024 more.
+const RESETS_IN_A_ROW_MAX: u32 = 16;
+/// Length of that pause. Timers have a resolution of one millisecond.
+const RESETS_PAUSE: Duration = Duration::from_millis(1);
 
-pub(crate) struct Shared {
-    pub(crate) config: Config,
+pub(crate) struct TargetState {
+    pub(crate) config: TargetConfig,
     pub(crate) protocol: Arc<sealstone_iscsi::target::Config>,
-    pub(crate) luns: Luns,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) sessions: Arc<Sessions>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) failures: Arc<Failures>,
-    pub(crate) resets: Resets,
-    pub(crate) refusals: Refusals,
-    arrivals: Arc<Arrivals>,
-    /// Where long commands run; `None`: where they were received.
-    pub(crate) heavy: Option<Heavy>,
+    pub(crate) luns: LunMap,
+    pub(crate) memory: Arc<BufferPool>,
+    pub(crate) sessions: Arc<SessionRegistry>,
+    pub(crate) counters: Arc<TargetCounters>,
+    pub(crate) failures: Arc<LoginFailures>,
+    pub(crate) resets: ResetThrottle,
+    pub(crate) refusals: RefusalLog,
+    sources: Arc<SourceTable>,
+    /// Threads for long commands. `None`: they run on the thread that received them.
+    pub(crate) heavy: Option<HeavyPool>,
     admission: Arc<Admission>,
     leaving: watch::Sender<bool>,
 }
 
-impl SenseFormat for Shared {
+impl SenseFormat for TargetState {
     fn is_descriptor(&self, lun: u64) -> bool {
         self.luns.find(lun, None).is_some_and(|(_, unit)| unit.has_descriptor_sense())
     }
 }
 
-/// One connection's part of both limits; free again when dropped.
-pub(crate) struct Slot {
+/// Slot of one connection in the global and the per-source limits. Dropping it frees the slot.
+pub(crate) struct ConnectionSlot {
     pub(crate) ticket: Ticket,
-    pub(crate) place: Place,
+    pub(crate) place: SourceSlot,
 }
 
 /// One iSCSI target with its logical units.
 #[derive(Clone)]
-pub struct Target(Arc<Shared>);
+pub struct IscsiTarget(Arc<TargetState>);
 
-impl Target {
-    /// A target that answers for these logical units, each under its number.
+impl IscsiTarget {
+    /// Creates a target that serves `units`, each under its LUN.
     ///
     /// # Errors
-    /// [`ConfigError`] if it could never work.
-    pub fn new(config: Config, units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
+    /// [`ConfigError`] if the configuration cannot work.
+    pub fn new(config: TargetConfig, units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
         config.check()?;
-        let counters = Arc::new(Counters::default());
-        let limits = Limits {
+        let counters = Arc::new(TargetCounters::default());
+        let limits = SourceLimits {
             open_max: config.connections_per_source_max,
-            rate: config.arrivals_per_source,
+            rate: config.connection_rate_per_source,
             memory_max: config.memory_per_source_max,
             long_max: config.long_per_source_max,
         };
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(TargetState {
             protocol: Arc::new(config.protocol.clone()),
-            luns: Luns::new(units)?,
-            memory: Memory::new(config.memory_max, Arc::clone(&counters)),
-            sessions: Sessions::new(Arc::clone(&counters)),
-            failures: Failures::new(config.clock.clone(), Arc::clone(&counters)),
-            resets: Resets::new(),
-            refusals: Refusals::new(config.watch.clone(), config.clock.clone()),
-            arrivals: Arrivals::new(limits, config.clock.clone()),
-            heavy: config.pace.short_first.then(|| Heavy::new(config.pace.slices)),
+            luns: LunMap::new(units)?,
+            memory: BufferPool::new(config.memory_max, Arc::clone(&counters)),
+            sessions: SessionRegistry::new(Arc::clone(&counters)),
+            failures: LoginFailures::new(config.clock.clone(), Arc::clone(&counters)),
+            resets: ResetThrottle::new(),
+            refusals: RefusalLog::new(config.refusal_sink.clone(), config.clock.clone()),
+            sources: SourceTable::new(limits, config.clock.clone()),
+            heavy: config.pace.short_first.then(|| HeavyPool::new(config.pace.slices)),
             counters,
             admission: Admission::new(config.admission()),
             leaving: watch::channel(false).0,
@@ -101,10 +101,11 @@ impl Target {
         })))
     }
 
-    /// One more logical unit under this number; living sessions hear that the list has changed.
+    /// Adds a logical unit under this number. Open sessions get a unit attention that the list has
+    /// changed.
     ///
     /// # Errors
-    /// [`ConfigError::Lun`] if the number cannot be or is taken, or there are 2047 already.
+    /// [`ConfigError::Lun`] if the number is invalid or in use, or there are 2047 units already.
     pub fn attach(&self, number: u64, unit: Arc<dyn LogicalUnit>) -> Result<(), ConfigError> {
         self.0.luns.insert(number, Arc::clone(&unit))?;
         self.0.sessions.each(|nexus, port| unit.nexus_established(nexus, port));
@@ -112,7 +113,8 @@ impl Target {
         Ok(())
     }
 
-    /// Takes a logical unit away; commands under way end as they would. False if there is none of this number.
+    /// Removes a logical unit; its running commands finish normally. Returns false if the number
+    /// has no unit.
     pub fn detach(&self, number: u64) -> bool {
         let Some(unit) = self.0.luns.remove(number) else { return false };
         self.0.sessions.each(|nexus, _| unit.nexus_lost(nexus));
@@ -126,35 +128,36 @@ impl Target {
         }
     }
 
-    /// What happened so far.
+    /// Returns the event counters.
     #[must_use]
-    pub fn counters(&self) -> &Arc<Counters> {
+    pub fn counters(&self) -> &Arc<TargetCounters> {
         &self.0.counters
     }
 
-    /// The data buffers.
+    /// Returns the pool of data buffers.
     #[must_use]
-    pub fn memory(&self) -> &Arc<Memory> {
+    pub fn memory(&self) -> &Arc<BufferPool> {
         &self.0.memory
     }
 
-    /// Serves `listener` until `shutdown`; then asks initiators to log out, waits
-    /// [`Config::drain_seconds`](crate::Config::drain_seconds) for them and returns when all are gone.
+    /// Serves `listener` until `shutdown`, then requests initiators to log out. Waits
+    /// [`TargetConfig::drain_seconds`](crate::TargetConfig::drain_seconds) for them, and returns when all
+    /// connections have ended.
     ///
     /// # Errors
-    /// Never for a single connection's sake; when the listener has no address.
+    /// If the listener has no address. Failures of a single connection are not returned.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let local = listener.local_addr()?;
         let mut connections = JoinSet::new();
         let mut shutdown = pin!(shutdown);
-        let mut tell = tokio::time::interval(Duration::from_millis(EVERY_MS));
+        let mut report = tokio::time::interval(Duration::from_millis(EVERY_MS));
         let mut turned = 0;
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-                _ = tell.tick() => {
+                _ = report.tick() => {
                     self.0.refusals.flush(false);
                     continue;
                 }
@@ -171,14 +174,15 @@ impl Target {
             let peer = peer.to_string();
             let slot = match self.slot(&peer) {
                 Ok(slot) => slot,
-                Err(Turned::TooFast) => {
-                    // A reset leaves nothing behind on this side, where an orderly end would wait for a minute.
+                Err(ConnectionRefusal::TooFast) => {
+                    // A reset leaves no state on this side. An orderly close would stay in
+                    // TIME-WAIT for a minute.
                     let _ = stream.set_zero_linger();
                     drop(stream);
                     turned += 1;
-                    if turned >= TURNED_MAX {
+                    if turned >= RESETS_IN_A_ROW_MAX {
                         turned = 0;
-                        tokio::time::sleep(TURNED_PAUSE).await;
+                        tokio::time::sleep(RESETS_PAUSE).await;
                     }
                     continue;
                 }
@@ -190,22 +194,23 @@ impl Target {
             }
             let address = stream.local_addr().unwrap_or(local).to_string();
             let target = self.clone();
-            connections.spawn(async move { target.welcome(stream, address, peer, slot).await });
+            connections.spawn(async move { target.accept_connection(stream, address, peer, slot).await });
         }
         drop(listener);
         self.leave();
-        let patience = Duration::from_secs(u64::from(self.0.config.drain_seconds)) + DRAIN_GRACE;
+        let timeout = Duration::from_secs(u64::from(self.0.config.drain_seconds)) + DRAIN_GRACE;
         let gone = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(patience, gone).await.is_err() {
-            tracing::warn!("connections did not end in time and were cut off");
+        if tokio::time::timeout(timeout, gone).await.is_err() {
+            tracing::warn!("connections still open after the drain time; closing them");
             connections.shutdown().await;
         }
         self.0.refusals.flush(true);
         Ok(())
     }
 
-    /// Serves one connection that came by another way, on a simulated network say; with `channel` inside of a sealed
-    /// channel. `local` is the address that discovery tells.
+    /// Serves one connection that was not accepted by [`Self::serve`], for example on a simulated
+    /// network. `channel` identifies the TLS channel around it; `local` is the address that
+    /// discovery reports.
     pub async fn serve_stream<S>(&self, stream: S, local: String, peer: String, channel: Option<ChannelToken>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -215,19 +220,19 @@ impl Target {
         }
     }
 
-    /// Asks all initiators to log out; [`Self::serve`] does it on shutdown.
+    /// Requests all initiators to log out. [`Self::serve`] does this on shutdown.
     pub fn leave(&self) {
         self.0.leaving.send_replace(true);
     }
 
-    fn slot(&self, peer: &str) -> Result<Slot, Turned> {
+    fn slot(&self, peer: &str) -> Result<ConnectionSlot, ConnectionRefusal> {
         let counters = &self.0.counters;
         counters.add(Counter::ConnectionsAccepted, 1);
         let source = source(peer);
-        let slot = self.0.arrivals.enter(source.clone()).map(|place| {
+        let slot = self.0.sources.enter(source.clone()).map(|place| {
             let origin = peer.parse::<SocketAddr>();
             let origin = origin.map_or_else(|_| Origin::named(&source), |peer| Origin::from(peer.ip()));
-            Slot { ticket: self.0.admission.enter(origin), place }
+            ConnectionSlot { ticket: self.0.admission.enter(origin), place }
         });
         if let Err(turned) = &slot {
             counters.add(turned.counter(), 1);
@@ -239,22 +244,22 @@ impl Target {
     /// Completes when the target is being shut down.
     pub(crate) async fn leaving(&self) {
         let mut leaving = self.0.leaving.subscribe();
-        // An error means that the target is gone, which it cannot be before us.
+        // An error means that the target was dropped, which cannot happen while `self` exists.
         let _ = leaving.wait_for(|leaving| *leaving).await;
     }
 
-    pub(crate) fn tls(&self) -> Option<&Tls> {
+    pub(crate) fn tls(&self) -> Option<&ListenerTls> {
         self.0.config.tls.as_ref()
     }
 
-    /// Connections that were closed for others so far.
+    /// Returns how many connections were closed in favour of others.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.0.admission.evicted()
     }
 
-    /// For the audit log: a connection of this source ended before its login.
-    pub(crate) fn turned_away(&self, source: &str, reason: &'static str) {
+    /// Records for the audit log that a connection of this source ended before its login.
+    pub(crate) fn record_refusal(&self, source: &str, reason: &'static str) {
         self.0.refusals.add(source, "", "connect", reason);
     }
 
@@ -264,7 +269,7 @@ impl Target {
         local: String,
         peer: String,
         channel: Option<ChannelToken>,
-        slot: Slot,
+        slot: ConnectionSlot,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

@@ -1,6 +1,7 @@
-//! Which sessions live, and how they hear of each other: reinstatement and resets across sessions.
+//! Registry of live sessions, and the signals between them: reinstatement and resets.
 //!
-//! Contract: an [`Entry`] is registered as long as it lives; [`Sessions::enter`] waits for the one it replaces.
+//! Contract: an [`SessionEntry`] is registered while it exists; [`SessionRegistry::enter`] waits for the entry
+//! that it replaces.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,20 +16,21 @@ use parking_lot::Mutex;
 use sealstone_scsi::lu::{ChannelToken, InitiatorPort, NexusId};
 use tokio::sync::watch;
 
-use crate::{Counter, Counters, mailbox::Sender};
+use crate::{Counter, TargetCounters, mailbox::MailboxSender};
 
-/// How long a login waits for the session that it replaces to be gone.
+/// Longest wait of a login for the session that it replaces.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most initiator ports whose lost session is remembered; more of them hear POWER ON instead of NEXUS LOSS.
+/// Initiator ports whose lost session is remembered. Further ports get POWER ON instead of NEXUS
+/// LOSS.
 const LOST_PORTS_MAX: usize = 4096;
 
-/// What one connection is told by others.
+/// A signal to the task of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Control {
-    /// A new login took over.
+pub(crate) enum SessionSignal {
+    /// A new login of the same port replaces the session.
     Replaced,
-    /// Another session reset this logical unit, or all (`None`); or it cleared its task set, which must be told. The LUN
-    /// is in wire form.
+    /// End the commands of this logical unit (in wire form), or of all (`None`). `cleared`: by
+    /// CLEAR TASK SET, which is reported to the initiator.
     EndCommands { lun: Option<u64>, cleared: bool },
     /// TARGET COLD RESET.
     Reset,
@@ -36,60 +38,60 @@ pub(crate) enum Control {
     Leave,
 }
 
-/// The initiator port of a session: name and ISID.
-type Port = (String, [u8; 6]);
+/// Initiator port of a session: name and ISID.
+type SessionPort = (String, [u8; 6]);
 
-struct Living {
-    /// CHAP name that was proven.
+struct LiveSession {
+    /// Account that CHAP authenticated.
     user: Option<String>,
     nexus: NexusId,
     tsih: u16,
     cid: u16,
     channel: Option<ChannelToken>,
-    control: Sender,
+    control: MailboxSender,
     gone: watch::Receiver<()>,
 }
 
-pub(crate) struct Sessions {
-    living: Mutex<HashMap<Port, Living>>,
-    lost: Mutex<HashSet<Port>>,
+pub(crate) struct SessionRegistry {
+    live: Mutex<HashMap<SessionPort, LiveSession>>,
+    lost: Mutex<HashSet<SessionPort>>,
     next_nexus: AtomicU64,
     next_tsih: AtomicU16,
-    counters: Arc<Counters>,
+    counters: Arc<TargetCounters>,
 }
 
-/// A living normal session; leaves the register when dropped.
-pub(crate) struct Entry {
-    sessions: Arc<Sessions>,
-    port: Port,
-    /// CHAP name that was proven.
+/// One live normal session. Dropping it removes it from the registry.
+pub(crate) struct SessionEntry {
+    sessions: Arc<SessionRegistry>,
+    port: SessionPort,
+    /// Account that CHAP authenticated.
     user: Option<String>,
     pub(crate) nexus: NexusId,
     pub(crate) tsih: u16,
-    /// A session of the same port was lost before.
+    /// Whether an earlier session of this port was lost.
     returns: bool,
     channel: Option<ChannelToken>,
-    /// Dropped with the entry: tells who waits in [`Sessions::enter`].
+    /// Dropped with the entry, which wakes waiters in [`SessionRegistry::enter`].
     _gone: watch::Sender<()>,
 }
 
 /// Why a login gets no session.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Denied {
+pub(crate) enum LoginDenial {
     /// The session to be replaced does not end.
     Stuck,
-    /// A TSIH that no session of this port has.
+    /// No session of this port has this TSIH.
     NoSuchSession,
     /// A second connection for a session.
     TooManyConnections,
     /// The session to be replaced belongs to another account.
-    OfAnother,
+    OtherAccount,
 }
 
-/// What a login says of the session that it wants (RFC 7143 §6.3.1).
-pub(crate) struct Wanted {
+/// Session that a login requests (RFC 7143 §6.3.1).
+pub(crate) struct SessionRequest {
     pub(crate) initiator: String,
-    /// CHAP name that was proven.
+    /// Account that CHAP authenticated.
     pub(crate) user: Option<String>,
     pub(crate) isid: [u8; 6],
     /// Zero for a new session.
@@ -98,10 +100,10 @@ pub(crate) struct Wanted {
     pub(crate) channel: Option<ChannelToken>,
 }
 
-impl Sessions {
-    pub(crate) fn new(counters: Arc<Counters>) -> Arc<Self> {
+impl SessionRegistry {
+    pub(crate) fn new(counters: Arc<TargetCounters>) -> Arc<Self> {
         Arc::new(Self {
-            living: Mutex::default(),
+            live: Mutex::default(),
             lost: Mutex::default(),
             next_nexus: AtomicU64::new(1),
             next_tsih: AtomicU16::new(1),
@@ -109,16 +111,16 @@ impl Sessions {
         })
     }
 
-    /// A handle for a session: not zero, and of no living one.
+    /// Returns a session handle that is not zero and not in use.
     pub(crate) fn tsih(&self) -> u16 {
-        self.free_tsih(&self.living.lock())
+        self.free_tsih(&self.live.lock())
     }
 
-    fn free_tsih(&self, living: &HashMap<Port, Living>) -> u16 {
-        // Far fewer sessions live than there are handles.
+    fn free_tsih(&self, live: &HashMap<SessionPort, LiveSession>) -> u16 {
+        // There are far fewer live sessions than handles.
         loop {
             let next = self.next_tsih.fetch_add(1, Ordering::Relaxed);
-            if next != 0 && !living.values().any(|session| session.tsih == next) {
+            if next != 0 && !live.values().any(|session| session.tsih == next) {
                 return next;
             }
         }
@@ -128,35 +130,40 @@ impl Sessions {
         NexusId(self.next_nexus.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Registers a session, after ending the one of the same port: session reinstatement, or, with its TSIH and CID,
-    /// connection reinstatement (RFC 7143 §6.3.1, §6.3.4, §6.3.5). At recovery level 0 no task outlives its connection,
-    /// so that the latter keeps the handle and nothing else.
-    pub(crate) async fn enter(self: &Arc<Self>, wanted: Wanted, control: Sender) -> Result<Entry, Denied> {
-        let Wanted { initiator, user, isid, tsih, cid, channel } = wanted;
+    /// Registers a session after ending the one of the same port: session reinstatement, or with
+    /// its TSIH and CID connection reinstatement (RFC 7143 §6.3.1, §6.3.4, §6.3.5). At recovery
+    /// level 0 no task outlives its connection, so the latter keeps only the handle.
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        wanted: SessionRequest,
+        control: MailboxSender,
+    ) -> Result<SessionEntry, LoginDenial> {
+        let SessionRequest { initiator, user, isid, tsih, cid, channel } = wanted;
         let port = (initiator, isid);
         let deadline = tokio::time::Instant::now() + REPLACE_TIMEOUT;
         let mut kept = None;
         if tsih != 0 {
-            match self.living.lock().get(&port) {
+            match self.live.lock().get(&port) {
                 Some(session) if session.tsih == tsih && session.cid == cid => kept = Some(tsih),
-                Some(session) if session.tsih == tsih => return Err(Denied::TooManyConnections),
-                _ => return Err(Denied::NoSuchSession),
+                Some(session) if session.tsih == tsih => return Err(LoginDenial::TooManyConnections),
+                _ => return Err(LoginDenial::NoSuchSession),
             }
         }
         loop {
             let mut gone = {
-                let mut living = self.living.lock();
-                match living.get(&port) {
+                let mut live = self.live.lock();
+                match live.get(&port) {
                     None => {
                         let nexus = self.fresh_nexus();
                         let (sender, gone) = watch::channel(());
-                        let tsih = kept.unwrap_or_else(|| self.free_tsih(&living));
-                        let session = Living { user: user.clone(), nexus, tsih, cid, channel, control, gone };
-                        living.insert(port.clone(), session);
+                        let tsih = kept.unwrap_or_else(|| self.free_tsih(&live));
+                        let session =
+                            LiveSession { user: user.clone(), nexus, tsih, cid, channel, control, gone };
+                        live.insert(port.clone(), session);
                         self.counters.add(Counter::SessionsOpen, 1);
                         let returns = self.lost.lock().contains(&port);
                         let sessions = Arc::clone(self);
-                        return Ok(Entry {
+                        return Ok(SessionEntry {
                             sessions,
                             port,
                             user,
@@ -167,25 +174,26 @@ impl Sessions {
                             _gone: sender,
                         });
                     }
-                    // Names are said, accounts are proven: nobody ends the session of another by saying its name.
-                    Some(older) if older.user != user => return Err(Denied::OfAnother),
+                    // Initiator names are not authenticated, accounts are. So a login cannot end a
+                    // session of another account.
+                    Some(older) if older.user != user => return Err(LoginDenial::OtherAccount),
                     Some(older) => {
-                        older.control.send(Control::Replaced);
+                        older.control.send(SessionSignal::Replaced);
                         older.gone.clone()
                     }
                 }
             };
             self.counters.add(Counter::SessionsReinstated, 1);
-            // The sender is dropped without a word.
+            // The sender is dropped without sending.
             if tokio::time::timeout_at(deadline, gone.changed()).await.is_err() {
-                return Err(Denied::Stuck);
+                return Err(LoginDenial::Stuck);
             }
         }
     }
 
-    /// Every living session, as logical units know it.
-    pub(crate) fn each(&self, mut tell: impl FnMut(NexusId, &InitiatorPort<'_>)) {
-        for ((name, isid), session) in &*self.living.lock() {
+    /// Calls `visit` for every live session, with its initiator port as logical units see it.
+    pub(crate) fn each(&self, mut visit: impl FnMut(NexusId, &InitiatorPort<'_>)) {
+        for ((name, isid), session) in &*self.live.lock() {
             let port = InitiatorPort {
                 name,
                 isid: *isid,
@@ -193,29 +201,29 @@ impl Sessions {
                 channel: session.channel,
                 returns: false,
             };
-            tell(session.nexus, &port);
+            visit(session.nexus, &port);
         }
     }
 
-    /// Tells all other sessions that the commands of a logical unit have ended.
+    /// Signals to all other sessions that the commands of a logical unit have ended.
     pub(crate) fn end_commands(&self, except: NexusId, lun: Option<u64>, cleared: bool) {
-        self.tell(except, Control::EndCommands { lun, cleared });
+        self.signal_others(except, SessionSignal::EndCommands { lun, cleared });
     }
 
-    /// Tells all other sessions that the target was reset.
+    /// Signals to all other sessions that the target was reset.
     pub(crate) fn reset(&self, except: NexusId) {
-        self.tell(except, Control::Reset);
+        self.signal_others(except, SessionSignal::Reset);
     }
 
-    fn tell(&self, except: NexusId, what: Control) {
-        for session in self.living.lock().values().filter(|session| session.nexus != except) {
+    fn signal_others(&self, except: NexusId, what: SessionSignal) {
+        for session in self.live.lock().values().filter(|session| session.nexus != except) {
             session.control.send(what);
         }
     }
 }
 
-impl Entry {
-    /// What logical units are told of it.
+impl SessionEntry {
+    /// Returns the initiator port as logical units see it.
     pub(crate) fn port(&self) -> InitiatorPort<'_> {
         let (name, isid) = &self.port;
         let account = self.user.as_deref();
@@ -223,16 +231,16 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for SessionEntry {
     fn drop(&mut self) {
         let mut lost = self.sessions.lost.lock();
         if lost.len() < LOST_PORTS_MAX {
             lost.insert(self.port.clone());
         }
         drop(lost);
-        let mut living = self.sessions.living.lock();
-        if living.get(&self.port).is_some_and(|session| session.nexus == self.nexus) {
-            living.remove(&self.port);
+        let mut live = self.sessions.live.lock();
+        if live.get(&self.port).is_some_and(|session| session.nexus == self.nexus) {
+            live.remove(&self.port);
         }
         self.sessions.counters.sub(Counter::SessionsOpen, 1);
     }
@@ -245,13 +253,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_port_has_one_session_at_a_time() {
-        let sessions = Sessions::new(Arc::default());
+        let sessions = SessionRegistry::new(Arc::default());
         let (control, letters) = mailbox();
         let first = sessions.enter(wanted(1, 0, 0), control.clone()).await.unwrap();
         let other = sessions.enter(wanted(2, 0, 0), control.clone()).await.unwrap();
         assert!(letters.try_recv().is_none(), "another ISID is another port");
-        assert!(sessions.enter(wanted(1, 0, 0), control.clone()).await.is_err(), "the first does not go");
-        assert!(letters.try_recv() == Some(Control::Replaced));
+        assert!(
+            sessions.enter(wanted(1, 0, 0), control.clone()).await.is_err(),
+            "the first session does not end"
+        );
+        assert!(letters.try_recv() == Some(SessionSignal::Replaced));
         let waiting = tokio::spawn({
             let (sessions, control) = (Arc::clone(&sessions), control.clone());
             async move { sessions.enter(wanted(1, 0, 0), control).await }
@@ -265,28 +276,28 @@ mod tests {
         assert_eq!(sessions.counters.get(Counter::SessionsOpen), 2);
     }
 
-    fn wanted(isid: u8, tsih: u16, cid: u16) -> Wanted {
-        Wanted { initiator: "a".into(), user: None, isid: [isid; 6], tsih, cid, channel: None }
+    fn wanted(isid: u8, tsih: u16, cid: u16) -> SessionRequest {
+        SessionRequest { initiator: "a".into(), user: None, isid: [isid; 6], tsih, cid, channel: None }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_handle_joins_its_own_session_and_no_other() {
-        let sessions = Sessions::new(Arc::default());
+        let sessions = SessionRegistry::new(Arc::default());
         let (control, letters) = mailbox();
         let first = sessions.enter(wanted(1, 0, 5), control.clone()).await.unwrap();
         let tsih = first.tsih;
         let denied =
             async |isid, tsih, cid| sessions.enter(wanted(isid, tsih, cid), control.clone()).await.err();
-        assert_eq!(denied(1, tsih, 6).await, Some(Denied::TooManyConnections));
-        assert_eq!(denied(1, tsih + 1, 5).await, Some(Denied::NoSuchSession));
-        assert_eq!(denied(2, tsih, 5).await, Some(Denied::NoSuchSession), "another port");
-        assert!(letters.try_recv().is_none(), "nobody was disturbed");
+        assert_eq!(denied(1, tsih, 6).await, Some(LoginDenial::TooManyConnections));
+        assert_eq!(denied(1, tsih + 1, 5).await, Some(LoginDenial::NoSuchSession));
+        assert_eq!(denied(2, tsih, 5).await, Some(LoginDenial::NoSuchSession), "another port");
+        assert!(letters.try_recv().is_none(), "no session was signalled");
         let waiting = tokio::spawn({
             let (sessions, control) = (Arc::clone(&sessions), control.clone());
             async move { sessions.enter(wanted(1, tsih, 5), control).await }
         });
         tokio::task::yield_now().await;
-        assert!(letters.try_recv() == Some(Control::Replaced));
+        assert!(letters.try_recv() == Some(SessionSignal::Replaced));
         drop(first);
         let second = waiting.await.unwrap().unwrap();
         assert!(second.tsih == tsih && second.port().returns, "connection reinstatement keeps the handle");
@@ -294,21 +305,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_account_does_not_replace_the_session_of_another() {
-        let sessions = Sessions::new(Arc::default());
+        let sessions = SessionRegistry::new(Arc::default());
         let (control, letters) = mailbox();
-        let of = |user: Option<&str>| Wanted { user: user.map(str::to_owned), ..wanted(1, 0, 0) };
+        let of = |user: Option<&str>| SessionRequest { user: user.map(str::to_owned), ..wanted(1, 0, 0) };
         let first = sessions.enter(of(Some("ann")), control.clone()).await.unwrap();
         for user in [None, Some("bob")] {
-            assert_eq!(sessions.enter(of(user), control.clone()).await.err(), Some(Denied::OfAnother));
+            assert_eq!(
+                sessions.enter(of(user), control.clone()).await.err(),
+                Some(LoginDenial::OtherAccount)
+            );
         }
-        assert!(letters.try_recv().is_none(), "nobody was disturbed");
+        assert!(letters.try_recv().is_none(), "no session was signalled");
         drop(first);
-        assert!(sessions.enter(of(Some("bob")), control).await.is_ok(), "it is over");
+        assert!(sessions.enter(of(Some("bob")), control).await.is_ok(), "the first session has ended");
     }
 
     #[test]
     fn handles_are_never_zero_and_never_of_a_living_session() {
-        let sessions = Sessions::new(Arc::default());
+        let sessions = SessionRegistry::new(Arc::default());
         assert!((0..70_000).all(|_| sessions.tsih() != 0));
     }
 }

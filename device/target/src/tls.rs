@@ -1,8 +1,10 @@
-//! What a connection does before its first PDU: TLS, where the listener wants or allows it.
+//! TLS before the first PDU, where the listener requires or allows it.
 //!
-//! Does: tell TLS from plain text by the first byte, shake hands within a time, count. Does not: know certificates;
-//! `sealstone-channel` does.
-//! Contract: on a listener that wants TLS no byte goes out to who does not speak it, and nothing is parsed of him.
+//! Does: distinguish TLS from plain text by the first byte, run the handshake within a time limit,
+//! count.
+//! Does not: handle certificates; `sealstone-channel` does.
+//! Contract: on a listener that requires TLS, a peer without TLS receives no byte, and none of its
+//! input is parsed.
 //! Truth: RFC 8446; docs/standards/iscsi.md, TLS.
 
 use std::time::Duration;
@@ -13,55 +15,61 @@ use tokio::net::TcpStream;
 
 use crate::{
     Counter,
-    server::{Slot, Target},
+    server::{ConnectionSlot, IscsiTarget},
 };
 
-/// Who must speak TLS.
+/// Which peers must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Everybody.
+pub enum TlsMode {
+    /// All peers.
     Required,
-    /// Who begins so; the others are served in plain text.
+    /// Use TLS if the client starts with it; otherwise plain text.
     Optional,
 }
 
 /// TLS of a listener.
 #[derive(Clone, Debug)]
-pub struct Tls {
-    /// Who must speak it.
-    pub mode: Mode,
-    /// How long a handshake may take, from the connection's first moment.
+pub struct ListenerTls {
+    /// Which peers must use TLS.
+    pub mode: TlsMode,
+    /// Time limit of the handshake, counted from accept.
     pub timeout: Duration,
-    /// The certificate, and what goes with it.
+    /// Server side of the channel, with the certificate.
     pub server: Server,
 }
 
-/// Why a connection ends before its first PDU, for the audit log.
+/// Why a connection ended before its first PDU, for the audit log.
 const SILENT: &str = "tls-silent";
 const PLAIN: &str = "tls-missing";
 const SLOW: &str = "tls-slow";
 const EVICTED: &str = "logins-of-others";
 
-impl Target {
-    /// Serves a connection that was accepted, inside TLS if it must or may be so.
-    pub(crate) async fn welcome(&self, stream: TcpStream, local: String, peer: String, slot: Slot) {
+impl IscsiTarget {
+    /// Serves an accepted connection, inside TLS if the listener's mode requires or allows it.
+    pub(crate) async fn accept_connection(
+        &self,
+        stream: TcpStream,
+        local: String,
+        peer: String,
+        slot: ConnectionSlot,
+    ) {
         let Some(tls) = self.tls() else {
             return self.run(stream, local, peer, None, slot).await;
         };
         let mut evicted = slot.ticket.evicted();
-        // Nobody was promised anything yet: whoever shakes hands does not hold up the end.
+        // No session exists yet, so a handshake does not delay the shutdown.
         let begun = tokio::select! {
             biased;
             () = self.leaving() => return,
             _ = evicted.wait_for(|evicted| *evicted) => {
                 self.counters().add(Counter::LoginsCrowded, 1);
-                return self.turned_away(slot.place.source(), EVICTED);
+                return self.record_refusal(slot.place.source(), EVICTED);
             }
             begun = tokio::time::timeout(tls.timeout, begin(tls, stream)) => begun,
         };
         let failed = match begun {
-            Ok(Ok(Begun::Plain(stream))) => return self.run(stream, local, peer, None, slot).await,
-            Ok(Ok(Begun::Sealed(accepted))) => {
+            Ok(Ok(OpenedStream::Plain(stream))) => return self.run(stream, local, peer, None, slot).await,
+            Ok(Ok(OpenedStream::Sealed(accepted))) => {
                 let Accepted { stream, export, suite } = *accepted;
                 self.counters().add(Counter::TlsHandshakes, 1);
                 self.counters().add(Counter::of_suite(suite), 1);
@@ -72,36 +80,36 @@ impl Target {
             Err(_) => SLOW,
         };
         self.counters().add(Counter::TlsHandshakesFailed, 1);
-        tracing::debug!(%peer, failed, "no TLS");
-        self.turned_away(slot.place.source(), failed);
+        tracing::debug!(%peer, failed, "connection closed before TLS was established");
+        self.record_refusal(slot.place.source(), failed);
     }
 }
 
-enum Begun {
+enum OpenedStream {
     Plain(TcpStream),
     Sealed(Box<Accepted<TcpStream>>),
 }
 
-async fn begin(tls: &Tls, stream: TcpStream) -> Result<Begun, &'static str> {
+async fn begin(tls: &ListenerTls, stream: TcpStream) -> Result<OpenedStream, &'static str> {
     let mut first = [0];
     match stream.peek(&mut first).await {
         Ok(0) | Err(_) => return Err(SILENT),
         Ok(_) if first[0] == FIRST_BYTE => {}
         Ok(_) => {
             return match tls.mode {
-                Mode::Optional => Ok(Begun::Plain(stream)),
-                Mode::Required => Err(PLAIN),
+                TlsMode::Optional => Ok(OpenedStream::Plain(stream)),
+                TlsMode::Required => Err(PLAIN),
             };
         }
     }
     let accepted = tls.server.accept(stream).await.map_err(|error| {
-        tracing::debug!(%error, "TLS handshake");
+        tracing::debug!(%error, "TLS handshake failed");
         reason(error.name())
     })?;
-    Ok(Begun::Sealed(Box::new(accepted)))
+    Ok(OpenedStream::Sealed(Box::new(accepted)))
 }
 
-/// The audit log's word for a failed handshake.
+/// Returns the audit log's reason for a failed handshake.
 fn reason(name: &str) -> &'static str {
     match name {
         "protocol" => "tls-protocol",

@@ -12,17 +12,18 @@ use sealstone_scsi::lu::{
     Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply, TaskOrder, TaskResult,
 };
 use sealstone_scsi::{AdditionalSense, Status};
-use sealstone_target::Config;
+use sealstone_target::TargetConfig;
 
-/// Takes its time; counts that it has begun and ended.
+/// Opcode: takes [`SLOW_TIME`]; counts its start and end.
 const SLOW: u8 = 0xC1;
-/// Gives the order of byte 1, about the tag of bytes 2 to 5; answers with the result in one byte.
+/// Opcode: gives the order of byte 1 about the tag of bytes 2 to 5; answers with the result in one
+/// byte.
 const ORDER: u8 = 0xC2;
-/// As [`ORDER`], but it takes its time first.
+/// Opcode: as [`ORDER`], after a delay.
 const LATE: u8 = 0xC3;
-/// As [`SLOW`], but one of few at once.
+/// Opcode: as [`SLOW`], but as a long command.
 const LONG: u8 = 0xC4;
-/// How long a slow command takes; byte 1 tells how many times that.
+/// Duration of a slow command; byte 1 multiplies it.
 const SLOW_TIME: Duration = Duration::from_millis(400);
 
 const ABORT: u8 = 0;
@@ -117,13 +118,13 @@ impl Unit {
     fn wait_begun(&self, count: usize) {
         let begin = Instant::now();
         while self.begun.load(Ordering::SeqCst) < count {
-            assert!(begin.elapsed() < Duration::from_secs(20), "it does not begin");
+            assert!(begin.elapsed() < Duration::from_secs(20), "the command does not start");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// The answer to an order while slow commands run; the slow ones are not answered if they were ended.
+/// Gives an order while slow commands run, and returns its answer. Ended commands are not answered.
 fn ask(client: &mut Client, what: u8, tag: u32) -> u8 {
     let response = client.run(&order(what, tag), &[], 1);
     assert_eq!(response.status, 0);
@@ -132,7 +133,7 @@ fn ask(client: &mut Client, what: u8, tag: u32) -> u8 {
 
 async fn with_target(work: impl FnOnce(Arc<Unit>, std::net::SocketAddr) + Send + 'static) {
     let unit = Arc::new(Unit::default());
-    let running = Running::start(Config::new(NAME), Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
+    let running = Running::start(TargetConfig::new(NAME), Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
     let address = running.address;
     tokio::task::spawn_blocking(move || work(unit, address)).await.unwrap();
     running.stop().await;
@@ -142,20 +143,20 @@ async fn with_target(work: impl FnOnce(Arc<Unit>, std::net::SocketAddr) + Send +
 async fn a_task_is_found_and_ended_by_its_tag() {
     with_target(|unit, address| {
         let mut client = Client::login(address, 1);
-        assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE, "the one that asks does not count");
+        assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE, "the querying command does not count");
         client.submit(&[SLOW, 8, 0, 0, 0, 0], &[], 0);
         client.send();
         unit.wait_begun(1);
         assert_eq!(ask(&mut client, QUERY_SET, 0), SUCCEEDED);
-        // Our initiator's tags: a serial number, and a place in its table.
+        // Tags of our initiator: a serial number and an index into its table.
         let mut tags = (0..4).flat_map(|serial| (0..128).map(move |place| serial << 16 | place));
         let tag = tags.find(|&tag| ask(&mut client, QUERY, tag) == SUCCEEDED).expect("it has a tag");
-        assert_eq!(ask(&mut client, ABORT, 0xFFFF_0000), COMPLETE, "a task that is not there is no error");
+        assert_eq!(ask(&mut client, ABORT, 0xFFFF_0000), COMPLETE, "a task that does not exist is no error");
         assert_eq!(unit.ended.load(Ordering::SeqCst), 0);
         assert_eq!(ask(&mut client, ABORT, tag), COMPLETE);
-        assert_eq!(unit.ended.load(Ordering::SeqCst), 1, "the answer came after the end of it");
+        assert_eq!(unit.ended.load(Ordering::SeqCst), 1, "the answer arrived after the command ended");
         assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE);
-        // The ended command is never answered: the next answer is to the next command.
+        // The ended command is never answered: the next answer is that of the next command.
         client.submit(&[0; 6], &[], 0);
         let Event::Completed { outcome, .. } = client.event() else { panic!("no answer") };
         assert_eq!(outcome.unwrap().status, 0);
@@ -178,7 +179,7 @@ async fn a_task_set_is_ended_but_for_the_command_that_asks() {
         assert_eq!(ask(&mut client, ABORT_SET, 0), COMPLETE);
         assert!(unit.ended.load(Ordering::SeqCst) >= 3);
         let Event::Completed { task, outcome } = other.event() else { panic!("no answer") };
-        assert_eq!((task, outcome.unwrap().status), (kept, 0), "another session's command goes on");
+        assert_eq!((task, outcome.unwrap().status), (kept, 0), "the command of another session continues");
         assert_eq!((unit.resets.load(Ordering::SeqCst), unit.losses.load(Ordering::SeqCst)), (0, 0));
     })
     .await;
@@ -195,14 +196,14 @@ async fn resets_reach_every_session_and_the_unit() {
             unit.wait_begun(round + 1);
             assert_eq!(ask(&mut client, what, 0), COMPLETE);
             assert_eq!(unit.resets.load(Ordering::SeqCst), round);
-            // The other's command is never answered: its next one is.
+            // The other session's command is never answered, but its next one is.
             let next = other.submit(&[0; 6], &[], 0);
             let Event::Completed { task, .. } = other.event() else { panic!("no answer") };
             assert_eq!(task, next);
             assert_eq!(
                 unit.cleared.load(Ordering::SeqCst),
                 1,
-                "CLEAR TASK SET is told, a reset tells itself"
+                "CLEAR TASK SET is reported, a reset reports itself"
             );
         }
         client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
@@ -214,14 +215,15 @@ async fn resets_reach_every_session_and_the_unit() {
     .await;
 }
 
-/// However many wait for others, none of them holds a thread that somebody else needs.
+/// Orders that wait for commands do not occupy threads that other commands need.
 #[test]
 fn orders_that_wait_hold_no_thread() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).max_blocking_threads(4).enable_all();
     runtime.build().unwrap().block_on(async {
         let unit = Arc::new(Unit::default());
-        let running = Running::start(Config::new(NAME), Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
+        let running =
+            Running::start(TargetConfig::new(NAME), Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
         let (address, known) = (running.address, Arc::clone(&unit));
         let clients = std::thread::spawn(move || {
             let mut client = Client::login(address, 1);
@@ -245,7 +247,7 @@ fn orders_that_wait_hold_no_thread() {
     });
 }
 
-/// Resets by a command are as few as those by a task management function.
+/// Resets by commands are limited like those by task management functions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resets_by_commands_are_few() {
     with_target(|unit, address| {
@@ -259,7 +261,7 @@ async fn resets_by_commands_are_few() {
     .await;
 }
 
-/// Two commands that each end the other do not wait for each other for ever.
+/// Two commands that end each other do not wait for each other forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_that_cross_both_come_to_an_end() {
     with_target(|unit, address| {
@@ -269,7 +271,7 @@ async fn orders_that_cross_both_come_to_an_end() {
         unit.wait_begun(1);
         let begin = Instant::now();
         let orders = [ABORT_SET, ABORT_SET, ABORT_SET].map(|what| client.submit(&order(what, 0), &[], 1));
-        // The last one to ask is the one that nobody ended.
+        // The last order comes from the command that no other one ended.
         let Event::Completed { task, outcome } = client.event() else { panic!("no answer") };
         assert!(orders.contains(&task) && outcome.unwrap().status == 0);
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
@@ -277,12 +279,13 @@ async fn orders_that_cross_both_come_to_an_end() {
     .await;
 }
 
-/// Commands that wait with their connection, because so many run elsewhere, come to an end too when they are ended.
+/// Commands that wait in the connection, because too many run elsewhere, end too when they are
+/// ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_ended_before_it_began_is_not_waited_for_for_ever() {
     with_target(|_, address| {
         let mut client = Client::login(address, 1);
-        // With the one that asks as many as run elsewhere at once.
+        // Together with the ordering command, as many as run elsewhere at once.
         for _ in 0..31 {
             client.submit(&[SLOW, 3, 0, 0, 0, 0], &[], 0);
         }
@@ -299,10 +302,10 @@ async fn who_was_ended_before_it_began_is_not_waited_for_for_ever() {
     .await;
 }
 
-/// Whoever was ended while it waited for a place among the long ones does not begin.
+/// A long command that was ended while it waited for a slot does not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_command_that_was_ended_does_not_begin() {
-    let mut config = Config::new(NAME);
+    let mut config = TargetConfig::new(NAME);
     config.long_per_source_max = 1;
     let unit = Arc::new(Unit::default());
     let running = Running::start(config, Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
@@ -321,7 +324,7 @@ async fn a_long_command_that_was_ended_does_not_begin() {
     running.stop().await;
 }
 
-/// A connection that breaks while one of its commands waits for others leaves no thread behind.
+/// A connection that breaks while a command waits for others leaves no thread behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_connection_frees_who_waits() {
     with_target(|unit, address| {

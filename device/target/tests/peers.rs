@@ -1,10 +1,10 @@
-//! libiscsi's programs judge the target. They come from Debian's `libiscsi-bin`.
+//! Runs libiscsi's programs against the target. They are in Debian's `libiscsi-bin`.
 
 use std::{process::Output, time::Duration};
 
 use crate::support::{Disk, NAME, Running};
 use sealstone_scsi::lu::Cost;
-use sealstone_target::Config;
+use sealstone_target::TargetConfig;
 use tokio::process::Command;
 
 async fn run(program: &str, arguments: &[&str]) -> Output {
@@ -22,7 +22,7 @@ fn text(output: &Output) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn iscsi_ls_finds_the_target_and_its_unit() {
-    let running = Running::start(Config::new(NAME), Disk::new(16 << 20, Cost::Inline)).await;
+    let running = Running::start(TargetConfig::new(NAME), Disk::new(16 << 20, Cost::Inline)).await;
     let output = run("iscsi-ls", &["-s", &format!("iscsi://{}", running.address)]).await;
     let said = text(&output);
     assert!(output.status.success() && said.contains(NAME) && said.contains("Lun:0"), "{said}");
@@ -31,15 +31,15 @@ async fn iscsi_ls_finds_the_target_and_its_unit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn iscsi_inq_reads_the_unit() {
-    let running = Running::start(Config::new(NAME), Disk::new(16 << 20, Cost::Blocking)).await;
+    let running = Running::start(TargetConfig::new(NAME), Disk::new(16 << 20, Cost::Blocking)).await;
     let output = run("iscsi-inq", &[&running.url()]).await;
     let said = text(&output);
     assert!(output.status.success() && said.contains("SEALSTON"), "{said}");
     running.stop().await;
 }
 
-/// One process a test, as a crash of the judge costs only one then.
-async fn judge(tests: &[&str], cost: Cost, config: Config) {
+/// Runs each test in a process of its own, so that a crash of the tester costs only one.
+async fn judge(tests: &[&str], cost: Cost, config: TargetConfig) {
     let running = Running::start(config, Disk::new(64 << 20, cost)).await;
     let mut failures = String::new();
     for test in tests {
@@ -53,8 +53,8 @@ async fn judge(tests: &[&str], cost: Cost, config: Config) {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// The summary says that tests ran and none failed; skips count as passed there, so they are looked for apart. What
-/// the program asks of every disk before its tests is no part of them.
+/// Whether tests ran, none failed and none was skipped; the summary counts skips as passed.
+/// Requests that the program sends to every disk before its tests do not count.
 fn passed(said: &str) -> bool {
     let skipped = said.lines().any(|line| {
         line.contains("[SKIPPED]")
@@ -67,8 +67,8 @@ fn passed(said: &str) -> bool {
     matches!(numbers[..], [total, ran, passed, 0, ..] if total == ran && ran == passed && ran > 0) && !skipped
 }
 
-/// Not among them: `iSCSITMF.LUNResetSimpleAsync` of 1.19 asserts its callback's result before the callback can have
-/// run, so no target passes it.
+/// `iSCSITMF.LUNResetSimpleAsync` of 1.19 is excluded: it asserts its callback's result before the
+/// callback can have run, so no target passes it.
 const TESTS: &[&str] = &[
     "iSCSI.iSCSIcmdsn.iSCSICmdSnTooHigh",
     "iSCSI.iSCSIcmdsn.iSCSICmdSnTooLow",
@@ -79,12 +79,12 @@ const TESTS: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_judges_of_the_iscsi_layer_are_content() {
-    judge(TESTS, Cost::Inline, Config::new(NAME)).await;
+    judge(TESTS, Cost::Inline, TargetConfig::new(NAME)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_judges_of_the_iscsi_layer_are_content_when_commands_run_elsewhere() {
-    let mut config = Config::new(NAME);
+    let mut config = TargetConfig::new(NAME);
     config.protocol.policy.initial_r2t = true;
     config.protocol.policy.max_burst = 8192;
     judge(TESTS, Cost::Blocking, config).await;

@@ -1,4 +1,4 @@
-//! Hostile, clumsy and slow peers over real sockets, while others are served.
+//! Hostile, faulty and slow peers over real sockets, while other clients are served.
 
 use std::{
     io::{Read as _, Write as _},
@@ -13,7 +13,9 @@ use std::{
 use crate::support::{Client, Disk, NAME, PANIC, Running, SLEEP};
 use sealstone_iscsi::initiator::{Closed, Event, Function, FunctionResult};
 use sealstone_scsi::lu::Cost;
-use sealstone_target::{Config, Counter, Rate, Refused, Watch, Watcher};
+use sealstone_target::{
+    ConnectionRate, Counter, RefusalRecord, RefusalSink, RefusalSinkHandle, TargetConfig,
+};
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
@@ -27,8 +29,8 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn quick() -> Config {
-    let mut config = Config::new(NAME);
+fn quick() -> TargetConfig {
+    let mut config = TargetConfig::new(NAME);
     config.protocol.login_timeout_ms = 300;
     config.protocol.pdu_timeout_ms = 300;
     config.protocol.transfer_timeout_ms = 300;
@@ -37,7 +39,7 @@ fn quick() -> Config {
     config
 }
 
-/// A good client at work until told to stop; says how often it went round.
+/// Runs a correct client until stopped; returns its number of rounds.
 fn at_work(address: std::net::SocketAddr, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u32> {
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
@@ -73,12 +75,12 @@ async fn ten_thousand_connections_disturb_nobody() {
     stop.store(true, Ordering::SeqCst);
     assert!(worker.join().unwrap() > 10);
     assert!(counters.get(Counter::ConnectionsAccepted) > 9_000);
-    eventually("all are gone", || counters.get(Counter::ConnectionsOpen) == 0).await;
+    eventually("all connections have ended", || counters.get(Counter::ConnectionsOpen) == 0).await;
     assert_eq!(running.target.memory().used(), 0);
     running.stop().await;
 }
 
-/// A connection from another address of this machine.
+/// Connects from another address of this machine.
 async fn from(source: &str, to: std::net::SocketAddr) -> std::io::Result<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind(format!("{source}:0").parse().unwrap())?;
@@ -88,10 +90,10 @@ async fn from(source: &str, to: std::net::SocketAddr) -> std::io::Result<TcpStre
 }
 
 #[derive(Default)]
-struct Heard(std::sync::Mutex<Vec<(String, &'static str, &'static str, u64)>>);
+struct CollectedRefusals(std::sync::Mutex<Vec<(String, &'static str, &'static str, u64)>>);
 
-impl Watcher for Heard {
-    fn refused(&self, refused: &Refused<'_>) {
+impl RefusalSink for CollectedRefusals {
+    fn refused(&self, refused: &RefusalRecord<'_>) {
         let record = (refused.source.to_owned(), refused.action, refused.reason, refused.count);
         self.0.lock().unwrap().push(record);
     }
@@ -100,15 +102,15 @@ impl Watcher for Heard {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_from_one_address_shuts_out_no_other() {
     const FLOOD: u64 = 2000;
-    let heard = Arc::new(Heard::default());
+    let collected = Arc::new(CollectedRefusals::default());
     let mut config = quick();
-    config.arrivals_per_source = Rate { burst: 20, per_second: 1 };
-    config.watch = Watch::by(heard.clone());
+    config.connection_rate_per_source = ConnectionRate { burst: 20, per_second: 1 };
+    config.refusal_sink = RefusalSinkHandle::by(collected.clone());
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     let worker = blocking(move || Client::login(address, 9)).await;
     for n in 0..FLOOD {
-        // One that is reset before it was seen is one that was turned away.
+        // A connection that is reset before the target saw it was refused too.
         if let Ok(mut stream) = from("127.0.0.2", address).await {
             let _ = stream.write_all(&[0x43; 48][..n as usize % 48]);
         }
@@ -126,14 +128,14 @@ async fn a_flood_from_one_address_shuts_out_no_other() {
     })
     .await;
     running.stop().await;
-    let heard = heard.0.lock().unwrap();
-    let throttled = heard.iter().filter(|(.., reason, _)| *reason == "too-fast");
+    let collected = collected.0.lock().unwrap();
+    let throttled = collected.iter().filter(|(.., reason, _)| *reason == "too-fast");
     assert!(throttled.clone().all(|(source, action, ..)| source == "127.0.0.2" && *action == "connect"));
     assert_eq!(
         throttled.clone().map(|(.., count)| count).sum::<u64>(),
         counters.get(Counter::ConnectionsThrottled)
     );
-    assert!(throttled.count() < 20, "a flood makes few records");
+    assert!(throttled.count() < 20, "a flood causes few records");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,14 +150,14 @@ async fn silent_connections_of_one_address_make_place_for_newer_ones() {
     for _ in 0..5 {
         silent.push(from("127.0.0.2", address).await.unwrap());
     }
-    eventually("all five are in", || counters.get(Counter::ConnectionsOpen) == 5).await;
+    eventually("all five are connected", || counters.get(Counter::ConnectionsOpen) == 5).await;
     let sixth = from("127.0.0.2", address).await.unwrap();
     let mut first = silent.remove(0);
     silent.push(sixth);
     blocking(move || {
         first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         assert!(matches!(first.read(&mut [0]), Ok(0) | Err(_)), "closed");
-        // More than five, as long as each login ends.
+        // More than five, as long as each login finishes.
         let mut clients: Vec<Client> = (0..8).map(|port| Client::login(address, port)).collect();
         clients.iter_mut().for_each(|client| client.check(1));
     })
@@ -172,7 +174,7 @@ async fn garbage_truncation_and_oversize_end_only_their_own_connection() {
     let worker = at_work(running.address, &stop);
     let address = running.address;
     blocking(move || {
-        // Each after a proper login, so that full feature phase meets it; and each before one.
+        // Each one after a login, in full feature phase, and each one before login.
         let mut oversized = [0_u8; 48];
         oversized[..8].copy_from_slice(&[0x01, 0xA0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
         let noise: Vec<u8> = (0..5000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -205,7 +207,7 @@ async fn slow_peers_are_let_go() {
         let mut silent = TcpStream::connect(address).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         assert_eq!(silent.read(&mut [0]).unwrap(), 0, "login timeout");
-        // A PDU that begins and does not go on, however often a byte comes.
+        // A PDU that starts and never completes, although bytes keep arriving.
         let mut client = Client::login(address, 1);
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(20) {
@@ -215,7 +217,7 @@ async fn slow_peers_are_let_go() {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(begin.elapsed() < Duration::from_secs(19));
-        // A write whose data never comes.
+        // A write whose data never arrives.
         let mut client = Client::login(address, 2);
         client.submit(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 8], &vec![1; 8 << 20], 0);
         let command = client.machine.poll_transmit().unwrap();
@@ -229,7 +231,7 @@ async fn slow_peers_are_let_go() {
         counters.get(Counter::LoginTimeouts) == 1 && counters.get(Counter::ReadTimeouts) == 2
     })
     .await;
-    eventually("memory comes back", || running.target.memory().used() == 0).await;
+    eventually("memory is freed", || running.target.memory().used() == 0).await;
     running.stop().await;
 }
 
@@ -247,15 +249,16 @@ async fn a_client_that_never_reads_holds_little_and_not_for_long() {
     })
     .await;
     let most = running.target.memory().used();
-    assert!(most <= 24 << 20, "{most} bytes for one client that does not read");
+    assert!(most <= 24 << 20, "{most} bytes for a client that does not read");
     let counters = Arc::clone(running.target.counters());
-    eventually("it is let go", || counters.get(Counter::WriteTimeouts) == 1).await;
-    eventually("memory comes back", || running.target.memory().used() == 0).await;
+    eventually("the connection is closed", || counters.get(Counter::WriteTimeouts) == 1).await;
+    eventually("memory is freed", || running.target.memory().used() == 0).await;
     drop(client);
     running.stop().await;
 }
 
-/// An initiator that takes 512 bytes at a time gets no more commands done than it reads the answers of.
+/// An initiator that reads 512 bytes at a time gets only as many commands done as it reads answers
+/// of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_segments_let_nobody_hold_more() {
     let mut config = quick();
@@ -274,9 +277,10 @@ async fn short_segments_let_nobody_hold_more() {
     let counters = Arc::clone(running.target.counters());
     eventually("the first commands are done", || counters.get(Counter::Commands) > 0).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // What the system's own buffers took went out; beyond that there is one answer, and one more at most.
+    // The buffers of the system took some output; beyond that there is one answer, and at most one
+    // more.
     let most = running.target.memory().used();
-    assert!(most <= 8 << 20, "{most} bytes for one client that does not read");
+    assert!(most <= 8 << 20, "{most} bytes for a client that does not read");
     drop(client);
     running.stop().await;
 }
@@ -289,7 +293,7 @@ async fn login_beyond_the_limit_is_refused() {
     let address = running.address;
     blocking(move || {
         let mut first = Client::login(address, 1);
-        // Connections that send nothing take no place of a session.
+        // Connections that send nothing take no session slot.
         let _silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
         assert!(
             std::panic::catch_unwind(|| Client::login(address, 2)).is_err(),
@@ -309,7 +313,7 @@ async fn a_new_login_of_the_same_port_replaces_the_session() {
     let address = running.address;
     blocking(move || {
         let mut old = Client::login(address, 1);
-        // With commands under way that it does not read the answers of.
+        // With commands in progress whose answers it does not read.
         for _ in 0..20 {
             old.submit(&[0x28, 0, 0, 0, 0, 0, 0, 0x20, 0], &[], 4 << 20);
         }
@@ -353,7 +357,7 @@ async fn a_command_that_waits_does_not_hold_up_the_others() {
         client.check(1);
         let Event::Completed { task, .. } = client.event() else { panic!() };
         assert_eq!(task, slow);
-        // A nexus is lost only when its commands have ended.
+        // A nexus is lost only after its commands have ended.
         client.submit(&[SLEEP], &[], 0);
         client.machine.logout();
         assert_eq!(client.ending(), Closed::LoggedOut);
@@ -378,7 +382,7 @@ async fn a_reset_reaches_the_unit_and_the_other_sessions() {
         assert_eq!(first.manage(Function::LogicalUnitReset(5 << 48)), FunctionResult::NoSuchLun);
         assert_eq!(disk.resets.load(Ordering::SeqCst), 1);
         std::thread::sleep(Duration::from_millis(400));
-        // The sleeper ended without an answer; everything else goes on.
+        // The sleeping command ended without an answer; all others continue.
         second.check(2);
         first.check(3);
     })
@@ -420,5 +424,5 @@ async fn shutting_down_asks_first_and_then_closes() {
     polite.join().unwrap();
     let mut stubborn = stubborn;
     assert_eq!(stubborn.ending(), Closed::EndOfStream);
-    assert!(TcpStream::connect(address).is_err(), "nobody listens");
+    assert!(TcpStream::connect(address).is_err(), "the port is closed");
 }

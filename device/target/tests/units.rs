@@ -1,4 +1,5 @@
-//! Several logical units behind one target, what their initiators hear of each other, and resets of all of it.
+//! Several logical units behind one target, the unit attentions that initiators get, and target
+//! resets.
 
 use std::{
     collections::HashMap,
@@ -28,12 +29,12 @@ use sealstone_scsi::{
         vpd,
     },
 };
-use sealstone_target::{Config, Counter, Pace};
+use sealstone_target::{CommandPacing, Counter, TargetConfig};
 
-/// As [`SLEEP`], but it computes meanwhile.
+/// Opcode: as [`SLEEP`], but as a long command.
 const LONG: u8 = 0xC5;
 
-/// A unit with nothing but what every unit has, and a command that ends when the test says so.
+/// A minimal unit, with a command that ends when the test allows it.
 #[derive(Default)]
 struct Plain {
     nexuses: Mutex<HashMap<NexusId, Attentions>>,
@@ -153,7 +154,7 @@ fn on(client: &mut Client, lun: u8, cdb: &[u8], read: usize) -> Response {
     }
 }
 
-/// What TEST UNIT READY hears; `None` is GOOD.
+/// Returns the unit attention that TEST UNIT READY reports. `None`: GOOD.
 fn hears(client: &mut Client, lun: u8) -> Option<AdditionalSense> {
     let response = on(client, lun, &[0; 6], 0);
     (response.status != 0).then(|| Sense::parse(&response.sense).unwrap().code)
@@ -170,8 +171,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_commands_go_first_in_the_session_of_a_long_one_too() {
-    let mut config = Config::new(NAME);
-    config.pace = Pace { short_first: true, slices: false };
+    let mut config = TargetConfig::new(NAME);
+    config.pace = CommandPacing { short_first: true, slices: false };
     let unit = Arc::new(Plain::default());
     let running = Running::start(config, Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
     let (address, target) = (running.address, running.target.clone());
@@ -197,7 +198,7 @@ async fn short_commands_go_first_in_the_session_of_a_long_one_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn units_come_and_go_and_their_initiators_hear_of_it() {
-    let running = Running::start(Config::new(NAME), Arc::new(Plain::default())).await;
+    let running = Running::start(TargetConfig::new(NAME), Arc::new(Plain::default())).await;
     let (address, target) = (running.address, running.target.clone());
     blocking(move || {
         let mut client = Client::login(address, 1);
@@ -205,14 +206,14 @@ async fn units_come_and_go_and_their_initiators_hear_of_it() {
         assert_eq!((hears(&mut client, 0), luns(&mut client)), (None, vec![0]));
         target.attach(5, Arc::new(Plain::default())).unwrap();
         assert!(target.attach(5, Arc::new(Plain::default())).is_err(), "taken");
-        assert!(target.attach(0x4000, Arc::new(Plain::default())).is_err(), "no such number");
+        assert!(target.attach(0x4000, Arc::new(Plain::default())).is_err(), "invalid number");
         assert_eq!(hears(&mut client, 0), Some(REPORTED_LUNS_CHANGED));
         assert_eq!(luns(&mut client), [0, 5]);
         assert_eq!(hears(&mut client, 5), Some(POWER_ON_OR_RESET));
         assert_eq!(hears(&mut client, 5), None, "the list was read meanwhile");
         assert!(target.detach(5) && !target.detach(5));
         assert_eq!(luns(&mut client), [0]);
-        assert_eq!(hears(&mut client, 0), None, "nor is this news");
+        assert_eq!(hears(&mut client, 0), None, "this is not reported again");
         assert_eq!(on(&mut client, 5, &[0; 6], 0).sense[12], 0x25);
         assert_eq!(on(&mut client, 5, &[0x12, 0, 0, 0, 36, 0], 36).data_in.as_slice()[0], 0x7F);
         client.machine.logout();
@@ -228,7 +229,7 @@ async fn units_come_and_go_and_their_initiators_hear_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_loses_commands_to_another_hears_why() {
     let unit = Arc::new(Plain::default());
-    let running = Running::start(Config::new(NAME), unit.clone()).await;
+    let running = Running::start(TargetConfig::new(NAME), unit.clone()).await;
     let address = running.address;
     blocking(move || {
         let (mut first, mut second) = (Client::login(address, 1), Client::login(address, 2));
@@ -239,7 +240,7 @@ async fn who_loses_commands_to_another_hears_why() {
         assert_eq!(hears(&mut second, 0), None);
         assert_eq!(first.manage(Function::AbortTaskSet(3 << 48)), FunctionResult::NoSuchLun);
         assert_eq!(first.manage(Function::ClearTaskSet(0)), FunctionResult::Complete);
-        // It was told before the function was answered.
+        // It was reported before the function was answered.
         assert_eq!(hears(&mut second, 0), Some(COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
         assert_eq!(first.manage(Function::ClearTaskSet(0)), FunctionResult::Complete);
         assert_eq!((hears(&mut second, 0), hears(&mut first, 0)), (None, None), "nothing was lost");
@@ -252,7 +253,7 @@ async fn who_loses_commands_to_another_hears_why() {
         assert!(results[..13].iter().all(|result| *result == FunctionResult::Complete), "{results:?}");
         assert!(
             results.iter().any(|result| matches!(result, FunctionResult::Rejected(_))),
-            "nobody resets all day"
+            "resets are limited"
         );
         unit.release.store(true, Ordering::SeqCst);
     })
@@ -262,7 +263,7 @@ async fn who_loses_commands_to_another_hears_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_reset_reaches_every_unit_and_a_cold_one_every_connection() {
-    let mut config = Config::new(NAME);
+    let mut config = TargetConfig::new(NAME);
     config.protocol.allow_target_reset = true;
     let (one, two) = (Arc::new(Plain::default()), Arc::new(Plain::default()));
     let running = Running::start(config, one.clone()).await;

@@ -10,7 +10,7 @@ use sealstone_iscsi::initiator::{Chap, Config as Caller, Connection, Event};
 use sealstone_iscsi::target::{Access, Rule};
 use sealstone_scsi::AdditionalSense;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
-use sealstone_target::{Config, Counter, Target as Shell};
+use sealstone_target::{Counter, IscsiTarget as Shell, TargetConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -71,11 +71,11 @@ fn account(name: &str, secret: &[u8]) -> Account {
     Account { name: name.into(), secret: Secret::new(secret).expect("long enough") }
 }
 
-fn config(flags: u8) -> Config {
-    let mut config = Config::new(NAME);
+fn config(flags: u8) -> TargetConfig {
+    let mut config = TargetConfig::new(NAME);
     let began = Instant::now();
-    config.clock = sealstone_target::Clock::new(move || began.elapsed().as_millis() as u64);
-    config.random = sealstone_target::Random::new(|into| into.fill(0x42));
+    config.clock = sealstone_target::MonotonicClock::new(move || began.elapsed().as_millis() as u64);
+    config.random = sealstone_target::RandomSource::new(|into| into.fill(0x42));
     config.protocol.queue_depth = 8;
     config.protocol.data_out_max = 16 << 10;
     config.protocol.allow_target_reset = flags & flag::RESETS != 0;
@@ -335,5 +335,5 @@ pub(crate) const SHELL: Target = Target {
     seeds,
     cost: 400,
     quarantine: None,
-    covers: &["target::Target::serve_stream"],
+    covers: &["target::IscsiTarget::serve_stream"],
 };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sealstone_block::{LossSink, LostWrites};
 use sealstone_device::audit::{AuditRecord, AuditSink, Verdict};
-use sealstone_target::{Refused, Watcher};
+use sealstone_target::{RefusalRecord, RefusalSink};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -372,8 +372,8 @@ impl LossSink for AuditLog {
     }
 }
 
-impl Watcher for AuditLog {
-    fn refused(&self, refused: &Refused<'_>) {
+impl RefusalSink for AuditLog {
+    fn refused(&self, refused: &RefusalRecord<'_>) {
         let initiator = bounded(refused.initiator);
         let turned = Turned {
             time_ms: now_ms(),

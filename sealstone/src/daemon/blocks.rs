@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, Listed, NewUnit, UnitOptions};
+use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, NewUnit, UnitOptions, UnitStatus};
 use sealstone_iscsi::target::{Access, Rule};
 use sealstone_scsi::lu::LogicalUnit;
-use sealstone_target::Target;
+use sealstone_target::IscsiTarget;
 use serde::{Deserialize, Serialize};
 
 use super::{now_ms, random};
@@ -78,7 +78,7 @@ pub(crate) struct Blocks {
 }
 
 struct Offered {
-    target: Target,
+    target: IscsiTarget,
     /// `iscsi://HOST:PORT/IQN`.
     url: String,
 }
@@ -137,7 +137,7 @@ impl Blocks {
     }
 
     /// Offers all of them on a target; `url` is `iscsi://HOST:PORT/IQN`.
-    pub(crate) fn offer(&mut self, target: &Target, url: String, exposure: Exposure) -> Outcome {
+    pub(crate) fn offer(&mut self, target: &IscsiTarget, url: String, exposure: Exposure) -> Outcome {
         let units = self.units.units();
         if units.is_empty() {
             // What is made later is refused by the same rule.
@@ -223,7 +223,7 @@ impl Blocks {
 
     /// All units.
     pub(crate) fn list(&self) -> Outcome<Vec<Told>> {
-        let told = |listed: Listed| {
+        let told = |listed: UnitStatus| {
             let unit = &listed.description;
             Told {
                 name: unit.name.clone(),
@@ -273,7 +273,7 @@ impl Blocks {
     }
 }
 
-fn attach(target: &Target, unit: &Arc<BlockUnit>) -> Outcome {
+fn attach(target: &IscsiTarget, unit: &Arc<BlockUnit>) -> Outcome {
     let lun = u64::from(unit.description().lun);
     target.attach(lun, Arc::clone(unit) as Arc<dyn LogicalUnit>).map_err(Failure::operation)
 }

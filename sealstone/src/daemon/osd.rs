@@ -16,7 +16,10 @@ use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{Policy, TimeKey};
 use sealstone_store::disk::Background;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options};
-use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Tls, TlsMode, Watch};
+use sealstone_target::{
+    CommandPacing, ConnectionRate, Counter, IscsiTarget, ListenerTls, RefusalSinkHandle, TargetConfig,
+    TlsMode,
+};
 use tokio::task::JoinHandle;
 
 use super::access;
@@ -177,7 +180,7 @@ struct Watched {
     name: String,
     unit: Arc<OsdUnit>,
     store: Arc<DiskStore>,
-    target: Target,
+    target: IscsiTarget,
     audit: Arc<AuditState>,
     blocks: Arc<Blocks>,
     scrubber: Arc<Scrubber>,
@@ -245,7 +248,8 @@ impl OsdDaemon {
         let audit = AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?;
         let audit_state = audit.state();
         let audit = Arc::new(audit);
-        let watch = Watch::by(Arc::clone(&audit) as Arc<dyn sealstone_target::Watcher>);
+        let refusal_sink =
+            RefusalSinkHandle::by(Arc::clone(&audit) as Arc<dyn sealstone_target::RefusalSink>);
         let kept = KeptClock::open(data)?;
         let clock = match options.time {
             Some(_) => Some(FollowedClock::open(data, Policy::SIGNED)?),
@@ -285,10 +289,10 @@ impl OsdDaemon {
         target_config.connections_per_source_max = options.connections_per_address_max.unwrap_or(fair);
         let per_second = options.connects_per_address_s_max.map_or(CONNECTS_S_DEFAULT, NonZeroU32::get);
         let burst = per_second.saturating_mul(CONNECTS_BURST);
-        target_config.arrivals_per_source = Rate { burst, per_second };
+        target_config.connection_rate_per_source = ConnectionRate { burst, per_second };
         target_config.logins_per_source_max =
             options.logins_per_address_max.map_or(LOGINS_DEFAULT, NonZeroUsize::get);
-        target_config.watch = watch;
+        target_config.refusal_sink = refusal_sink;
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
         // Half of the processor for the long commands of one address: the other half is for everybody's short ones.
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -305,8 +309,8 @@ impl OsdDaemon {
         let pdu_ms = options.pdu_s_max.unwrap_or(PDU_S_DEFAULT).saturating_mul(1000);
         target_config.protocol.pdu_timeout_ms = pdu_ms;
         target_config.protocol.transfer_timeout_ms = pdu_ms;
-        let pace = Pace::default();
-        target_config.pace = Pace {
+        let pace = CommandPacing::default();
+        target_config.pace = CommandPacing {
             short_first: options.short_first.unwrap_or(SHORT_FIRST_DEFAULT),
             slices: options.time_slices.unwrap_or(pace.slices),
         };
@@ -322,7 +326,7 @@ impl OsdDaemon {
         {
             entry.addresses.push(advertised);
         }
-        let target = Target::new(target_config, vec![(0, Arc::clone(&unit) as Arc<dyn LogicalUnit>)])
+        let target = IscsiTarget::new(target_config, vec![(0, Arc::clone(&unit) as Arc<dyn LogicalUnit>)])
             .map_err(|error| {
                 Failure::usage(error).hint("`sealstone config example osd` explains the limits")
             })?;
@@ -435,8 +439,8 @@ fn listener_tls(options: &OsdOptions, address: SocketAddr) -> Outcome<TlsName> {
 }
 
 /// TLS of the portal.
-fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<Tls> {
-    Ok(Tls {
+fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<ListenerTls> {
+    Ok(ListenerTls {
         mode: if tls == TlsName::Required { TlsMode::Required } else { TlsMode::Optional },
         timeout: Duration::from_secs(options.login_s_max.unwrap_or(LOGIN_S_DEFAULT)),
         server: identity::server(own, data)?,

@@ -15,7 +15,7 @@ use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, Options};
-use sealstone_target::{Clock, Counter, Target};
+use sealstone_target::{Counter, IscsiTarget, MonotonicClock};
 use tokio::time::{Instant, sleep};
 
 use crate::chance::Chance;
@@ -59,7 +59,7 @@ impl KeyStore for Keys {
 
 struct Running {
     store: Arc<DiskStore>,
-    target: Target,
+    target: IscsiTarget,
     tasks: Arc<Tasks>,
 }
 
@@ -220,9 +220,10 @@ impl DeviceHost {
         })
         .map_err(|error| format!("unit: {error:?}"))?;
         let unit = Arc::new(unit);
-        let mut config = sealstone_target::Config::new(name(self.place));
+        let mut config = sealstone_target::TargetConfig::new(name(self.place));
         let began = Instant::now();
-        config.clock = Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        config.clock =
+            MonotonicClock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         let witnessed = Witnessed::new(
             self.place,
             unit.clone(),
@@ -231,7 +232,7 @@ impl DeviceHost {
             self.history.clone(),
         );
         let witnessed: Arc<dyn LogicalUnit> = Arc::new(witnessed);
-        let target = Target::new(config, vec![(0, witnessed)]).map_err(|error| format!("{error:?}"))?;
+        let target = IscsiTarget::new(config, vec![(0, witnessed)]).map_err(|error| format!("{error:?}"))?;
         let tasks = Tasks::new(self.history.clone());
         let upkeep = async move {
             loop {

@@ -9,7 +9,7 @@ use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{DiskStore, FormatOptions, Medium as _, Options};
-use sealstone_target::Target;
+use sealstone_target::IscsiTarget;
 use tokio::io::DuplexStream;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -31,7 +31,7 @@ struct State {
 }
 
 struct Life {
-    target: Target,
+    target: IscsiTarget,
     tasks: Vec<AbortHandle>,
 }
 
@@ -84,12 +84,13 @@ impl Machine {
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
         });
-        let mut config = sealstone_target::Config::new(iqn(self.place));
+        let mut config = sealstone_target::TargetConfig::new(iqn(self.place));
         let began = Instant::now();
-        config.clock =
-            sealstone_target::Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap());
+        config.clock = sealstone_target::MonotonicClock::new(move || {
+            u64::try_from(began.elapsed().as_millis()).unwrap()
+        });
         let unit: Arc<dyn LogicalUnit> = unit;
-        let target = Target::new(config, vec![(0, unit)]).unwrap();
+        let target = IscsiTarget::new(config, vec![(0, unit)]).unwrap();
         state.life = Some(Life { target, tasks: vec![upkeep.abort_handle()] });
     }
 

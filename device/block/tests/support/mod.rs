@@ -1,4 +1,4 @@
-//! A block unit on a store, and short ways to send it commands.
+//! A block unit on a store, and helpers that send it commands.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -12,7 +12,7 @@ use sealstone_scsi::lu::{
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, Status};
 use sealstone_store::{MemoryStore, ObjectStore};
 
-/// Capacity of the store under the tests.
+/// Capacity of the store in bytes.
 pub(crate) const CAPACITY: u64 = 64 << 20;
 /// Name of the target.
 pub(crate) const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
@@ -30,7 +30,7 @@ impl Buffers for Heap {
     }
 }
 
-/// What a unit shall be.
+/// Returns the parameters of a new unit.
 pub(crate) fn disk(name: &str, block: BlockSize, bytes: u64) -> NewUnit {
     NewUnit {
         name: name.into(),
@@ -53,17 +53,17 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A thin unit of 1 MiB in memory.
+    /// Creates a thin unit of 1 MiB in memory.
     pub(crate) fn new(block: BlockSize) -> Self {
         Self::with(disk("disk", block, 1 << 20))
     }
 
-    /// Such a unit in memory, its nexus 1 logged in.
+    /// Creates a unit in memory, with nexus 1 logged in.
     pub(crate) fn with(new: NewUnit) -> Self {
         Self::on(Arc::new(MemoryStore::new(CAPACITY)), new)
     }
 
-    /// Such a unit on a store.
+    /// Creates a unit on a store.
     pub(crate) fn on(store: Arc<dyn ObjectStore>, new: NewUnit) -> Self {
         let units = BlockUnits::open(Arc::clone(&store), TARGET).expect("opens");
         let unit = units.create(new).expect("made");
@@ -72,12 +72,12 @@ impl Bench {
         bench
     }
 
-    /// The first unit that a store already has.
+    /// Opens the first existing unit of a store.
     pub(crate) fn open(store: Arc<dyn ObjectStore>) -> Self {
         Self::open_with(store, UnitOptions::default())
     }
 
-    /// The first unit of a store, with options.
+    /// Opens the first existing unit of a store, with options.
     pub(crate) fn open_with(store: Arc<dyn ObjectStore>, options: UnitOptions) -> Self {
         let units = BlockUnits::open_with(Arc::clone(&store), TARGET, options).expect("opens");
         let unit = units.units().first().cloned().expect("there is a unit");
@@ -86,7 +86,7 @@ impl Bench {
         bench
     }
 
-    /// Logs a nexus of a port of its own in and takes the attention that every one begins with.
+    /// Logs in a nexus with its own port, and clears its first unit attention.
     pub(crate) fn login(&self, nexus: u64) {
         let name = format!("iqn.test:{nexus}");
         let port = InitiatorPort { isid: [0, 0, 0, 0, 0, nexus as u8], ..InitiatorPort::new(&name) };
@@ -95,7 +95,7 @@ impl Bench {
         assert_eq!(sense(&first).key, SenseKey::UnitAttention);
     }
 
-    /// Logs a nexus in as a port that says another's name, with an account.
+    /// Logs in a nexus with the port name of another one, and an account.
     pub(crate) fn login_as(&self, nexus: u64, says: u64, account: Option<&str>) {
         let name = format!("iqn.test:{says}");
         let isid = [0, 0, 0, 0, 0, says as u8];
@@ -118,7 +118,7 @@ impl Bench {
             buffers: &Heap,
             tasks: &NoTasks,
         };
-        // Never panics, whatever it says.
+        // Must not panic for any CDB.
         let _ = self.unit.cost(NexusId(nexus), &padded);
         self.unit.execute(command)
     }
@@ -128,7 +128,7 @@ impl Bench {
         self.from(1, cdb, data_out, data_in_max)
     }
 
-    /// Data-in of a command that must be GOOD.
+    /// Returns the data-in of a command that must be GOOD.
     #[track_caller]
     pub(crate) fn get(&self, cdb: &[u8]) -> Vec<u8> {
         let reply = self.send(cdb, &[], 1 << 20);
@@ -136,7 +136,7 @@ impl Bench {
         reply.data_in.to_vec()
     }
 
-    /// A command with data-out that must be GOOD.
+    /// Sends a command with data-out that must be GOOD.
     #[track_caller]
     pub(crate) fn put(&self, cdb: &[u8], data_out: &[u8]) {
         let reply = self.send(cdb, data_out, 0);
@@ -144,19 +144,19 @@ impl Bench {
         assert_eq!(reply.data_out_used, data_out.len() as u64);
     }
 
-    /// The sense data of a command that must fail.
+    /// Returns the sense data of a command that must fail.
     #[track_caller]
     pub(crate) fn refused(&self, cdb: &[u8], data_out: &[u8]) -> Sense {
         sense(&self.send(cdb, data_out, 1 << 20))
     }
 
-    /// READ(16).
+    /// Sends READ(16).
     #[track_caller]
     pub(crate) fn read(&self, lba: u64, blocks: u32) -> Vec<u8> {
         self.get(&sixteen(0x88, 0, lba, blocks))
     }
 
-    /// WRITE(16).
+    /// Sends WRITE(16).
     #[track_caller]
     pub(crate) fn write(&self, lba: u64, data: &[u8]) {
         let blocks = data.len() as u64 / self.unit.description().geometry.block().bytes();
@@ -164,7 +164,7 @@ impl Bench {
     }
 }
 
-/// A 16-byte CDB with LBA and length where most have them.
+/// Returns a 16-byte CDB with LBA and length at the usual positions.
 pub(crate) fn sixteen(code: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (code, flags);
@@ -173,7 +173,7 @@ pub(crate) fn sixteen(code: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// A 10-byte CDB with LBA and length where most have them.
+/// Returns a 10-byte CDB with LBA and length at the usual positions.
 pub(crate) fn ten(code: u8, flags: u8, lba: u32, blocks: u16) -> [u8; 10] {
     let mut cdb = [0; 10];
     (cdb[0], cdb[1]) = (code, flags);
@@ -182,7 +182,7 @@ pub(crate) fn ten(code: u8, flags: u8, lba: u32, blocks: u16) -> [u8; 10] {
     cdb
 }
 
-/// UNMAP's CDB and list.
+/// Returns UNMAP's CDB and list.
 pub(crate) fn unmap(extents: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
     let described = 16 * extents.len();
     let mut list = ((described + 6) as u16).to_be_bytes().to_vec();
@@ -196,14 +196,14 @@ pub(crate) fn unmap(extents: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
     (ten(0x42, 0, 0, list.len() as u16), list)
 }
 
-/// The sense data of a reply.
+/// Returns the sense data of a reply.
 #[track_caller]
 pub(crate) fn sense(reply: &ScsiReply) -> Sense {
     assert_eq!(reply.status, Status::CheckCondition);
     Sense::parse(&reply.sense).expect("our own sense data")
 }
 
-/// Key and code.
+/// Returns sense key and code.
 pub(crate) fn what(sense: &Sense) -> (SenseKey, AdditionalSense) {
     (sense.key, sense.code)
 }

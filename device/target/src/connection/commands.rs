@@ -1,4 +1,4 @@
-//! Running one command on its logical unit.
+//! Runs one command on its logical unit.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,55 +18,57 @@ use tokio::{
     sync::oneshot,
 };
 
-use super::{Driver, orders::OtherTasks};
+use super::{ConnectionDriver, orders::SessionTasks};
 use crate::{
-    Counter, Counters, Share,
-    luns::{Addressee, failed},
+    BufferShare, Counter, TargetCounters,
+    luns::{CommandRoute, failed},
     pool::CommandBuffers,
 };
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
     pub(super) fn execute(&mut self, command: Command) {
         let counters = &self.shared.counters;
         counters.add(Counter::Commands, 1);
         let task = command.task;
         let Some(session) = &self.session else { return };
         let (nexus, most) = (session.entry.nexus, command.data_in_max as usize);
-        let seen = session.luns.as_deref();
-        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, seen);
-        if let Addressee::Reported(_) = addressee {
+        let visible = session.luns.as_deref();
+        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, visible);
+        if let CommandRoute::Reported(_) = addressee {
             for unit in self.shared.luns.units() {
                 unit.luns_reported(nexus);
             }
         }
         match addressee {
-            Addressee::Answered(reply) | Addressee::Reported(reply) => {
+            CommandRoute::Answered(reply) | CommandRoute::Reported(reply) => {
                 let reply = translate(reply, counters);
-                self.has_come_back(task, reply);
+                self.on_reply(task, reply);
             }
-            Addressee::Unit(number, unit) => match unit.cost(nexus, command.cdb.as_slice()) {
-                cost if cost == Cost::Inline || self.runs_here(cost) => {
+            CommandRoute::Unit(number, unit) => match unit.cost(nexus, command.cdb.as_slice()) {
+                cost if cost == Cost::Inline || self.runs_inline(cost) => {
                     let reply = run(&*unit, nexus, number, &command, &self.share, counters, &NoTasks);
                     drop(command);
-                    self.has_come_back(task, reply);
+                    self.on_reply(task, reply);
                 }
                 cost => {
                     let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
                     let completed = self.completed.clone();
-                    let others = OtherTasks { orders: self.orders.clone(), lun: command.lun, task };
-                    self.elsewhere += 1;
-                    let over = Arc::clone(&self.over);
-                    // What a CDB says that it computes over, whoever sent it may have made up.
+                    let others = SessionTasks { orders: self.orders.clone(), lun: command.lun, task };
+                    self.offloaded += 1;
+                    let connection_ended = Arc::clone(&self.connection_ended);
+                    // The length in a CDB is chosen by the initiator, so it is bounded by the real
+                    // transfer.
                     let real = command.data_out.len() as u64 + u64::from(command.data_in_max);
-                    // Whoever was ended, or has no connection any more, is answered by nobody: it need not begin.
-                    let work = move |begins: bool| {
-                        let reply = if begins && !over.load(Ordering::Acquire) {
+                    // A command that was ended, or whose connection ended, gets no answer and need
+                    // not start.
+                    let work = move |starts: bool| {
+                        let reply = if starts && !connection_ended.load(Ordering::Acquire) {
                             run(&*unit, nexus, number, &command, &share, &counters, &others)
                         } else {
                             Reply::default()
                         };
                         drop(command);
-                        // Nobody listens any more only when the connection was cut off.
+                        // The receiver is gone only if the connection task was aborted.
                         let _ = completed.send((task, reply));
                     };
                     if let (Cost::Heavy(bytes), Some(heavy)) = (cost, &self.shared.heavy) {
@@ -82,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                             let place = tokio::select! {
                                 biased;
                                 _ = ended => None,
-                                // Never closed.
+                                // The semaphore is never closed.
                                 place = places.acquire_owned() => place.ok(),
                             };
                             // Held until the work is done.
@@ -98,14 +100,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         }
     }
 
-    /// Long commands that were ended wait for a place no longer.
-    pub(super) fn free_ended(&mut self) {
+    /// Cancels the wait of long commands that were ended.
+    pub(super) fn cancel_ended_waits(&mut self) {
         let machine = &self.machine;
         self.queued.retain(|(task, queued)| !queued.is_closed() && !machine.is_ended(*task));
     }
 
-    /// A heavy command runs where it was received unless short ones go first.
-    fn runs_here(&self, cost: Cost) -> bool {
+    /// Whether a heavy command runs on the thread that received it, which is so unless short ones
+    /// go first.
+    fn runs_inline(&self, cost: Cost) -> bool {
         matches!(cost, Cost::Heavy(_)) && self.shared.heavy.is_none()
     }
 }
@@ -115,8 +118,8 @@ fn run(
     nexus: NexusId,
     lun: u64,
     command: &Command,
-    share: &Arc<Share>,
-    counters: &Counters,
+    share: &Arc<BufferShare>,
+    counters: &TargetCounters,
     tasks: &dyn Tasks,
 ) -> Reply {
     let buffers = CommandBuffers::new(Arc::clone(share));
@@ -129,7 +132,7 @@ fn run(
         buffers: &buffers,
         tasks,
     };
-    // A logical unit that panics must not take the connection, nor the target, with it.
+    // A panic of a logical unit must not end the connection or the target.
     let reply = catch_unwind(AssertUnwindSafe(|| unit.execute(command))).unwrap_or_else(|_| {
         counters.add(Counter::CommandsPanicked, 1);
         failed(unit.has_descriptor_sense())
@@ -137,7 +140,7 @@ fn run(
     translate(reply, counters)
 }
 
-fn translate(reply: ScsiReply, counters: &Counters) -> Reply {
+fn translate(reply: ScsiReply, counters: &TargetCounters) -> Reply {
     if reply.status != Status::Good {
         counters.add(Counter::CommandsFailed, 1);
     }

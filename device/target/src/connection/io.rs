@@ -1,4 +1,4 @@
-//! Waiting for whatever comes first, and what waits to be written.
+//! Waits for the next event, and writes the send queue.
 
 use std::{
     collections::VecDeque,
@@ -19,42 +19,42 @@ use tokio::{
     time::Sleep,
 };
 
-use super::{Driver, HIGH_WATER, orders::Order};
-use crate::{Counter, sessions::Control};
+use super::{ConnectionDriver, HIGH_WATER, orders::OrderRequest};
+use crate::{Counter, sessions::SessionSignal};
 
 /// Pieces in one vectored write.
 const PIECES: usize = 64;
 
-pub(super) enum Woke {
-    /// So many bytes came; none is the end of the stream.
+pub(super) enum Wakeup {
+    /// Number of bytes received. Zero is the end of the stream.
     Read(usize),
     Written,
     Completed(TaskId, Reply),
-    Ordered(Order),
-    Control(Control),
+    Ordered(OrderRequest),
+    SessionSignal(SessionSignal),
     Timer,
-    Memory,
-    /// The connection is to be closed for another one.
+    BufferPool,
+    /// The connection is to be closed in favour of another one.
     Evicted,
 }
 
-/// Pieces on their way out.
+/// Pieces waiting to be written.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct SendQueue {
     pieces: VecDeque<Bytes>,
     bytes: usize,
-    /// Since when the first piece is the first; of no meaning while there is none.
+    /// Time since when the first piece waits. Undefined while the queue is empty.
     since: u64,
     unflushed: bool,
 }
 
-impl Outbox {
-    /// Enough for a while: nothing more is to be made before some of it is written.
+impl SendQueue {
+    /// Whether enough is queued: no more output is produced before some of it is written.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= HIGH_WATER || self.pieces.len() >= PIECES
     }
 
-    /// Takes pieces until there are enough for a while.
+    /// Takes pieces from the state machine until the queue is full.
     pub(super) fn fill(&mut self, machine: &mut Connection, now: u64) {
         while !self.is_full() {
             let Some(piece) = machine.poll_transmit() else { break };
@@ -106,77 +106,77 @@ impl Outbox {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
-    /// Waits for the first thing that can be done.
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
+    /// Waits for the first event that can be handled.
     pub(super) async fn wait(
         &mut self,
         mut timer: Pin<&mut Sleep>,
         armed: bool,
         mut leave: Pin<&mut impl Future<Output = ()>>,
         mut evict: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<Woke> {
+    ) -> io::Result<Wakeup> {
         let shared = std::sync::Arc::clone(&self.shared);
         let mut freed = std::pin::pin!(shared.memory.freed.notified());
         let starved = self.machine.is_starved();
-        let (left, machine, stream, outbox) =
-            (self.left, &mut self.machine, &mut self.stream, &mut self.outbox);
+        let (left, machine, stream, send_queue) =
+            (self.left, &mut self.machine, &mut self.stream, &mut self.send_queue);
         let (completions, mailbox) = (&mut self.completions, &mut self.mailbox);
         let ordered = &mut self.ordered;
         poll_fn(|cx| {
-            if !outbox.pieces.is_empty() {
-                if let Poll::Ready(written) = outbox.poll_write(stream, cx) {
+            if !send_queue.pieces.is_empty() {
+                if let Poll::Ready(written) = send_queue.poll_write(stream, cx) {
                     let count = written?;
                     shared.counters.add(Counter::BytesSent, count as u64);
-                    let now = if count < outbox.bytes { shared.config.clock.now_ms() } else { 0 };
-                    outbox.written(count, now);
-                    return Poll::Ready(Ok(Woke::Written));
+                    let now = if count < send_queue.bytes { shared.config.clock.now_ms() } else { 0 };
+                    send_queue.written(count, now);
+                    return Poll::Ready(Ok(Wakeup::Written));
                 }
-            } else if outbox.unflushed && Pin::new(&mut *stream).poll_flush(cx)?.is_ready() {
-                outbox.unflushed = false;
+            } else if send_queue.unflushed && Pin::new(&mut *stream).poll_flush(cx)?.is_ready() {
+                send_queue.unflushed = false;
             }
             if let Poll::Ready(Some((task, reply))) = completions.poll_recv(cx) {
-                return Poll::Ready(Ok(Woke::Completed(task, reply)));
+                return Poll::Ready(Ok(Wakeup::Completed(task, reply)));
             }
             if let Poll::Ready(Some(order)) = ordered.poll_recv(cx) {
-                return Poll::Ready(Ok(Woke::Ordered(order)));
+                return Poll::Ready(Ok(Wakeup::Ordered(order)));
             }
             if let Poll::Ready(control) = mailbox.poll_recv(cx) {
-                return Poll::Ready(Ok(Woke::Control(control)));
+                return Poll::Ready(Ok(Wakeup::SessionSignal(control)));
             }
             if !left && leave.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(Woke::Control(Control::Leave)));
+                return Poll::Ready(Ok(Wakeup::SessionSignal(SessionSignal::Leave)));
             }
             if evict.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(Woke::Evicted));
+                return Poll::Ready(Ok(Wakeup::Evicted));
             }
             if armed && timer.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(Woke::Timer));
+                return Poll::Ready(Ok(Wakeup::Timer));
             }
             if starved && freed.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(Woke::Memory));
+                return Poll::Ready(Ok(Wakeup::BufferPool));
             }
             let places = machine.rx_space();
             if places.iter().all(|place| place.is_empty()) {
                 return Poll::Pending;
             }
             let count = ready!(poll_receive(&mut *stream, cx, places))?;
-            Poll::Ready(Ok(Woke::Read(count)))
+            Poll::Ready(Ok(Wakeup::Read(count)))
         })
         .await
     }
 
-    /// Writes what is left, then says that there is no more.
-    pub(super) async fn say_last_words(&mut self) -> io::Result<()> {
+    /// Writes all remaining output, then shuts the stream down.
+    pub(super) async fn send_remaining(&mut self) -> io::Result<()> {
         loop {
-            self.outbox.fill(&mut self.machine, 0);
-            if self.outbox.pieces.is_empty() {
+            self.send_queue.fill(&mut self.machine, 0);
+            if self.send_queue.pieces.is_empty() {
                 self.stream.flush().await?;
                 return self.stream.shutdown().await;
             }
-            let (outbox, stream) = (&mut self.outbox, &mut self.stream);
-            let count = poll_fn(|cx| outbox.poll_write(stream, cx)).await?;
+            let (send_queue, stream) = (&mut self.send_queue, &mut self.stream);
+            let count = poll_fn(|cx| send_queue.poll_write(stream, cx)).await?;
             self.shared.counters.add(Counter::BytesSent, count as u64);
-            self.outbox.written(count, 0);
+            self.send_queue.written(count, 0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A disk in memory, enough of SBC-3 for the iSCSI layer's judges; and a running target.
+//! A disk in memory with enough of SBC-3 for the testers of the iSCSI layer, and a running target.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "support of tests, outside of test functions")]
@@ -24,12 +24,12 @@ use sealstone_scsi::{
     AdditionalSense, Status,
     lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
 };
-use sealstone_target::{Config, Target};
+use sealstone_target::{IscsiTarget, TargetConfig};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 pub(crate) const NAME: &str = "iqn.2026-11.org.sealstone:disk";
 const BLOCK: usize = 512;
-/// Opcodes of vendors' own: the unit panics; the unit takes 300 ms.
+/// Vendor-specific opcodes: the unit panics, or takes 300 ms.
 pub(crate) const PANIC: u8 = 0xC0;
 pub(crate) const SLEEP: u8 = 0xC1;
 
@@ -172,19 +172,19 @@ impl Disk {
     }
 }
 
-/// A target that runs until it is told to stop.
+/// A target that runs until [`Self::stop`].
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
-    pub(crate) target: Target,
+    pub(crate) target: IscsiTarget,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<std::io::Result<()>>,
 }
 
 impl Running {
-    pub(crate) async fn start(config: Config, unit: Arc<dyn LogicalUnit>) -> Self {
+    pub(crate) async fn start(config: TargetConfig, unit: Arc<dyn LogicalUnit>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let target = Target::new(config, vec![(0, unit)]).unwrap();
+        let target = IscsiTarget::new(config, vec![(0, unit)]).unwrap();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn({
             let target = target.clone();
@@ -209,7 +209,7 @@ impl Running {
     }
 }
 
-/// A blocking initiator, one socket.
+/// A blocking initiator with one socket.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     pub(crate) machine: Connection,
@@ -236,12 +236,12 @@ impl Client {
 
     pub(crate) fn send(&mut self) {
         while let Some(piece) = self.machine.poll_transmit() {
-            // A closed socket shows itself to the reader.
+            // A closed socket is noticed by the reader.
             let _ = self.stream.write_all(&piece);
         }
     }
 
-    /// The next event, however long it takes.
+    /// Waits for the next event.
     pub(crate) fn event(&mut self) -> Event {
         loop {
             self.send();
@@ -296,7 +296,7 @@ impl Client {
         assert_eq!((response.status, response.data_in.as_slice()), (0, &data[..]));
     }
 
-    /// Why the connection ended.
+    /// Returns why the connection ended.
     pub(crate) fn ending(&mut self) -> Closed {
         loop {
             if let Event::Closed(reason) = self.event() {

@@ -1,9 +1,9 @@
-//! Login throttle of the target: CHAP failures by source and account, and resets.
+//! Login throttle of the target: CHAP failures by source and account, and a rate limit of resets.
 //!
-//! Does: count. Does not: know secrets; the protocol machine does.
-//! Contract: failures at one account do not delay logins of another one from the same source, nor an account that has
-//! logged in from there before. Memory is bounded, and names that a peer invents evict nothing: buckets have a fixed number,
-//! and are found by a hash with a secret.
+//! Does: count failures. Does not: know secrets; the protocol machine does.
+//! Contract: failures of one account do not delay other accounts of the same source, nor accounts
+//! that have logged in from there before. Memory is bounded, and invented names evict nothing: the
+//! number of buckets is fixed, and a keyed hash selects them.
 
 use std::{
     collections::{VecDeque, hash_map::RandomState},
@@ -15,51 +15,53 @@ use std::{
 use parking_lot::Mutex;
 use sealstone_iscsi::target::Doorkeeper;
 
-use crate::{Clock, Counter, Counters};
+use crate::{Counter, MonotonicClock, TargetCounters};
 
-/// Wrong responses of one source for one account within [`FAILURE_WINDOW_MS`] after which it is refused.
+/// Wrong responses of one source for one account within [`FAILURE_WINDOW_MS`] after which it is
+/// refused.
 pub const FAILURES_MAX: u32 = 10;
-/// Wrong responses of one source for all accounts within it after which accounts are refused that never logged in from there.
+/// Wrong responses of one source for all accounts within that time. After them, only accounts that
+/// have logged in from there are admitted.
 const SOURCE_FAILURES_MAX: u32 = 100;
-/// Milliseconds after the first wrong response until the next one may be tried.
+/// Length of the window, in milliseconds, counted from the first wrong response.
 pub const FAILURE_WINDOW_MS: u64 = 60_000;
 /// Buckets of each kind.
 const BUCKETS: usize = 1 << 14;
-/// Sources and accounts that have logged in, remembered at most.
-const FAMILIAR_MAX: usize = 4096;
+/// Pairs of source and account that have logged in and are remembered.
+const LOGGED_IN_MAX: usize = 4096;
 
-/// Unpredictable bytes.
+/// A source of unpredictable bytes.
 #[derive(Clone)]
-pub struct Random(Arc<dyn Fn(&mut [u8]) + Send + Sync>);
+pub struct RandomSource(Arc<dyn Fn(&mut [u8]) + Send + Sync>);
 
-impl Random {
-    /// From any function that fills a slice.
+impl RandomSource {
+    /// Uses any function that fills a slice.
     pub fn new(fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(fill))
     }
 }
 
-impl Default for Random {
-    /// The system's.
+impl Default for RandomSource {
+    /// Uses the random source of the system.
     fn default() -> Self {
-        // Without random bytes a challenge could repeat; the system never fails here once it has booted.
-        Self::new(|into| getrandom::fill(into).expect("the system's random source answers"))
+        // Without random bytes a challenge could repeat. The system never fails here after boot.
+        Self::new(|into| getrandom::fill(into).expect("the random source of the system works"))
     }
 }
 
-impl fmt::Debug for Random {
+impl fmt::Debug for RandomSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Random")
     }
 }
 
 #[derive(Clone, Copy, Default)]
-struct Window {
+struct FailureWindow {
     began_ms: u64,
     failures: u32,
 }
 
-impl Window {
+impl FailureWindow {
     fn add(&mut self, now_ms: u64) {
         if self.is_over(now_ms) {
             *self = Self { began_ms: now_ms, failures: 0 };
@@ -76,31 +78,31 @@ impl Window {
     }
 }
 
-struct Table {
-    /// Of a source and an account.
-    accounts: Vec<Window>,
-    /// Of a source.
-    sources: Vec<Window>,
-    /// Hashes of sources with accounts that have logged in from there; only a right response adds one.
-    familiar: VecDeque<u64>,
+struct FailureTable {
+    /// By source and account.
+    accounts: Vec<FailureWindow>,
+    /// By source.
+    sources: Vec<FailureWindow>,
+    /// Hashes of pairs of source and account that have logged in. Only a correct response adds one.
+    logged_in: VecDeque<u64>,
 }
 
 /// CHAP failures of all sources.
-pub(crate) struct Failures {
+pub(crate) struct LoginFailures {
     hash: RandomState,
-    table: Mutex<Table>,
-    clock: Clock,
-    counters: Arc<Counters>,
+    table: Mutex<FailureTable>,
+    clock: MonotonicClock,
+    counters: Arc<TargetCounters>,
 }
 
 fn slot(hash: u64) -> usize {
     (hash % BUCKETS as u64) as usize
 }
 
-impl Failures {
-    pub(crate) fn new(clock: Clock, counters: Arc<Counters>) -> Arc<Self> {
-        let buckets = || vec![Window::default(); BUCKETS];
-        let table = Table { accounts: buckets(), sources: buckets(), familiar: VecDeque::new() };
+impl LoginFailures {
+    pub(crate) fn new(clock: MonotonicClock, counters: Arc<TargetCounters>) -> Arc<Self> {
+        let buckets = || vec![FailureWindow::default(); BUCKETS];
+        let table = FailureTable { accounts: buckets(), sources: buckets(), logged_in: VecDeque::new() };
         Arc::new(Self { hash: RandomState::new(), table: Mutex::new(table), clock, counters })
     }
 
@@ -108,11 +110,11 @@ impl Failures {
         let now = self.clock.now_ms();
         let (own, all) = (self.hash.hash_one((source, account)), self.hash.hash_one(source));
         let table = self.table.lock();
-        let full = |windows: &[Window], hash, max| {
-            windows.get(slot(hash)).is_some_and(|window: &Window| window.is_full(max, now))
+        let full = |windows: &[FailureWindow], hash, max| {
+            windows.get(slot(hash)).is_some_and(|window: &FailureWindow| window.is_full(max, now))
         };
         let admits = !full(&table.accounts, own, FAILURES_MAX)
-            && (table.familiar.contains(&own) || !full(&table.sources, all, SOURCE_FAILURES_MAX));
+            && (table.logged_in.contains(&own) || !full(&table.sources, all, SOURCE_FAILURES_MAX));
         drop(table);
         if !admits {
             self.counters.add(Counter::LoginsThrottled, 1);
@@ -133,22 +135,22 @@ impl Failures {
     fn passed(&self, source: &str, account: &str) {
         let own = self.hash.hash_one((source, account));
         let mut table = self.table.lock();
-        table.familiar.retain(|known| *known != own);
-        if table.familiar.len() >= FAMILIAR_MAX {
-            table.familiar.pop_front();
+        table.logged_in.retain(|known| *known != own);
+        if table.logged_in.len() >= LOGGED_IN_MAX {
+            table.logged_in.pop_front();
         }
-        table.familiar.push_back(own);
+        table.logged_in.push_back(own);
     }
 }
 
-/// One connection's doorkeeper.
-pub(crate) struct Door {
-    pub(crate) failures: Arc<Failures>,
-    pub(crate) random: Random,
+/// Login throttle of one connection.
+pub(crate) struct LoginThrottle {
+    pub(crate) failures: Arc<LoginFailures>,
+    pub(crate) random: RandomSource,
     pub(crate) source: String,
 }
 
-impl Doorkeeper for Door {
+impl Doorkeeper for LoginThrottle {
     fn random(&self, into: &mut [u8]) {
         self.random.0(into);
     }
@@ -166,16 +168,16 @@ impl Doorkeeper for Door {
     }
 }
 
-/// Resets that reach beyond their own session: a few at once, then one in [`RESET_EVERY_MS`], so that nobody can keep
-/// ending the others' commands.
-pub(crate) struct Resets(Mutex<(u32, u64)>);
+/// Rate limit of resets that affect other sessions: a burst, then one in [`RESET_EVERY_MS`].
+/// Prevents one initiator from ending the commands of others all the time.
+pub(crate) struct ResetThrottle(Mutex<(u32, u64)>);
 
-/// Resets at once.
+/// Resets in a burst.
 const RESETS_BURST: u32 = 16;
 /// Milliseconds after which one more is allowed.
 const RESET_EVERY_MS: u64 = 5_000;
 
-impl Resets {
+impl ResetThrottle {
     pub(crate) const fn new() -> Self {
         Self(Mutex::new((RESETS_BURST, 0)))
     }
@@ -200,10 +202,10 @@ mod tests {
 
     use super::*;
 
-    fn failures(now_ms: u64) -> (Arc<AtomicU64>, Arc<Failures>) {
+    fn failures(now_ms: u64) -> (Arc<AtomicU64>, Arc<LoginFailures>) {
         let now = Arc::new(AtomicU64::new(now_ms));
         let time = Arc::clone(&now);
-        (now, Failures::new(Clock::new(move || time.load(Ordering::SeqCst)), Arc::default()))
+        (now, LoginFailures::new(MonotonicClock::new(move || time.load(Ordering::SeqCst)), Arc::default()))
     }
 
     #[test]
@@ -231,15 +233,15 @@ mod tests {
         }
         assert!(failures.admits("a", "alice") && !failures.admits("a", "carol"));
         assert!(failures.admits("b", "carol"));
-        for n in 0..2 * FAMILIAR_MAX {
+        for n in 0..2 * LOGGED_IN_MAX {
             failures.passed("b", &n.to_string());
         }
-        assert!(failures.table.lock().familiar.len() <= FAMILIAR_MAX);
+        assert!(failures.table.lock().logged_in.len() <= LOGGED_IN_MAX);
     }
 
     #[test]
     fn resets_are_few() {
-        let resets = Resets::new();
+        let resets = ResetThrottle::new();
         assert_eq!((0..100).filter(|_| resets.take(1000)).count(), RESETS_BURST as usize);
         assert!(resets.take(1000 + RESET_EVERY_MS) && !resets.take(1001 + RESET_EVERY_MS));
         assert_eq!((0..100).filter(|_| resets.take(u64::MAX)).count(), RESETS_BURST as usize);
