@@ -37,12 +37,14 @@ check: setup-tests ## The quick gate: format, lints, docs, tidy, unit tests
 
 test: setup-tests ## Everything: the gate, purity, all tests, fuzz smoke
 	@. scripts/env
-	cargo fmt --all --check
-	cargo run -q -p xtask -- tidy
-	cargo run -q -p xtask -- purity
-	cargo clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	cargo run -q -p xtask -- tests
+	TIMEFORMAT='  %0R s'
+	step() { echo "$$*"; time "$$@"; }
+	step cargo fmt --all --check
+	step cargo run -q -p xtask -- tidy
+	step cargo run -q -p xtask -- purity
+	step cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --quiet
+	step cargo run -q -p xtask -- tests
 
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
 FUZZ_SECONDS ?= 600

@@ -27,6 +27,18 @@ const SHOWN_MAX: u64 = 256 * 1024;
 /// The name of a program whose modules run as processes of their own.
 const PROGRAM_OF_MODULES: &str = "all";
 
+/// Programs that take longest, started first: one that starts last keeps one core alone.
+const LONGEST: [&str; 8] = [
+    "sealstone-client/nodes",
+    "sealstone-client/carries",
+    "sealstone-meta/sealstone_meta",
+    "sealstone-store/crash",
+    "sealstone-store/faults",
+    "sealstone-store/room",
+    "sealstone-store/damage",
+    "sealstone-client/sealstone_client",
+];
+
 /// One test program, or one module of it.
 #[derive(Clone)]
 struct Program {
@@ -88,13 +100,19 @@ fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
     for program in built.iter().filter_map(program) {
         programs.extend(split_by_module(program)?);
     }
-    // End-to-end tests wait, unit tests compute: those that wait are under way while the others have the cores.
-    programs.sort_by_key(|program| !program.name.starts_with("sealstone-tests/"));
+    programs.sort_by_key(|program| start_order(&program.name));
     let is_binary = |message: &&serde_json::Value| {
         message["target"]["name"] == "sealstone" && message["profile"]["test"] == false
     };
     let binary = built.iter().filter(is_binary).find_map(executable);
     Ok((programs, binary.ok_or("cargo does not say where the binary is")?))
+}
+
+/// Returns where a program stands in the order of starts.
+fn start_order(name: &str) -> usize {
+    let longest = LONGEST.iter().position(|longest| *longest == name);
+    // End-to-end tests wait, unit tests compute: one waits while another has the cores.
+    longest.unwrap_or(LONGEST.len() + usize::from(!name.starts_with("sealstone-tests/")))
 }
 
 /// What cargo says, a JSON object a line; it is told to show errors by itself.
@@ -215,6 +233,13 @@ fn tail(log: &Path) -> String {
 #[cfg(test)]
 mod grouping {
     use super::*;
+
+    #[test]
+    fn longest_programs_start_first() {
+        let mut names = ["sealstone-osd/cdb", "sealstone-tests/mount", LONGEST[1], LONGEST[0]];
+        names.sort_by_key(|name| start_order(name));
+        assert_eq!(names, [LONGEST[0], LONGEST[1], "sealstone-tests/mount", "sealstone-osd/cdb"]);
+    }
 
     #[test]
     fn tests_are_grouped_by_first_module() {
