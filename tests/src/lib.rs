@@ -9,6 +9,7 @@
 mod capture;
 mod daemon;
 pub mod initiator;
+mod left_out;
 mod mounted;
 mod pair;
 #[path = "../../metadata/stores/tests/support/postgres.rs"]
@@ -21,6 +22,7 @@ mod web;
 pub use capture::{Captured, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
+pub use left_out::{is_installed, left_out};
 pub use mounted::{Mounted, Stopper, can_mount};
 pub use pair::Pair;
 pub use system::{System, text};

@@ -8,17 +8,16 @@ use std::process::{Command, Stdio};
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::{Daemon, Signal, System, text};
+use crate::{Daemon, Signal, System, left_out, text};
 
-/// Can something be mounted on this machine? Tests that cannot say why they are left out.
+/// Whether this machine can mount the file system. Reports the test as left out if it cannot.
 #[must_use]
-#[allow(clippy::print_stderr, reason = "whoever runs the tests is told what was left out")]
 pub fn can_mount() -> bool {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(error) = &device {
-        eprintln!("left out: a mount takes /dev/fuse ({error})");
+        left_out(&format!("a mount needs /dev/fuse ({error})"));
     } else if !rustix::process::geteuid().is_root() {
-        eprintln!("left out: mounting here takes root");
+        left_out("a mount needs root");
         return false;
     }
     device.is_ok()

@@ -9,13 +9,12 @@ use std::process::Command;
 #[derive(Debug)]
 pub struct Tmpfs(PathBuf);
 
-/// Whether this process may mount a tmpfs: it takes root.
+/// Whether this process may mount a tmpfs, which needs root. Reports the test as left out if not.
 #[must_use]
-#[allow(clippy::print_stderr, reason = "the log of a test run lists the tests that were left out")]
 pub fn can_mount_tmpfs() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("left out: a tmpfs takes root");
+        crate::left_out("a tmpfs needs root");
     }
     is_root
 }

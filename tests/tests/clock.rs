@@ -464,7 +464,7 @@ fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
 #[test]
 fn a_foreign_server_and_a_foreign_client_understand_us() {
     let Some(chronyd) = foreign() else {
-        eprintln!("left out: chronyd is not there (scripts/setup --all)");
+        sealstone_tests::left_out("chronyd is not installed (scripts/setup --all)");
         return;
     };
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -1,7 +1,5 @@
 //! A mount, as programs meet it: the real binary, a real mount, the programs of this machine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
-#![allow(clippy::print_stderr, reason = "whoever runs the tests is told what was left out")]
-
 #[path = "mount/identity.rs"]
 mod identity;
 
@@ -12,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use sealstone_tests::{Mounted, Signal, System, can_mount, text};
+use sealstone_tests::{Mounted, Signal, System, can_mount, is_installed, text};
 
 /// Bytes that do not repeat in any block-sized way.
 fn bytes(length: usize, seed: u64) -> Vec<u8> {
@@ -32,16 +30,6 @@ fn sh(folder: &Path, script: &str) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {stderr}{}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Is a program there? A test that needs one that is not says so.
-fn there(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-    let found = found.is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("left out: {program} is not there");
-    }
-    found
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -257,7 +245,7 @@ fn a_file_without_a_name_lives_as_long_as_it_is_open() {
 
 #[test]
 fn extended_attributes_are_kept() {
-    if !can_mount() || !there("python3") {
+    if !can_mount() || !is_installed("python3") {
         return;
     }
     let system = System::start(1);
@@ -316,7 +304,7 @@ fn what_one_mount_closed_another_sees() {
 
 #[test]
 fn locks_hold_between_mounts() {
-    if !can_mount() || !there("python3") {
+    if !can_mount() || !is_installed("python3") {
         return;
     }
     let system = System::start(1);
@@ -547,7 +535,7 @@ fn a_read_only_mount_of_a_part_shows_that_part_and_changes_nothing() {
 
 #[test]
 fn git_keeps_its_history_here() {
-    if !can_mount() || !there("git") {
+    if !can_mount() || !is_installed("git") {
         return;
     }
     let system = System::start(2);
@@ -563,7 +551,7 @@ git gc -q && git fsck --strict && cd .. && git clone -q work copy && cd copy && 
 
 #[test]
 fn sqlite_keeps_its_promises_here() {
-    if !can_mount() || !there("python3") {
+    if !can_mount() || !is_installed("python3") {
         return;
     }
     let mut system = System::start(2);
@@ -602,7 +590,7 @@ assert db.execute('SELECT COUNT(*) FROM t').fetchone() == (1000,)
 
 #[test]
 fn tar_brings_a_tree_in_and_out_and_a_compiler_builds_in_it() {
-    if !can_mount() || !there("tar") {
+    if !can_mount() || !is_installed("tar") {
         return;
     }
     let system = System::start(2);
@@ -622,7 +610,7 @@ fn tar_brings_a_tree_in_and_out_and_a_compiler_builds_in_it() {
     );
     sh(mount.place(), &format!("diff -r --no-dereference {} .", text(&source)));
     sh(mount.place(), "tar cf all.tar src link && tar tf all.tar | wc -l");
-    if there("cc") {
+    if is_installed("cc") {
         let program = "#include <stdio.h>\nint main(void) { puts(\"built here\"); return 0; }\n";
         fs::write(mount.path("p.c"), program).unwrap();
         assert_eq!(sh(mount.place(), "cc -c p.c -o p.o && cc p.o -o p && ./p"), "built here\n");
@@ -678,7 +666,7 @@ fn programs_find_the_holes_of_a_file_and_copy_it_as_sparse_as_it_is() {
 
 #[test]
 fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
-    if !can_mount() || !there("setfacl") || !there("setpriv") {
+    if !can_mount() || !is_installed("setfacl") || !is_installed("setpriv") {
         return;
     }
     let system = System::start(1);

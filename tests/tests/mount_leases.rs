@@ -1,14 +1,12 @@
 //! Mounts that believe what they were told until somebody else wants it: the real binary, real mounts.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
-#![allow(clippy::print_stderr, reason = "the output of a test names what was left out")]
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Signal, System, can_mount, text};
+use sealstone_tests::{Mounted, Signal, System, can_mount, is_installed, text};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
@@ -22,16 +20,6 @@ fn requests(system: &System) -> u64 {
 
 fn open(path: impl AsRef<std::path::Path>) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
-}
-
-/// Whether a program is installed; a test that needs a missing one names it and is left out.
-fn there(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-    let found = found.is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("left out: {program} is not there");
-    }
-    found
 }
 
 /// Runs a Python script with the two mounts as its arguments.
@@ -292,7 +280,7 @@ fn log_rotated_at_another_mount_has_no_hole() {
 
 #[test]
 fn end_of_file_is_where_another_mount_moved_it() {
-    if !can_mount() || !there("python3") {
+    if !can_mount() || !is_installed("python3") {
         return;
     }
     let system = system();
@@ -342,7 +330,7 @@ check('the size', os.fstat(b).st_size, 9011)
 
 #[test]
 fn ofd_locks_end_with_their_open_file() {
-    if !can_mount() || !there("python3") {
+    if !can_mount() || !is_installed("python3") {
         return;
     }
     let system = system();
@@ -413,7 +401,7 @@ becomes_free('close of a POSIX lock')
 
 #[test]
 fn qemu_opens_its_image_again_at_another_mount() {
-    if !can_mount() || !there("qemu-img") || !there("qemu-io") {
+    if !can_mount() || !is_installed("qemu-img") || !is_installed("qemu-io") {
         return;
     }
     let system = system();

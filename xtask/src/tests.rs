@@ -19,6 +19,12 @@ use std::time::{Duration, Instant};
 
 /// A test program that takes longer hangs.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// Set where no test may be left out, but those that need what `scripts/setup --all` installs.
+const REQUIRED_VARIABLE: &str = "SEALSTONE_TESTS_REQUIRED";
+/// Start of the line that a test writes if it cannot run here: `left out: TEST: REASON`.
+const LEFT_OUT: &str = "left out: ";
+/// In the reason of a test that needs a program that is not installed by default.
+const OPTIONAL: &str = "(scripts/setup --all)";
 /// How often is looked whether one has ended.
 const LOOK: Duration = Duration::from_millis(20);
 /// Of what a failed one wrote, the end that is shown, bytes.
@@ -51,7 +57,7 @@ struct Program {
     tests: Vec<String>,
 }
 
-/// What became of one.
+/// How a test program ended.
 enum End {
     Exited(ExitStatus),
     Hung,
@@ -66,6 +72,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     let (count, begin) = (programs.len(), Instant::now());
     let queue = Mutex::new(VecDeque::from(programs));
     let failed = Mutex::new(Vec::new());
+    let left_out = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..=cores {
             scope.spawn(|| {
@@ -75,6 +82,9 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
                     let Some(program) = next else { break };
                     let finding = one(&program, &binary, &logs, cores);
                     failed.lock().unwrap_or_else(PoisonError::into_inner).extend(finding);
+                    let output = fs::read(log_of(&program, &logs)).unwrap_or_default();
+                    let missing = tests_left_out(&String::from_utf8_lossy(&output));
+                    left_out.lock().unwrap_or_else(PoisonError::into_inner).extend(missing);
                 }
             });
         }
@@ -87,7 +97,19 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
         Ok(_) => failed.push("tests: an example in the docs fails: cargo test --workspace --doc".to_owned()),
         Err(error) => failed.push(format!("tests: cannot start cargo: {error}")),
     }
-    if failed.is_empty() { Ok(format!("tests: {count} programs passed in {took} s")) } else { Err(failed) }
+    let mut left_out = left_out.into_inner().unwrap_or_else(PoisonError::into_inner);
+    left_out.sort();
+    left_out.iter().for_each(|test| println!("{LEFT_OUT}{test}"));
+    if env::var_os(REQUIRED_VARIABLE).is_some() {
+        failed.extend(left_out.iter().filter(|test| is_required(test)).map(|test| {
+            format!("tests: {LEFT_OUT}{test}; no test may be left out here ({REQUIRED_VARIABLE})")
+        }));
+    }
+    let count_left_out = left_out.len();
+    match failed.is_empty() {
+        true => Ok(format!("tests: {count} programs passed in {took} s; {count_left_out} tests left out")),
+        false => Err(failed),
+    }
 }
 
 /// Builds everything; returns the test programs, slow ones first, and the binary that they start.
@@ -108,6 +130,21 @@ fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
     Ok((programs, binary.ok_or("cargo does not say where the binary is")?))
 }
 
+/// Returns the file with the output of a program.
+fn log_of(program: &Program, logs: &Path) -> PathBuf {
+    logs.join(format!("{}.log", program.name.replace('/', ".")))
+}
+
+/// Returns the tests that a program left out, with their reasons.
+fn tests_left_out(output: &str) -> Vec<String> {
+    output.lines().filter_map(|line| line.split_once(LEFT_OUT)).map(|(_, test)| test.to_owned()).collect()
+}
+
+/// Whether a test must not be left out where all are required.
+fn is_required(test: &str) -> bool {
+    !test.ends_with(OPTIONAL)
+}
+
 /// Returns where a program stands in the order of starts.
 fn start_order(name: &str) -> usize {
     let longest = LONGEST.iter().position(|longest| *longest == name);
@@ -115,7 +152,7 @@ fn start_order(name: &str) -> usize {
     longest.unwrap_or(LONGEST.len() + usize::from(!name.starts_with("sealstone-tests/")))
 }
 
-/// What cargo says, a JSON object a line; it is told to show errors by itself.
+/// Runs cargo and returns its messages, one JSON object per line. Cargo shows errors by itself.
 fn messages(cargo: &mut Command) -> Result<Vec<serde_json::Value>, String> {
     let output = cargo
         .stderr(Stdio::inherit())
@@ -175,7 +212,7 @@ fn tests_by_module(listed: &str) -> BTreeMap<String, Vec<String>> {
 /// Runs one, says how it ended; a finding if it did not pass.
 fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<String> {
     let Program { name, executable, folder, tests } = program;
-    let log = logs.join(format!("{}.log", name.replace('/', ".")));
+    let log = log_of(program, logs);
     let begin = Instant::now();
     let ran = File::create(&log).and_then(|out| {
         let mut command = Command::new(executable);
@@ -239,6 +276,16 @@ mod grouping {
         let mut names = ["sealstone-osd/cdb", "sealstone-tests/mount", LONGEST[1], LONGEST[0]];
         names.sort_by_key(|name| start_order(name));
         assert_eq!(names, [LONGEST[0], LONGEST[1], "sealstone-tests/mount", "sealstone-osd/cdb"]);
+    }
+
+    #[test]
+    fn tests_left_out_are_read_from_the_log() {
+        // The harness writes the name of a test first, without an end of line.
+        let output = "test a ... left out: a: a mount needs root\nok\n\
+                    left out: b: chronyd is not installed (scripts/setup --all)\ntest b ... ok\n";
+        let found = tests_left_out(output);
+        assert_eq!(found.iter().map(|test| is_required(test)).collect::<Vec<_>>(), [true, false]);
+        assert!(found[0].starts_with("a: "), "{found:?}");
     }
 
     #[test]

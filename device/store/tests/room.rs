@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{INDEX, open, seeds};
+use crate::support::{INDEX, left_out, open, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::sim::{Calls, Fault, SimMedium};
@@ -389,7 +389,7 @@ impl Drop for Tmpfs<'_> {
 fn a_full_file_system_refuses_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let Some(_mounted) = Tmpfs::mount(folder.path(), "size=12m") else {
-        eprintln!("left out: a tmpfs takes root");
+        left_out("a tmpfs needs root");
         return;
     };
     let place = folder.path().join("store");
@@ -410,7 +410,7 @@ fn a_full_file_system_refuses_and_loses_nothing() {
 fn full_file_system_serves_overwrites_truncation_and_removals() {
     let folder = tempfile::tempdir().unwrap();
     let Some(_mounted) = Tmpfs::mount(folder.path(), "size=32m") else {
-        eprintln!("left out: a tmpfs takes root");
+        left_out("a tmpfs needs root");
         return;
     };
     let place = folder.path().join("store");

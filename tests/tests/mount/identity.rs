@@ -4,13 +4,13 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use sealstone_tests::{Mounted, System, can_mount, text};
+use sealstone_tests::{Mounted, System, can_mount, is_installed, text};
 
-use super::{sh, there};
+use super::sh;
 
 #[test]
 fn who_writes_to_a_file_takes_away_what_it_runs_as() {
-    if !can_mount() || !there("setpriv") {
+    if !can_mount() || !is_installed("setpriv") {
         return;
     }
     let system = System::start(1);
@@ -32,7 +32,8 @@ fn who_writes_to_a_file_takes_away_what_it_runs_as() {
         assert_eq!(set("6777"), "6777\n");
         assert_eq!(user(way), "777\n", "{way}");
     }
-    // Who may have what he likes run as others keeps it; where the group runs nothing its bit says something else.
+    // A privileged writer keeps the set-user-ID bit. Without group execute, the set-group-ID bit
+    // means mandatory locking and stays.
     set("6777");
     assert_eq!(run("echo x >> f && truncate -s 9 f && stat -c %a f"), "6777\n");
     set("6766");
@@ -53,7 +54,7 @@ fn who_writes_to_a_file_takes_away_what_it_runs_as() {
 
 #[test]
 fn what_the_kernel_believes_is_not_there_is_not_opened_unchecked() {
-    if !can_mount() || !there("setpriv") {
+    if !can_mount() || !is_installed("setpriv") {
         return;
     }
     let system = System::start(1);
@@ -74,7 +75,7 @@ fn what_the_kernel_believes_is_not_there_is_not_opened_unchecked() {
 
 #[test]
 fn unknown_accounts_give_no_local_user_rights() {
-    if !can_mount() || !there("setpriv") {
+    if !can_mount() || !is_installed("setpriv") {
         return;
     }
     let system = System::start(1);
@@ -131,7 +132,7 @@ fn unknown_accounts_give_no_local_user_rights() {
         run(&format!("chown {UNKNOWN} mine && chown {UNKNOWN}:0 mine && stat -c %u:%g mine")),
         format!("{UNKNOWN}:0\n")
     );
-    if there("setfacl") {
+    if is_installed("setfacl") {
         let outcome = run(&format!("setfacl -m u:{UNKNOWN}:rwx rooted 2>/dev/null || echo refused"));
         assert_eq!(outcome, "refused\n");
     }
