@@ -1,27 +1,29 @@
-//! What the device tells the audit log.
+//! Audit records of the device.
 //!
-//! Does: describe one command that changed or refused something. Does not: store or format the log; a shell does.
-//! Contract: `record` is called on the thread of the command and must not wait for long.
-//! Truth: docs/design/architecture.md section 4 (audit), docs/design/security.md section 8 (each refusal is recorded).
+//! Does: describe one command that changed or refused something. Does not: store or format the log;
+//! the daemon does.
+//! Contract: `record` runs on the thread of the command and must not block for long.
+//! Truth: docs/design/architecture.md section 4 (audit), docs/design/security.md section 8 (each
+//! refusal is recorded).
 
 use core::fmt;
 
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::NexusId;
 
-/// How a command ended, as the audit log tells it.
+/// Result of a command in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was permitted and done.
+    /// Permitted and done.
     Done,
-    /// It was refused for want of authority; the name of the denial.
+    /// Refused for lack of authority, with the name of the denial.
     Refused(&'static str),
-    /// It was permitted and failed; the name of the failure.
+    /// Permitted but failed, with the name of the failure.
     Failed(&'static str),
 }
 
 impl Verdict {
-    /// `done`, `refused` or `failed`.
+    /// Returns `done`, `refused` or `failed`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,7 +33,7 @@ impl Verdict {
         }
     }
 
-    /// Why, when there is a why.
+    /// Returns the reason of a refusal or failure.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
         match self {
@@ -41,7 +43,8 @@ impl Verdict {
     }
 }
 
-/// The AUDIT field of a capability: who it was issued to, in the security manager's own words. Shown as hex.
+/// AUDIT field of a capability, which identifies its owner in a form chosen by the security
+/// manager. Shown as hex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Principal(pub [u8; 20]);
 
@@ -56,32 +59,32 @@ impl fmt::Display for Principal {
 pub struct AuditRecord<'a> {
     /// Milliseconds since 1970 by the device's clock.
     pub time_ms: u64,
-    /// AUDIT field of the capability; claimed unless `proven`.
+    /// AUDIT field of the capability. It is only claimed unless `proven`.
     pub principal: Principal,
-    /// Was it done, or can only the bearer of the credential have caused it? If not, whoever can connect can cause as
-    /// many such records as he likes.
+    /// Whether the command was done, or only the bearer of the credential can have caused it.
+    /// Anyone who can connect can cause any number of other records.
     pub proven: bool,
-    /// The nexus it came by.
+    /// Nexus of the command.
     pub nexus: NexusId,
     /// iSCSI name of the initiator; empty if the nexus is unknown.
     pub initiator: &'a str,
     /// Name of the command.
     pub action: &'static str,
-    /// The object it addressed.
+    /// Object of the command.
     pub object: ObjectId,
-    /// How it ended.
+    /// Result of the command.
     pub verdict: Verdict,
-    /// Sense key, additional sense code and qualifier when it did not end well.
+    /// Sense key, additional sense code and qualifier of a CHECK CONDITION.
     pub sense: Option<(u8, u8, u8)>,
 }
 
-/// Where audit records go.
+/// Receives audit records.
 pub trait AuditSink: Send + Sync {
-    /// Takes one record.
+    /// Receives one record.
     fn record(&self, record: &AuditRecord<'_>);
 }
 
-/// Drops every record: for tests and for devices without an audit log.
+/// Drops every record. For tests and for devices without an audit log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoAudit;
 

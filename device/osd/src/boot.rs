@@ -1,7 +1,8 @@
-//! From a data directory to a running device, and making such a directory.
+//! Creates data directories and starts devices from them.
 //!
-//! Does: what `osd init` and `osd serve` share, in the right order. Does not: threads, sockets, configuration files.
-//! Contract: `start` counts the boot epoch up before anything can be answered.
+//! Does: the steps that `osd init` and `osd serve` share, in the right order. Does not: threads,
+//! sockets, configuration files.
+//! Contract: `start` increments the boot epoch before the device can answer anything.
 //! Truth: docs/design/architecture.md section 5; docs/design/security.md 3.4.
 
 use std::path::{Path, PathBuf};
@@ -26,78 +27,79 @@ use crate::keyring::{KEY_HASH, KeyRecord, KeyStore, Keys};
 use crate::provision::{self, Boot, BootRecord, DataDir, Identity, ProvisionError};
 use crate::unit::{OsdUnit, Parts, StartError};
 
-/// Why a device could not be made or started.
+/// Why a device cannot be created or started.
 #[derive(Debug, Error)]
 pub enum BootError {
-    /// The directory or one of its files.
+    /// The directory or one of its files is invalid.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
-    /// The store in it.
+    /// The store in the directory cannot be opened.
     #[error("store: {0}")]
     Store(#[from] FormatError),
-    /// The device on the store.
+    /// The device on the store cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// What a new device is made of. The random parts are the caller's to draw.
+/// Parameters of a new device. The caller supplies the random values.
 pub struct NewDevice {
     /// Name of the device: 1 to 64 of a-z, 0-9, '.', '-'.
     pub name: String,
     /// Bytes that objects may use.
     pub capacity: u64,
-    /// The block device that the store is to be on, and whether to overwrite what it carries; else files in the
+    /// Block device for the store, and whether to overwrite existing content. `None`: files in the
     /// directory.
     pub raw: Option<(PathBuf, bool)>,
-    /// Random: the unique part of the OSD SYSTEM ID.
+    /// Random unique part of the OSD SYSTEM ID.
     pub unique: [u8; 12],
-    /// Random: the store's own id.
+    /// Random id of the store.
     pub store_uuid: [u8; 16],
-    /// Random: the initial master key.
+    /// Random initial master key.
     pub master_key: provision::InitialKey,
 }
 
-/// Makes a device: `osd init`.
+/// Creates a device: `osd init`.
 ///
 /// # Errors
-/// [`BootError::Provision`], [`BootError::Store`]; what was begun stays marked as interrupted.
+/// [`BootError::Provision`] or [`BootError::Store`]. A partly created directory stays marked as
+/// interrupted.
 pub fn init(root: &Path, device: NewDevice) -> Result<DataDir, BootError> {
     let identity = Identity::new(&device.name, device.capacity, device.unique)?;
     let options = FormatOptions::new(device.capacity, device.store_uuid);
     if let Some((path, overwrite)) = &device.raw {
-        // Before the directory is begun: a device that is refused leaves nothing to clear away.
+        // Checked before the directory is created, so a refused device leaves nothing behind.
         let max = survey_device(path, *overwrite)?;
         if device.capacity > max {
             let (bytes, min) = (device.capacity, MIN_CAPACITY);
             return Err(FormatError::Capacity { bytes, min, max }.into());
         }
     }
-    let made = DataDir::format(root, identity, device.master_key, |store| match &device.raw {
+    let created = DataDir::format(root, identity, device.master_key, |store| match &device.raw {
         Some((path, overwrite)) => {
             let medium = bind_device(store, path, device.store_uuid, *overwrite)?;
             sealstone_store::format(&medium, &options)
         }
         None => sealstone_store::format(&FileMedium::open(store)?, &options),
     })?;
-    Ok(made?.0)
+    Ok(created?.0)
 }
 
-/// A device that runs, with the parts its shell still needs.
+/// A running device, with the parts that the daemon needs.
 pub struct Running {
     /// The logical unit.
     pub unit: Arc<OsdUnit>,
     /// The store under it, for its background thread and its metrics.
     pub store: Arc<DiskStore>,
-    /// Who the device is.
+    /// Identity of the device.
     pub identity: Identity,
-    /// This start's number.
+    /// Boot epoch of this start.
     pub boot_epoch: u16,
 }
 
 /// Starts the device in a directory: `osd serve`.
 ///
 /// # Errors
-/// [`BootError`].
+/// [`BootError`] if the directory, its store or the device is unusable.
 pub fn start(
     root: &Path,
     config: OsdConfig,
@@ -120,7 +122,7 @@ pub fn start(
     };
     let generation = file.generation();
     let first_start = stored.is_none();
-    let begun = BootFile { dir: dir.boot_record(), epoch: boot.epoch, keys: generation };
+    let lease = BootFile { dir: dir.boot_record(), epoch: boot.epoch, keys: generation };
     let unit = OsdUnit::start(Parts {
         store: Arc::clone(&store) as Arc<dyn sealstone_store::ObjectStore>,
         config,
@@ -130,26 +132,29 @@ pub fn start(
         keys: KeyRecord { stored, store: Box::new(file) },
         boot_epoch: boot.epoch,
         nonces: boot.history(),
-        lease: Box::new(begun),
+        lease: Box::new(lease),
         environment,
         audit,
     })?;
     if first_start {
-        // The keys are stored since a moment; before anybody can change one, a start without them must fail.
+        // The keys are stored now. Before any key can change, a start without the key file must
+        // fail.
         dir.require_key_file()?;
     }
-    // What opening the store met is looked at first.
+    // Objects with damage found while opening the store are scrubbed first.
     unit.suspect_objects(store.health().damage.iter().map(|damage| damage.object));
     Ok(Running { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
 }
 
-/// Gives a device that does not run a new initial key: `osd new-key`. All keys are void, the objects stay; partitions
-/// have no keys until its next manager sets them. For a device whose manager lost its keys.
+/// Gives a stopped device a new initial key: `osd new-key`. All keys become void, objects stay.
+/// Partitions have no keys until the new security manager sets them. For a device whose manager
+/// lost its keys.
 ///
-/// A crash leaves the old keys, or the new ones under the new initial key; the second run makes it so.
+/// A crash leaves the old keys, or the new ones under the new initial key. Running it again
+/// completes the change.
 ///
 /// # Errors
-/// [`BootError`]; `InUse` of the store if the device runs.
+/// [`BootError`]; `InUse` of the store if the device is running.
 pub fn new_key(
     root: &Path,
     master_key: provision::InitialKey,
@@ -157,13 +162,13 @@ pub fn new_key(
 ) -> Result<DataDir, BootError> {
     let mut dir = DataDir::open(root)?;
     let options = Options::default();
-    // Whoever has the store open is alone with the folder.
+    // The open store excludes other processes from the directory.
     let _store = DiskStore::open(open_place(dir.store_path(), options.io)?, options)?;
     let boot = dir.begin_boot()?;
     let initial = InitialKey::new(&*master_key.0).expect("an initial key has 32 bytes");
     let keys = Keys::factory(KEY_HASH, &initial, dir.identity.system_id);
     dir.replace_key(master_key)?;
-    // Nothing that was signed so far verifies under the new keys: all times are free again.
+    // Nothing signed so far verifies under the new keys, so all nonce times are usable again.
     let nonces = NonceHistory::new(boot.lease_ms, boot.era_ms, &[]);
     dir.boot_record().write(boot.clone().with_history(&nonces))?;
     let file = KeyFile::renew(Arc::new(dir.folder()), environment, boot.keys)?;
@@ -172,7 +177,8 @@ pub fn new_key(
     Ok(dir)
 }
 
-/// Keeps the lease beside the epoch, and the generation of the keys that were durable before it was written.
+/// Stores the nonce lease with the boot epoch, and the generation of the keys that were durable
+/// before.
 struct BootFile {
     dir: BootRecord,
     epoch: u16,

@@ -1,43 +1,44 @@
-//! What the device remembers about user objects it met lately.
+//! Cache of attributes and access times of user objects.
 //!
-//! Does: the attributes that every command's check needs, and the times of last access.
-//! Does not: lengths or data; the store has its own caches.
-//! Contract: `forget` after a change of a cached attribute. Facts that were being read meanwhile are not kept, so
-//! readers need no lock. Times of access are kept here
-//! until they are taken away or the cache is full: a crash may lose them, nothing else.
-//! Truth: docs/design/t10-osd.md 3.5 (timestamps); our choice that access times are lazy is in docs/standards/osd.md.
+//! Does: cache the attributes that every command's check needs, and the times of last access.
+//! Does not: cache lengths or data; the store has its own caches.
+//! Contract: call `forget` after a change of a cached attribute. Facts that were loaded
+//! concurrently are then not cached, so readers need no lock. Access times are kept here until they
+//! are taken or the cache is full. A crash may lose them, and nothing else.
+//! Truth: docs/design/t10-osd.md 3.5 (timestamps); lazy access times are our choice:
+//! docs/standards/osd.md.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use sealstone_osd::ObjectId;
 
-/// Independently locked parts.
+/// Shards, each with its own lock.
 const SHARDS: usize = 64;
-/// Most objects remembered in one part; then the part is emptied.
+/// Objects cached in one shard. A full shard is emptied.
 const SHARD_MAX: usize = 2048;
 
-/// The attributes a check needs.
+/// Attributes that a check needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Created time, milliseconds.
+    /// Created time in milliseconds.
     pub(crate) created_ms: u64,
     /// Policy access tag.
     pub(crate) tag: u32,
-    /// The object's own least security method, as stored.
+    /// The object's own minimum security method, as stored.
     pub(crate) method: u8,
-    /// Largest logical length, bytes.
+    /// Largest logical length in bytes.
     pub(crate) max_length: u64,
 }
 
-/// When an object was last looked at.
+/// Times of last access of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accesses {
-    /// Its data, milliseconds.
+    /// Data access in milliseconds.
     pub(crate) data_ms: Option<u64>,
-    /// Its attributes, milliseconds.
+    /// Attribute access in milliseconds.
     pub(crate) attributes_ms: Option<u64>,
-    /// When objects were last added to or taken from it (partition, collection), milliseconds.
+    /// Last addition or removal of an object (partition, collection) in milliseconds.
     pub(crate) modified_ms: Option<u64>,
 }
 
@@ -51,13 +52,13 @@ impl Accesses {
 
 #[derive(Default)]
 struct Shard {
-    /// Counts what was forgotten.
+    /// Number of invalidations.
     changes: u64,
     facts: HashMap<ObjectId, Facts>,
     accesses: HashMap<ObjectId, Accesses>,
 }
 
-/// The memory of a device about its objects.
+/// Cache of a device about its objects.
 pub(crate) struct ObjectCache(Box<[Mutex<Shard>]>);
 
 impl ObjectCache {
@@ -70,7 +71,7 @@ impl ObjectCache {
         &self.0[usize::try_from(spread).map_or(0, |spread| spread % SHARDS)]
     }
 
-    /// The facts about an object, from memory or from `load`.
+    /// Returns the facts about an object, from the cache or from `load`.
     pub(crate) fn facts<E>(&self, id: ObjectId, load: impl FnOnce() -> Result<Facts, E>) -> Result<Facts, E> {
         let changes = {
             let shard = self.shard(id).lock();
@@ -90,14 +91,14 @@ impl ObjectCache {
         Ok(facts)
     }
 
-    /// An attribute among the facts changed, or the object is gone.
+    /// Invalidates an object whose facts changed or that was removed.
     pub(crate) fn forget(&self, id: ObjectId) {
         let mut shard = self.shard(id).lock();
         shard.changes += 1;
         shard.facts.remove(&id);
     }
 
-    /// Notes an access. Gives back what no longer fits and must be stored.
+    /// Records an access. Returns evicted access times, which the caller must store.
     #[must_use]
     pub(crate) fn note(&self, id: ObjectId, accesses: Accesses) -> Vec<(ObjectId, Accesses)> {
         let mut shard = self.shard(id).lock();
@@ -110,22 +111,22 @@ impl ObjectCache {
         spill
     }
 
-    /// When an object was last looked at, if that is not stored yet.
+    /// Returns the access times of an object that are not stored yet.
     pub(crate) fn accesses(&self, id: ObjectId) -> Accesses {
         self.shard(id).lock().accesses.get(&id).copied().unwrap_or_default()
     }
 
-    /// Takes the accesses of one object away.
+    /// Takes the access times of one object out of the cache.
     pub(crate) fn take(&self, id: ObjectId) -> Option<Accesses> {
         self.shard(id).lock().accesses.remove(&id)
     }
 
-    /// Takes all accesses away, to be stored.
+    /// Takes all access times out of the cache, to store them.
     pub(crate) fn take_all(&self) -> Vec<(ObjectId, Accesses)> {
         self.0.iter().flat_map(|shard| shard.lock().accesses.drain().collect::<Vec<_>>()).collect()
     }
 
-    /// FORMAT OSD, REMOVE PARTITION: forget everything.
+    /// FORMAT OSD, REMOVE PARTITION: empties the cache.
     pub(crate) fn clear(&self) {
         for shard in &self.0 {
             let mut shard = shard.lock();

@@ -1,8 +1,10 @@
-//! What the device keeps in memory about its root and its partitions.
+//! In-memory state of the root and of the partitions.
 //!
-//! Does: policies, quotas, used capacity and object counts, so that no command has to look them up.
-//! Does not: hold anything that the store does not; all of it is read again at every start.
-//! Contract: after a change of an attribute of the root or a partition, `reload_*` under that object's lock.
+//! Does: cache policies, quotas, used capacity and object counts, so that commands need not look
+//! them up.
+//! Does not: hold anything that is not in the store; all of it is loaded at every start.
+//! Contract: after a change of an attribute of the root or a partition, call `reload_*` under that
+//! object's lock.
 //! Truth: docs/design/t10-osd.md 3.5 (quotas, policy/security), 4.6, 4.10.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,64 +22,66 @@ use crate::attributes::rows::{
 use crate::duplicates::{self, Lineage};
 use crate::isolation;
 
-/// Objects that one `list` of the scan at the start asks for.
+/// Objects per `list` call of the scan at start.
 const SCAN_STEP: usize = 4096;
-/// No limit, as a quota attribute says it.
+/// Value of a quota attribute for no limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
-/// Nonces older than this are refused, milliseconds; the attributes can only ask for less.
+/// Nonces older than this are refused, in milliseconds. Attributes can only lower the limit.
 pub(crate) const OLDEST_NONCE_MS: u64 = sealstone_seal::freshness::OLD_MS;
-/// Nonces further ahead than this are refused, milliseconds; the attributes can only ask for less.
+/// Nonces further ahead than this are refused, in milliseconds. Attributes can only lower the
+/// limit.
 pub(crate) const NEWEST_NONCE_MS: u64 = sealstone_seal::freshness::NEW_MS;
-/// The value of a timestamp bypass attribute that suppresses timestamps.
+/// Value of a timestamp bypass attribute that suppresses timestamps.
 const BYPASS_ALL: u8 = 0x7F;
 
 /// Formatted capacity, in the internal page of the root.
 const FORMATTED_CAPACITY: AttributeId = AttributeId::new(INTERNAL, 1);
-/// What is added to the machine's clock, milliseconds, in the internal page of the root.
+/// Offset of the device's clock to the machine's clock in milliseconds, in the internal page of the
+/// root.
 const CLOCK_OFFSET: AttributeId = AttributeId::new(INTERNAL, 2);
 
-/// The attributes of the root or of a partition that commands depend on.
+/// Attributes of the root or of a partition that commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Least security method for operations on it.
+    /// Minimum security method of operations on it.
     pub(crate) default_method: SecurityMethod,
-    /// Oldest acceptable nonce, milliseconds back.
+    /// Oldest acceptable nonce, in milliseconds before now.
     pub(crate) oldest_nonce_ms: u64,
-    /// Newest acceptable nonce, milliseconds ahead.
+    /// Newest acceptable nonce, in milliseconds after now.
     pub(crate) newest_nonce_ms: u64,
     /// Bit n: credentials of working key n are refused.
     pub(crate) frozen_keys: u16,
     /// Policy access tag of the partition itself.
     pub(crate) tag: u32,
-    /// Tag that new user objects get.
+    /// Tag of new user objects.
     pub(crate) user_object_tag: u32,
-    /// When it was created.
+    /// Created time in milliseconds.
     pub(crate) created_ms: u64,
-    /// No timestamps are kept for objects in it.
+    /// Whether timestamps of objects in it are not kept.
     pub(crate) bypass_timestamps: bool,
-    /// Longest user object of a new partition (root) or in the partition, bytes.
+    /// Longest user object of a new partition (root) or in the partition, in bytes.
     pub(crate) max_length: u64,
-    /// Capacity that the partition may use, bytes.
+    /// Capacity quota in bytes.
     pub(crate) capacity: u64,
-    /// User objects that the partition may hold.
+    /// Quota of user objects and collections.
     pub(crate) objects: u64,
-    /// Collections that one of its user objects may be a member of.
+    /// Collections that one user object may be a member of.
     pub(crate) collections_per_object: u32,
-    /// Where a partition comes from.
+    /// Source of the partition, if it is a duplicate.
     pub(crate) lineage: Lineage,
 }
 
-/// What only the root has.
+/// Policy of the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RootPolicy {
     pub(crate) policy: Policy,
     /// Default method of new partitions.
     pub(crate) partition_method: SecurityMethod,
-    /// How many partitions there may be.
+    /// Quota of partitions.
     pub(crate) partitions: u64,
-    /// Bytes that FORMAT OSD left usable.
+    /// Usable bytes after FORMAT OSD.
     pub(crate) formatted_capacity: u64,
-    /// What a command is isolated by that does not say it.
+    /// Isolation of commands that do not select one.
     pub(crate) isolation: Isolation,
 }
 
@@ -87,7 +91,7 @@ pub(crate) struct Partition {
     used: AtomicU64,
     objects: AtomicU64,
     collections: AtomicU64,
-    /// Counts what came, went, joined or left, so that a series of lists can tell.
+    /// Number of changes of its objects and memberships, so that a series of lists can detect them.
     changes: AtomicU64,
     next_object: AtomicU64,
     policy: RwLock<Policy>,
@@ -98,7 +102,7 @@ impl Partition {
         *self.policy.read()
     }
 
-    /// What was counted anew, after all of its contents were replaced.
+    /// Sets the counts after all contents were replaced.
     pub(crate) fn recount(&self, objects: u64, collections: u64, used: u64, next_object: u64) {
         self.objects.store(objects, Ordering::Relaxed);
         self.collections.store(collections, Ordering::Relaxed);
@@ -107,54 +111,55 @@ impl Partition {
         self.next_object.store(next_object.max(ObjectId::FIRST_ASSIGNABLE), Ordering::Relaxed);
     }
 
-    /// Bytes that its user objects take.
+    /// Returns the bytes that its user objects use.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Its user objects.
+    /// Returns the number of its user objects.
     pub(crate) fn objects(&self) -> u64 {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// Its collections.
+    /// Returns the number of its collections.
     pub(crate) fn collections(&self) -> u64 {
         self.collections.load(Ordering::Relaxed)
     }
 
-    /// Its user objects and collections: what the object count quota limits.
+    /// Returns the number of user objects and collections, which the object count quota limits.
     pub(crate) fn population(&self) -> u64 {
         self.objects().saturating_add(self.collections())
     }
 
-    /// A collection was created.
+    /// Counts a new collection.
     pub(crate) fn collection_created(&self, object: u64) {
         self.collections.fetch_add(1, Ordering::Relaxed);
         self.next_object.fetch_max(object.saturating_add(1), Ordering::Relaxed);
         self.note_change();
     }
 
-    /// A collection was removed.
+    /// Counts a removed collection.
     pub(crate) fn collection_removed(&self) {
         self.collections.fetch_sub(1, Ordering::Relaxed);
         self.note_change();
     }
 
-    /// Something came, went, joined or left.
+    /// Counts a change of objects or memberships.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that happened since the start.
+    /// Returns the number of changes since the start.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Claims `bytes` of the capacity quota; `settle` gives back what was not used. `false`: they do not fit.
+    /// Reserves `bytes` of the capacity quota, to be settled later. Returns false if they exceed
+    /// it.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         let quota = self.policy().capacity;
-        let claim = |used: u64| used.checked_add(bytes).filter(|&after| bytes == 0 || after <= quota);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_ok()
+        let reserved = |used: u64| used.checked_add(bytes).filter(|&after| bytes == 0 || after <= quota);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserved).is_ok()
     }
 
     /// Replaces a reservation by the real change of an object's used bytes.
@@ -163,27 +168,27 @@ impl Partition {
         let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settled);
     }
 
-    /// A user object was created.
+    /// Counts a new user object.
     pub(crate) fn object_created(&self, object: u64) {
         self.objects.fetch_add(1, Ordering::Relaxed);
         self.next_object.fetch_max(object.saturating_add(1), Ordering::Relaxed);
         self.note_change();
     }
 
-    /// A user object that took `used` bytes was removed.
+    /// Counts a removed user object that used `used` bytes.
     pub(crate) fn object_removed(&self, used: u64) {
         self.objects.fetch_sub(1, Ordering::Relaxed);
         self.note_change();
         self.settle(0, used, 0);
     }
 
-    /// Where to look for a free object id first.
+    /// Returns the first candidate for a free object id.
     pub(crate) fn next_object(&self) -> u64 {
         self.next_object.load(Ordering::Relaxed)
     }
 }
 
-/// What a new device starts with where no attribute says otherwise.
+/// Security methods of a new device where no attribute is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Defaults {
     pub(crate) root_method: SecurityMethod,
@@ -195,18 +200,18 @@ pub(crate) struct Catalog {
     defaults: Defaults,
     root: RwLock<RootPolicy>,
     partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
-    /// Partitions whose contents are being made or replaced: nobody sees them.
+    /// Hidden partitions: their contents are being created or replaced.
     unfinished: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Audit values whose credentials are refused.
     frozen_audits: RwLock<BTreeSet<[u8; 20]>>,
-    /// Counts partitions that came or went.
+    /// Number of created and removed partitions.
     changes: AtomicU64,
-    /// Latest created time of anything removed: nothing created later may have that time again.
+    /// Latest created time of any removed object. Later objects must get a later one.
     retired_ms: Mutex<u64>,
 }
 
 impl Catalog {
-    /// Reads everything from the store; makes the root object if this store never had one.
+    /// Loads everything from the store. Creates the root object in a new store.
     pub(crate) fn load(store: &dyn ObjectStore, defaults: Defaults) -> Result<Self, StoreError> {
         match store.stat(ObjectId::ROOT) {
             Err(StoreError::NotFound(_)) => store.create(ObjectId::ROOT, ObjectType::Root)?,
@@ -256,7 +261,8 @@ impl Catalog {
         self.partitions.read().get(&id).cloned()
     }
 
-    /// How far back and ahead of the clock the nonces of a partition (0: of the root) may be, milliseconds.
+    /// Returns how far nonces of a partition (0: of the root) may be before and after the clock, in
+    /// milliseconds.
     pub(crate) fn nonce_window(&self, partition: u64) -> (u64, u64) {
         let root = self.root().policy;
         let own = self.partition(partition).map_or(root, |partition| partition.policy());
@@ -264,7 +270,7 @@ impl Catalog {
         (oldest, own.newest_nonce_ms.min(root.newest_nonce_ms))
     }
 
-    /// How often partitions came or went since the start.
+    /// Returns how many partitions were created or removed since the start.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -273,46 +279,46 @@ impl Catalog {
         self.partitions.read().len() as u64
     }
 
-    /// Ids of partitions from `from` on, ascending.
+    /// Returns up to `max` ids of partitions from `from` on, ascending.
     pub(crate) fn partition_ids(&self, from: u64, max: usize) -> Vec<u64> {
         self.partitions.read().range(from..).take(max).map(|(&id, _)| id).collect()
     }
 
-    /// Partitions that nobody sees.
+    /// Returns the ids of hidden partitions.
     pub(crate) fn unfinished_ids(&self) -> Vec<u64> {
         self.unfinished.read().keys().copied().collect()
     }
 
-    /// Is there a partition of this id that nobody sees for now?
+    /// Whether the partition is hidden at the moment.
     pub(crate) fn is_hidden(&self, id: u64) -> bool {
         self.unfinished.read().contains_key(&id)
     }
 
-    /// The policy of a partition, seen or not: what protects it does so while nobody sees it, too.
+    /// Returns the policy of a partition, even if it is hidden: it must be protected then too.
     pub(crate) fn policy(&self, id: u64) -> Option<Policy> {
         let hidden = || self.unfinished.read().get(&id).cloned();
         self.partition(id).or_else(hidden).map(|partition| partition.policy())
     }
 
-    /// Is there a partition of this id, seen or not?
+    /// Whether the partition id is in use, hidden or not.
     pub(crate) fn is_taken(&self, id: u64) -> bool {
         self.partitions.read().contains_key(&id) || self.unfinished.read().contains_key(&id)
     }
 
-    /// Nobody sees the partition from now on, until it is published.
+    /// Hides a partition until it is published.
     pub(crate) fn hide(&self, id: u64) {
         let hidden = self.partitions.write().remove(&id);
         self.unfinished.write().extend(hidden.map(|partition| (id, partition)));
     }
 
-    /// Everybody sees the partition from now on; gives it.
+    /// Makes a hidden partition visible and returns it.
     pub(crate) fn publish(&self, id: u64) -> Option<Arc<Partition>> {
         let partition = self.unfinished.write().remove(&id)?;
         self.partitions.write().insert(id, Arc::clone(&partition));
         Some(partition)
     }
 
-    /// The smallest partition id that is free and assignable.
+    /// Returns the smallest partition id that is free and assignable.
     pub(crate) fn free_partition_id(&self) -> Option<u64> {
         let last = |partitions: &BTreeMap<u64, _>| partitions.keys().next_back().copied();
         let last = last(&self.partitions.read()).max(last(&self.unfinished.read()));
@@ -320,7 +326,7 @@ impl Catalog {
         after_last.or_else(|| (ObjectId::FIRST_ASSIGNABLE..).find(|id| !self.is_taken(*id)))
     }
 
-    /// Takes up a partition that is in the store.
+    /// Adds a partition that exists in the store.
     pub(crate) fn add(&self, store: &dyn ObjectStore, id: u64) -> Result<Arc<Partition>, StoreError> {
         let partition = Arc::new(Partition {
             id,
@@ -331,9 +337,9 @@ impl Catalog {
             next_object: AtomicU64::new(ObjectId::FIRST_ASSIGNABLE),
             policy: RwLock::new(read_partition(store, id, self.defaults)?),
         });
-        let seen = duplicates::unfinished(store, id)?.is_none();
-        let of = if seen { &self.partitions } else { &self.unfinished };
-        of.write().insert(id, Arc::clone(&partition));
+        let visible = duplicates::unfinished(store, id)?.is_none();
+        let map = if visible { &self.partitions } else { &self.unfinished };
+        map.write().insert(id, Arc::clone(&partition));
         self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(partition)
     }
@@ -344,7 +350,7 @@ impl Catalog {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// FORMAT OSD: nothing is left.
+    /// FORMAT OSD: forgets all partitions.
     pub(crate) fn clear(&self) {
         self.partitions.write().clear();
         self.unfinished.write().clear();
@@ -359,7 +365,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Is this audit value frozen?
+    /// Whether credentials with this audit value are refused.
     pub(crate) fn audit_frozen(&self, audit: &[u8; 20]) -> bool {
         self.frozen_audits.read().contains(audit)
     }
@@ -373,39 +379,39 @@ impl Catalog {
         Ok(())
     }
 
-    /// Something with this created time is gone.
+    /// Records the created time of a removed object.
     pub(crate) fn retire(&self, created_ms: u64) {
         let mut retired = self.retired_ms.lock();
         *retired = (*retired).max(created_ms);
     }
 
-    /// A created time that nothing removed ever had, so that an id used again is another object.
+    /// Returns a created time that no removed object had, so that a reused id is distinguishable.
     pub(crate) fn birth(&self, now_ms: u64) -> u64 {
         now_ms.max(self.retired_ms.lock().saturating_add(1))
     }
 }
 
-/// Stores the usable capacity that FORMAT OSD was given.
+/// Stores the usable capacity given to FORMAT OSD.
 pub(crate) fn store_formatted_capacity(store: &dyn ObjectStore, capacity: u64) -> Result<(), StoreError> {
     set(store, ObjectId::ROOT, FORMATTED_CAPACITY, &capacity.to_be_bytes())
 }
 
-/// Stores what is added to the machine's clock.
+/// Stores the offset to the machine's clock.
 pub(crate) fn store_clock_offset(store: &dyn ObjectStore, offset_ms: i64) -> Result<(), StoreError> {
     set(store, ObjectId::ROOT, CLOCK_OFFSET, &offset_ms.to_be_bytes())
 }
 
-/// What is added to the machine's clock; 0 until somebody set it.
+/// Returns the offset to the machine's clock; 0 if none was set.
 pub(crate) fn clock_offset(store: &dyn ObjectStore) -> Result<i64, StoreError> {
     match get(store, ObjectId::ROOT, CLOCK_OFFSET) {
         Ok(value) => Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_be_bytes)),
-        // A store that has no root yet.
+        // A new store has no root yet.
         Err(StoreError::NotFound(_)) => Ok(0),
         Err(error) => Err(error),
     }
 }
 
-/// The id after this one in LIST order.
+/// Returns the next id in LIST order.
 pub(crate) fn successor(id: ObjectId) -> Option<ObjectId> {
     match id.object.checked_add(1) {
         Some(object) => Some(ObjectId::new(id.partition, object)),
@@ -413,7 +419,7 @@ pub(crate) fn successor(id: ObjectId) -> Option<ObjectId> {
     }
 }
 
-/// One stored attribute.
+/// Returns one stored attribute.
 pub(crate) fn get(
     store: &dyn ObjectStore,
     object: ObjectId,
@@ -432,7 +438,7 @@ pub(crate) fn set(
     store.set_attribute(object, id, value)
 }
 
-/// A stored big-endian number of at most 8 bytes.
+/// Returns a stored big-endian number of at most 8 bytes.
 pub(crate) fn number(
     store: &dyn ObjectStore,
     object: ObjectId,
@@ -442,12 +448,12 @@ pub(crate) fn number(
     Ok(get(store, object, id)?.map_or(default, |value| be(&value)))
 }
 
-/// The last 8 bytes of a big-endian number.
+/// Returns the last 8 bytes of a big-endian number.
 pub(crate) fn be(value: &[u8]) -> u64 {
     value.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-/// Milliseconds as the 6 bytes of an attribute.
+/// Encodes milliseconds as the 6 bytes of an attribute.
 pub(crate) fn time(ms: u64) -> [u8; 6] {
     let [_, _, bytes @ ..] = ms.min((1 << 48) - 1).to_be_bytes();
     bytes
@@ -510,7 +516,8 @@ fn low32(value: u64) -> u32 {
     (value & 0xFFFF_FFFF) as u32
 }
 
-/// A stored method; a byte that is none (it was checked when set) falls back to the default.
+/// Returns a stored method. Values are checked when set, so an invalid byte falls back to the
+/// default.
 fn method(value: u64, default: SecurityMethod) -> SecurityMethod {
     u8::try_from(value).ok().and_then(SecurityMethod::from_nibble).unwrap_or(default)
 }

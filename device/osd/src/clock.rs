@@ -1,11 +1,13 @@
 //! The device's clock.
 //!
-//! Does: milliseconds since 1970, not before an earlier time of the same era, across restarts too; an adjustment that is
-//! set through the adjustable clock attribute (R+5/9). Does not: set the machine's clock, or decide whether time may go back;
+//! Does: return milliseconds since 1970, never earlier than a previous time of the same clock era,
+//! across restarts too; apply the offset that the adjustable clock attribute (R+5/9) sets.
+//! Does not: set the machine's clock, or decide whether time may go back;
 //! [`crate::Environment::is_sound`] does.
-//! Contract: [`DeviceClock::now_ms`] is safe from every thread. A clock that is set back stands still until
-//! [`DeviceClock::set_back`], which the caller calls after it closed the era of nonces. An adjustment is durable before it
-//! counts: the lease must never be ahead of what the clock can reach after a restart.
+//! Contract: [`DeviceClock::now_ms`] is safe on every thread. If the machine's clock steps back,
+//! the device's clock stands still until [`DeviceClock::set_back`], which the caller calls after
+//! closing the era of nonces. An offset is durable before it takes effect, so the lease is never
+//! ahead of what the clock can reach after a restart.
 //! Truth: docs/design/security.md 3.4 (restart); docs/adr/0057-clock-steps.md.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,23 +16,24 @@ use sealstone_seal::freshness::{CLOCK_BACK_MAX_MS, ClockBehind, LEASE_AHEAD_MS, 
 
 use crate::environment::Surroundings;
 
-/// Furthest that one setting moves the clock ahead, milliseconds: a mistake cannot be taken back, only waited for.
+/// Largest step ahead by one setting, in milliseconds. A mistake cannot be reverted, only waited
+/// for.
 pub(crate) const AHEAD_MAX_MS: u64 = 24 * 3600 * 1000;
-/// Furthest that it can be set back, milliseconds: it stands still that long, and a restart meanwhile must not find it
-/// too far behind the lease.
+/// Largest step back by one setting, in milliseconds. The clock stands still that long, and a
+/// restart meanwhile must not find it too far behind the lease.
 pub(crate) const BACK_MAX_MS: u64 = CLOCK_BACK_MAX_MS - 2 * LEASE_AHEAD_MS;
-/// A clock that would stand still for longer than this is set back instead, milliseconds, if the machine's clock is sound.
-/// Restarts in a row take the lease ahead by less.
+/// If the clock would stand still for longer than this, in milliseconds, and the machine's clock is
+/// sound, it is set back instead. Repeated restarts take the lease ahead by less.
 pub(crate) const STAND_MAX_MS: u64 = 10_000;
 
 /// A clock that goes back only by [`DeviceClock::set_back`].
 pub(crate) struct DeviceClock {
     surroundings: Surroundings,
-    /// What is added to the machine's clock, milliseconds.
+    /// Offset to the machine's clock in milliseconds.
     offset_ms: AtomicI64,
-    /// The latest time of this era.
+    /// Latest time of this era.
     latest_ms: AtomicU64,
-    /// The machine's clock must reach this, or come within reach of it, before the device is ready.
+    /// Time that the clock must reach, or come close to, before the device is ready.
     lease_ms: AtomicU64,
 }
 
@@ -42,18 +45,19 @@ impl DeviceClock {
         Self { surroundings, offset_ms, latest_ms, lease_ms }
     }
 
-    /// The time.
+    /// Returns the current time.
     ///
     /// # Errors
-    /// [`ClockBehind`]: the machine's clock was set back too far, and the device is not ready until it is right again; or
-    /// restarts in a row took the lease ahead, and it is ready in a moment.
+    /// [`ClockBehind`] if the machine's clock was set back too far: the device is not ready until
+    /// the clock is correct. Or if repeated restarts took the lease ahead: the device is ready in a
+    /// moment.
     pub(crate) fn now_ms(&self) -> Result<u64, ClockBehind> {
         if let Some(behind_ms) = self.surroundings.known_behind_ms() {
             return Err(ClockBehind::Wrong { behind_ms });
         }
         let (adjusted, lease_ms) = (self.adjusted_ms(), self.lease_ms.load(Ordering::Acquire));
         let now = match clock_after_restart(adjusted, lease_ms) {
-            // Once it goes, it stands still rather than stop, until the era is closed.
+            // A running clock stands still until the era is closed, instead of failing.
             Err(ClockBehind::Settling { .. }) if self.latest_ms.load(Ordering::Relaxed) > lease_ms => 0,
             other => other?,
         };
@@ -61,8 +65,8 @@ impl DeviceClock {
         Ok(now.max(latest))
     }
 
-    /// The time to which the clock is to be set back: the machine's clock is sound, and so far behind that waiting for it
-    /// would take long.
+    /// Returns the time to which the clock should be set back: if the machine's clock is sound, and
+    /// so far behind that waiting would take long.
     pub(crate) fn wants_back_ms(&self) -> Option<u64> {
         let adjusted = self.adjusted_ms();
         let reached = self.latest_ms.load(Ordering::Relaxed).max(self.lease_ms.load(Ordering::Acquire));
@@ -70,37 +74,38 @@ impl DeviceClock {
         (behind_ms > STAND_MAX_MS && self.surroundings.is_sound()).then_some(adjusted)
     }
 
-    /// Continues at `now_ms`. The era before it was closed, durably.
+    /// Continues at `now_ms`. The previous era was closed durably before.
     pub(crate) fn set_back(&self, now_ms: u64) {
-        // A thread that read the lease or the time of the era before it may put the time ahead once more; the next call of
-        // the upkeep finds that.
+        // A thread that read the lease or the time of the previous era may move the time ahead once
+        // more. The next maintenance call corrects that.
         self.lease_ms.store(now_ms, Ordering::Release);
         self.latest_ms.store(now_ms, Ordering::Release);
     }
 
-    /// The machine's clock with the adjustment.
+    /// Returns the machine's clock plus the offset.
     fn adjusted_ms(&self) -> u64 {
         self.surroundings.now_ms().saturating_add_signed(self.offset_ms.load(Ordering::Relaxed))
     }
 
-    /// The adjustment with which the clock tells `wanted_ms`, told `now_ms` now; `None`: too far either way.
+    /// Returns the offset with which the clock shows `wanted_ms` instead of `now_ms`; `None` if the
+    /// step is too large.
     pub(crate) fn adjustment(&self, wanted_ms: u64, now_ms: u64) -> Option<i64> {
         let near = now_ms.saturating_sub(BACK_MAX_MS)..=now_ms.saturating_add(AHEAD_MAX_MS);
         let offset = i128::from(wanted_ms) - i128::from(self.surroundings.now_ms());
         i64::try_from(offset).ok().filter(|_| near.contains(&wanted_ms))
     }
 
-    /// Goes by this adjustment from now on. It has been made durable.
+    /// Applies an offset that is already durable.
     pub(crate) fn adjust(&self, offset_ms: i64) {
         self.offset_ms.store(offset_ms, Ordering::Relaxed);
     }
 
-    /// Time and chance as the shell gives them.
+    /// Returns the sources of time and random bytes.
     pub(crate) const fn surroundings(&self) -> &Surroundings {
         &self.surroundings
     }
 
-    /// The machine's clock as it is, for audit records while the device is not ready.
+    /// Returns the machine's clock without offset, for audit records while the device is not ready.
     pub(crate) fn machine_ms(&self) -> u64 {
         self.surroundings.now_ms()
     }

@@ -1,7 +1,9 @@
-//! The paper's cipher for the security method, in front of the parser: for a device that asks for it.
+//! The paper's cipher for the security method, applied before the parser, on devices that enable
+//! it.
 //!
-//! Does: bring a concealed CDB back before anything looks at it; refuse one in the clear. Does not: protect anything
-//! (`sealstone_seal::mceliece` says why). The key pair lives as long as this start of the device.
+//! Does: decrypt a concealed CDB before anything parses it; refuse one in the clear. Does not:
+//! provide any protection (`sealstone_seal::mceliece` explains why). The key pair is new at each
+//! start of the device.
 //! Truth: docs/design/security.md 4.2.
 
 use std::borrow::Cow;
@@ -11,7 +13,7 @@ use sealstone_seal::mceliece::{Parameters, PrivateKey};
 
 use crate::environment::Surroundings;
 
-/// What a device does with concealed CDBs.
+/// Decryption of concealed CDBs, if enabled.
 pub(crate) struct Concealment(Option<PrivateKey>);
 
 impl Concealment {
@@ -21,20 +23,21 @@ impl Concealment {
         }))
     }
 
-    /// Are CDBs to come concealed?
+    /// Whether CDBs must be concealed.
     pub(crate) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The published key, encoded; `None` if CDBs come in the clear.
+    /// Returns the encoded public key; `None` if CDBs are sent in the clear.
     pub(crate) fn public(&self) -> Option<Vec<u8>> {
         self.0.as_ref().map(|key| key.public().encode())
     }
 
-    /// The CDB as it was signed: the same bytes, or what was concealed in them.
+    /// Returns the CDB as it was signed: unchanged, or decrypted.
     ///
     /// # Errors
-    /// [`Denial::Concealment`]: in the clear where it should not be, the other way round, or no code word.
+    /// [`Denial::Concealment`] if the CDB is in the clear but must not be, or vice versa, or is not
+    /// a code word.
     pub(crate) fn reveal<'a>(&self, cdb: &'a [u8]) -> Result<Cow<'a, [u8]>, Denial> {
         match (&self.0, PrivateKey::is_concealed(cdb)) {
             (None, false) => Ok(Cow::Borrowed(cdb)),

@@ -1,9 +1,11 @@
-//! Who works on all of a partition's contents, and who may go on meanwhile.
+//! Locks for commands on the whole contents of a partition.
 //!
-//! Does: keep changes out of a partition that is duplicated, and everybody out of one that is replaced or removed.
-//! Does not: order commands on single objects; `locks` does. Contract: taken before `locks`, in one order by everybody
-//! who waits. A command on single objects never waits here: it is BUSY, so that no thread of the transport stands
-//! still while a million objects are duplicated.
+//! Does: block changes of a partition that is being duplicated, and all access to one that is being
+//! replaced or removed.
+//! Does not: order commands on single objects; `locks` does.
+//! Contract: acquired before `locks`, in one order by all commands that wait. A command on single
+//! objects never waits here: it gets BUSY, so that no transport thread blocks while a million
+//! objects are duplicated.
 //! Truth: docs/standards/device.md, duplicates.
 
 use std::collections::BTreeSet;
@@ -15,32 +17,33 @@ use crate::catalog::Catalog;
 use crate::commands::Row;
 use crate::continued::Continued;
 
-/// Locks of each kind; many, since partitions that fall together are BUSY together.
+/// Locks of each kind. Partitions that share a stripe are BUSY together.
 const STRIPES: usize = 1024;
 
-/// What a command needs of contents.
+/// Access of a command to partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Nothing, or it locks what it looks at step by step.
+    /// None, or it locks step by step.
     Nothing,
-    /// Looks at something in a partition.
+    /// Reads in a partition.
     Look(u64),
-    /// Changes something in a partition.
+    /// Changes in a partition.
     Change(u64),
-    /// Looks at something in the first, changes something in the second.
+    /// Reads in the first partition, changes in the second.
     Copy(u64, u64),
-    /// Nothing changes in the first, nobody is in the second.
+    /// No change in the first partition, no access to the second.
     Duplicate(u64, Option<u64>),
-    /// Nobody is anywhere.
+    /// No access to any partition.
     Everything,
 }
 
-/// Somebody else works on all of the contents.
+/// Another command has an exclusive claim of the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken;
 
 impl Claim {
-    /// What a command needs; `sets`: it sets attributes of what it would only look at.
+    /// Returns the claim of a command. `sets`: it sets attributes of an object that it otherwise
+    /// reads.
     pub(crate) fn of(
         command: &Command,
         row: &Row,
@@ -72,15 +75,15 @@ impl Claim {
     }
 }
 
-/// The locks of a device's contents.
+/// Partition locks of a device.
 pub(crate) struct Contents {
-    /// Shared by those who look into a partition; alone for who replaces all of it.
+    /// Shared for any access to a partition; exclusive to replace all of it.
     looking: Box<[RwLock<()>]>,
-    /// Shared by those who change something in a partition; alone for who needs it at rest.
+    /// Shared to change something in a partition; exclusive to block changes.
     changing: Box<[RwLock<()>]>,
 }
 
-/// Keeps what was claimed.
+/// Guards of a claim.
 pub(crate) struct Claimed<'a> {
     _shared: [Option<RwLockReadGuard<'a, ()>>; 2],
     _alone: Vec<RwLockWriteGuard<'a, ()>>,
@@ -92,10 +95,10 @@ impl Contents {
         Self { looking: stripes(), changing: stripes() }
     }
 
-    /// Takes what a command needs. Who needs contents alone waits for those who are in them.
+    /// Acquires a claim. Exclusive claims wait for commands in progress.
     ///
     /// # Errors
-    /// [`Taken`], at once, for a command on single objects.
+    /// [`Taken`], immediately, for a command on single objects.
     pub(crate) fn claim(&self, claim: Claim) -> Result<Claimed<'_>, Taken> {
         let shared = |first, second| Claimed { _shared: [first, second], _alone: Vec::new() };
         Ok(match claim {
@@ -113,7 +116,8 @@ impl Contents {
         })
     }
 
-    /// First those to look, then those to change, each in the order of the stripes.
+    /// Acquires exclusive locks: first `looking`, then `changing`, each in the order of the
+    /// stripes.
     fn alone(&self, looking: &[u64], changing: &[Option<u64>]) -> Claimed<'_> {
         let numbers =
             |partitions: &mut dyn Iterator<Item = u64>| partitions.map(stripe).collect::<BTreeSet<_>>();
@@ -129,7 +133,7 @@ fn enter(locks: &[RwLock<()>], partition: u64) -> Result<RwLockReadGuard<'_, ()>
     locks[stripe(partition)].try_read().ok_or(Taken)
 }
 
-/// Fibonacci hashing: neighbours fall far apart.
+/// Fibonacci hashing spreads neighbouring ids.
 fn stripe(partition: u64) -> usize {
     let spread = partition.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     usize::try_from(spread).map_or(0, |spread| spread % STRIPES)

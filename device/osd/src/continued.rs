@@ -1,9 +1,10 @@
-//! The CDB continuation segment of a command, as the device takes it.
+//! The CDB continuation segment of a command.
 //!
-//! Does: bound its length, parse it, lay a scatter/gather list out as pieces of the transfer.
-//! Does not: verify it (`sealstone_seal` did), or decide what the pieces may touch (the permit does).
-//! Contract: pieces keep the order of the list. They may overlap: a write applies them in that order, so that the last
-//! one wins; a read gives each its own bytes. A piece of no bytes is no error.
+//! Does: limit its length, parse it, convert a scatter/gather list to pieces of the transfer.
+//! Does not: verify it (`sealstone_seal` did), or decide what the pieces may access (the permit
+//! does).
+//! Contract: pieces keep the order of the list. They may overlap: a write applies them in order, so
+//! the last one wins; a read gives each its own bytes. An empty piece is no error.
 //! Truth: docs/design/t10-osd.md 1.8; trap T18.
 
 use sealstone_osd::cdb::{Cdb, pointer};
@@ -15,21 +16,21 @@ use crate::commands::Span;
 use crate::failure::Failure;
 use crate::report::Refusal;
 
-/// Byte of the segment where the first entry of a scatter/gather list stands: no other descriptor can precede it.
+/// Byte of the segment where a scatter/gather list starts. No other descriptor can precede it.
 const FIRST_PIECE: usize = 48;
 /// Bytes of one entry.
 const PIECE: usize = 16;
 
-/// What a segment brought.
+/// A parsed segment.
 #[derive(Debug, Default)]
 pub(crate) struct Continued {
     /// The pieces of a scatter/gather list.
     pub(crate) spans: Option<Vec<Span>>,
-    /// All of it.
+    /// All descriptors of the segment.
     pub(crate) segment: Segment,
 }
 
-/// Is it shorter than attribute R+1/Ah says? Before any byte of it is looked at.
+/// Checks the length against attribute R+1/Ah, before any byte is parsed.
 ///
 /// # Errors
 /// [`Failure::Field`] at CDB CONTINUATION LENGTH.
@@ -40,16 +41,16 @@ pub(crate) fn check_length(cdb: &Cdb) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The mistake in entry `index` of a scatter/gather list.
+/// Returns the error about entry `index` of a scatter/gather list.
 pub(crate) fn piece_failure(index: usize) -> Failure {
     Failure::Continuation(u16::try_from(FIRST_PIECE + PIECE * index).unwrap_or(u16::MAX))
 }
 
-/// Reads a segment; no bytes is none.
+/// Parses a segment. Empty input means that there is none.
 ///
 /// # Errors
-/// [`Failure::Field`] at CDB CONTINUATION LENGTH, [`Failure::Continuation`] at the byte in the segment, or
-/// [`Denial::Range`] for a piece whose end no number can tell.
+/// [`Failure::Field`] at CDB CONTINUATION LENGTH, [`Failure::Continuation`] at the byte in the
+/// segment, or [`Denial::Range`] for a piece whose end overflows.
 pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, Refusal> {
     if bytes.is_empty() {
         return Ok(Continued::default());
@@ -63,7 +64,7 @@ pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, Refusal> {
             let mut from = 0u64;
             let mut spans = Vec::with_capacity(pieces.len());
             for (index, piece) in pieces.iter().enumerate() {
-                // Offsets count from STARTING BYTE.
+                // Offsets are relative to STARTING BYTE.
                 let at = range.start.checked_add(piece.offset).ok_or_else(|| piece_failure(index))?;
                 at.checked_add(piece.length).ok_or(Denial::Range)?;
                 spans.push(Span { at, from, length: piece.length });

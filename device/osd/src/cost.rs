@@ -1,7 +1,8 @@
-//! What a command costs, before it is looked at: where the transport runs it.
+//! Estimates the cost of a command before it is parsed, so that the transport knows where to run
+//! it.
 //!
-//! Does: judge by a few bytes of the CDB that nothing has checked yet. A wrong guess costs time
-//! alone. Truth: docs/adr/0003-tokio-with-commands-on-the-connection-task.md,
+//! Does: read a few unchecked bytes of the CDB. A wrong estimate only costs time.
+//! Truth: docs/adr/0003-tokio-with-commands-on-the-connection-task.md,
 //! docs/adr/0014-threads-for-long-commands.md.
 
 use sealstone_osd::cdb::{Action, OPERATION_CODE, pointer};
@@ -15,20 +16,20 @@ use crate::digests;
 /// FUA, in byte 10 of an OSD CDB.
 const FUA: u8 = 0x08;
 
-/// Attribute lists longer than this may take a while, bytes.
+/// Attribute lists longer than this may take long, in bytes.
 const LONG_LIST: u32 = 2048;
-/// More objects than this may take a while.
+/// More objects than this may take long.
 const MANY_OBJECTS: u32 = 32;
 /// GET/SET CDBFMT of the list format, in byte 11.
 const CDBFMT_LIST: u8 = 0x30;
 /// LIST_ATTR, in byte 11.
 const LIST_ATTR: u8 = 0x40;
 
-/// Bytes of the CDB, in list format: lengths of the get list and of the set list.
+/// Offsets in the CDB, in list format: length of the get list and length of the set list.
 const LIST_LENGTHS: [usize; 2] = [52, 68];
 
-/// Does it bring long lists, attributes of many objects, or many objects to make? Judged by a few bytes that nothing
-/// has checked yet: a wrong guess costs time alone.
+/// Whether the command has long lists, attributes of many objects, or many objects to create. Uses
+/// unchecked bytes: a wrong estimate only costs time.
 fn is_long(cdb: &[u8], action: Action) -> bool {
     let number =
         |at: usize| cdb.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
@@ -45,13 +46,13 @@ fn is_long(cdb: &[u8], action: Action) -> bool {
         }
 }
 
-/// Check values over fewer bytes than this take no longer than a change of threads is worth: some 60 µs, bytes.
+/// Check values over fewer bytes than this take less time than a thread switch (about 60 µs).
 const HEAVY_BYTES: u64 = 128 * 1024;
 
-/// The algorithm's slot, in its byte of the capability.
+/// Mask of the algorithm's slot in its byte of the capability.
 const SLOT: u8 = 0x0F;
 
-/// Where the command of this CDB runs.
+/// Returns where a command with this CDB should run.
 pub(crate) fn of(device: &Device, cdb: &[u8]) -> Cost {
     if cdb.first() != Some(&OPERATION_CODE) {
         return Cost::Inline;
@@ -62,7 +63,7 @@ pub(crate) fn of(device: &Device, cdb: &[u8]) -> Cost {
     };
     let Some(row) = commands::row(action) else { return Cost::Inline };
     let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
-    // A command without a change of its own may set attributes; it is rare, and its flush then blocks here.
+    // A command that only sets attributes is rare, so its flush may block here.
     let through = device.config.write_through && row.changes;
     if fua || through || is_long(cdb, action) {
         return if row.cost == Cost::Long { Cost::Long } else { Cost::Blocking };
@@ -76,18 +77,19 @@ pub(crate) fn of(device: &Device, cdb: &[u8]) -> Cost {
     }
 }
 
-/// The code of the service action.
+/// Returns the service action code.
 pub(crate) fn service_action(cdb: &[u8]) -> Option<u16> {
     let at = usize::from(pointer::SERVICE_ACTION);
     cdb.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
-/// A byte of the capability.
+/// Returns a byte of the capability.
 fn of_capability(cdb: &[u8], at: u16) -> Option<u8> {
     cdb.get(usize::from(pointer::CAPABILITY) + usize::from(at)).copied()
 }
 
-/// Bytes of command data that check values are computed over, unless their digests are stored.
+/// Returns the bytes of command data that check values are computed over, regardless of stored
+/// digests.
 fn computes_over(cdb: &[u8], action: Action, generation: Generation) -> u64 {
     let method = of_capability(cdb, capability::offset::METHOD);
     let moves = matches!(action, Action::Read | Action::Write | Action::Append | Action::CreateAndWrite);
@@ -98,8 +100,8 @@ fn computes_over(cdb: &[u8], action: Action, generation: Generation) -> u64 {
     cdb.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Does the partition keep the digests that the check value of a READ is over? Then all that is computed over the data is
-/// at its two ends; units that have no digest, as holes, are hashed all the same.
+/// Whether the partition keeps the digests that the check value of a READ covers. Then only the
+/// data at both ends is hashed, and units without a digest, such as holes.
 fn reads_stored_digests(device: &Device, cdb: &[u8]) -> bool {
     let number = |at: u16| cdb.get(usize::from(at)..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
     let slot = of_capability(cdb, capability::offset::KEY_VERSION).map(|byte| byte & SLOT);
@@ -108,7 +110,8 @@ fn reads_stored_digests(device: &Device, cdb: &[u8]) -> bool {
     wanted.is_some() && wanted == kept() && !has_continuation(cdb)
 }
 
-/// Is there a continuation segment? Its pieces are covered as they are sent, not as units of the object.
+/// Whether there is a continuation segment. Its pieces are covered as they are sent, not as units
+/// of the object.
 fn has_continuation(cdb: &[u8]) -> bool {
     let at = usize::from(pointer::CONTINUATION);
     cdb.get(at..at + 4).is_some_and(|length| length != [0; 4])

@@ -1,11 +1,11 @@
-//! What of an object cannot be read: finding it, and what is remembered of it.
+//! Damage of objects: finding and recording what cannot be read.
 //!
-//! Does: have the store read every block and record of an object against its checksums and stored digests, a piece at a
-//! time; keep what was found in the Error Recovery attributes and in a [`Book`] of damaged objects. Does not: repair;
-//! writing the damaged blocks anew does.
-//! Contract: one object's lock at a time and at most a piece read under it, so that commands wait for no more than that.
-//! What is told as damaged could not be read at the moment when it was noted, under the object's lock: a write that
-//! came in between is never told as damage.
+//! Does: have the store verify every block and record of an object against its checksums and stored
+//! digests, a piece at a time; keep findings in the Error Recovery attributes and in a [`Book`] of
+//! damaged objects. Does not: repair; rewriting the damaged blocks does.
+//! Contract: one object's lock at a time, and at most one piece read under it, so commands wait no
+//! longer than that. Reported damage was unreadable when it was recorded, under the object's lock:
+//! a concurrent write is never reported as damage.
 //! Truth: docs/design/t10-osd.md 3.5 (R+6, P+6, C+6, U+6); docs/standards/device.md.
 
 mod book;
@@ -21,12 +21,12 @@ use crate::locks::{Grasp, Locks, Reach};
 
 /// Bytes read under one lock.
 pub(crate) const PIECE: usize = store::PIECE as usize;
-/// Most damaged bytes that are read again under one lock before they are noted. Of more the rest is believed: the next
-/// pass tells.
+/// Damaged bytes that are read again under one lock before they are recorded. Beyond that the first
+/// reading counts; the next pass corrects it.
 const CONFIRM_MAX: u64 = 64 << 20;
-/// Most damaged ranges that are remembered of one object; more are counted as one to the end.
+/// Damaged ranges recorded per object. Further ones are merged into one range up to the end.
 pub(crate) const RANGES_MAX: usize = 256;
-/// Damaged ranges of an object, 16 bytes each: in its internal page.
+/// Damaged ranges of an object, 16 bytes each, in its internal page.
 const DAMAGED_RANGES: AttributeId = AttributeId::new(INTERNAL, 0x20);
 
 /// Bits of a damage summary.
@@ -35,46 +35,47 @@ const DATA: u8 = 0x01;
 const LIST: u8 = 0x01;
 const ATTRIBUTES: u8 = 0x02;
 
-/// Bytes of an object.
+/// A range of bytes of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The first one.
+    /// First byte.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub length: u64,
 }
 
 impl Range {
-    /// The byte after the last one.
+    /// Returns the byte after the last one.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
-/// What is wrong with an object.
+/// Damage of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Bytes that cannot be read, ascending.
+    /// Unreadable bytes, ascending.
     pub ranges: Vec<Range>,
-    /// Its record, one of its attributes, or a stored digest that is not of bytes.
+    /// Whether its record, one of its attributes, or a stored digest that is not of data is
+    /// damaged.
     pub attributes: bool,
 }
 
 impl Damage {
-    /// Nothing is.
+    /// Whether there is no damage.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.ranges.is_empty() && !self.attributes
     }
 
-    /// Damaged bytes.
+    /// Returns the number of damaged bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.length).sum()
     }
 
-    /// Takes up what the store tells, in its order.
+    /// Adds damage reported by the store, in its order.
     pub(crate) fn take(&mut self, pieces: &[store::Damage]) {
         for piece in pieces {
             match piece.kind {
@@ -106,22 +107,22 @@ impl Damage {
     }
 }
 
-/// An object that is being read.
+/// Progress of reading one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Examination {
     course: store::Examination,
     pub(crate) found: Damage,
-    /// A byte of the piece that was read last, if it has units without a digest.
+    /// A byte of the last piece, if units in it have no digest.
     pub(crate) incomplete: Option<u64>,
 }
 
 impl Examination {
-    /// From the first byte.
+    /// Starts at the first byte.
     pub(crate) fn of(id: ObjectId) -> Self {
         Self { course: store::Examination::of(id), found: Damage::default(), incomplete: None }
     }
 
-    /// From a later byte, with what was found before it.
+    /// Resumes at a later byte, with earlier findings.
     pub(crate) fn resumed(id: ObjectId, at: u64, mut found: Damage) -> Self {
         let course = store::Examination::resumed(id, at);
         found.ranges.retain(|range| range.offset < course.at());
@@ -132,12 +133,12 @@ impl Examination {
         self.course.id()
     }
 
-    /// Everything before this byte was read.
+    /// Returns the position: everything before it was read.
     pub(crate) const fn at(&self) -> u64 {
         self.course.at()
     }
 
-    /// It cannot be read on: what is left of it counts as damaged.
+    /// Records the remainder as damaged, because the object cannot be read further.
     pub(crate) fn give_up(&mut self, length: Option<u64>) {
         match length.filter(|length| *length > self.at()) {
             Some(length) => self.found.add(self.at(), length - self.at()),
@@ -146,18 +147,18 @@ impl Examination {
     }
 }
 
-/// How far one step of an examination came.
+/// Result of one step of an examination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is more; so many bytes were read.
+    /// There is more; number of bytes read.
     More(u64),
-    /// That was all of it.
+    /// The object is complete; number of bytes read.
     End(u64),
-    /// The object is not there any more.
+    /// The object does not exist any more.
     Gone,
 }
 
-/// Reads objects of a store, under the locks of the device that uses it, if one does.
+/// Reads objects of a store, under the locks of the device, if one is running.
 #[derive(Clone, Copy)]
 pub(crate) struct Examiner<'a> {
     pub(crate) store: &'a dyn ObjectStore,
@@ -181,8 +182,8 @@ impl<'a> Examiner<'a> {
         Ok(if examined.more { Step::More(examined.bytes) } else { Step::End(examined.bytes) })
     }
 
-    /// Those bytes of `doubted` that are damaged now, and its records if they are. The caller holds the object's lock. What
-    /// the store cannot tell stays as it was.
+    /// Returns the part of `doubted` that is damaged now. The caller has the object's lock.
+    /// Anything that the store cannot check stays as it was.
     pub(crate) fn confirm(&self, id: ObjectId, doubted: &Damage) -> Damage {
         let mut sure = Damage::default();
         let mut left = CONFIRM_MAX;
@@ -209,12 +210,12 @@ impl<'a> Examiner<'a> {
     }
 }
 
-/// The Error Recovery page of an object.
+/// Returns an attribute of the Error Recovery page of an object.
 fn recovery(kind: ObjectType, number: u32) -> AttributeId {
     AttributeId::new(rows::base(kind) + page::ERROR_RECOVERY, number)
 }
 
-/// What was found last of an object.
+/// Returns the damage recorded for an object.
 pub(crate) fn known(store: &dyn ObjectStore, id: ObjectId) -> Result<Damage, StoreError> {
     let kind = match store.stat(id) {
         Ok(stat) => stat.kind,
@@ -231,7 +232,7 @@ pub(crate) fn known(store: &dyn ObjectStore, id: ObjectId) -> Result<Damage, Sto
     Ok(Damage { ranges: ranges.chunks_exact(16).map(range).collect(), attributes })
 }
 
-/// Leaves on an object what is wrong with it.
+/// Records damage of an object in its attributes.
 fn store_damage(
     store: &dyn ObjectStore,
     id: ObjectId,
@@ -253,7 +254,7 @@ fn store_damage(
     scope.end()
 }
 
-/// Leaves on a partition or the root what is wrong with what it contains: so many objects or partitions.
+/// Records on a partition or the root how many of its objects or partitions are damaged.
 pub(crate) fn store_contained(
     store: &dyn ObjectStore,
     id: ObjectId,

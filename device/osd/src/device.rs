@@ -1,7 +1,8 @@
-//! Everything that the handlers, the attribute engine and the gatekeeper share.
+//! State shared by the handlers, the attribute engine and the admission of commands.
 //!
-//! Does: hold the parts of one device; what needs two of them. Does not: run commands.
-//! Contract: who touches an object holds its lock (`locks`).
+//! Does: hold the parts of one device, and operations that need several of them. Does not: run
+//! commands.
+//! Contract: an access to an object needs its lock (`locks`).
 //! Truth: docs/design/architecture.md section 3 (`device/osd`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,32 +30,34 @@ use crate::scrub::Scrub;
 use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 
-/// What an operator decides about a device.
+/// Configuration of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OsdConfig {
-    /// Answer OSD-1 service actions too.
+    /// Accept OSD-1 service actions too.
     pub allow_osd1: bool,
-    /// NOSEC is enough where no attribute asks for more. Insecure.
+    /// Accept NOSEC where no attribute requires more. Insecure.
     pub insecure_nosec: bool,
-    /// CAPKEY is enough on channels that are not sealed. Insecure.
+    /// Accept CAPKEY on unencrypted channels. Insecure.
     pub insecure_capkey: bool,
-    /// The least method of any command, and what new partitions ask for. Below CMDRSP it is what the channel allows:
-    /// CAPKEY inside TLS or with `insecure_capkey`, NOSEC with `insecure_nosec`. None: as these two say.
+    /// Minimum method of any command, and of new partitions. A minimum below CMDRSP needs a
+    /// suitable channel: CAPKEY inside TLS or with `insecure_capkey`, NOSEC with `insecure_nosec`.
+    /// `None`: determined by these two flags.
     pub method_floor: Option<SecurityMethod>,
-    /// Check values over AdHash digests are accepted: slot 4 has F5h. Broken (security.md 5.2).
+    /// Accept check values over AdHash digests: slot 4 has F5h. Broken (security.md 5.2).
     pub insecure_adhash: bool,
-    /// CDBs must have their method concealed by the paper's cipher. Worth nothing (security.md 4.3).
+    /// Require CDBs with a method concealed by the paper's cipher. Provides no protection
+    /// (security.md 4.3).
     pub method_cipher: Option<Parameters>,
-    /// Take sealed capabilities alone.
+    /// Accept only sealed capabilities.
     pub sealed_only: bool,
-    /// Audit commands that only read, too.
+    /// Audit read commands too.
     pub audit_reads: bool,
-    /// Every change is durable before it is acknowledged.
+    /// Make every change durable before it is acknowledged.
     pub write_through: bool,
 }
 
 impl OsdConfig {
-    /// The least method that a device starts with, and that a floor may ever be lowered to.
+    /// Returns the minimum method of a new device, below which no floor can be lowered.
     pub(crate) fn least_method(&self) -> SecurityMethod {
         self.method_floor.unwrap_or(match (self.insecure_nosec, self.insecure_capkey) {
             (true, _) => SecurityMethod::NoSec,
@@ -76,25 +79,25 @@ pub(crate) struct Device {
     pub(crate) guard: Guard,
     pub(crate) system_id: [u8; 20],
     pub(crate) name: String,
-    /// iSCSI name of the target that offers the logical unit, once it is known.
+    /// iSCSI name of the target that offers the logical unit, once known.
     pub(crate) target: OnceLock<String>,
     pub(crate) boot_epoch: u16,
     pub(crate) slots: AlgorithmSlots,
     pub(crate) concealment: Concealment,
     pub(crate) formatting: AtomicBool,
-    /// An OBJECT STRUCTURE CHECK runs; one at a time.
+    /// Locked while an OBJECT STRUCTURE CHECK runs; one runs at a time.
     pub(crate) checking: Mutex<()>,
-    /// The objects that are known to be damaged.
+    /// Objects known to be damaged.
     pub(crate) damaged: Book,
-    /// The walk that looks for them.
+    /// The scrub that searches for damage.
     pub(crate) scrub: Scrub,
     pub(crate) tracking: Tracking,
-    /// Partitions whose duplication is to be tried again.
+    /// Partitions whose duplication must be retried.
     pub(crate) stranded: Stranded,
     pub(crate) hashing: Hashing,
 }
 
-/// Lives as long as a FORMAT OSD runs.
+/// Guard that exists while a FORMAT OSD runs.
 pub(crate) struct Formatting<'a>(&'a AtomicBool);
 
 impl Drop for Formatting<'_> {
@@ -104,10 +107,11 @@ impl Drop for Formatting<'_> {
 }
 
 impl Device {
-    /// The time at which a signed command may be accepted.
+    /// Returns the time for the check of a signed command.
     ///
     /// # Errors
-    /// [`ClockBehind`]: the clock is behind, or in a time that an era before the last set-back had already.
+    /// [`ClockBehind`] if the clock is behind, or at a time that an era before the last step back
+    /// already used.
     pub(crate) fn time(&self) -> Result<u64, ClockBehind> {
         let now_ms = self.clock.now_ms()?;
         match self.guard.spent_for_ms(now_ms) {
@@ -117,17 +121,17 @@ impl Device {
         }
     }
 
-    /// Reads objects under their locks.
+    /// Returns an examiner that reads objects under their locks.
     pub(crate) fn examiner(&self) -> Examiner<'_> {
         Examiner { store: &*self.store, locks: Some(&self.locks) }
     }
 
-    /// The unique part of the system id, as hex.
+    /// Returns the unique part of the system id as hex.
     pub(crate) fn serial_number(&self) -> String {
         self.system_id[8..].iter().map(|byte| format!("{byte:02X}")).collect()
     }
 
-    /// Bit mask of the methods that some command may be sent with.
+    /// Returns the bit mask of the methods that a command may use.
     pub(crate) fn supported_methods(&self) -> u16 {
         let allowed = |method: &SecurityMethod| *method > SecurityMethod::NoSec || self.config.insecure_nosec;
         SecurityMethod::ALL
@@ -136,21 +140,22 @@ impl Device {
             .fold(0, |mask, method| mask | method.mask())
     }
 
-    /// Returns the bytes that objects use and may use now: at most the formatted capacity, and less while the medium
-    /// beneath has less than that.
+    /// Returns the bytes that objects may use: at most the formatted capacity, and less while the
+    /// disk has less free space.
     pub(crate) fn total_capacity(&self) -> u64 {
         let space = self.store.space();
         self.catalog.root().formatted_capacity.min(space.used.saturating_add(space.available))
     }
 
-    /// May the used capacity grow by so many bytes? FORMAT OSD may have left less than the store has.
+    /// Whether the used capacity may grow by this many bytes. FORMAT OSD may have limited it below
+    /// the store's capacity.
     pub(crate) fn has_room(&self, growth: u64) -> bool {
         let space = self.store.space();
         let usable = self.catalog.root().formatted_capacity;
         usable >= space.total || space.used.saturating_add(growth) <= usable
     }
 
-    /// What a check must know about a user object.
+    /// Returns the facts that a check needs about a user object.
     pub(crate) fn facts(&self, id: ObjectId) -> Result<Facts, StoreError> {
         self.cache.facts(id, || {
             let store = &*self.store;
@@ -169,7 +174,7 @@ impl Device {
         })
     }
 
-    /// Notes an access in memory.
+    /// Records access times in the cache.
     pub(crate) fn note(&self, id: ObjectId, accesses: Accesses) -> Result<(), Failure> {
         for (id, accesses) in self.cache.note(id, accesses) {
             self.store_accesses(id, accesses)?;
@@ -177,7 +182,7 @@ impl Device {
         Ok(())
     }
 
-    /// Stores all times of access that wait in memory.
+    /// Stores all cached access times.
     pub(crate) fn spill_accesses(&self) -> Result<(), Failure> {
         for (id, accesses) in self.cache.take_all() {
             self.store_accesses(id, accesses)?;
@@ -185,7 +190,7 @@ impl Device {
         Ok(())
     }
 
-    /// Stores those of one object.
+    /// Stores the cached access times of one object.
     pub(crate) fn store_accesses_of(&self, id: ObjectId) -> Result<(), Failure> {
         match self.cache.take(id) {
             Some(accesses) => self.store_accesses(id, accesses),
@@ -208,7 +213,7 @@ impl Device {
             let Some(ms) = time else { continue };
             let attribute = AttributeId::new(base + page::TIMESTAMPS, number);
             match catalog::set(&*self.store, id, attribute, &catalog::time(ms)) {
-                // Removed in the meantime: then nobody asks.
+                // The object was removed meanwhile.
                 Ok(()) | Err(StoreError::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -216,7 +221,7 @@ impl Device {
         Ok(())
     }
 
-    /// Others hear FORMAT IN PROGRESS until the guard is dropped.
+    /// Starts a format. Other commands get FORMAT IN PROGRESS until the guard is dropped.
     pub(crate) fn begin_format(&self) -> Formatting<'_> {
         self.formatting.store(true, Ordering::Release);
         Formatting(&self.formatting)
@@ -226,7 +231,8 @@ impl Device {
         self.formatting.load(Ordering::Acquire)
     }
 
-    /// FORMAT OSD: the root's attributes are as new, but for Policy/Security: a format must not lower a floor.
+    /// FORMAT OSD: resets the root's attributes except Policy/Security, because a format must not
+    /// lower a floor.
     pub(crate) fn reset_root_attributes(&self) -> Result<(), Failure> {
         let keep = [ROOT + page::SECURITY, ROOT + rows::FROZEN_AUDITS, rows::INTERNAL];
         for (id, _) in self.store.attributes(ObjectId::ROOT, None)? {
@@ -237,7 +243,7 @@ impl Device {
         Ok(())
     }
 
-    /// Durable when this returns: everything acknowledged, and the times of access.
+    /// Makes everything acknowledged durable, including access times.
     pub(crate) fn flush(&self) -> Result<(), Failure> {
         self.spill_accesses()?;
         Ok(self.store.flush()?)

@@ -1,8 +1,9 @@
-//! Stored digests at work: what stands for data and attributes in check values that cover digests.
+//! Stored digests, which stand for data and attributes in check values.
 //!
-//! Does: take the digests of what is read from the store where they fit the algorithm, count what had to be hashed.
-//! Does not: compute check values; `sealstone_seal` does, and computes digests itself where none are given.
-//! Contract: the caller holds the object's lock, so that bytes and digests are of one moment.
+//! Does: take digests of read data from the store where they fit the algorithm; count what had to
+//! be hashed.
+//! Does not: compute check values; `sealstone_seal` does, and computes missing digests itself.
+//! Contract: the caller has the object's lock, so that bytes and digests match.
 //! Truth: docs/design/security.md 5.1, 5.4; docs/standards/security.md, "Hash and MAC".
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use crate::commands::collections;
 use crate::device::Device;
 use crate::failure::Failure;
 
-/// What protected commands took from the store, and what was hashed for them.
+/// Counters of stored digests that were used, and of bytes that were hashed instead.
 #[derive(Debug, Default)]
 pub(crate) struct Hashing {
     hashed_bytes: AtomicU64,
@@ -25,12 +26,12 @@ pub(crate) struct Hashing {
     stored_pages: AtomicU64,
 }
 
-/// The same at one moment.
+/// Values of these counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashingCount {
-    /// Bytes of data that were hashed for check values of reads: edges, and units without a stored digest.
+    /// Bytes hashed for check values of reads: edges, and units without a stored digest.
     pub hashed_bytes: u64,
-    /// Units of reads whose stored digest was used: not a byte of them was hashed.
+    /// Units of reads whose stored digest was used, so that they were not hashed.
     pub stored_units: u64,
     /// Attribute pages whose stored digest was used.
     pub stored_pages: u64,
@@ -59,7 +60,8 @@ impl Hashing {
                 }
             }
         }
-        // Which of the units were stored is not told; all but the last have the same length.
+        // The store does not report which units have digests. All but the last have the same
+        // length.
         let computed = if stored >= whole { 0 } else { ((whole - stored) * unit).min(whole_bytes) };
         self.hashed_bytes.fetch_add(edges + computed, Ordering::Relaxed);
         self.stored_units.fetch_add(stored.min(whole), Ordering::Relaxed);
@@ -70,23 +72,24 @@ impl Hashing {
     }
 }
 
-/// Reads bytes of one object, and their digests if the check value of the reply is over `wanted` and the partition
-/// keeps those. Without digests seal computes them from the bytes, which is slower and as good. With them the bytes may
-/// not have been compared with anything: the client does that, and asks again with FUA (`look`) where they are wrong.
+/// Reads bytes of one object, with their digests if the check value of the reply covers `wanted`
+/// and the partition keeps that profile. Without digests `seal` computes them from the bytes, which
+/// is slower and equivalent. With digests the store may not have verified the bytes: the client
+/// does, and repeats the read with FUA (`look`) if they are wrong.
 pub(crate) fn read(
     device: &Device,
     id: ObjectId,
     at: u64,
     into: &mut [u8],
     wanted: Option<Profile>,
-    look: bool,
+    verify: bool,
 ) -> Result<(usize, Option<Covered>), Failure> {
     let Some(profile) = wanted else { return Ok((device.store.read(id, at, into)?, None)) };
     if kept(device, id) != Some(profile) {
         device.hashing.add_bytes(into.len() as u64);
         return Ok((device.store.read(id, at, into)?, None));
     }
-    let checked = if look { Checked::ByStore } else { Checked::ByReceiver };
+    let checked = if verify { Checked::ByStore } else { Checked::ByReceiver };
     let read = device.store.read_digested(id, at, into, checked)?;
     match &read.covered {
         Some(covered) => device.hashing.add(covered, read.stored),
@@ -95,7 +98,8 @@ pub(crate) fn read(
     Ok((read.count, read.covered))
 }
 
-/// The digest of the page that a retrieved list is all of; `None` if the list is cut.
+/// Returns the digest of the page that a retrieved list consists of; `None` if the list is
+/// truncated.
 pub(crate) fn page(
     device: &Device,
     id: ObjectId,
@@ -109,7 +113,7 @@ pub(crate) fn page(
     if !whole {
         return Ok(None);
     }
-    // The collection that no store has, has no page that is stored.
+    // The spontaneous collection has no stored page.
     if kept(device, id) == Some(profile)
         && !collections::is_everything(id)
         && let Some(value) = device.store.page_digest(id, page)?
@@ -120,7 +124,7 @@ pub(crate) fn page(
     Ok(cover::page_value(profile, generation, page, list))
 }
 
-/// The values that the partition of an object keeps.
+/// Returns the digest profile that the partition of an object keeps.
 pub(crate) fn kept(device: &Device, id: ObjectId) -> Option<Profile> {
     device.store.profile(id.partition).map(Profile::values)
 }

@@ -1,9 +1,9 @@
-//! Where a partition comes from, what was made of it, and whether that is finished.
+//! Source and duplicates of a partition, and whether a duplication is unfinished.
 //!
-//! Does: read and write the attributes of page P+F004h, and the mark of a duplication under way.
+//! Does: read and write the attributes of page P+F004h, and the mark of an unfinished duplication.
 //! Does not: copy anything; `commands::duplicates` does.
-//! Contract: both ends of a lineage change in one transaction group; the mark is set in no later group than the first
-//! change of contents and cleared in no earlier group than the last.
+//! Contract: both ends of a lineage change in one transaction group. The mark is set no later than
+//! the first change of contents and cleared no earlier than the last.
 //! Truth: docs/standards/device.md, duplicates (the page and its numbers are ours).
 
 use sealstone_osd::{AttributeId, ObjectId};
@@ -13,55 +13,56 @@ use crate::attributes::rows::{DUPLICATES, INTERNAL, PARTITION};
 use crate::catalog;
 use crate::failure::Failure;
 
-/// Most snapshots, and most clones, of one partition.
+/// Snapshots, and clones, of one partition.
 pub(crate) const CHILDREN_MAX: usize = 1024;
-/// Most generations from an original to a duplicate.
+/// Generations from an original to a duplicate.
 pub(crate) const DEPTH_MAX: u32 = 16;
 
-/// Numbers in the page.
+/// Attribute numbers in the page.
 const KIND: u32 = 1;
 const SOURCE: u32 = 2;
 const MADE: u32 = 3;
 const METHOD: u32 = 4;
 const DEPTH: u32 = 5;
 const REPLACED: u32 = 6;
-/// Number of snapshots; the one of clones follows.
+/// Number of snapshots. The number of clones follows.
 const COUNTS: u32 = 7;
-/// Ids of snapshots, 8 bytes each, ascending; those of clones follow.
+/// Ids of snapshots, 8 bytes each, ascending. Those of clones follow.
 const CHILDREN: u32 = 9;
 
-/// In the internal page of a partition: what is under way, and with which source.
+/// In the internal page of a partition: the unfinished duplication and its source.
 const UNFINISHED: AttributeId = AttributeId::new(INTERNAL, 0x10);
 
-/// What a partition is.
+/// Origin of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Nobody's duplicate.
+    /// Not a duplicate.
     #[default]
     Original = 0,
-    /// Read-only, as its source was.
+    /// A read-only duplicate.
     Snapshot = 1,
-    /// Goes its own way.
+    /// A writable duplicate.
     Clone = 2,
 }
 
-/// Where a partition comes from.
+/// Source of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lineage {
     pub(crate) kind: Kind,
-    /// The partition that it was made of; 0 for an original.
+    /// The partition that it was duplicated from; 0 for an original.
     pub(crate) source: u64,
     /// Generations from an original.
     pub(crate) depth: u32,
 }
 
-/// What is under way with a partition that nobody sees.
+/// Unfinished operation on a hidden partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfinished {
-    /// It is being made: without its end it never was.
+    /// It is being created. After a crash it is removed.
     Made,
-    /// Its contents are being replaced by those of another one: to be done again to the end.
+    /// Its contents are being replaced by those of this partition. After a crash the replacement is
+    /// completed.
     Replaced(u64),
 }
 
@@ -70,7 +71,7 @@ const fn at(number: u32) -> AttributeId {
 }
 
 impl Lineage {
-    /// Is nothing in the partition ever changed?
+    /// Whether the contents of the partition never change.
     pub(crate) const fn is_read_only(self) -> bool {
         matches!(self.kind, Kind::Snapshot)
     }
@@ -85,7 +86,7 @@ impl Lineage {
         Ok(Self { kind, source: number(SOURCE)?, depth: u32::try_from(number(DEPTH)?).unwrap_or(u32::MAX) })
     }
 
-    /// What a duplicate made now says of itself.
+    /// Stores the lineage of a new duplicate.
     pub(crate) fn write(
         self,
         store: &dyn ObjectStore,
@@ -102,7 +103,7 @@ impl Lineage {
     }
 }
 
-/// Number of the list and of the count of a kind.
+/// Returns the numbers of the list and of the count of a kind.
 fn numbers(kind: Kind) -> (u32, u32) {
     match kind {
         Kind::Snapshot => (CHILDREN, COUNTS),
@@ -110,7 +111,7 @@ fn numbers(kind: Kind) -> (u32, u32) {
     }
 }
 
-/// Duplicates of a kind that were made of a partition, ascending.
+/// Returns the duplicates of a kind of a partition, ascending.
 pub(crate) fn children(
     store: &dyn ObjectStore,
     partition: ObjectId,
@@ -133,7 +134,7 @@ fn set_children(
     store.set_attribute(partition, at(count), &number.to_be_bytes())
 }
 
-/// A duplicate belongs to its source from now on.
+/// Adds a duplicate to the list of its source.
 pub(crate) fn adopt(
     store: &dyn ObjectStore,
     source: ObjectId,
@@ -141,13 +142,13 @@ pub(crate) fn adopt(
     id: u64,
 ) -> Result<(), StoreError> {
     let mut ids = children(store, source, kind)?;
-    if let Err(place) = ids.binary_search(&id) {
-        ids.insert(place, id);
+    if let Err(at) = ids.binary_search(&id) {
+        ids.insert(at, id);
     }
     set_children(store, source, kind, &ids)
 }
 
-/// A duplicate belongs to its source no more: it is removed or detached.
+/// Removes a duplicate from the list of its source, because it is removed or detached.
 pub(crate) fn forget(
     store: &dyn ObjectStore,
     partition: ObjectId,
@@ -170,7 +171,7 @@ pub(crate) fn forget(
     set_children(store, source, lineage.kind, &ids)
 }
 
-/// A clone becomes an original.
+/// Makes a clone an original.
 pub(crate) fn detach(store: &dyn ObjectStore, partition: ObjectId) -> Result<(), StoreError> {
     for number in [KIND, SOURCE, METHOD, DEPTH] {
         store.set_attribute(partition, at(number), &[])?;
@@ -178,7 +179,7 @@ pub(crate) fn detach(store: &dyn ObjectStore, partition: ObjectId) -> Result<(),
     Ok(())
 }
 
-/// A partition that others were made of stays until they are gone or detached.
+/// Checks that a partition has no duplicates, which must be removed or detached first.
 pub(crate) fn check_childless(store: &dyn ObjectStore, partition: ObjectId) -> Result<(), Failure> {
     for kind in [Kind::Snapshot, Kind::Clone] {
         if !children(store, partition, kind)?.is_empty() {
@@ -188,7 +189,7 @@ pub(crate) fn check_childless(store: &dyn ObjectStore, partition: ObjectId) -> R
     Ok(())
 }
 
-/// When contents were last replaced.
+/// Stores when the contents were last replaced.
 pub(crate) fn set_replaced(
     store: &dyn ObjectStore,
     partition: ObjectId,
@@ -197,7 +198,7 @@ pub(crate) fn set_replaced(
     store.set_attribute(partition, at(REPLACED), &catalog::time(now_ms))
 }
 
-/// What is under way with a partition.
+/// Returns the unfinished operation on a partition.
 pub(crate) fn unfinished(store: &dyn ObjectStore, id: u64) -> Result<Option<Unfinished>, StoreError> {
     let value = catalog::get(store, ObjectId::of_partition(id), UNFINISHED)?;
     Ok(value.map(|value| match catalog::be(&value) {
@@ -206,7 +207,7 @@ pub(crate) fn unfinished(store: &dyn ObjectStore, id: u64) -> Result<Option<Unfi
     }))
 }
 
-/// Says what is under way, or that nothing is.
+/// Sets or clears the mark of an unfinished operation.
 pub(crate) fn mark(store: &dyn ObjectStore, id: u64, what: Option<Unfinished>) -> Result<(), StoreError> {
     let value = match what {
         None => Vec::new(),

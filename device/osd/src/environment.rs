@@ -1,8 +1,9 @@
-//! Time and chance, handed to the logical unit by the shell.
+//! Time and random bytes, supplied by the daemon.
 //!
-//! Does: name what the unit needs from outside. Does not: read a clock or a random source itself.
-//! Contract: `now_ms` may jump in either direction; the unit keeps its clock from running backwards, unless the source is
-//! sound.
+//! Does: define what the logical unit needs from outside. Does not: read a clock or a random source
+//! itself.
+//! Contract: `now_ms` may jump in either direction. The unit keeps its own clock from running
+//! backwards, unless the source is sound.
 //! Truth: house style, habit 1.
 
 use core::fmt;
@@ -10,18 +11,19 @@ use std::sync::Arc;
 
 /// A source of wall-clock time and of unpredictable bytes.
 pub trait Environment: Send + Sync {
-    /// Milliseconds since 1970-01-01 00:00 UT by the machine's own clock.
+    /// Returns milliseconds since 1970-01-01 00:00 UT by the machine's clock.
     fn now_ms(&self) -> u64;
-    /// Fills the slice with bytes nobody can predict.
+    /// Fills the slice with unpredictable bytes.
     fn fill_random(&self, into: &mut [u8]);
-    /// Whether the source vouches for its time also where it is before an earlier one: it confirmed the step, and what had
-    /// expired by a time that held does not come back. Otherwise the device stands still or is not ready.
+    /// Whether the source confirms its time even if it is before an earlier one: the step is
+    /// genuine, and no expired credential becomes valid again. Otherwise the device's clock stands
+    /// still, or the device is not ready.
     fn is_sound(&self) -> bool {
         false
     }
-    /// Returns how far the time is known to be before one that held, milliseconds.
+    /// Returns by how many milliseconds the time is known to be before an earlier valid one.
     ///
-    /// The device is not ready meanwhile: credentials that expired must not be valid again.
+    /// The device is not ready meanwhile, because expired credentials must not become valid again.
     fn known_behind_ms(&self) -> Option<u64> {
         None
     }
@@ -32,7 +34,7 @@ pub trait Environment: Send + Sync {
 pub(crate) struct Surroundings(Arc<dyn Environment>);
 
 impl Surroundings {
-    /// Milliseconds since 1970 by the machine's clock.
+    /// Returns milliseconds since 1970 by the machine's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         self.0.now_ms()
     }
@@ -42,7 +44,7 @@ impl Surroundings {
         self.0.is_sound()
     }
 
-    /// Returns how far the machine's clock is known to be behind, milliseconds.
+    /// Returns by how many milliseconds the machine's clock is known to be behind.
     pub(crate) fn known_behind_ms(&self) -> Option<u64> {
         self.0.known_behind_ms()
     }
@@ -52,7 +54,7 @@ impl Surroundings {
         self.0.fill_random(into);
     }
 
-    /// An array of unpredictable bytes.
+    /// Returns an array of unpredictable bytes.
     pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.0.fill_random(&mut bytes);

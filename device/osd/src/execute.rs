@@ -1,7 +1,8 @@
-//! One OSD command from its CDB to its reply.
+//! Executes one OSD command, from its CDB to its reply.
 //!
-//! Does: the order of checks, of the command's functions, and of what the reply carries. Does not: the work itself;
-//! `commands` and `attributes` do. Contract: [`commands::run`] is called once, with the permit, after every check.
+//! Does: the order of checks, of the command's functions, and of the parts of the reply. Does not:
+//! the work itself; `commands` and `attributes` do.
+//! Contract: [`commands::run`] is called once, with the permit, after every check.
 //! Truth: docs/design/security.md 3.3; docs/design/t10-osd.md 1.7, 5.2, 5.4.
 
 use bytes::Bytes;
@@ -35,7 +36,7 @@ use crate::report::{self, Progress, Refusal};
 use crate::source::{self, Further};
 use crate::tracking::{self, Job};
 
-/// A command on its way.
+/// A command in progress.
 pub(crate) struct Execution<'a> {
     pub(crate) device: &'a Device,
     pub(crate) nexus: &'a Nexus,
@@ -46,27 +47,28 @@ pub(crate) struct Execution<'a> {
     isolation: Isolation,
     progress: Progress,
     data_out_used: u64,
-    /// What is left to do after the status.
+    /// Work that continues after the status.
     pending: Option<Plan>,
-    /// The right to a second object, for what is left to do.
+    /// Authority for a second object, for work that continues after the status.
     further: Option<Further>,
 }
 
-/// A reply, and how it came about.
+/// A reply, with data for audit and metrics.
 pub(crate) struct Outcome {
     pub(crate) reply: ScsiReply,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) sense: Option<Sense>,
-    /// Can only the bearer of a credential have caused it? What was done on a device that asks for none counts as well.
+    /// Whether only the bearer of a credential can have caused the result. Commands done on a
+    /// device that requires no credentials count too.
     pub(crate) proven: bool,
 }
 
-/// Nothing runs by a permit for an object that is not there.
+/// Refuses a permit for an object that does not exist.
 pub(crate) fn there(permit: &Permit) -> Result<(), Failure> {
     if permit.is_for_nothing() { Err(StoreError::NotFound(permit.object()).into()) } else { Ok(()) }
 }
 
-/// What a command that ran has to say.
+/// Reply data of a command that ran.
 struct Answer {
     data_in: Bytes,
     data_in_wanted: u64,
@@ -99,7 +101,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Runs the command to its end.
+    /// Runs the command and returns the reply.
     pub(crate) fn finish(mut self) -> Outcome {
         self.progress.begin(Functions::VALIDATION);
         let version = self.device.guard.keys.version();
@@ -125,7 +127,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// The rest of an immediate command goes into the queue.
+    /// Queues the remaining work of an immediate command.
     fn hand_over(&mut self, admitted: Admitted<RustCrypto>) {
         let Some(plan) = self.pending.take() else { return };
         self.device.tracking.push(Job {
@@ -140,7 +142,7 @@ impl<'a> Execution<'a> {
         });
     }
 
-    /// An immediate command was begun, and then something else of it failed.
+    /// Cleans up an immediate command that failed after its first part.
     fn abandon(&mut self, admitted: &Admitted<RustCrypto>, refusal: &Refusal) {
         let Some(plan) = self.pending.take() else { return };
         let authority = || tracking::authority(self.device, admitted, None, self.cdb);
@@ -165,7 +167,7 @@ impl<'a> Execution<'a> {
     fn refuse(&self, seal: &ReplySeal<RustCrypto>, refusal: Refusal) -> Outcome {
         let status = refusal.status();
         let proven = refusal.denial().is_none_or(Denial::is_proven);
-        // Nothing more than the bare refusal to whoever has not proven a credential.
+        // Only a bearer of a credential gets more than the bare refusal.
         let sense = refusal.sense(self.cdb.generation).map(|sense| {
             if proven { sense.with_osd(self.progress.error(self.cdb.command.object())) } else { sense }
         });
@@ -184,7 +186,7 @@ impl<'a> Execution<'a> {
         Outcome { reply, refusal: Some(refusal), sense, proven: false }
     }
 
-    /// Everything after the gate.
+    /// Runs a command that passed the admission check.
     fn admitted(&mut self, admitted: &Admitted<RustCrypto>, version: u64) -> Result<Answer, Refusal> {
         let (device, cdb) = (self.device, self.cdb);
         self.check_window(admitted)?;
@@ -205,7 +207,7 @@ impl<'a> Execution<'a> {
         let contents = device.contents.claim(claim).map_err(|Taken| Failure::Taken)?;
         let reach = self.reach(&wishes);
         let grasp = match (&continued.segment.copy_source, reach) {
-            // The source of a copy is held too, so that its bytes and attributes are those of one moment.
+            // The source of a copy is locked too, so that its bytes and attributes are consistent.
             (Some(source), Some(Reach::Populate(to))) => {
                 Some(device.locks.several(to.partition, true, &[(to, true), (source.object, false)]))
             }
@@ -220,7 +222,7 @@ impl<'a> Execution<'a> {
             (Some(spans), _) => {
                 spans.iter().try_for_each(|span| permit.check_range(span.at, span.length))?;
             }
-            // A segment without a list: the bytes are those that the CDB names.
+            // A segment without a list: the range in the CDB applies.
             (None, BytesNeeded::Range(range)) => permit.check_range(range.start, range.length)?,
             (None, BytesNeeded::AtEnd(_) | BytesNeeded::None) => {}
         }
@@ -235,7 +237,7 @@ impl<'a> Execution<'a> {
             wishes.check_list()?;
         }
 
-        // A command on many objects locks for itself from here on, unless everything is held for it.
+        // From here on a command on many objects acquires locks itself, unless it has all of them.
         let held = matches!(reach, Some(Reach::Whole | Reach::Strict(_)));
         let grasp = grasp.filter(|_| held || !self.row.stepwise);
         let authority = || tracking::authority(device, admitted, further.as_ref(), cdb);
@@ -271,16 +273,16 @@ impl<'a> Execution<'a> {
         } else {
             self.command_first(&mut run, &mut work)
         };
-        // Also what a command did that failed later on.
+        // Also for changes of a command that failed later.
         let ended = end(scope);
         let done = done?;
         ended?;
         self.note_container(&done)?;
         drop(grasp);
-        // No lock is held while the medium is waited for.
+        // No lock is held while waiting for the disk.
         drop(contents);
         if self.row.revokes {
-            // What was admitted under the old key and runs already is done before this command is answered.
+            // Commands that were admitted under the old key end before this command is answered.
             drop(device.locks.reach(Reach::Whole));
         }
         let changes = self.row.changes || sets;
@@ -297,7 +299,7 @@ impl<'a> Execution<'a> {
         Ok(self.lay_out(buffer, &layout, &done, work))
     }
 
-    /// The window that the attributes ask for; the gate has checked the widest one.
+    /// Checks the nonce window that attributes configure. The admission check used the widest one.
     fn check_window(&self, admitted: &Admitted<RustCrypto>) -> Result<(), Denial> {
         if admitted.reply().method() < SecurityMethod::CmdRsp {
             return Ok(());
@@ -312,18 +314,18 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Is it a LIST whose entries carry the attributes?
+    /// Whether this is a LIST whose entries contain the attributes.
     fn lists_attributes(&self) -> bool {
         matches!(self.cdb.command, Command::List(list) | Command::ListCollection(list) if list.with_attributes)
     }
 
-    /// Does it get or set the attributes of members, not of the object that it names?
+    /// Whether it gets or sets attributes of members instead of its own object.
     fn reaches_members(&self) -> bool {
         matches!(self.cdb.command, Command::GetMemberAttributes(_) | Command::SetMemberAttributes(_))
     }
 
-    /// What the command locks: looking at an object whose attributes it sets is changing it. Nothing, if it locks by
-    /// itself, step by step.
+    /// Returns the lock scope. Setting attributes of an object that is otherwise read needs a lock
+    /// for change. `None` if the command acquires locks itself.
     fn reach(&self, wishes: &Wishes<'_>) -> Option<Reach> {
         let sets = !wishes.set.is_empty();
         if self.row.steps {
@@ -344,7 +346,7 @@ impl<'a> Execution<'a> {
         })
     }
 
-    /// Nothing in a snapshot changes; the partition itself may.
+    /// Refuses changes of the contents of a snapshot. The partition's own attributes may change.
     fn check_read_only(&self, sets: bool) -> Result<(), Failure> {
         let command = &self.cdb.command;
         let contents = |kind: &ObjectType| matches!(kind, ObjectType::User | ObjectType::Collection);
@@ -358,7 +360,8 @@ impl<'a> Execution<'a> {
         partition.is_some_and(|partition| partition.policy().lineage.is_read_only())
     }
 
-    /// The type of the object whose attributes the command reaches; it must be there, or be about to be made.
+    /// Returns the type of the object whose attributes are accessed. It must exist or be created by
+    /// the command.
     fn attribute_kind(&self) -> Result<ObjectType, Refusal> {
         let object = self.cdb.command.object();
         match self.cdb.command {
@@ -377,16 +380,19 @@ impl<'a> Execution<'a> {
             Command::List(list) if list.with_attributes && object.is_root() => Ok(ObjectType::Partition),
             Command::List(list) if list.with_attributes => Ok(ObjectType::User),
             _ if object.is_root() => Ok(ObjectType::Root),
-            _ if object.is_partition() => self.see(object.partition).map(|()| ObjectType::Partition),
+            _ if object.is_partition() => {
+                self.require_partition(object.partition).map(|()| ObjectType::Partition)
+            }
             _ => {
-                self.see(object.partition)?;
+                self.require_partition(object.partition)?;
                 Ok(collections::object_type(self.device, object)?)
             }
         }
     }
 
-    /// The partition must be there; one whose duplication is being brought to its end comes back by itself.
-    fn see(&self, partition: u64) -> Result<(), Refusal> {
+    /// Checks that the partition exists. If its duplication is being completed, the command gets
+    /// BUSY.
+    fn require_partition(&self, partition: u64) -> Result<(), Refusal> {
         let catalog = &self.device.catalog;
         if catalog.partition(partition).is_some() {
             return Ok(());
@@ -421,7 +427,7 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// A buffer for all that goes in, as far as the initiator takes any.
+    /// Allocates a buffer for all output, limited to what the initiator accepts.
     fn buffer(&self, layout: &DataInLayout) -> Result<Vec<u8>, Refusal> {
         let length = usize::try_from(span_of(layout)).unwrap_or(usize::MAX);
         let length = length.min(self.command.data_in_max);
@@ -483,7 +489,8 @@ impl<'a> Execution<'a> {
         Ok(done)
     }
 
-    /// The lock and the group under which a command that locks step by step sees to the attributes of its own object.
+    /// Starts the attribute part of a stepwise command: acquires the lock of its object and starts
+    /// a group.
     fn begin_attributes<'r>(
         &self,
         run: &Run<'r>,
@@ -552,7 +559,8 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// By how much a command that takes its object away will change the used capacity, when its attributes are fetched.
+    /// Returns the change of used capacity by a command that removes its object, for attributes
+    /// that are retrieved before.
     fn foreseen_change(&self) -> i64 {
         let object = self.cdb.command.object();
         let freed = match self.cdb.command {
@@ -565,19 +573,19 @@ impl<'a> Execution<'a> {
         i64::try_from(freed).map_or(i64::MIN, |freed| -freed)
     }
 
-    /// Leaves the timestamps that a command leaves by itself.
+    /// Sets the timestamps that a command updates implicitly.
     fn timestamps(&mut self, objects: &[ObjectId], work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
         self.progress.begin(Functions::IMPLICIT_SET);
         for &id in objects {
             if !self.bypasses_timestamps(id) {
-                self.leave_timestamps(id, work, touch)?;
+                self.update_timestamps(id, work, touch)?;
             }
         }
         self.progress.complete(Functions::IMPLICIT_SET);
         Ok(())
     }
 
-    fn leave_timestamps(&self, id: ObjectId, work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
+    fn update_timestamps(&self, id: ObjectId, work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
         let device = self.device;
         let page = rows::base(work.kind) + page::TIMESTAMPS;
         let set = |number: u32| {
@@ -602,7 +610,8 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// A partition's data are what it contains: listing them is access, adding and taking away is modification.
+    /// Updates the access times of the container: a list accesses its data, adding and removing
+    /// objects modifies it.
     fn note_container(&self, done: &Done) -> Result<(), Failure> {
         let Some(container) = isolation::container(done.object) else { return Ok(()) };
         let modified = matches!(done.touch, Touch::Created | Touch::Removed) && done.object != container
@@ -629,7 +638,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Puts retrieved attributes and integrity information where they belong and freezes the buffer.
+    /// Places retrieved attributes and integrity information, and freezes the buffer.
     fn lay_out(&self, mut buffer: Vec<u8>, layout: &DataInLayout, done: &Done, work: Work<'_, '_>) -> Answer {
         let attributes = work.attributes.unwrap_or_default();
         let mut wanted = done.data_in;
@@ -644,7 +653,8 @@ impl<'a> Execution<'a> {
         }
         if let Some(at) = layout.integrity {
             let covered = clip(done.data_in_covered);
-            // What the initiator does not take is not covered; it learns from the residual.
+            // Bytes that the initiator does not accept are not covered. The residual count shows
+            // that.
             let taken = layout.attributes.map_or(0, |place| {
                 clip(place.offset.saturating_add(attributes.len() as u64)).saturating_sub(clip(place.offset))
             });
@@ -665,20 +675,21 @@ impl<'a> Execution<'a> {
     }
 }
 
-/// The permit and what else the work of one command needs.
+/// The permit and other state of one command.
 struct Work<'w, 'l> {
     admitted: &'w Admitted<RustCrypto>,
     permit: Permit,
     wishes: &'w Wishes<'l>,
     kind: ObjectType,
     attributes: Option<Vec<u8>>,
-    /// The page that is asked for as a whole, and nothing else.
+    /// The page that is requested as a whole and alone.
     whole_page: Option<u32>,
     /// Its digest, where that stands for the retrieved attributes.
     page: Option<Value>,
 }
 
-/// Copies `bytes` to `at`, as far as the buffer reaches; the gap before them becomes zero. Gives the new end.
+/// Copies `bytes` to `at`, as far as the buffer reaches, and zeros the gap before them. Returns the
+/// new end.
 fn put(buffer: &mut [u8], filled: usize, at: u64, bytes: &[u8]) -> usize {
     let start = usize::try_from(at).unwrap_or(usize::MAX).min(buffer.len());
     let end = start.saturating_add(bytes.len()).min(buffer.len());
@@ -689,14 +700,14 @@ fn put(buffer: &mut [u8], filled: usize, at: u64, bytes: &[u8]) -> usize {
     filled.max(end)
 }
 
-/// Bytes from the start of the Data-In Buffer to the end of the last thing that may stand in it.
+/// Returns the length of the Data-In Buffer up to the last part that may be in it.
 fn span_of(layout: &DataInLayout) -> u64 {
     let attributes = layout.attributes.map_or(0, |place| place.end());
     let integrity = layout.integrity.map_or(0, |at| at.saturating_add(layout.integrity_len));
     layout.data_max.max(attributes).max(integrity)
 }
 
-/// Retrieved attributes must not lie over command data.
+/// Checks that retrieved attributes do not overlap command data.
 fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
     match layout.attributes {
         Some(place) if place.offset < layout.data_max => Err(Failure::Field(pointer::ATTRIBUTES)),
@@ -704,7 +715,7 @@ fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
     }
 }
 
-/// Ends the group of a command.
+/// Ends the transaction group of a command.
 fn end(scope: Option<Scope<'_>>) -> Result<(), StoreError> {
     scope.map_or(Ok(()), Scope::end)
 }

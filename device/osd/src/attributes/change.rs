@@ -1,9 +1,11 @@
-//! Setting attributes of one object.
+//! Sets attributes of one object.
 //!
-//! Does: check what may be set to what, store it, and do what the value means (length, quotas, tags, methods).
-//! Does not: check permissions or read lists.
-//! Contract: [`check`] changes nothing and is called for every attribute of a command before its work begins;
-//! [`Change::set`] holds the object's lock for change. A value of no bytes removes the attribute: the default is back.
+//! Does: check which values are allowed, store them, and apply their effect (length, quotas, tags,
+//! methods).
+//! Does not: check permissions or parse lists.
+//! Contract: [`check`] changes nothing and is called for every attribute of a command before its
+//! work starts. [`Change::set`] needs the object's lock for change. An empty value removes the
+//! attribute, which restores the default.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
 use sealstone_digest::{Profile, Standing};
@@ -18,12 +20,12 @@ use crate::device::Device;
 use crate::failure::Failure;
 use crate::isolation;
 
-/// Bytes of a page and a number.
+/// Bytes of one entry: page and number.
 const NAME_LEN: usize = 8;
-/// Bytes of an identification, attribute 0 of a page.
+/// Bytes of an identification (attribute 0 of a page).
 const IDENTIFICATION_LEN: usize = 40;
 
-/// Why an attribute cannot be set so, without looking at any object.
+/// Checks whether an attribute may have this value, as far as that does not depend on an object.
 pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
     let refused = Err(Failure::Attribute(id));
     if id.is_wildcard() || value.len() > MAX_ATTRIBUTE_LENGTH {
@@ -59,24 +61,24 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
     }
 }
 
-/// Does setting this attribute to this value lower a security floor? `current` is the floor now.
+/// Whether this value lowers a security floor. `current` is the present floor.
 pub(crate) fn lowers_floor(kind: ObjectType, id: AttributeId, value: &[u8], current: SecurityMethod) -> bool {
     let is_method = rows::row(kind, id).is_some_and(|row| row.set == Set::Method);
     is_method && wanted_method(value) < current
 }
 
-/// The method that a value of a method attribute asks for; no bytes ask for none.
+/// Returns the method that a value of a method attribute requires. An empty value requires none.
 pub(crate) fn wanted_method(value: &[u8]) -> SecurityMethod {
     value.first().copied().and_then(SecurityMethod::from_nibble).unwrap_or(SecurityMethod::NoSec)
 }
 
-/// Is it the adjustable clock?
+/// Whether this is the adjustable clock.
 pub(crate) fn is_clock(kind: ObjectType, id: AttributeId) -> bool {
     rows::row(kind, id).is_some_and(|row| row.set == Set::Clock)
 }
 
-/// Why a partition's digest profile cannot become what a value says, if the attribute is that: what is there keeps the
-/// digests that it has.
+/// Checks a new digest profile of a partition. It may change only while the partition is empty,
+/// because existing objects keep the digests that they have.
 pub(crate) fn check_profile(
     device: &Device,
     object: ObjectId,
@@ -96,25 +98,26 @@ pub(crate) fn check_profile(
     if has_any { Err(Failure::Attribute(id)) } else { Ok(()) }
 }
 
-/// The profile that a value names, if this device makes partitions of it.
+/// Returns the profile that a value selects, if this device allows it for partitions.
 fn allowed_profile(device: &Device, id: AttributeId, value: &[u8]) -> Result<Option<Profile>, Failure> {
     let wanted = profile(value).ok_or(Failure::Attribute(id))?;
     let broken = wanted.is_some_and(|profile| profile.standing() == Standing::Broken);
     if broken && !device.config.insecure_adhash { Err(Failure::Attribute(id)) } else { Ok(wanted) }
 }
 
-/// The digest profile that a value names: none, or one of those there are. `None` if it names nothing.
+/// Returns the digest profile that a value selects, which may be none. Returns `None` for an
+/// invalid value.
 fn profile(value: &[u8]) -> Option<Option<Profile>> {
     match value {
         [0] => Some(None),
         [code] => Profile::from_code(*code).map(Some),
-        // No bytes bring the default back.
+        // An empty value restores the default.
         [] => Some(Some(Profile::DEFAULT)),
         _ => None,
     }
 }
 
-/// Changes to one object's attributes.
+/// Changes attributes of one object.
 pub(crate) struct Change<'a> {
     pub(crate) device: &'a Device,
     pub(crate) id: ObjectId,
@@ -122,14 +125,14 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Sets one attribute that [`check`] passed.
+    /// Sets one attribute that passed [`check`].
     pub(crate) fn set(&self, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
         let device = self.device;
         match rows::row(self.kind, id).map(|row| row.set) {
             Some(Set::Membership) => membership::set(device, self.id, id, value)?,
             Some(Set::Profile) => {
                 let wanted = allowed_profile(device, id, value)?;
-                // What it is already it may be called also where there are objects.
+                // Setting the present profile again is allowed even if there are objects.
                 if wanted != device.store.profile(self.id.partition) {
                     match device.store.set_profile(self.id.partition, wanted) {
                         Err(StoreError::Exists(_)) => return Err(Failure::Attribute(id)),
@@ -146,7 +149,7 @@ impl Change<'_> {
                 catalog::store_clock_offset(&*device.store, offset)?;
             }
             _ => {
-                // A time of access that waits in memory would hide the value set now.
+                // A cached access time would hide the value that is set now.
                 if matches!(id.page.wrapping_sub(rows::base(self.kind)), rows::page::TIMESTAMPS) {
                     device.store_accesses_of(self.id)?;
                 }
@@ -157,7 +160,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// After the last one: what commands depend on is read again.
+    /// Reloads cached policies after the last attribute was set.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         match self.kind {
             ObjectType::Root => self.device.catalog.reload_root(&*self.device.store)?,

@@ -1,10 +1,10 @@
-//! The Current Command page: what the command that is running did.
+//! The Current Command page: results of the running command.
 //!
 //! Truth: docs/design/t10-osd.md 3.4, 3.5 (page FFFFFFFEh).
 
 use sealstone_osd::{Generation, ObjectType};
 
-/// What the command that is running did, for the Current Command page.
+/// Results of the running command for the Current Command page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Current {
     pub(crate) generation: Generation,
@@ -12,16 +12,16 @@ pub(crate) struct Current {
     pub(crate) response_icv: Vec<u8>,
     pub(crate) kind: ObjectType,
     pub(crate) partition: u64,
-    /// The object of the command; of several created the highest.
+    /// Object of the command. If it created several, the one with the highest id.
     pub(crate) object: u64,
-    /// Where APPEND began.
+    /// Start offset of APPEND.
     pub(crate) append_start: u64,
-    /// By how much the command changed the used capacity, bytes; two's complement.
+    /// Change of the used capacity in bytes, two's complement.
     pub(crate) capacity_change: i64,
 }
 
 impl Current {
-    /// Numbers of its attributes besides 0.
+    /// Returns the numbers of its attributes except 0.
     pub(crate) fn numbers(&self) -> core::ops::RangeInclusive<u32> {
         match self.generation {
             Generation::Osd1 => 1..=5,
@@ -29,7 +29,7 @@ impl Current {
         }
     }
 
-    /// One attribute; `None` is undefined.
+    /// Returns the value of an attribute; `None` if it is undefined.
     pub(crate) fn value(&self, number: u32) -> Option<Vec<u8>> {
         match number {
             1 => {

@@ -1,9 +1,9 @@
-//! What a command wants of attributes, and doing it.
+//! The get and set attributes parameters of a command.
 //!
-//! Does: read the get and set parts of a CDB in all three formats, check them before the command's work begins, set,
-//! and lay out what was asked for. Does not: decide the order; `execute` does.
-//! Contract: nothing is allocated that the lists' own lengths do not bound; what does not fit the allocation length
-//! is cut off while the lengths in it stay whole.
+//! Does: parse the parameters in all three formats, check them before the command's work starts,
+//! set attributes, and encode the retrieved ones. Does not: decide the order; `execute` does.
+//! Contract: allocations are bounded by the lengths of the lists. Output beyond the allocation
+//! length is truncated, but the lengths in it are those of the full output.
 //! Truth: docs/design/t10-osd.md 1.5, 3.2–3.4; traps T3, T8, T9, T22, T27.
 
 use sealstone_osd::attribute::list::{GetNames, ListError, RetrievedWriter, Values};
@@ -19,27 +19,29 @@ use crate::device::Device;
 use crate::failure::{ATTRIBUTES, Failure};
 use crate::report::Refusal;
 
-/// Longest get-attributes list accepted, bytes: 8191 attributes.
+/// Longest get-attributes list in bytes: 8191 attributes.
 const GET_LIST_MAX: u32 = 64 * 1024;
-/// Longest set-attributes list or value accepted, bytes.
+/// Longest set-attributes list or value in bytes.
 pub(crate) const SET_LIST_MAX: u32 = 1024 * 1024;
-/// Most bytes of retrieved attributes that are laid out, however long the allocation.
+/// Longest encoded list of retrieved attributes in bytes, whatever the allocation length.
 const RETRIEVED_MAX: u32 = 4 * 1024 * 1024;
 
-/// Most that one command looks through in order to answer, bytes: names may repeat, and wildcards are short.
+/// Work budget of one command in bytes. It bounds repeated names and wildcards, which are short but
+/// expensive.
 const WORK_MAX: u64 = 16 * 1024 * 1024;
-/// What a lookup counts besides the bytes that it finds.
+/// Work of one lookup, in addition to the bytes that it finds.
 const LOOKUP_WORK: u64 = 64;
-/// What a look through all pages of an object counts.
+/// Work of listing all pages of an object.
 const PAGES_WORK: u64 = 1024 * 1024;
-/// What the name of an application's page counts: whether the page is there has to be found out.
+/// Work of looking up the name of an application page, which requires to check that the page
+/// exists.
 const PAGE_NAME_WORK: u64 = 128 * 1024;
-/// Most attributes that one CREATE sets on all its objects together, the objects themselves counted too.
+/// Attributes that one CREATE sets on all its objects together; each object counts as one too.
 const CREATED_MAX: u64 = 1 << 18;
-/// Most bytes of values that one CREATE sets on all its objects together.
+/// Bytes of values that one CREATE sets on all its objects together.
 const CREATED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What is asked for.
+/// Attributes to retrieve.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Get {
     Nothing,
@@ -47,26 +49,26 @@ pub(crate) enum Get {
     List(Vec<AttributeId>),
 }
 
-/// An attribute to set.
+/// One attribute to set.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wish<'a> {
     pub(crate) id: AttributeId,
     pub(crate) value: &'a [u8],
 }
 
-/// The get and set parts of one command.
+/// The get and set parameters of one command.
 #[derive(Debug)]
 pub(crate) struct Wishes<'a> {
     pub(crate) get: Get,
     pub(crate) set: Vec<Wish<'a>>,
     generation: Generation,
-    /// Bytes that retrieved attributes may take.
+    /// Allocation length for retrieved attributes.
     pub(crate) allocation: usize,
-    /// They came in the CDB, not in a list: that is where a mistake is.
+    /// Whether the attributes are named in the CDB instead of a list. Errors then point to the CDB.
     in_cdb: bool,
 }
 
-/// Are the lists shorter than the limits? Before anything of them is looked at.
+/// Checks the length limits of the lists, before any byte of them is parsed.
 pub(crate) fn check_lengths(cdb: &Cdb) -> Result<(), Failure> {
     let get = cdb.attributes.get_list_segment().map_or(0, |segment| segment.length);
     let set = cdb.attributes.set_segment().map_or(0, |segment| segment.length);
@@ -74,7 +76,7 @@ pub(crate) fn check_lengths(cdb: &Cdb) -> Result<(), Failure> {
 }
 
 impl<'a> Wishes<'a> {
-    /// Reads the lists.
+    /// Parses the lists.
     pub(crate) fn parse(cdb: &'a Cdb, parts: &Authentic<'a>) -> Result<Self, Failure> {
         let retrieved = cdb.attributes.retrieved_segment().map_or(0, |segment| segment.length);
         let mut wishes = Self {
@@ -114,7 +116,7 @@ impl<'a> Wishes<'a> {
         Ok(wishes)
     }
 
-    /// Blames the CDB or the list, wherever the attribute was named.
+    /// Makes an error point to the CDB or to the list, where the attribute is named.
     fn blame(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Attribute(_) if self.in_cdb => Failure::Field(ATTRIBUTES),
@@ -122,7 +124,7 @@ impl<'a> Wishes<'a> {
         }
     }
 
-    /// May and can all of it be set on an object of this type?
+    /// Checks that all attributes may be set on an object of this type.
     pub(crate) fn check_set(
         &self,
         device: &Device,
@@ -136,8 +138,9 @@ impl<'a> Wishes<'a> {
             change::check_profile(device, object, kind, wish.id, wish.value)
                 .map_err(|failure| self.blame(failure))?;
             let floor = floor_behind(device, object, kind, wish.id);
-            // To lower a floor takes a credential of the level above, which no command of ours carries. An operator
-            // who asked for less security than ours may lower it that far.
+            // Lowering a floor requires a credential of the level above, which no supported command
+            // carries. If the operator configured a weaker minimum, the floor may be lowered to
+            // that.
             let least = device.config.least_method();
             let possible = least < SecurityMethod::CmdRsp && change::wanted_method(wish.value) >= least;
             if change::lowers_floor(kind, wish.id, wish.value, floor) && !possible {
@@ -154,7 +157,8 @@ impl<'a> Wishes<'a> {
         Ok(())
     }
 
-    /// May all of it be fetched from an object of this type? A wildcard page leaves out what may not.
+    /// Checks that all attributes may be retrieved from an object of this type. A wildcard page
+    /// skips those that may not.
     pub(crate) fn check_get(
         &self,
         device: &Device,
@@ -177,28 +181,30 @@ impl<'a> Wishes<'a> {
         Ok(())
     }
 
-    /// Does it make the object a member of collections, or end that?
+    /// Whether the request changes collection memberships of the object.
     pub(crate) fn sets_memberships(&self) -> bool {
         self.set.iter().any(|wish| wish.id.page == rows::USER + rows::page::COLLECTIONS)
     }
 
-    /// Does it set what a crash must not undo: tags, floors, frozen keys, nonce limits?
+    /// Whether the request sets attributes that a crash must not revert: tags, floors, frozen keys,
+    /// nonce limits.
     pub(crate) fn sets_security(&self, kind: ObjectType) -> bool {
         self.set.iter().any(|wish| rows::is_security_page(kind, wish.id.page))
     }
 
-    /// Does it set the adjustable clock?
+    /// Whether the request sets the adjustable clock.
     pub(crate) fn sets_clock(&self, kind: ObjectType) -> bool {
         self.set.iter().any(|wish| change::is_clock(kind, wish.id))
     }
 
-    /// LIST_ATTR: a get list says what its entries carry; there is no place for any other wish.
+    /// LIST_ATTR: checks that there is only a get list, which selects the attributes of the
+    /// entries.
     pub(crate) fn check_list(&self) -> Result<(), Failure> {
         let other = matches!(self.get, Get::Page(_)) || !self.set.is_empty();
         if other { Err(Failure::Field(ATTRIBUTES)) } else { Ok(()) }
     }
 
-    /// Sets all of it. What was set before one failed is known to the device all the same.
+    /// Sets all attributes. If one fails, cached policies still reflect those set before it.
     pub(crate) fn apply(&self, device: &Device, id: ObjectId, kind: ObjectType) -> Result<(), Failure> {
         if self.set.is_empty() {
             return Ok(());
@@ -209,7 +215,7 @@ impl<'a> Wishes<'a> {
         set.map_err(|failure| self.blame(failure)).and(finished)
     }
 
-    /// What was asked for, laid out for one object.
+    /// Encodes the requested attributes of one object.
     pub(crate) fn retrieve(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<u8>, Failure> {
         match &self.get {
             Get::Nothing => Ok(Vec::new()),
@@ -224,7 +230,7 @@ impl<'a> Wishes<'a> {
         }
     }
 
-    /// Is it little enough to be set on every object of a CREATE?
+    /// Checks that the attributes are few enough to be set on every object of a CREATE.
     pub(crate) fn check_created(&self, count: u16) -> Result<(), Failure> {
         let (count, set) = (u64::from(count), self.set.len() as u64);
         let bytes: u64 = self.set.iter().map(|wish| wish.value.len() as u64).sum();
@@ -232,8 +238,8 @@ impl<'a> Wishes<'a> {
         if possible { Ok(()) } else { Err(Failure::TooMuchWork) }
     }
 
-    /// What was asked for, laid out for objects that one CREATE made: their attributes have the same lengths, so that
-    /// those beyond the allocation need not be looked at.
+    /// Encodes the requested attributes of the objects that one CREATE created. All have entries of
+    /// equal length, so those beyond the allocation length need not be read.
     pub(crate) fn retrieve_created(&self, views: &[View<'_>], permit: &Permit) -> Result<Vec<u8>, Failure> {
         let (Get::List(_), [_, _, ..]) = (&self.get, views) else {
             return views.last().map_or(Ok(Vec::new()), |view| self.retrieve(view, permit));
@@ -256,7 +262,7 @@ impl<'a> Wishes<'a> {
         Ok(bytes)
     }
 
-    /// What was asked for, laid out for several objects just created.
+    /// Encodes the requested attributes of several new objects.
     pub(crate) fn retrieve_all(&self, views: &[View<'_>], permit: &Permit) -> Result<Vec<u8>, Failure> {
         let (Get::List(_), [_, _, ..]) = (&self.get, views) else {
             return views.last().map_or(Ok(Vec::new()), |view| self.retrieve(view, permit));
@@ -272,7 +278,8 @@ impl<'a> Wishes<'a> {
         Ok(bytes)
     }
 
-    /// What a get list asks for of one object; an undefined attribute has no bytes.
+    /// Returns the attributes of the get list for one object. An undefined attribute has an empty
+    /// value.
     pub(crate) fn pairs(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<Pair>, Failure> {
         let mut pairs = Vec::new();
         if let Get::List(ids) = &self.get {
@@ -282,7 +289,7 @@ impl<'a> Wishes<'a> {
     }
 }
 
-/// What a malformed list is; `base` is where it stands in the Data-Out Buffer.
+/// Converts a list error. `base` is the offset of the list in the Data-Out Buffer.
 fn list_failure(error: ListError, base: u64) -> Failure {
     let byte = |at: usize| u16::try_from(base.saturating_add(at as u64)).unwrap_or(u16::MAX);
     match error {
@@ -292,7 +299,7 @@ fn list_failure(error: ListError, base: u64) -> Failure {
     }
 }
 
-/// What a command may still look through, bytes.
+/// Remaining work budget of a command in bytes.
 struct Work(u64);
 
 impl Work {
@@ -305,14 +312,15 @@ impl Work {
         self.spend(LOOKUP_WORK + value.len() as u64)
     }
 
-    /// Before a page is looked through.
+    /// Spends the work of reading a page.
     fn page(&mut self, kind: ObjectType, page: u32) -> Result<(), Failure> {
         let directory = rows::sort_page(kind, page) == PageKind::Directory;
         self.spend(if directory { PAGES_WORK } else { LOOKUP_WORK })
     }
 }
 
-/// Calls `found` with every attribute that a list asks for, in its order; no bytes is an undefined one.
+/// Calls `found` for every attribute in a list, in its order. An undefined attribute has an empty
+/// value.
 fn each(
     view: &View<'_>,
     ids: &[AttributeId],
@@ -363,7 +371,7 @@ fn one(view: &View<'_>, id: AttributeId, work: &mut Work) -> Result<Option<Vec<u
     Ok(value)
 }
 
-/// The floor that an attribute of a floor stands for now; NOSEC for any other.
+/// Returns the current floor behind a floor attribute; NOSEC for any other attribute.
 fn floor_behind(device: &Device, object: ObjectId, kind: ObjectType, id: AttributeId) -> SecurityMethod {
     let root = device.catalog.root();
     match kind {

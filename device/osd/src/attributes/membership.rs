@@ -1,7 +1,9 @@
-//! The Collections page of a user object: of which linked collections it is a member.
+//! The Collections page of a user object: the linked collections that it is a member of.
 //!
-//! Does: what setting one of its attributes means. Contract: attribute n names a collection exactly if the object is a
-//! member of it with slot n. The caller holds the object alone and its partition, so that no collection comes or goes.
+//! Does: apply the effect of setting one of its attributes.
+//! Contract: attribute n names a collection if and only if the object is a member of it with slot
+//! n. The caller has exclusive locks of the object and of its partition, so no collection is
+//! created or removed meanwhile.
 //! Truth: docs/design/t10-osd.md 3.5 (U+4); docs/standards/osd.md, "Collections".
 
 use sealstone_osd::{AttributeId, ObjectId};
@@ -13,7 +15,8 @@ use crate::commands::data::partition_of;
 use crate::device::Device;
 use crate::failure::Failure;
 
-/// Sets one attribute of the page: joins the collection that it names, and leaves the one that it named.
+/// Sets one attribute of the page: joins the collection in the new value, and leaves the one in the
+/// old value.
 pub(crate) fn set(device: &Device, member: ObjectId, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
     let store = &*device.store;
     let at = |number: u64| ObjectId::new(member.partition, number);
@@ -41,7 +44,7 @@ pub(crate) fn set(device: &Device, member: ObjectId, id: AttributeId, value: &[u
         }
         match store.join(at(new), member.object, id.number) {
             Ok(true) => {}
-            // A collection may appear once.
+            // Each collection may be named only once.
             Ok(false) => return Err(Failure::Attribute(id)),
             Err(StoreError::TooLarge { .. }) => return Err(Failure::Quota("collections per object")),
             Err(error) => return Err(error.into()),

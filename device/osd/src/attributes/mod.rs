@@ -1,4 +1,4 @@
-//! Attributes: what they are, how they are read, set, and laid out for the wire.
+//! Attributes: table, reading, setting and encoding.
 //!
 //! Truth: docs/design/t10-osd.md 3; docs/standards/osd.md.
 

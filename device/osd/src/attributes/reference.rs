@@ -1,6 +1,6 @@
-//! `docs/reference/attributes.md`, made from the rows that the device runs on.
+//! Generates `docs/reference/attributes.md` from the attribute table.
 //!
-//! `SEALSTONE_WRITE_DOCS=1 cargo test -p sealstone-device attributes::reference` writes it.
+//! `SEALSTONE_WRITE_DOCS=1 cargo test -p sealstone-device attributes::reference` writes the file.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ Besides these pages:
 
 - Pages from offset 10000h of each type's range, and pages F0000000h to FFFFFFFDh on objects of any type, are
   applications': any number, values of 1 to 65534 bytes, 4 MiB for all of one object. A value of no bytes removes the
-  attribute. Attribute 0 names the page, in 40 bytes: 8 for who, 32 for what.
+  attribute. Attribute 0 identifies the page, in 40 bytes: 8 for the vendor, 32 for the title.
 - Page 0 of each range is the directory: attribute *n* is the name of page *n*, of pages that have something.
-- Page FFFFFFFEh, Current Command, is about the command that asks.
+- Page FFFFFFFEh, Current Command, describes the running command.
 - Pages C0000000h to EFFFFFFFh, and pages of another type of object, are refused.
 
 ";
 
-/// What may be set to it.
+/// Describes which values may be set.
 fn access(set: Set) -> String {
     match set {
         Set::Never => "-".into(),
         Set::Stored => "yes".into(),
-        Set::LogicalLength => "yes: cuts or extends".into(),
+        Set::LogicalLength => "yes: truncates or extends".into(),
         Set::Method => "0 to 3, never weaker than allowed".into(),
         Set::NonceLimit(most) => format!("at most {most}"),
         Set::Isolation => "1, 2, 4, 5".into(),
@@ -49,7 +49,7 @@ fn access(set: Set) -> String {
     }
 }
 
-/// Where it comes from, or what it is until somebody sets it.
+/// Describes where the value comes from, or its default.
 fn value(source: Source) -> String {
     let text = |bytes: &[u8]| {
         let printable = !bytes.is_empty() && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
@@ -77,7 +77,7 @@ fn value(source: Source) -> String {
     }
 }
 
-/// `UsedCapacity` as "used capacity".
+/// Converts `UsedCapacity` to "used capacity".
 fn words(name: &str) -> String {
     name.chars().fold(String::new(), |mut all, letter| {
         if letter.is_uppercase() && !all.is_empty() {
@@ -95,7 +95,7 @@ fn length(length: Length) -> String {
     }
 }
 
-/// Names of pages that are ours alone.
+/// Returns the names of pages that are specific to this device.
 fn own_name(page: u32) -> String {
     let identification = [ObjectType::Root, ObjectType::Partition, ObjectType::Collection, ObjectType::User]
         .into_iter()
@@ -149,7 +149,7 @@ fn the_reference_says_what_the_table_says() {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/reference/attributes.md"].iter().collect();
     let document = document();
     if std::env::var_os("SEALSTONE_WRITE_DOCS").is_some() {
-        std::fs::write(&path, &document).expect("the folder is there");
+        std::fs::write(&path, &document).expect("the folder exists");
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(there == document, "out of date: run this test with SEALSTONE_WRITE_DOCS=1");

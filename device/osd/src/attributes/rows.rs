@@ -1,7 +1,9 @@
-//! Every attribute that this device knows by itself, one row each.
+//! Table of the attributes that the device itself defines, one row each.
 //!
-//! Does: length, access and source of the standard attributes. Does not: compute or store them (`live`, `engine`).
-//! Contract: rows of one page stand together and ascend; a number in no row of a standard page is undefined there.
+//! Does: length, access and source of these attributes. Does not: compute or store values (`view`,
+//! `engine`).
+//! Contract: rows of one page are adjacent and ascending. A number without a row is undefined on
+//! these pages.
 //! Truth: docs/design/t10-osd.md 3.4, 3.5; docs/standards/osd.md.
 
 use sealstone_osd::attribute;
@@ -12,39 +14,39 @@ use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS};
 use crate::duplicates;
 use crate::isolation;
 
-/// First page of each type's range.
+/// First page of the root object.
 pub(crate) const ROOT: u32 = 0x9000_0000;
-/// Partition pages.
+/// First partition page.
 pub(crate) const PARTITION: u32 = 0x3000_0000;
-/// Collection pages.
+/// First collection page.
 pub(crate) const COLLECTION: u32 = 0x6000_0000;
-/// User object pages.
+/// First user object page.
 pub(crate) const USER: u32 = 0;
-/// Pages that exist on objects of every type.
+/// First page of those that objects of every type have.
 pub(crate) const ANY_TYPE: u32 = 0xF000_0000;
 /// First reserved page.
 const RESERVED: u32 = 0xC000_0000;
-/// What the command that is running did.
+/// The Current Command page.
 pub(crate) const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
-/// In a request: every page or number.
+/// Wildcard in a request: every page or every number.
 pub(crate) const ALL: u32 = 0xFFFF_FFFF;
 /// First offset in a range that applications may use.
 const APPLICATION: u32 = 0x1_0000;
-/// Pages of ours in each range: the least security method of an object is U+F001h, 1; the public key of the cipher that
-/// conceals methods on their way is R+F001h, 1.
+/// Vendor pages for security. U+F001h, 1 is the minimum security method of an object; R+F001h, 1 is
+/// the public key of the method cipher.
 pub(crate) const SEALSTONE: u32 = 0xF001;
-/// Which life of the device an object is written in: U+F003h, 1 is the boot epoch. A client that wrote in one life and
-/// flushed in another must not believe that its writes are durable.
+/// Vendor page with the boot epoch: U+F003h, 1. A client that wrote in one epoch and flushed in
+/// another must not assume that its writes are durable.
 pub(crate) const LIFE: u32 = 0xF003;
-/// Where a partition comes from and what was made of it: P+F004h.
+/// Vendor page about the source and the duplicates of a partition: P+F004h.
 pub(crate) const DUPLICATES: u32 = 0xF004;
-/// Which digests the objects of a partition are stored with: P+F006h, 1.
+/// Vendor page with the digest profile of a partition: P+F006h, 1.
 pub(crate) const DIGESTS: u32 = 0xF006;
-/// Audit values whose credentials are refused, R+F005h: number n is the n-th of them.
+/// Vendor page with audit values whose credentials are refused: R+F005h, one per number.
 pub(crate) const FROZEN_AUDITS: u32 = 0xF005;
-/// Page of the root: what the device may take of a file system that others use, too.
+/// Vendor page of the root about a file system that the device shares with other users.
 pub(crate) const SHARED_SPACE: u32 = 0xF007;
-/// Where the device keeps what no client may see: a reserved page.
+/// Reserved page with internal state that no client can access.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
 
 /// Offsets of the standard pages in their range.
@@ -53,11 +55,11 @@ pub(crate) mod page {
     pub(crate) const INFORMATION: u32 = 1;
     pub(crate) const QUOTAS: u32 = 2;
     pub(crate) const TIMESTAMPS: u32 = 3;
-    /// User objects only: the collections that it is a member of.
+    /// User objects only: their collection memberships.
     pub(crate) const COLLECTIONS: u32 = 4;
-    /// Collections only: the command that it tells about.
+    /// Collections only: the command that a tracking collection follows.
     pub(crate) const TRACKING: u32 = 4;
-    /// Partitions only: which attributes a capability may reach.
+    /// Partitions only: attributes that a capability may access.
     pub(crate) const ATTRIBUTES_ACCESS: u32 = 4;
     pub(crate) const SECURITY: u32 = 5;
     pub(crate) const ERROR_RECOVERY: u32 = 6;
@@ -72,34 +74,35 @@ pub(crate) const POLICY_ACCESS_TAG: u32 = 0x4000_0001;
 /// Number of the tag that new user objects of a partition get.
 pub(crate) const USER_OBJECT_TAG: u32 = 0x4000_0002;
 
-/// What a client may do to an attribute besides reading it.
+/// Values that a client may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
-    /// Nothing.
+    /// None; the attribute is read-only.
     Never,
-    /// Store a value of the row's length; length 0 brings the default back.
+    /// Values of the row's length. An empty value restores the default.
     Stored,
-    /// LOGICAL LENGTH: cuts or extends the object.
+    /// LOGICAL LENGTH: truncates or extends the object.
     LogicalLength,
-    /// A security method: one byte 0 to 3; lowering needs more than raising.
+    /// A security method: one byte 0 to 3. Lowering it needs more authority than raising it.
     Method,
-    /// A nonce limit: so many milliseconds at most.
+    /// A nonce limit of at most this many milliseconds.
     NonceLimit(u64),
-    /// One of the isolation methods that the device has.
+    /// One of the supported isolation methods.
     Isolation,
-    /// A number of 4 bytes, one of these.
+    /// One of these numbers, in 4 bytes.
     OneOf(&'static [u32]),
     /// A list of page and number, 8 bytes each.
     Names,
-    /// The collection that the object is a member of under this number.
+    /// The collection that the object joins under this number.
     Membership,
-    /// A digest profile: one byte, 0 for none; another one only while the partition has no objects.
+    /// A digest profile: one byte, 0 for none. It may change only while the partition has no
+    /// objects.
     Profile,
-    /// The adjustable clock: steps forward, or stands until time has caught up.
+    /// The adjustable clock: steps forward, or stands still until real time has caught up.
     Clock,
 }
 
-/// How long a value is, bytes.
+/// Length of a value in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     Exactly(usize),
@@ -115,25 +118,26 @@ impl Length {
     }
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Always the same.
+    /// A constant.
     Fixed(&'static [u8]),
-    /// The store, and this until it was set; empty is undefined.
+    /// The store, with a default that is used until the attribute is set. An empty default is
+    /// undefined.
     Stored(&'static [u8]),
-    /// Known to the device at the moment of asking.
+    /// Computed when the attribute is read.
     Live(Live),
 }
 
-/// Values that are computed.
+/// Computed values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Live {
     SystemId,
     SerialNumber,
     DeviceName,
     TotalCapacity,
-    /// What may be taken of a file system that others use, too: its id (16), its free bytes (8), bytes without it (8).
+    /// Shared file system: its id (16 bytes), its free bytes (8), bytes without it (8).
     SharedSpace,
     UsedCapacity,
     PartitionCount,
@@ -166,7 +170,7 @@ pub(crate) enum Live {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) kind: ObjectType,
-    /// The page, whole.
+    /// Page number including the base of the type.
     pub(crate) page: u32,
     pub(crate) first: u32,
     pub(crate) last: u32,
@@ -175,10 +179,10 @@ pub(crate) struct Row {
     pub(crate) source: Source,
 }
 
-/// `F` fixed, `S` stored and settable, `K` stored and kept by the device, `L` live, `W` live and settable.
+/// Builds the table from pages with their rows.
 macro_rules! rows {
     ($($kind:ident $base:ident + $page:path : { $($rest:tt)* })*) => {
-        /// The table.
+        /// The attribute table.
         pub(crate) static ROWS: &[&[Row]] = &[$(rows!(@page $kind, $base + $page; []; $($rest)*)),*];
     };
     (@page $kind:ident, $page:expr; [$($done:expr,)*]; ) => { &[$($done),*] };
@@ -194,30 +198,31 @@ use Source::{Fixed, Stored};
 
 /// No limit: the default of every quota.
 const UNLIMITED: &[u8] = &[0xFF; 8];
-/// A time that never was.
+/// Time of an event that has not happened.
 const NO_TIME: &[u8] = &[0; 6];
-/// Longest OSD NAME or user name, bytes.
+/// Longest OSD NAME or user name in bytes.
 pub(crate) const NAME_MAX: usize = 256;
-/// Bytes of the longest public key of the method cipher: that of H7.
+/// Length of the longest public key of the method cipher, that of H7, in bytes.
 const METHOD_CIPHER_MAX: usize = 5 + Parameters::H7.key_bits().div_ceil(8);
-/// Most pages and numbers in one value of the Attributes Access page.
+/// Entries in one value of the Attributes Access page.
 pub(crate) const ACCESS_NAMES_MAX: usize = 1024;
-/// Largest CDB continuation segment, bytes; attribute R+1/Ah tells it.
+/// Largest CDB continuation segment in bytes, reported by attribute R+1/Ah.
 pub(crate) const CONTINUATION_MAX: u32 = 64 * 1024;
-/// Largest write that neither a crash nor another command sees in part, bytes: what one transfer may be.
+/// Largest write that is atomic for crashes and other commands, in bytes: one transfer.
 const ATOMIC_DATA: u64 = 16 << 20;
-/// Bytes of attributes that one command sets wholly or not at all.
+/// Bytes of attributes that one command sets atomically.
 const ATOMIC_ATTRIBUTES: u64 = super::engine::SET_LIST_MAX as u64;
-/// What used capacity grows by, bytes.
+/// Granularity of the used capacity in bytes.
 const CAPACITY_INCREMENT: u64 = sealstone_store::BLOCK;
-/// Nothing hinders access.
+/// Value for unrestricted access.
 const ACCESSIBLE: &[u8] = &[0; 4];
-/// A way to duplicate that the device has.
+/// Value for a supported duplication method.
 const SUPPORTED: &[u8] = &[0, 0, 0, 1];
-/// Codes of duplication methods that mean the one that the device has, and of times of duplication.
+/// Codes of duplication methods that select the supported one, and codes of the time of
+/// duplication.
 const METHODS: &[u32] = &[0x00, 0x01, 0xFD, 0xFF];
 const TIMES: &[u32] = &[0x0, 0xF];
-/// No limit to collections per object.
+/// No limit of collections per object.
 const ANY_NUMBER: &[u8] = &[0xFF; 4];
 
 const fn live(live: Live) -> Source {
@@ -417,40 +422,40 @@ rows! {
     }
 }
 
-/// The row of an attribute on an object of a type.
+/// Returns the row of an attribute of an object type.
 pub(crate) fn row(kind: ObjectType, id: AttributeId) -> Option<&'static Row> {
     let rows = page_rows(kind, id.page)?;
     rows.iter().find(|row| row.first <= id.number && id.number <= row.last)
 }
 
-/// The rows of a page on an object of a type; `None` if the page is not one of ours there.
+/// Returns the rows of a page of an object type; `None` if the table has no such page.
 pub(crate) fn page_rows(kind: ObjectType, page: u32) -> Option<&'static [Row]> {
     ROWS.iter().copied().find(|rows| rows.first().is_some_and(|row| row.kind == kind && row.page == page))
 }
 
-/// Our own pages on objects of a type, ascending, without the directory.
+/// Returns the pages of an object type in the table, ascending, without the directory.
 pub(crate) fn own_pages(kind: ObjectType) -> impl Iterator<Item = u32> {
     ROWS.iter().filter_map(move |rows| rows.first().filter(|row| row.kind == kind).map(|row| row.page))
 }
 
-/// What kind of page this is for objects of a type.
+/// Kind of a page for an object type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageKind {
     /// The list of pages.
     Directory,
-    /// Has rows here.
+    /// Has rows in the table.
     Own,
-    /// Applications define it; everything in it is stored.
+    /// Defined by applications; values are stored as set.
     Application,
-    /// What the command did.
+    /// The Current Command page.
     CurrentCommand,
-    /// Of the right type, but nothing is defined there and nothing can be.
+    /// In the range of the type, but nothing is defined there and nothing can be set.
     Empty,
-    /// Belongs to objects of another type, or to nobody.
+    /// Belongs to another object type, or to none.
     Foreign,
 }
 
-/// Sorts a page number.
+/// Returns the kind of a page.
 pub(crate) fn sort_page(kind: ObjectType, page: u32) -> PageKind {
     if page == CURRENT_COMMAND {
         return PageKind::CurrentCommand;
@@ -475,7 +480,7 @@ pub(crate) fn sort_page(kind: ObjectType, page: u32) -> PageKind {
     }
 }
 
-/// First page of the range of a type.
+/// Returns the first page of the range of an object type.
 pub(crate) fn base(kind: ObjectType) -> u32 {
     match kind {
         ObjectType::User => USER,
@@ -485,7 +490,7 @@ pub(crate) fn base(kind: ObjectType) -> u32 {
     }
 }
 
-/// Is it a page that protects something?
+/// Whether the page controls access.
 pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
     let base = base(kind);
     let access = kind == ObjectType::Partition && page == base + page::ATTRIBUTES_ACCESS;
@@ -493,7 +498,7 @@ pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
     page == base + page::SECURITY || page == base + SEALSTONE || access || frozen
 }
 
-/// The 40 bytes that identify one of our pages on objects of a type.
+/// Returns the 40 bytes that identify a page of an object type.
 pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {
         PageKind::Own if page == ROOT + SEALSTONE => Some(*METHOD_CIPHER),
@@ -508,7 +513,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     }
 }
 
-/// Vendor in 8 bytes, name in 32.
+/// 8 bytes of vendor, 32 bytes of name.
 const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
 const METHOD_CIPHER: &[u8; 40] = b"SEALSTONMethod Cipher\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -542,7 +547,7 @@ mod tests {
         }
     }
 
-    /// The protocol's table and this one say the same of every attribute that both know.
+    /// The protocol's table and this one agree on every attribute that both contain.
     #[test]
     fn lengths_and_access_agree_with_the_protocols_table() {
         for row in ROWS.iter().copied().flatten().filter(|row| {

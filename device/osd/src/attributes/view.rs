@@ -1,8 +1,8 @@
-//! Reading attributes of one object at one moment.
+//! Reads attributes of one object at one point in time.
 //!
-//! Does: values by number, whole pages, everything. Does not: check permissions or lay out lists.
-//! Contract: the caller holds the object's lock. `None` is an undefined attribute; asking for one is no error,
-//! asking for a page of another type's object is.
+//! Does: values by number, whole pages, all pages. Does not: check permissions or encode lists.
+//! Contract: the caller has the object's lock. `None` is an undefined attribute, which is not an
+//! error. A page of another object type is an error.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5.
 
 use std::collections::BTreeSet;
@@ -22,13 +22,13 @@ use crate::device::Device;
 use crate::failure::Failure;
 use crate::tracking;
 
-/// A run of attributes longer than this is looked up in the store.
+/// Runs of attributes longer than this are read from the store instead of number by number.
 const RUN_MAX: u32 = 64;
 
 /// An attribute with its value.
 pub(crate) type Pair = (AttributeId, Vec<u8>);
 
-/// One object's attributes, as they are now.
+/// The attributes of one object at one point in time.
 pub(crate) struct View<'a> {
     pub(crate) device: &'a Device,
     pub(crate) id: ObjectId,
@@ -38,7 +38,7 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// One attribute, no wildcard.
+    /// Returns one attribute. Wildcards are not allowed.
     pub(crate) fn value(&self, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
         let kind = rows::sort_page(self.kind, id.page);
         if id.number == IDENTIFICATION && kind != PageKind::Application {
@@ -60,7 +60,7 @@ impl View<'_> {
         }
     }
 
-    /// Every defined attribute of a page, ascending.
+    /// Returns every defined attribute of a page, ascending.
     pub(crate) fn page(&self, page: u32) -> Result<Vec<Pair>, Failure> {
         match rows::sort_page(self.kind, page) {
             PageKind::Foreign => Err(Failure::Attribute(AttributeId::new(page, rows::ALL))),
@@ -78,7 +78,7 @@ impl View<'_> {
         }
     }
 
-    /// Every page that has a defined attribute, ascending; without the Current Command page.
+    /// Returns every page with a defined attribute, ascending, without the Current Command page.
     pub(crate) fn pages(&self) -> Result<BTreeSet<u32>, Failure> {
         let mut pages: BTreeSet<u32> = rows::own_pages(self.kind).collect();
         pages.insert(rows::base(self.kind) + page::DIRECTORY);
@@ -86,7 +86,7 @@ impl View<'_> {
         Ok(pages)
     }
 
-    /// A page in page format, cut to `allocation` bytes.
+    /// Returns a page in page format, truncated to `allocation` bytes.
     pub(crate) fn page_format(
         &self,
         generation: Generation,
@@ -113,7 +113,7 @@ impl View<'_> {
         Ok(bytes)
     }
 
-    /// The Collections page in page format.
+    /// Returns the Collections page in page format.
     fn memberships(&self, allocation: usize) -> Result<Vec<u8>, Failure> {
         let page = rows::USER + page::COLLECTIONS;
         let stored = self.device.store.attributes(self.id, Some(page))?;
@@ -123,7 +123,7 @@ impl View<'_> {
         Ok(bytes)
     }
 
-    /// Identification first, then those of the numbers that have a value.
+    /// Returns the identification, then the attributes of `numbers` that have a value.
     fn defined(&self, page: u32, numbers: impl IntoIterator<Item = u32>) -> Result<Vec<Pair>, Failure> {
         let mut pairs = Vec::new();
         for number in core::iter::once(IDENTIFICATION).chain(numbers) {
@@ -135,7 +135,8 @@ impl View<'_> {
         Ok(pairs)
     }
 
-    /// Numbers of our own page that may be defined: short runs whole, of long ones those that are stored.
+    /// Returns numbers of a page of the table that may be defined: all of short runs, the stored
+    /// ones of long runs.
     fn own_numbers(&self, page: u32, rows: &[Row]) -> Result<Vec<u32>, Failure> {
         let is_long = |row: &&Row| row.last - row.first > RUN_MAX;
         let mut numbers: Vec<u32> =
@@ -150,7 +151,7 @@ impl View<'_> {
         Ok(numbers)
     }
 
-    /// A stored attribute; the collection that no store has, has none.
+    /// Returns a stored attribute. The spontaneous collection is not stored and has none.
     fn get(&self, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
         if collections::is_everything(self.id) {
             return Ok(None);
@@ -158,7 +159,7 @@ impl View<'_> {
         Ok(get(&*self.device.store, self.id, id)?)
     }
 
-    /// What applications stored, on one page or on all.
+    /// Returns the attributes that applications stored, on one page or on all.
     fn stored(&self, page: Option<u32>) -> Result<Vec<Pair>, Failure> {
         if collections::is_everything(self.id) {
             return Ok(Vec::new());
@@ -168,7 +169,7 @@ impl View<'_> {
         Ok(found.into_iter().filter(|(id, _)| visible(id.page)).collect())
     }
 
-    /// A directory entry: the identification of a page that exists.
+    /// Returns a directory entry: the identification of a page, if the page exists.
     fn page_name(&self, page: u32) -> Result<Option<Vec<u8>>, Failure> {
         match rows::sort_page(self.kind, page) {
             PageKind::Foreign | PageKind::Empty => Ok(None),
@@ -213,7 +214,7 @@ impl View<'_> {
             Live::UsedCapacity => match self.kind {
                 ObjectType::Root => be(device.store.space().used),
                 ObjectType::Partition => be(self.partition_state(|partition| partition.used())?),
-                // Members keep their own bytes.
+                // Members are counted where they are stored.
                 ObjectType::Collection => be(0),
                 ObjectType::User => be(device.store.stat(self.id)?.used_bytes),
             },
@@ -268,7 +269,8 @@ impl View<'_> {
         }
     }
 
-    /// The identifier of the key that an attribute number stands for; undefined for the factory's and for one not set.
+    /// Returns the identifier of a key. It is undefined for factory keys and for keys that are not
+    /// set.
     fn key_identifier(&self, number: u32) -> Option<Vec<u8>> {
         let partition = self.id.partition;
         let selector = match number {

@@ -1,10 +1,12 @@
-//! OBJECT STRUCTURE CHECK: is everything of a partition, or of the device, what was written?
+//! OBJECT STRUCTURE CHECK of a partition or of the whole device.
 //!
-//! Does: read every block that has data against its checksum and stored digest, and every record of the index; leave what
-//! it finds in the Error Recovery attributes. Does not: repair; writing the damaged blocks anew does. Contract: it holds one object's
-//! lock at a time and reads at most a piece under it, so that other commands wait for no more than that; one check runs
-//! at a time. Its right ends with the key behind it: after SET KEY has answered it reads one piece more at most, and notes
-//! nothing. What was damaged and is sound again is told as sound.
+//! Does: verify every data block against its checksum and stored digest, and every index record;
+//! record findings in the Error Recovery attributes. Does not: repair; rewriting the damaged blocks
+//! does.
+//! Contract: it locks one object at a time and reads at most one piece under the lock, so other
+//! commands wait no longer than that. One check runs at a time. Its authority ends with its key:
+//! after SET KEY has answered, it reads at most one more piece and records nothing. Damage that is
+//! gone is cleared.
 //! Truth: docs/design/t10-osd.md 1.10, 3.5 (R+6, P+6, U+6); docs/standards/device.md.
 
 use sealstone_osd::{ObjectId, ObjectType};
@@ -16,7 +18,7 @@ use crate::damage::{Damage, Examination, Settled, Step, store_contained};
 use crate::failure::Failure;
 use crate::locks::Reach;
 
-/// Objects that one step asks for.
+/// Objects per step.
 const STEP: usize = 256;
 
 /// OBJECT STRUCTURE CHECK of a partition, or of the root and all partitions.
@@ -36,18 +38,19 @@ pub(crate) fn check(run: &Run<'_>, object: ObjectId) -> Result<Done, Failure> {
     if object.is_root() {
         check_object(run, object)?;
         let _change = device.locks.reach(Reach::Change(object));
-        go_on(run)?;
+        check_authority(run)?;
         store_contained(&*device.store, object, ObjectType::Root, damaged, run.now_ms)?;
     }
     Ok(Done::of(object))
 }
 
-/// May the command still go on? Asked under a lock, which SET KEY waits for.
-fn go_on(run: &Run<'_>) -> Result<(), Failure> {
+/// Checks that the command may still continue. Call it under a lock, which SET KEY waits for.
+fn check_authority(run: &Run<'_>) -> Result<(), Failure> {
     run.steps.authority().map_err(|_| Failure::KeysChanged)
 }
 
-/// Is anything in a partition damaged? One that was removed meanwhile is not.
+/// Checks a partition and returns whether anything in it is damaged. Returns false if it was
+/// removed meanwhile.
 fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
     let (device, now_ms) = (run.device, run.now_ms);
     let mut damaged = 0u64;
@@ -73,7 +76,7 @@ fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
     }
     let own = check_object(run, object)?;
     let _change = device.locks.reach(Reach::Change(object));
-    go_on(run)?;
+    check_authority(run)?;
     if device.catalog.partition(partition).is_none() {
         return Ok(false);
     }
@@ -81,7 +84,7 @@ fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
     Ok(own || damaged > 0)
 }
 
-/// Reads all of an object, notes what was found, and tells whether it is damaged.
+/// Reads all of an object, records the findings, and returns whether it is damaged.
 fn check_object(run: &Run<'_>, id: ObjectId) -> Result<bool, Failure> {
     let (device, now_ms) = (run.device, run.now_ms);
     let examiner = device.examiner();
@@ -89,7 +92,7 @@ fn check_object(run: &Run<'_>, id: ObjectId) -> Result<bool, Failure> {
     let found = loop {
         {
             let _look = device.locks.reach(Reach::Look(id));
-            go_on(run)?;
+            check_authority(run)?;
         }
         match examiner.step(&mut examination)? {
             Step::More(_) => {}
@@ -100,7 +103,7 @@ fn check_object(run: &Run<'_>, id: ObjectId) -> Result<bool, Failure> {
     match device.damaged.settle(examiner, id, &found, now_ms)? {
         Settled::Gone => Ok(false),
         Settled::Same | Settled::Changed if found == Damage::default() => Ok(false),
-        // A write may have come in between: what counts is what was noted.
+        // A write may have intervened, so the recorded state counts.
         Settled::Same | Settled::Changed => Ok(!crate::damage::known(&*device.store, id)?.is_none()),
     }
 }

@@ -1,8 +1,9 @@
-//! CREATE COLLECTION, CREATE USER TRACKING COLLECTION, REMOVE COLLECTION, FLUSH COLLECTION; what a collection is.
+//! CREATE COLLECTION, CREATE USER TRACKING COLLECTION, REMOVE COLLECTION, FLUSH COLLECTION.
 //!
-//! Does: collections as objects; which kinds there are. Does not: go through members for others (`members`, `query`).
-//! Contract: linked and tracking collections are objects of the store; each partition has one spontaneous collection,
-//! [`EVERYTHING`], which is never stored and has every user object as its member.
+//! Does: collections as objects, and their types. Does not: run commands on members (`members`,
+//! `query`).
+//! Contract: linked and tracking collections are objects of the store. Each partition has one
+//! spontaneous collection, [`EVERYTHING`], which is never stored and contains every user object.
 //! Truth: docs/design/t10-osd.md 1.10, 2; docs/standards/osd.md, "Collections".
 
 use std::cell::Cell;
@@ -22,14 +23,14 @@ use crate::failure::{self, Failure};
 use crate::locks::Reach;
 use crate::report::Refusal;
 
-/// The spontaneous collection of every partition: all of its user objects. First of the numbers that the standard
-/// gives to spontaneous collections.
+/// The spontaneous collection of every partition, with all its user objects. The first number that
+/// the standard assigns to spontaneous collections.
 pub(crate) const EVERYTHING: u64 = 0x1082;
 /// COLLECTION TYPE in the Collection Information page.
 pub(crate) const TYPE: AttributeId = AttributeId::new(COLLECTION + page::INFORMATION, 0xA);
 /// SOURCE COLLECTION_OBJECT_ID and MATCHES COLLECTION_OBJECT_ID in the CDB.
 pub(crate) const SECOND_COLLECTION: u16 = 40;
-/// How often a forced removal begins again because somebody joined meanwhile.
+/// Retries of a forced removal when new members join meanwhile.
 const ROUNDS_MAX: usize = 16;
 
 /// COLLECTION TYPE.
@@ -38,18 +39,18 @@ const ROUNDS_MAX: usize = 16;
 pub(crate) enum Kind {
     /// User objects join it through their Collections page.
     Linked = 0x00,
-    /// Members were put in by a command, which it may also track.
+    /// A command adds the members, and may be tracked by it.
     Tracking = 0x01,
-    /// The device decides who is a member.
+    /// The device defines the members.
     Spontaneous = 0xEF,
 }
 
-/// Is it the collection that no store has?
+/// Whether this is the spontaneous collection, which is not stored.
 pub(crate) const fn is_everything(id: ObjectId) -> bool {
     id.object == EVERYTHING && id.partition != 0
 }
 
-/// The type of an object that is there: of those that the store has, and of the one that it has not.
+/// Returns the type of an existing object, including the spontaneous collection.
 pub(crate) fn object_type(device: &Device, id: ObjectId) -> Result<ObjectType, StoreError> {
     if is_everything(id) && device.catalog.partition(id.partition).is_some() {
         return Ok(ObjectType::Collection);
@@ -57,7 +58,7 @@ pub(crate) fn object_type(device: &Device, id: ObjectId) -> Result<ObjectType, S
     device.store.stat(id).map(|stat| stat.kind)
 }
 
-/// The kind of a collection that is there.
+/// Returns the type of an existing collection.
 pub(crate) fn kind(device: &Device, id: ObjectId) -> Result<Kind, Failure> {
     partition_of(device, id)?;
     if is_everything(id) {
@@ -72,7 +73,7 @@ pub(crate) fn kind(device: &Device, id: ObjectId) -> Result<Kind, Failure> {
     }
 }
 
-/// A second collection that the CDB names, of the same partition.
+/// Returns a second collection that the CDB names, in the same partition.
 pub(crate) fn second(device: &Device, partition: u64, object: u64) -> Result<Pool, Failure> {
     Pool::of(device, ObjectId::new(partition, object)).map_err(|failure| match failure {
         Failure::Field(_) | Failure::Store(StoreError::NotFound(_)) => Failure::Field(SECOND_COLLECTION),
@@ -86,7 +87,8 @@ pub(crate) fn create(run: &Run<'_>, requested: ObjectId) -> Result<Done, Failure
     Ok(Done { touch: Touch::Created, subjects: vec![id], ..Done::of(id) })
 }
 
-/// Makes an empty collection. The caller holds the partition alone, and the id if it has one.
+/// Creates an empty collection. The caller has an exclusive lock of the partition, and of the id if
+/// it is given.
 fn make(device: &Device, requested: ObjectId, kind: Kind, now_ms: u64) -> Result<ObjectId, Failure> {
     let partition = partition_of(device, requested)?;
     if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
@@ -110,7 +112,7 @@ fn make(device: &Device, requested: ObjectId, kind: Kind, now_ms: u64) -> Result
     Ok(id)
 }
 
-/// CREATE USER TRACKING COLLECTION, first part: the collection, empty.
+/// CREATE USER TRACKING COLLECTION, first part: creates the empty collection.
 pub(crate) fn create_tracking(run: &Run<'_>, create: &CreateTracking) -> Result<ObjectId, Refusal> {
     let device = run.device;
     let _grasp = run.steps.reach(Reach::Populate(create.object));
@@ -118,7 +120,7 @@ pub(crate) fn create_tracking(run: &Run<'_>, create: &CreateTracking) -> Result<
     if create.source != 0 {
         second(device, create.object.partition, create.source)?;
     } else if create.immediate {
-        // Nothing to track.
+        // There is nothing to track.
         return Err(Failure::Field(SECOND_COLLECTION).into());
     }
     let scope = device.store.begin();
@@ -127,7 +129,7 @@ pub(crate) fn create_tracking(run: &Run<'_>, create: &CreateTracking) -> Result<
     Ok(made)
 }
 
-/// Second part: the members of the source become members too.
+/// Second part: adds the members of the source.
 pub(crate) fn fill_tracking(
     run: &Run<'_>,
     source: Pool,
@@ -143,7 +145,7 @@ pub(crate) fn fill_tracking(
     Ok(())
 }
 
-/// Takes back a collection whose making failed. What cannot be taken back is told by the store.
+/// Removes a collection whose creation failed. Returns the error if that fails too.
 pub(crate) fn unmake(steps: &Steps<'_>, id: ObjectId) -> Result<(), Refusal> {
     let device = steps.device;
     disband(steps, id)?;
@@ -154,7 +156,7 @@ pub(crate) fn unmake(steps: &Steps<'_>, id: ObjectId) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// REMOVE COLLECTION. Its members stay, and stop being members when they are asked for it.
+/// REMOVE COLLECTION. The members stay; with `force` their memberships end first.
 pub(crate) fn remove(run: &Run<'_>, id: ObjectId, force: bool) -> Result<Done, Refusal> {
     let device = run.device;
     if kind(device, id)? == Kind::Spontaneous {
@@ -196,7 +198,8 @@ fn disband(steps: &Steps<'_>, id: ObjectId) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Ends one membership, and takes the attribute away that named it. The caller holds the member alone.
+/// Ends one membership, and removes the attribute that named it. The caller has an exclusive lock
+/// of the member.
 pub(crate) fn end_membership(device: &Device, collection: ObjectId, member: ObjectId) -> Result<(), Failure> {
     let store: &dyn ObjectStore = &*device.store;
     let slot = store.leave(collection, member.object)?;
@@ -206,7 +209,7 @@ pub(crate) fn end_membership(device: &Device, collection: ObjectId, member: Obje
     Ok(())
 }
 
-/// FLUSH COLLECTION. Its row makes everything durable, whatever the scope: more is always right.
+/// FLUSH COLLECTION. Its row flushes everything, whatever the requested scope.
 pub(crate) fn flush(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
     kind(run.device, id)?;
     Ok(Done::of(id))

@@ -1,7 +1,8 @@
-//! CREATE PARTITION, REMOVE PARTITION, FORMAT OSD, and the flushes.
+//! CREATE PARTITION, REMOVE PARTITION, FORMAT OSD, and the flush commands.
 //!
-//! Does: partitions with their keys and inherited attributes; durability on demand.
-//! Does not: permissions. Contract: the caller holds the whole device, but for the flushes.
+//! Does: partitions with their keys and inherited attributes; durability on request. Does not:
+//! check permissions.
+//! Contract: the caller has locked the whole device, except for the flush commands.
 //! Truth: docs/design/t10-osd.md 1.10, 3.5 (inheritance), 4.7 (keys of a partition).
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
@@ -18,7 +19,7 @@ use crate::failure::{self, Failure};
 /// Objects removed per step of REMOVE PARTITION and FORMAT OSD.
 const REMOVE_STEP: usize = 1024;
 
-/// Ids that a search for a free one looks at.
+/// Ids that a search for a free one tests.
 const FREE_IDS_MAX: usize = 4096;
 
 /// CREATE PARTITION.
@@ -41,7 +42,7 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         return Err(Failure::Taken);
     }
     let object = ObjectId::of_partition(id);
-    // Keys first: a partition in the store without keys would be one that nobody can use. Keys without a partition are
+    // Keys first: a stored partition without keys would be unusable. Keys without a partition are
     // dropped at the next start.
     device.guard.add_partition(id, run.signed)?;
     let made = device.store.create(object, ObjectType::Partition).map_err(Failure::from).and_then(|()| {
@@ -55,7 +56,7 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
     Ok(Done { touch: Touch::Created, ..Done::of(object) })
 }
 
-/// An id that no partition has, nor anything that lost its partition.
+/// Returns an id without a partition and without leftover objects.
 pub(super) fn free_id(device: &Device) -> Result<u64, Failure> {
     let none = Failure::Quota("partition ids");
     let Some(first) = device.catalog.free_partition_id() else { return Err(none) };
@@ -67,14 +68,15 @@ pub(super) fn free_id(device: &Device) -> Result<u64, Failure> {
     Err(none)
 }
 
-/// Are there objects of a partition that is not there? Damage, or somebody's hand, took it; a new partition under its
-/// id would bring them back. FORMAT OSD removes them.
+/// Whether there are objects of a partition that does not exist. Damage or manual changes can
+/// remove the partition record; a new partition with this id would expose the objects. FORMAT OSD
+/// removes them.
 pub(super) fn has_remnants(device: &Device, id: u64) -> Result<bool, Failure> {
     let found = device.store.list(ObjectId::new(id, 1), 1)?;
     Ok(found.first().is_some_and(|(object, _)| object.partition == id))
 }
 
-/// What a new partition takes over from the root.
+/// Sets the attributes that a new partition inherits from the root.
 fn inherit(run: &Run<'_>, id: ObjectId) -> Result<(), Failure> {
     let store = &*run.device.store;
     let root = run.device.catalog.root();
@@ -105,14 +107,15 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
         return Err(Failure::NotEmpty);
     }
     duplicates::check_childless(&*device.store, object)?;
-    // What replaces the contents of another partition is needed until that is done.
+    // The source of an unfinished replacement is needed until that is done.
     for other in device.catalog.unfinished_ids() {
         if duplicates::unfinished(&*device.store, other)? == Some(Unfinished::Replaced(id)) {
             return Err(Failure::Sequence);
         }
     }
     let freed = i64::try_from(partition.used()).unwrap_or(i64::MAX);
-    // Durable before anything goes: from the crash after which it is gone on, its id has no factory keys any more.
+    // Durable before anything is removed: once a crash can show it as removed, its id has no
+    // factory keys.
     device.guard.keys.change(run.signed, |keys| {
         keys.retire_partition(id);
         Ok(())
@@ -128,13 +131,13 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     device.catalog.retire(run.now_ms);
     device.catalog.remove(id);
     device.cache.clear();
-    // Keys last, when no crash can bring the partition back: it would come back without them.
+    // Keys last, when no crash can restore the partition, which would then have no keys.
     device.flush()?;
     device.guard.keys.forget(|keys| keys.remove_partition(id))?;
     Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(object) })
 }
 
-/// FORMAT OSD: no partition remains; the root keeps what protects it (its Policy/Security page).
+/// FORMAT OSD: removes all partitions. The root keeps its Policy/Security page.
 pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     let device = run.device;
     let total = device.store.space().total;
@@ -147,8 +150,8 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     })?;
     let formatting = device.begin_format();
     let used = i64::try_from(device.store.space().used).unwrap_or(i64::MAX);
-    // What a partition contains goes before it: objects that a crash leaves without one would come back to life in the
-    // next partition of that id.
+    // Objects are removed before their partition. Objects that a crash leaves without one would
+    // appear in the next partition with that id.
     for id in device.catalog.partition_ids(0, usize::MAX) {
         remove_all(device, ObjectId::new(id, 1), Some(id))?;
     }
@@ -161,15 +164,16 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     catalog::store_formatted_capacity(&*device.store, usable)?;
     device.catalog.reload_root(&*device.store)?;
     device.catalog.retire(run.now_ms);
-    // As in REMOVE PARTITION. The root key and those of partition zero stay.
+    // As in REMOVE PARTITION. The root key and the keys of partition zero stay.
     device.flush()?;
     device.guard.keys.forget(sealstone_seal::KeyHierarchy::format)?;
     drop(formatting);
     Ok(Done { capacity_change: -used, touch: Touch::Nothing, ..Done::of(ObjectId::ROOT) })
 }
 
-/// Removes every object from `from` on, of one partition or of all. User objects go first, and end their memberships:
-/// then the collections are empty, and at no moment does anything name what is gone.
+/// Removes every object from `from` on, of one partition or of all. User objects are removed first,
+/// which ends their memberships: then the collections are empty, and nothing ever refers to a
+/// removed object.
 pub(super) fn remove_all(device: &Device, from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
     remove_kind(device, from, partition, |kind| kind == ObjectType::User)?;
     remove_kind(device, from, partition, |_| true)
@@ -197,7 +201,7 @@ fn remove_kind(
     }
 }
 
-/// FLUSH of one object. Its row makes everything durable, whatever the scope: more is always right.
+/// FLUSH of one object. Its row flushes everything, whatever the requested scope.
 pub(crate) fn flush(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
     user_object(run.device, id)?;
     Ok(Done::of(id))

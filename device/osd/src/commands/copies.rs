@@ -1,9 +1,11 @@
-//! COPY USER OBJECTS: a new user object with the bytes, and if asked the attributes, of another one.
+//! COPY USER OBJECTS: a new user object with the bytes of another one, and with its attributes if
+//! requested.
 //!
-//! Does: share the blocks of the source (nothing is copied), under the quotas of the destination.
-//! Does not: permissions: the extension capability for the source was checked before (`source`).
-//! Contract: the copy is what the source was at one moment, so that FREEZE and TIME OF DUPLICATION have nothing to add.
-//! Attributes that say who may do what are not copied: the copy gets those of a new object.
+//! Does: share the blocks of the source without copying data, within the quotas of the destination.
+//! Does not: check permissions; the extension capability for the source was checked before
+//! (`source`).
+//! Contract: the copy is a point-in-time copy of the source, so FREEZE and TIME OF DUPLICATION
+//! change nothing. Access control attributes are not copied: the copy gets those of a new object.
 //! Truth: docs/design/t10-osd.md 1.8 (copy source); docs/standards/device.md.
 
 use sealstone_osd::ObjectId;
@@ -15,29 +17,29 @@ use super::objects::{make, unmake};
 use super::{Done, Run, Touch};
 use crate::failure::{self, Failure};
 
-/// TIME OF DUPLICATION: the default, and do not care. Ours is the moment of the copy.
+/// TIME OF DUPLICATION: default, and do not care. Both mean the time of the copy.
 const TIMES: [u8; 2] = [0x0, 0xF];
 
 /// COPY USER OBJECTS.
 pub(crate) fn copy(run: &Run<'_>, copy: &CopyObjects) -> Result<Done, Failure> {
     let device = run.device;
-    let elsewhere = || Failure::Field(pointer::CONTINUATION);
-    let source = run.segment.copy_source.ok_or_else(elsewhere)?;
+    let source_error = || Failure::Field(pointer::CONTINUATION);
+    let source = run.segment.copy_source.ok_or_else(source_error)?;
     method(copy.method)?;
     if copy.immediate {
         return Err(Failure::Field(pointer::SPECIFIC_BITS));
     }
     if !TIMES.contains(&source.time) {
-        return Err(elsewhere());
+        return Err(source_error());
     }
     let from = source.object;
     if from == copy.object {
         return Err(Failure::Field(failure::OBJECT));
     }
     let stat = match partition_of(device, from).and_then(|_| user_object(device, from)) {
-        // It is named in the segment, not in the CDB.
-        Err(Failure::Field(_)) => return Err(elsewhere()),
-        Err(Failure::Store(sealstone_store::StoreError::NotFound(_))) => return Err(elsewhere()),
+        // The source is named in the segment, not in the CDB.
+        Err(Failure::Field(_)) => return Err(source_error()),
+        Err(Failure::Store(sealstone_store::StoreError::NotFound(_))) => return Err(source_error()),
         stat => stat?,
     };
     let created = make(run, copy.object, 1)?;

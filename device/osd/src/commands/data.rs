@@ -1,8 +1,9 @@
 //! READ, WRITE, APPEND, CLEAR, PUNCH: the bytes of one user object.
 //!
-//! Does: check bounds and quotas, move bytes once between the store and the buffers of the transport.
-//! Does not: permissions (the permit) or attributes (the engine).
-//! Contract: the caller holds the object's lock, for change where anything changes.
+//! Does: check bounds and quotas, move bytes once between the store and the buffers of the
+//! transport.
+//! Does not: check permissions (the permit) or handle attributes (the engine).
+//! Contract: the caller has the object's lock, for change if anything changes.
 //! Truth: docs/design/t10-osd.md 1.8 (scatter/gather), 1.10; traps T15, T18.
 
 use sealstone_osd::{ObjectId, ObjectType};
@@ -17,32 +18,32 @@ use crate::failure::{self, Failure};
 /// One piece of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Byte of the object.
+    /// Offset in the object.
     pub(crate) at: u64,
-    /// Byte of the command data.
+    /// Offset in the command data.
     pub(crate) from: u64,
     pub(crate) length: u64,
 }
 
 impl Span {
-    /// The whole transfer in one piece.
+    /// Returns the whole transfer as one piece.
     pub(crate) const fn whole(at: u64, length: u64) -> Self {
         Self { at, from: 0, length }
     }
 }
 
-/// A user object that is there.
+/// Checks that an object is an existing user object, and returns its state.
 pub(crate) fn user_object(device: &Device, id: ObjectId) -> Result<Stat, Failure> {
     let stat = device.store.stat(id)?;
     if stat.kind == ObjectType::User { Ok(stat) } else { Err(Failure::Field(failure::OBJECT)) }
 }
 
-/// The partition of an object.
+/// Returns the partition of an object.
 pub(crate) fn partition_of(device: &Device, id: ObjectId) -> Result<std::sync::Arc<Partition>, Failure> {
     device.catalog.partition(id.partition).ok_or(Failure::Field(failure::PARTITION))
 }
 
-/// READ: what is beyond the end reads as zeros and is told by READ PAST END.
+/// READ. Bytes beyond the end read as zeros, and READ PAST END reports how many bytes exist.
 pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
     let length = user_object(run.device, id)?.length;
     let mut transferred = 0u64;
@@ -66,7 +67,7 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
     }
     let remark = (transferred < wanted).then_some(Remark::ReadPastEnd { transferred });
     let end = spans.last().map_or(0, |span| span.from.saturating_add(span.length));
-    // What is covered by the data-in check value: up to the last byte that came from the object.
+    // The data-in check value covers everything up to the last byte that was read from the object.
     let covered = if spans.len() <= 1 { transferred } else { end };
     Ok(Done {
         data_in: end,
@@ -79,14 +80,14 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
     })
 }
 
-/// The part of a buffer that a piece goes to, as far as the buffer reaches.
+/// Returns the part of a buffer that a piece is stored in, as far as the buffer reaches.
 fn window(buffer: &mut [u8], from: u64, length: u64) -> &mut [u8] {
     let end = usize::try_from(from.saturating_add(length)).unwrap_or(usize::MAX).min(buffer.len());
     let start = usize::try_from(from).unwrap_or(usize::MAX).min(end);
     &mut buffer[start..end]
 }
 
-/// WRITE and the second half of CREATE AND WRITE.
+/// WRITE, and the second half of CREATE AND WRITE.
 pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
     let stat = user_object(run.device, id)?;
     let mut growth = 0u64;
@@ -104,7 +105,8 @@ pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done,
                 .and_then(|(from, length)| run.data_out.get(from..from.checked_add(length)?))
                 .ok_or(Failure::ListLength)?;
             match run.covered {
-                // The digests that the data were verified over are those that are stored: they are not computed twice.
+                // The digests that the data was verified with are stored, so they are not computed
+                // twice.
                 Some(covered) if spans.len() == 1 && covered.cover().range().start == span.at => {
                     device.store.write_digested(id, span.at, data, covered)?;
                 }
@@ -115,30 +117,30 @@ pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done,
     })
 }
 
-/// APPEND: at the logical length, whatever it is now.
+/// APPEND: writes at the current logical length.
 pub(crate) fn append(run: &Run<'_>, id: ObjectId, length: u64) -> Result<Done, Failure> {
     let start = user_object(run.device, id)?.length;
     let done = write(run, id, &[Span::whole(start, length)])?;
     Ok(Done { append_start: start, ..done })
 }
 
-/// CLEAR: zeros; beyond the end it extends the object.
+/// CLEAR: writes zeros; beyond the end it extends the object.
 pub(crate) fn clear(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result<Done, Failure> {
     let stat = user_object(run.device, id)?;
     let end = at.checked_add(length).ok_or(Failure::Field(run.start_field()))?;
     let end = if length == 0 { stat.length } else { stat.length.max(end) };
-    // At most the two blocks at the ends are rewritten; they may be holes.
+    // At most the two blocks at the ends are rewritten. They may be holes.
     change(run, id, stat, end, 2 * BLOCK, |device| Ok(device.store.clear(id, at, length)?))
 }
 
-/// PUNCH: takes a range out and moves the tail down.
+/// PUNCH: removes a range and moves the rest down.
 pub(crate) fn punch(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result<Done, Failure> {
     let stat = user_object(run.device, id)?;
     if at > stat.length {
         return Err(Failure::Field(run.start_field()));
     }
     let overruns = at.checked_add(length).is_none_or(|end| end >= stat.length);
-    // The tail is laid out anew when it does not fall on the same block boundaries.
+    // The rest is rewritten if it does not align with the same block boundaries.
     let growth = if overruns { BLOCK } else { blocks_touched(at, stat.length - at) };
     change(run, id, stat, stat.length, growth.min(BLOCK + stat.used_bytes), |device| {
         if overruns {
@@ -155,7 +157,7 @@ pub(crate) fn resize(device: &Device, id: ObjectId, length: u64) -> Result<i64, 
     checked(device, id, stat, stat.length.max(length), BLOCK, |device| Ok(device.store.resize(id, length)?))
 }
 
-/// Runs a change under the quotas and settles what it took.
+/// Runs a change within the quotas and settles the used capacity.
 pub(super) fn change(
     run: &Run<'_>,
     id: ObjectId,
@@ -168,7 +170,8 @@ pub(super) fn change(
     Ok(Done { capacity_change, touch: Touch::DataModified, ..Done::of(id) })
 }
 
-/// `end` is the logical length afterwards, `growth` the most that the used capacity can grow by.
+/// Runs a change. `end` is the logical length afterwards, `growth` the largest growth of the used
+/// capacity.
 fn checked(
     device: &Device,
     id: ObjectId,
@@ -197,7 +200,8 @@ fn checked(
         .saturating_sub(i64::try_from(stat.used_bytes).unwrap_or(i64::MAX)))
 }
 
-/// An object without holes grows only at its end; with holes, anything it touches may be new.
+/// Limits the growth of an object without holes to the part beyond its end. With holes, any block
+/// may be new.
 fn exact_growth(stat: Stat, end: u64, growth: u64) -> u64 {
     let rounded = |length: u64| length.div_ceil(BLOCK).saturating_mul(BLOCK);
     if stat.used_bytes >= rounded(stat.length) {
@@ -207,7 +211,7 @@ fn exact_growth(stat: Stat, end: u64, growth: u64) -> u64 {
     }
 }
 
-/// Bytes of the blocks that a range lies in.
+/// Returns the bytes of the blocks that a range touches.
 pub(super) fn blocks_touched(at: u64, length: u64) -> u64 {
     if length == 0 {
         return 0;

@@ -1,10 +1,14 @@
-//! CREATE SNAPSHOT, CREATE CLONE, DETACH CLONE, REFRESH SNAPSHOT OR CLONE, RESTORE PARTITION FROM SNAPSHOT.
+//! CREATE SNAPSHOT, CREATE CLONE, DETACH CLONE, REFRESH SNAPSHOT OR CLONE, RESTORE PARTITION FROM
+//! SNAPSHOT.
 //!
-//! Does: duplicate partitions object by object without copying data, and finish or undo at start what a crash
-//! interrupted. Does not: permissions. Contract: the caller holds the contents (`contents`): nothing changes in the
-//! source meanwhile. A partition under way is seen by nobody; when it is seen it is whole. A restore or a refresh brings
-//! back bytes and attributes, never authority: tags, floors and created times of the target stay as they are.
-//! Costs: O(objects, chunks, attributes) index records in groups of bounded size; no data is read or written.
+//! Does: duplicate partitions object by object without copying data; at start, complete or undo
+//! what a crash interrupted. Does not: check permissions.
+//! Contract: the caller has claimed the partitions (`contents`), so the source does not change
+//! meanwhile. An unfinished partition is hidden, and a visible one is complete. A restore or
+//! refresh replaces bytes and attributes, never authority: tags, floors and created times of the
+//! target stay.
+//! Costs: O(objects, chunks, attributes) index records in groups of bounded size; no data is read
+//! or written.
 //! Truth: docs/standards/device.md, duplicates.
 
 use std::cmp::Ordering;
@@ -25,21 +29,21 @@ use crate::duplicates::{self, CHILDREN_MAX, DEPTH_MAX, Kind, Lineage, Unfinished
 use crate::failure::{self, Failure};
 use crate::locks::{Grasp, Reach};
 
-/// Objects that one step through a partition asks for.
+/// Objects listed per step.
 const STEP: usize = 1024;
-/// Objects that are duplicated before the right to it is asked for again.
+/// Objects duplicated between two checks of the command's authority.
 const OBJECTS_PER_STEP: u64 = 64;
 /// Byte of the CDB: DUPLICATION METHOD.
 pub(super) const METHOD_FIELD: u16 = 14;
-/// The method that this device has: space efficient.
+/// The only supported method: space efficient.
 const SPACE_EFFICIENT: u8 = 0x01;
 
-/// Page of the collections that an object is a member of.
+/// Page of the collection memberships of an object.
 pub(super) const MEMBERSHIPS: u32 = USER + 4;
-/// Page of a collection that says who may do what.
+/// Page of a collection with its policy access tag.
 const COLLECTION_TAG: u32 = COLLECTION + page::SECURITY;
 
-/// What the partition has when all of it was counted.
+/// Counts of a partition for the catalogue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     objects: u64,
@@ -57,10 +61,10 @@ impl Totals {
     }
 }
 
-/// The method that the device uses for one that is asked for: its only one for "default", "space efficient", "faster"
-/// and "do not care".
-pub(super) fn method(asked: u8) -> Result<u8, Failure> {
-    match asked {
+/// Returns the method for a requested code: the only one, for "default", "space efficient",
+/// "faster" and "do not care".
+pub(super) fn method(requested: u8) -> Result<u8, Failure> {
+    match requested {
         0x00 | SPACE_EFFICIENT | 0xFD | 0xFF => Ok(SPACE_EFFICIENT),
         _ => Err(Failure::Field(METHOD_FIELD)),
     }
@@ -80,7 +84,7 @@ pub(crate) fn create(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<Done
     Ok(Done { touch: Touch::Created, ..Done::of(target) })
 }
 
-/// Checks, and makes a partition that nobody sees.
+/// Checks the request, and creates a hidden partition.
 fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failure> {
     let device = run.device;
     let store = &*device.store;
@@ -135,8 +139,8 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
     Ok(target)
 }
 
-/// A duplicate takes over the attributes of its source: its quotas and its floor too, but not its keys. It shares what is
-/// stored, so it keeps the same digests.
+/// Copies the partition attributes of the source, with quotas and floor but without keys. The
+/// duplicate shares stored data, so it keeps the same digest profile.
 fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> Result<(), Failure> {
     device.store.set_profile(target.partition, device.store.profile(source.partition))?;
     for (id, value) in device.store.attributes(source, None)? {
@@ -156,8 +160,8 @@ fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> 
     Ok(catalog::set(&*device.store, target, created, &catalog::time(birth))?)
 }
 
-/// Gives a partition that nobody sees all that another one has. Its right ends with the key behind the command: nothing
-/// is duplicated any more once SET KEY has answered.
+/// Fills a hidden partition with everything that the source has. The authority ends with the key of
+/// the command: after SET KEY has answered, nothing more is duplicated.
 fn fill(run: &Run<'_>, source: u64, target: u64) -> Result<Totals, Failure> {
     let device = run.device;
     let mut totals = Totals::default();
@@ -179,15 +183,15 @@ fn fill(run: &Run<'_>, source: u64, target: u64) -> Result<Totals, Failure> {
     Ok(totals)
 }
 
-/// The lock that SET KEY waits for, and under it the right to go on.
+/// Takes the lock that SET KEY waits for, and checks under it that the command may continue.
 fn next_step<'r>(run: &Run<'r>, source: u64) -> Result<Grasp<'r>, Failure> {
     let step = run.device.locks.reach(Reach::Look(ObjectId::of_partition(source)));
     run.steps.authority().map_err(|_| Failure::KeysChanged)?;
     Ok(step)
 }
 
-/// Makes the collections of `target` those of `source`, with their members, which are there. Those that `target` has
-/// already are empty.
+/// Makes the collections of `target` those of `source`, with their members, which exist already.
+/// Collections that `target` already has are empty.
 fn duplicate_collections(
     device: &Device,
     source: u64,
@@ -211,7 +215,7 @@ fn duplicate_collections(
     }
 }
 
-/// Empties the collections of a partition, and removes those that do not stay.
+/// Empties the collections of a partition, and removes those that `stays` rejects.
 fn clear_collections(
     device: &Device,
     partition: u64,
@@ -241,7 +245,7 @@ fn clear_collections(
     }
 }
 
-/// Is there a collection?
+/// Whether the object exists and is a collection.
 fn is_collection(store: &dyn ObjectStore, id: ObjectId) -> Result<bool, StoreError> {
     match store.stat(id) {
         Ok(stat) => Ok(stat.kind == ObjectType::Collection),
@@ -250,7 +254,7 @@ fn is_collection(store: &dyn ObjectStore, id: ObjectId) -> Result<bool, StoreErr
     }
 }
 
-/// Some collections of a partition, from a number on.
+/// Returns some collections of a partition, from a number on.
 fn collections(store: &dyn ObjectStore, partition: u64, first: u64) -> Result<Vec<ObjectId>, StoreError> {
     let mut found = store.collections(ObjectId::new(partition, first), STEP)?;
     found.retain(|id| id.partition == partition && id.object != 0);
@@ -266,11 +270,13 @@ fn duplicate_collection(
 ) -> Result<(), StoreError> {
     let born = AttributeId::new(COLLECTION + page::TIMESTAMPS, 1);
     if is_collection(store, to)? {
-        take_over(store, from, to, |id| id == born || [COLLECTION_TAG, rows::INTERNAL].contains(&id.page))?;
+        replace_attributes(store, from, to, |id| {
+            id == born || [COLLECTION_TAG, rows::INTERNAL].contains(&id.page)
+        })?;
     } else {
         let scope = store.begin();
         store.create(to, ObjectType::Collection)?;
-        // A tag of before must not come back; in a new partition it is the source's.
+        // An old tag must not reappear. In a new partition the tag is that of the source.
         let wanted = |id: AttributeId| id.page != rows::INTERNAL && (tags || id.page != COLLECTION_TAG);
         copy_attributes(store, from, to, wanted)?;
         catalog::set(store, to, born, &catalog::time(birth_ms))?;
@@ -287,7 +293,8 @@ fn duplicate_collection(
     }
 }
 
-/// Makes an object that shares its bytes and has the attributes of another one, tag and floor too.
+/// Creates an object that shares the bytes of another one and has its attributes, including tag and
+/// floor.
 pub(super) fn duplicate(
     store: &dyn ObjectStore,
     from: ObjectId,
@@ -302,18 +309,18 @@ pub(super) fn duplicate(
     scope.end()
 }
 
-/// Attributes that every object has of its own: when it was made, its damage, what the device keeps.
+/// Whether an attribute is specific to each object: created time, damage, internal state.
 pub(super) fn is_own(id: AttributeId) -> bool {
     id == AttributeId::new(USER + page::TIMESTAMPS, 1)
         || [USER + page::ERROR_RECOVERY, rows::INTERNAL].contains(&id.page)
 }
 
-/// Attributes that say who may do what.
+/// Whether an attribute controls access.
 pub(super) fn is_authority(id: AttributeId) -> bool {
     [USER + page::SECURITY, USER + SEALSTONE].contains(&id.page)
 }
 
-/// Copies the attributes that `wanted` names.
+/// Copies the attributes that `wanted` selects.
 pub(super) fn copy_attributes(
     store: &dyn ObjectStore,
     from: ObjectId,
@@ -328,7 +335,7 @@ pub(super) fn copy_attributes(
     Ok(())
 }
 
-/// The new partition is whole: it belongs to its source, and everybody sees it.
+/// Completes a new partition: links it to its source and makes it visible.
 fn finish(run: &Run<'_>, source: u64, target: ObjectId, kind: Kind, totals: Totals) -> Result<(), Failure> {
     let device = run.device;
     let store = &*device.store;
@@ -340,10 +347,10 @@ fn finish(run: &Run<'_>, source: u64, target: ObjectId, kind: Kind, totals: Tota
         duplicates::mark(store, target.partition, None)?;
         scope.end()?;
     }
-    show(device, target.partition, totals)
+    publish(device, target.partition, totals)
 }
 
-fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
+fn publish(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
     device.catalog.reload_partition(&*device.store, id)?;
     if let Some(partition) = device.catalog.publish(id).or_else(|| device.catalog.partition(id)) {
         partition.recount(totals.objects, totals.collections, totals.used, totals.next_object);
@@ -352,20 +359,19 @@ fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Undoes what was begun with a partition that nobody saw; what cannot be undone now is undone later, at the next start
-/// at the latest.
+/// Undoes a hidden partition. If that fails, it is retried later, at the latest at the next start.
 pub(super) fn undo_or_later(device: &Device, id: u64) {
     if let Err(error) = undo(device, ObjectId::of_partition(id)) {
-        tracing::error!(%error, partition = id, "a partition that was begun is undone later");
+        tracing::error!(%error, partition = id, "cannot undo an interrupted partition; retrying later");
         device.stranded.add(id);
     }
 }
 
-/// A partition that was not finished never was.
+/// Removes all traces of an unfinished partition.
 fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
     clear_collections(device, target.partition, |_| Ok(false))?;
     remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
-    // Its source may have taken it for its own already.
+    // The source may list it already.
     match Lineage::read(&*device.store, target) {
         Ok(lineage) => duplicates::forget(&*device.store, target, lineage)?,
         Err(StoreError::NotFound(_)) => {}
@@ -379,7 +385,7 @@ fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
     device.guard.keys.forget(|keys| keys.forget_partition(target.partition))
 }
 
-/// DETACH CLONE: the clone is an original from now on, and its source may go.
+/// DETACH CLONE: makes the clone an original. Its source can then be removed.
 pub(crate) fn detach(run: &Run<'_>, detach: &Duplicate) -> Result<Done, Failure> {
     let device = run.device;
     let object = ObjectId::of_partition(detach.partition);
@@ -394,7 +400,7 @@ pub(crate) fn detach(run: &Run<'_>, detach: &Duplicate) -> Result<Done, Failure>
     Ok(Done::of(object))
 }
 
-/// A source that is named must be the one there is.
+/// Checks that the named source, if any, is the actual one.
 fn check_source(named: &Duplicate, lineage: Lineage) -> Result<(), Failure> {
     if named.source != 0 && named.source != lineage.source {
         return Err(Failure::Field(failure::OBJECT));
@@ -402,7 +408,7 @@ fn check_source(named: &Duplicate, lineage: Lineage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// REFRESH SNAPSHOT OR CLONE: it is again what its source is now.
+/// REFRESH SNAPSHOT OR CLONE: replaces its contents by the current ones of its source.
 pub(crate) fn refresh(run: &Run<'_>, refresh: &Duplicate) -> Result<Done, Failure> {
     let lineage = partition_of(run.device, ObjectId::of_partition(refresh.partition))?.policy().lineage;
     if lineage.kind == Kind::Original {
@@ -412,7 +418,7 @@ pub(crate) fn refresh(run: &Run<'_>, refresh: &Duplicate) -> Result<Done, Failur
     replace(run, refresh, lineage.source)
 }
 
-/// RESTORE PARTITION FROM SNAPSHOT: the partition is again what it was when its snapshot was made.
+/// RESTORE PARTITION FROM SNAPSHOT: replaces the contents by those of a snapshot.
 pub(crate) fn restore(run: &Run<'_>, restore: &Duplicate) -> Result<Done, Failure> {
     partition_of(run.device, ObjectId::of_partition(restore.partition))?;
     let snapshot = run.device.catalog.partition(restore.source).ok_or(Failure::Field(failure::OBJECT))?;
@@ -423,7 +429,7 @@ pub(crate) fn restore(run: &Run<'_>, restore: &Duplicate) -> Result<Done, Failur
     replace(run, restore, restore.source)
 }
 
-/// Replaces the contents of a partition; nobody sees it meanwhile.
+/// Replaces the contents of a partition, which is hidden meanwhile.
 fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure> {
     let device = run.device;
     method(what.method)?;
@@ -441,14 +447,14 @@ fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure
     device.spill_accesses()?;
     let before = target.used();
     {
-        // The point of no return. From here on it is the device that does it, with or without a crash in between: the
-        // right to it is asked for once more, under the lock that SET KEY waits for.
+        // The point of no return: from here on the device completes the replacement, also after a
+        // crash. So the authority is checked once more, under the lock that SET KEY waits for.
         let _step = next_step(run, source)?;
         duplicates::mark(&*device.store, what.partition, Some(Unfinished::Replaced(source)))?;
         device.catalog.hide(what.partition);
     }
     let totals = replace_all(device, source, what.partition, run.now_ms).inspect_err(|error| {
-        tracing::error!(%error, partition = what.partition, "a replacement is brought to its end later");
+        tracing::error!(%error, partition = what.partition, "cannot complete the replacement of a partition; retrying later");
         device.stranded.add(what.partition);
     })?;
     let change = i64::try_from(totals.used)
@@ -457,14 +463,15 @@ fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure
     Ok(Done { capacity_change: change, ..Done::of(object) })
 }
 
-/// Makes the contents of `target` those of `source`, and shows it. Done again after a crash it does the same.
+/// Makes the contents of `target` those of `source`, and makes it visible. Idempotent, so it can be
+/// repeated after a crash.
 fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
     let store = &*device.store;
-    // A source that is gone is no empty one.
+    // A missing source is not an empty one.
     if store.stat(ObjectId::of_partition(source))?.kind != ObjectType::Partition {
         return Err(Failure::Field(failure::OBJECT));
     }
-    // First, so that an id that is a user object's again is free.
+    // First, so that an id that becomes a user object's again is free.
     clear_collections(device, target, |id| is_collection(store, ObjectId::new(source, id)))?;
     let (mut theirs, mut ours) = (Objects::new(store, source), Objects::new(store, target));
     let mut totals = Totals::default();
@@ -480,9 +487,9 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
         if order.is_le() {
             let from = ObjectId::new(source, id.object);
             if order.is_lt() {
-                bring(device, from, id, now_ms)?
+                create_from(device, from, id, now_ms)?
             } else {
-                bring_up_to_date(store, from, id)?
+                update_from(store, from, id)?
             }
             totals.count(store, id)?;
             theirs.next()?;
@@ -501,29 +508,30 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
         duplicates::mark(store, target, None)?;
         scope.end()?;
     }
-    show(device, target, totals)?;
+    publish(device, target, totals)?;
     Ok(totals)
 }
 
-/// An object that the target had not, or had no more: a new one, which no old capability fits.
-fn bring(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
+/// Creates an object that the target does not have. It is a new object, which no old capability
+/// matches.
+fn create_from(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
     let store = &*device.store;
     let scope = store.begin();
     store.create(to, ObjectType::User)?;
-    let brought = bring_into(device, from, to, now_ms);
-    if brought.is_err() {
-        // Half of it would pass for one that was there all the time when this is done again.
+    let copied = copy_into(device, from, to, now_ms);
+    if copied.is_err() {
+        // A partial object would be taken for an existing one by the next attempt.
         store.remove(to)?;
     }
     scope.end()?;
-    brought
+    copied
 }
 
-fn bring_into(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
+fn copy_into(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
     let store = &*device.store;
     store.share(from, to)?;
     copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id))?;
-    // A floor protects: it may be brought. The tag is the one that new objects get.
+    // A floor protects, so it is copied. The tag is that of new objects.
     copy_attributes(store, from, to, |id| id.page == USER + SEALSTONE)?;
     let tag = catalog::number(store, ObjectId::of_partition(to.partition), USER_OBJECT_TAG_OF_PARTITION, 0)?;
     if tag != 0 {
@@ -538,17 +546,18 @@ fn bring_into(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Res
 const USER_OBJECT_TAG_OF_PARTITION: AttributeId =
     AttributeId::new(PARTITION + page::SECURITY, rows::USER_OBJECT_TAG);
 
-/// An object that both have: its bytes and attributes become those of the source; who may touch it does not change.
-fn bring_up_to_date(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), Failure> {
+/// Updates an object that exists in both: bytes and attributes become those of the source; access
+/// control does not change.
+fn update_from(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), Failure> {
     let scope = store.begin();
     if differ(store, from, to)? {
         store.share(from, to)?;
     }
-    take_over(store, from, to, |id| is_own(id) || is_authority(id))?;
+    replace_attributes(store, from, to, |id| is_own(id) || is_authority(id))?;
     Ok(scope.end()?)
 }
 
-/// Are the bytes of two objects not the very same blocks?
+/// Whether two objects do not share all of their blocks.
 fn differ(store: &dyn ObjectStore, one: ObjectId, other: ObjectId) -> Result<bool, StoreError> {
     let mut next = Some(0);
     while let Some(offset) = next {
@@ -561,8 +570,8 @@ fn differ(store: &dyn ObjectStore, one: ObjectId, other: ObjectId) -> Result<boo
     Ok(false)
 }
 
-/// Makes attributes those of another object, but for those that stay as they are.
-fn take_over(
+/// Replaces the attributes by those of another object, except those that `stays` selects.
+fn replace_attributes(
     store: &dyn ObjectStore,
     from: ObjectId,
     to: ObjectId,
@@ -584,7 +593,7 @@ fn take_over(
     Ok(())
 }
 
-/// The user objects of a partition, a step at a time.
+/// Iterator over the user objects of a partition, in steps.
 struct Objects<'a> {
     store: &'a dyn ObjectStore,
     partition: u64,
@@ -623,8 +632,8 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// At start: what a crash interrupted is undone, or done to its end. Where that fails the partition stays unseen, and
-/// it is tried again: [`finish_stranded`].
+/// At start: completes or undoes what a crash interrupted. If that fails, the partition stays
+/// hidden and [`finish_stranded`] retries.
 pub(crate) fn finish_all(device: &Device) {
     for id in device.catalog.unfinished_ids() {
         if !finish_one(device, id) {
@@ -633,16 +642,16 @@ pub(crate) fn finish_all(device: &Device) {
     }
 }
 
-/// Tries once more what failed midway, if its time has come. `true`: it tried.
+/// Retries one failed duplication, if it is due. Returns whether it tried.
 pub(crate) fn finish_stranded(device: &Device) -> bool {
     let Some(id) = device.stranded.due(device.clock.machine_ms()) else { return false };
     let source = match duplicates::unfinished(&*device.store, id) {
         Ok(Some(Unfinished::Replaced(source))) => source,
         _ => id,
     };
-    // As the command itself held them.
+    // The same locks as those of the command.
     let Ok(_contents) = device.contents.claim(Claim::Duplicate(source, Some(id))) else { return false };
-    // FORMAT OSD may have come first: then the number may be somebody else's.
+    // FORMAT OSD may have intervened, and the id may belong to another partition.
     if !device.stranded.contains(id) {
         return false;
     }
@@ -662,9 +671,9 @@ fn finish_one(device: &Device, id: u64) -> bool {
         Err(error) => Err(error.into()),
     };
     match done {
-        Ok(()) => tracing::info!(partition = id, "an interrupted duplication was brought to its end"),
+        Ok(()) => tracing::info!(partition = id, "interrupted duplication completed or undone"),
         Err(ref error) => {
-            tracing::error!(%error, partition = id, "an interrupted duplication stays unfinished");
+            tracing::error!(%error, partition = id, "cannot complete or undo an interrupted duplication; retrying later");
         }
     }
     done.is_ok()

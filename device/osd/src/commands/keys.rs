@@ -1,7 +1,7 @@
 //! SET KEY and SET MASTER KEY.
 //!
-//! Does: check the operands against the device, make the change through the keyring. Does not: derive or store keys.
-//! Contract: what is acknowledged is durable; what failed changed no key.
+//! Does: check the operands and change keys through the keyring. Does not: derive or store keys.
+//! Contract: an acknowledged change is durable; a failed one changed no key.
 //! Truth: docs/design/t10-osd.md 4.7 to 4.9; docs/design/security.md 3.6.
 
 use sealstone_crypto::dh::{Group, Secret};
@@ -21,7 +21,7 @@ pub(crate) fn set_key(run: &Run<'_>, set: &SetKey) -> Result<Done, Failure> {
     let object = ObjectId::of_partition(set.partition);
     match set.key {
         KeyToSet::Root if set.partition != 0 => return Err(Failure::Field(failure::PARTITION)),
-        // Partition zero is there without being in the catalogue.
+        // Partition zero exists without being in the catalogue.
         KeyToSet::Partition | KeyToSet::Working(_) if set.partition != 0 => {
             partition_of(run.device, object)?;
         }
@@ -40,7 +40,7 @@ pub(crate) fn set_key(run: &Run<'_>, set: &SetKey) -> Result<Done, Failure> {
     Ok(Done::of(object))
 }
 
-/// Which field asked for what cannot be.
+/// Maps a key error to the CDB field that caused it.
 fn unset(error: KeyError) -> Failure {
     match error {
         KeyError::NoPartition(_) => Failure::Field(failure::PARTITION),
@@ -57,7 +57,7 @@ pub(crate) fn set_master_key(run: &mut Run<'_>, set: &SetMasterKey) -> Result<Do
     }
 }
 
-/// Both exponentiations are done here, so that the change step can be checked under the new key.
+/// First step: does both exponentiations, so that the second step can be checked under the new key.
 fn exchange_seeds(run: &mut Run<'_>, set: &SetMasterKey) -> Result<Done, Failure> {
     let group = Group::from_code(set.group).ok_or(Failure::Field(pointer::OBJECT))?;
     let client = run.data_out;
@@ -102,7 +102,7 @@ fn change_master_key(run: &Run<'_>, set: &SetMasterKey) -> Result<Done, Failure>
         }
         Ok(())
     })?;
-    // Every key was replaced: what was signed in earlier eras verifies under none.
+    // Every key was replaced, so nothing signed in earlier eras verifies.
     run.device.guard.forget_eras()?;
     Ok(Done::of(ObjectId::ROOT))
 }

@@ -1,9 +1,10 @@
 //! LIST and LIST COLLECTION: partitions, user objects, collections, members.
 //!
-//! Does: whole entries up to the allocation length, with attributes if asked, and where to go on; tells whether the
-//! list changed during a series.
-//! Contract: the caller holds no lock. Entries go straight into what the initiator takes; besides that, memory is one
-//! step's. Costs: O(log n + entries), of which no step holds a lock for more than its own entries.
+//! Does: return whole entries up to the allocation length, with attributes if requested, and the
+//! continuation id; report whether the list changed during a series.
+//! Contract: the caller has no lock. Entries are written directly into the output buffer; other
+//! memory is bounded by one step. Costs: O(log n + entries); no step holds a lock for more than its
+//! own entries.
 //! Truth: docs/design/t10-osd.md 1.9; traps T6, T12, T13.
 
 use sealstone_osd::cdb::{List, pointer};
@@ -23,14 +24,14 @@ use crate::failure::Failure;
 use crate::locks::Reach;
 use crate::report::Refusal;
 
-/// Ids that one step puts into a list.
+/// Ids listed per step.
 const STEP: usize = 1024;
-/// Entries with attributes that one step puts into a list.
+/// Entries with attributes listed per step.
 const STEP_WITH_ATTRIBUTES: usize = 64;
-/// Set in every list identifier; the rest is the count of changes when the series began.
+/// Flag of every list identifier. The other bits are the change count at the start of the series.
 const SERIES: u32 = 0x8000_0000;
 
-/// What LIST needs to put attributes into its entries.
+/// Parameters for attributes in LIST entries.
 #[derive(Clone, Copy)]
 pub(crate) struct Entries<'a> {
     pub(crate) wishes: &'a Wishes<'a>,
@@ -71,7 +72,7 @@ impl Source {
         }
     }
 
-    /// How many there are, and how often that changed.
+    /// Returns the number of entries, and the number of changes.
     fn state(self, device: &Device, at: ObjectId) -> Result<(u64, u64), Failure> {
         if let Self::Partitions = self {
             return Ok((device.catalog.partition_count(), device.catalog.changes()));
@@ -85,7 +86,7 @@ impl Source {
         Ok((count, partition.changes()))
     }
 
-    /// Some of them from `from` on, ascending, and where to go on.
+    /// Returns entries from `from` on, ascending, and where to continue.
     fn part(self, device: &Device, from: u64, max: usize) -> Result<(Vec<u64>, Option<u64>), Failure> {
         let store = &*device.store;
         let next = |last: Option<u64>, full: bool| last.filter(|_| full).and_then(|last| last.checked_add(1));
@@ -142,16 +143,17 @@ impl Source {
     }
 }
 
-/// Ids and kinds in a list, and where to go on.
+/// Ids and types in a list, and where to continue.
 type Before = (Vec<(ObjectId, ObjectType)>, Option<u64>);
 
-/// What a list from `begin` on has before ids that may be lost, and where those begin: whoever goes on there is told.
+/// Returns the entries before a gap of possibly lost ids, and the start of the gap. A list that
+/// continues there gets the error.
 fn before_gap(error: StoreError, begin: ObjectId) -> Result<Before, Failure> {
     match error {
         StoreError::ListGap { mut before, from, to } if from.partition > begin.partition => {
-            // It does not concern this partition.
+            // The gap does not concern this partition.
             before.retain(|(id, _)| id.partition == begin.partition);
-            tracing::debug!(%from, %to, "behind this partition, objects may be lost");
+            tracing::debug!(%from, %to, "objects after this partition may be lost");
             Ok((before, None))
         }
         StoreError::ListGap { before, from, .. } if from > begin => Ok((before, Some(from.object))),
@@ -187,7 +189,8 @@ fn write(run: &mut Run<'_>, list: &List, source: Source) -> Result<Done, Refusal
     let next = fill(run, list, source, into, &mut end)?;
     let (_, changes) = source.state(run.device, object)?;
     let changed = low(began) != low(changes);
-    // How many come before a later beginning would have to be counted; of a list that changes, nobody knows.
+    // The number of entries before a later start is unknown without counting, and that of a
+    // changing list too.
     let total = (list.initial == 0 && !changed).then_some(total);
     let ending = match next {
         None => End::Complete,
@@ -200,7 +203,7 @@ fn write(run: &mut Run<'_>, list: &List, source: Source) -> Result<Done, Refusal
     Ok(Done { data_in: end as u64, data_in_covered: end as u64, ..Done::of(object) })
 }
 
-/// The count of changes when the series of a list identifier began; `None` for an identifier that was not given out.
+/// Returns the change count at the start of the series; `None` for an invalid list identifier.
 fn series(list_id: u32, changes: u64) -> Option<u64> {
     let began = u64::from(list_id & !SERIES);
     match list_id {
@@ -210,12 +213,12 @@ fn series(list_id: u32, changes: u64) -> Option<u64> {
     }
 }
 
-/// The part of a count of changes that a list identifier has room for.
+/// Returns the part of a change count that fits into a list identifier.
 fn low(changes: u64) -> u32 {
     (changes & u64::from(!SERIES)) as u32
 }
 
-/// Adds entries; gives the first id that found no room.
+/// Adds entries. Returns the first id that did not fit.
 fn fill(
     run: &Run<'_>,
     list: &List,
@@ -231,7 +234,7 @@ fn fill(
         let _grasp = run.steps.reach(Reach::Look(list.object));
         run.steps.authority()?;
         let (ids, next) = match source.part(device, first, step) {
-            // What comes before is given, and the list goes on where nothing can be.
+            // Entries before the gap are returned; the list continues at the gap.
             Err(Failure::Store(StoreError::ListGap { .. })) if first > list.initial => {
                 return Ok(Some(first));
             }
@@ -253,11 +256,11 @@ fn fill(
     Ok(None)
 }
 
-/// Adds an entry, if there is room for all of it.
+/// Adds an entry if it fits completely.
 fn put(into: &mut [u8], end: &mut usize, entry: &[u8]) -> bool {
     match into.get_mut(*end..*end + entry.len()) {
-        Some(place) if *end >= HEADER => {
-            place.copy_from_slice(entry);
+        Some(slot) if *end >= HEADER => {
+            slot.copy_from_slice(entry);
             *end += entry.len();
             true
         }
@@ -268,7 +271,7 @@ fn put(into: &mut [u8], end: &mut usize, entry: &[u8]) -> bool {
 fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<Vec<u8>, Failure> {
     let (id, kind) = source.id(partition, number);
     if members::check_floor(run, id).is_err() {
-        // It is there; what it holds is told by its method or a stronger one.
+        // The object is listed without attributes, which require its own method or a stronger one.
         return Ok(entry_with_attributes(number, source.listed(), &[]));
     }
     let current = Current {
@@ -282,7 +285,7 @@ fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<V
     };
     let view = View { device: run.device, id, kind, now_ms: run.now_ms, current: &current };
     let pairs = match run.entries.wishes.pairs(&view, &run.entries.permit) {
-        // It went away while it was looked at: its attributes went with it.
+        // The object was removed meanwhile, and its attributes with it.
         Err(Failure::Store(StoreError::NotFound(_))) => Vec::new(),
         pairs => pairs?,
     };

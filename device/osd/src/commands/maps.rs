@@ -1,10 +1,12 @@
-//! READ MAP and READ MAPS AND COMPARE: where a user object has data, holes and damage, and where it differs from the
-//! object that it was duplicated from.
+//! READ MAP and READ MAPS AND COMPARE: data, holes and damage of a user object, and differences
+//! from the object that it was duplicated from.
 //!
-//! Does: stretches from the store, with the damage that a structure check found and that is still there.
-//! Does not: read data, but for the few ranges known as damaged.
-//! Contract: the caller holds the object's lock. Memory follows what the initiator takes, not what there is.
-//! Truth: docs/design/t10-osd.md 1.9; what READ MAPS AND COMPARE compares is ours: docs/standards/device.md.
+//! Does: report ranges from the store, with known damage that still exists. Does not: read data,
+//! except the few ranges known as damaged.
+//! Contract: the caller has the object's lock. Memory is bounded by the output length, not by the
+//! object.
+//! Truth: docs/design/t10-osd.md 1.9; what READ MAPS AND COMPARE compares is ours:
+//! docs/standards/device.md.
 
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{ReadMap, pointer};
@@ -20,9 +22,9 @@ use crate::device::Device;
 use crate::duplicates::Kind;
 use crate::failure::{self, Failure};
 
-/// Stretches that one step asks the store for.
+/// Ranges requested from the store per step.
 const STEP: usize = 4096;
-/// Stretches that are counted beyond those that fit; a map of more does not tell its full length.
+/// Ranges counted beyond those that fit. A longer map does not report its full length.
 const COUNTED_MAX: u64 = 1 << 20;
 /// Byte of the CDB: MAP TYPE.
 const KIND_FIELD: u16 = 48;
@@ -37,14 +39,14 @@ pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure
         let next = stretches.last().map(|last| last.offset + last.length);
         let mut parts = Vec::with_capacity(stretches.len());
         for stretch in stretches {
-            cut(&stretch, &damaged, &mut parts);
+            split_damaged(&stretch, &damaged, &mut parts);
         }
         Ok((parts, next))
     })
 }
 
-/// READ MAPS AND COMPARE: only what differs from the object of the same number in the partition that this one was
-/// duplicated from.
+/// READ MAPS AND COMPARE: only ranges that differ from the object with the same id in the source
+/// partition.
 pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure> {
     let length = user_object(run.device, map.object)?.length;
     let lineage = partition_of(run.device, map.object)?.policy().lineage;
@@ -52,11 +54,11 @@ pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Fai
         return Err(Failure::Field(failure::PARTITION));
     }
     let source = ObjectId::new(lineage.source, map.object.object);
-    // Whether it is there is looked up once: its partition may change meanwhile, its number stays.
-    let there = user_object(run.device, source).ok();
-    let length = there.map_or(length, |source| source.length.max(length));
+    // Looked up once: the source partition may change meanwhile, the result must not.
+    let source_stat = user_object(run.device, source).ok();
+    let length = source_stat.map_or(length, |source| source.length.max(length));
     answer(run, map, length, false, |device, offset| {
-        let Comparison { stretches, next } = match there {
+        let Comparison { stretches, next } = match source_stat {
             Some(_) => device.store.compare(map.object, source, offset, STEP)?,
             None => {
                 let stretches = device.store.map(map.object, offset, STEP)?;
@@ -68,10 +70,10 @@ pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Fai
     })
 }
 
-/// Type, first byte and length.
+/// Type, first byte and length of a range.
 type Part = (u16, u64, u64);
 
-/// Lays out what `step` finds from an offset on, as long as it says where to go on.
+/// Encodes the ranges that `step` returns from an offset on, until it returns no continuation.
 fn answer(
     run: &mut Run<'_>,
     map: &ReadMap,
@@ -98,7 +100,7 @@ fn answer(
         out.push(&Entry { kind: DAMAGED_ATTRIBUTES, length: 0, offset: 0 });
     }
     let mut next = Some(map.start);
-    // The last part may go on in the next step.
+    // The last range may continue in the next step.
     let mut pending: Option<Part> = None;
     while let Some(offset) = next {
         if out.left_out() > COUNTED_MAX {
@@ -133,8 +135,8 @@ const fn kind(stretch: &Stretch) -> u16 {
     }
 }
 
-/// Cuts what is damaged out of a stretch of data.
-fn cut(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
+/// Splits a data range around its damaged parts.
+fn split_damaged(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
     let end = stretch.offset + stretch.length;
     let mut at = stretch.offset;
     let data = kind(stretch) == WRITTEN;
@@ -153,7 +155,7 @@ fn cut(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
     }
 }
 
-/// Those of the ranges that cannot be read now: what was written anew is sound.
+/// Returns the ranges that are still unreadable. Rewritten ones are readable again.
 fn still_damaged(device: &Device, id: ObjectId, length: u64, ranges: &[Range]) -> Vec<Range> {
     let mut found = Vec::new();
     for &range in ranges {

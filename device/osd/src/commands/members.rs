@@ -1,8 +1,8 @@
 //! GET MEMBER ATTRIBUTES, SET MEMBER ATTRIBUTES, REMOVE MEMBER OBJECTS.
 //!
-//! Does: the same to every member of a collection, in steps. Does not: decide who is a member.
-//! Contract: a member that asks for a stronger method than the command came with ends the command there, as the
-//! command itself would be refused on that member. What was done to members before stays done.
+//! Does: apply the command to every member of a collection, in steps. Does not: define the members.
+//! Contract: a member that requires a stronger method than that of the command ends the command, as
+//! a direct command on it would be refused. Effects on earlier members remain.
 //! Truth: docs/design/t10-osd.md 1.10, 3.3 (list type E); docs/standards/osd.md, "Collections".
 
 use std::cell::Cell;
@@ -22,7 +22,8 @@ use crate::cache::Accesses;
 use crate::catalog;
 use crate::report::Refusal;
 
-/// GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES: the lists of the command, applied to each member.
+/// GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES: applies the lists of the command to each
+/// member.
 pub(crate) fn attributes(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Result<Done, Refusal> {
     let (device, wishes, permit) = (run.device, run.entries.wishes, &run.entries.permit);
     let mut retrieved = Vec::new();
@@ -60,7 +61,7 @@ pub(crate) fn attributes(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Resu
             if !get_first {
                 get()?;
             }
-            leave_timestamps(run, member, gets, sets)?;
+            update_timestamps(run, member, gets, sets)?;
             Ok(true)
         })?;
     }
@@ -70,7 +71,7 @@ pub(crate) fn attributes(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Resu
     Ok(Done { attributes: Some(retrieved), ..Done::of(pool.collection) })
 }
 
-/// REMOVE MEMBER OBJECTS: the members are removed; the collection stays.
+/// REMOVE MEMBER OBJECTS: removes the members. The collection stays.
 pub(crate) fn remove(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Result<Done, Refusal> {
     let freed = Cell::new(0_i64);
     walk::walk(run.steps, pool, Hold::Remove, tally, |member| {
@@ -81,14 +82,14 @@ pub(crate) fn remove(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Result<D
     Ok(Done { capacity_change: -freed.get(), touch: Touch::DataModified, ..Done::of(pool.collection) })
 }
 
-/// An object that asks for a stronger method of its own is not reached by a weaker one through a collection either.
+/// Checks the minimum method of a member, which also applies to access through a collection.
 pub(super) fn check_floor(run: &Run<'_>, member: ObjectId) -> Result<(), Denial> {
     let floor: SecurityMethod = run.device.floor(member);
     let method = run.entries.permit.method();
     if method < floor { Err(Denial::BelowFloor { method, floor }) } else { Ok(()) }
 }
 
-/// What a member's Current Command page says.
+/// Returns the Current Command page of a member.
 pub(super) fn current(run: &Run<'_>, member: ObjectId) -> Current {
     Current {
         generation: run.generation(),
@@ -101,7 +102,7 @@ pub(super) fn current(run: &Run<'_>, member: ObjectId) -> Current {
     }
 }
 
-fn leave_timestamps(run: &Run<'_>, member: ObjectId, gets: bool, sets: bool) -> Result<(), Refusal> {
+fn update_timestamps(run: &Run<'_>, member: ObjectId, gets: bool, sets: bool) -> Result<(), Refusal> {
     let device = run.device;
     let bypass = device
         .catalog

@@ -1,8 +1,10 @@
-//! The command table and the handlers.
+//! Command table and dispatch.
 //!
-//! Does: one row per service action of the protocol's table; one arm per command that this device runs.
-//! Does not: decide whether a command may run. A handler is reached only through [`run`], which takes the permit.
-//! Contract: an action without a row here is answered as unknown, before anything else is looked at.
+//! Does: one row per implemented service action of the protocol's table, and one match arm per
+//! command.
+//! Does not: decide whether a command may run. Handlers are reached only through [`run`], which
+//! takes the permit.
+//! Contract: an action without a row is answered as unknown, before anything else is checked.
 //! Truth: `sealstone_osd::table`; docs/design/t10-osd.md 1.2, 1.10.
 
 mod check;
@@ -44,26 +46,28 @@ use crate::locks::Reach;
 use crate::nexus::Nexus;
 use crate::report::Refusal;
 
-/// What the device does with a service action.
+/// Properties of a service action.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// May it wait for the medium?
+    /// Whether it may block on the disk.
     pub(crate) cost: Cost,
-    /// Does it change anything, so that it is always audited?
+    /// Whether it changes anything; then it is always audited.
     pub(crate) changes: bool,
-    /// Attributes are set and fetched before the command's own work: the object is gone afterwards.
+    /// Whether attributes are processed before the command's own work, because the object is gone
+    /// afterwards.
     pub(crate) attributes_first: bool,
-    /// GOOD promises that it survives a crash: what was revoked must not come back.
+    /// Whether GOOD promises durability: a revocation must survive a crash.
     pub(crate) durable: bool,
-    /// All it does lands in one transaction group. Not where the number of objects is without bound.
+    /// Whether all its changes are in one transaction group. False if the number of objects is
+    /// unbounded.
     pub(crate) grouped: bool,
-    /// GOOD promises that nothing runs any more that a key of before allowed.
+    /// Whether GOOD promises that no command admitted under an old key is still running.
     pub(crate) revokes: bool,
-    /// It locks by itself, step by step; `reach` is what it would lock otherwise.
+    /// Whether it acquires all locks itself, step by step; `reach` is then unused.
     pub(crate) steps: bool,
-    /// It locks for itself, step by step; the lock of its first check is given back before it begins.
+    /// Whether it acquires locks step by step after the first check, whose lock is released before.
     pub(crate) stepwise: bool,
-    /// What it locks.
+    /// Lock scope of the command.
     pub(crate) reach: fn(ObjectId) -> Reach,
 }
 
@@ -103,13 +107,13 @@ impl Row {
         Self { steps: true, ..self.ungrouped().long() }
     }
 
-    /// Its work grows with the number or the size of objects.
+    /// Marks a command whose work grows with the number or the size of objects.
     const fn long(self) -> Self {
         Self { cost: Cost::Long, ..self }
     }
 }
 
-/// The row of a service action; `None`: this device does not implement it.
+/// Returns the row of a service action; `None` if this device does not implement it.
 pub(crate) const fn row(action: Action) -> Option<Row> {
     Some(match action {
         Action::Read => Row::LOOK.inline(),
@@ -122,7 +126,7 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::RemoveCollection => Row { changes: true, ..Row::LOOK }.stepwise().attributes_first(),
         Action::CreateCollection => Row::POPULATE.inline(),
         Action::GetAttributes => Row::LOOK.inline().attributes_first(),
-        // May have to be durable, which the CDB alone does not tell.
+        // May have to be durable, which the CDB alone does not show.
         Action::SetAttributes => Row::CHANGE.attributes_first(),
         Action::Write | Action::Append | Action::Clear | Action::Punch => Row::CHANGE.inline(),
         Action::Create | Action::CreateAndWrite => Row::POPULATE.inline(),
@@ -130,7 +134,7 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::Flush | Action::FlushCollection | Action::FlushPartition | Action::FlushOsd => {
             Row { durable: true, ..Row::LOOK }
         }
-        // Other commands go on while the new key is being stored.
+        // Other commands run while the new key is being stored.
         Action::SetKey | Action::SetMasterKey => {
             Row { changes: true, revokes: true, ..Row::LOOK.ungrouped() }
         }
@@ -145,53 +149,57 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         | Action::RestorePartition => Row::WHOLE.in_steps(),
         Action::DetachClone => Row::WHOLE,
         Action::PerformScsi => Row { changes: true, ..Row::LOOK },
-        // The function itself comes last of all, when no lock is held.
+        // The function itself runs last, without any lock.
         Action::PerformTask => Row { changes: true, ..Row::LOOK }.attributes_first(),
         Action::CopyUserObjects => Row::POPULATE.long(),
         Action::Rewrite => Row::CHANGE,
     })
 }
 
-/// A command that may run, with all it works on.
+/// An admitted command with everything it works on.
 pub(crate) struct Run<'a> {
     pub(crate) device: &'a Device,
-    /// Where the command came from.
+    /// Nexus of the command.
     pub(crate) nexus: NexusId,
-    /// The nexus and the command as the transport brought it; `None` when its status was sent already.
+    /// The nexus and the command as received from the transport; `None` if its status was sent
+    /// already.
     pub(crate) origin: Option<(&'a Nexus, &'a ScsiCommand<'a>)>,
     pub(crate) cdb: &'a Cdb,
     pub(crate) now_ms: u64,
-    /// Command data from the initiator; under ALLDATA its check value has matched.
+    /// Command data from the initiator. Under ALLDATA its check value has been verified.
     pub(crate) data_out: &'a [u8],
-    /// The digests that the check value of `data_out` was verified over, if it was over digests of a range.
+    /// Digests that the check value of `data_out` was verified with, if it covers digests of a
+    /// range.
     pub(crate) covered: Option<&'a Covered>,
-    /// The digests that stand for what is read, if the check value of the reply is over those of a range.
+    /// Digest profile of the data to read, if the check value of the reply covers digests of a
+    /// range.
     pub(crate) digests_wanted: Option<Profile>,
-    /// Bytes of the whole Data-Out Buffer.
+    /// Length of the whole Data-Out Buffer in bytes.
     pub(crate) data_out_whole: usize,
-    /// Where command data for the initiator goes, as far as it takes any; contents unspecified.
+    /// Output buffer for command data, limited to what the initiator accepts. Its content is
+    /// unspecified.
     pub(crate) data_in: &'a mut [u8],
-    /// The scatter/gather list, if the command came with one.
+    /// The scatter/gather list, if present.
     pub(crate) scattered: Option<Vec<Span>>,
-    /// The rest of the continuation segment: query list, copy source, extension capabilities.
+    /// The remaining continuation segment: query list, copy source, extension capabilities.
     pub(crate) segment: &'a Segment,
-    /// What LIST puts into its entries.
+    /// Parameters for attributes in LIST entries.
     pub(crate) entries: Entries<'a>,
-    /// The key behind the credential.
+    /// Key that signed the credential.
     pub(crate) signed: Option<SignedBy>,
-    /// The contents that are held.
+    /// Partition claim that the command has.
     pub(crate) claim: Claim,
-    /// How a command on many objects takes its steps.
+    /// Step control of a command on many objects.
     pub(crate) steps: &'a Steps<'a>,
 }
 
 impl Run<'_> {
-    /// Byte of the CDB: STARTING BYTE.
+    /// Returns the byte of STARTING BYTE in the CDB.
     pub(crate) const fn start_field(&self) -> u16 {
         pointer::start(self.cdb.generation)
     }
 
-    /// Byte of the CDB: LENGTH.
+    /// Returns the byte of LENGTH in the CDB.
     pub(crate) const fn length_field(&self) -> u16 {
         pointer::length(self.cdb.generation)
     }
@@ -200,7 +208,7 @@ impl Run<'_> {
         self.cdb.generation
     }
 
-    /// A piece of the transfer is where it must not be.
+    /// Returns the error for a piece of the transfer that is out of bounds.
     fn span_failure(&self, index: usize) -> Failure {
         match self.cdb.continuation_length {
             0 => Failure::Field(self.start_field()),
@@ -213,7 +221,7 @@ impl Run<'_> {
     }
 }
 
-/// Which timestamps a command leaves on its objects.
+/// Timestamps that a command sets on its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// None.
@@ -222,51 +230,51 @@ pub(crate) enum Touch {
     DataRead,
     /// Data modified.
     DataModified,
-    /// The created time is set by the command itself.
+    /// Created; the command itself sets the created time.
     Created,
-    /// There is nothing left to leave them on.
+    /// Removed; there is no object to set them on.
     Removed,
 }
 
-/// Something the initiator hears although the command did its work.
+/// Status detail of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remark {
-    /// Only so many bytes were there.
+    /// Only this many bytes existed.
     ReadPastEnd {
         /// Bytes transferred.
         transferred: u64,
     },
 }
 
-/// What a command did.
+/// Outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The object it was about; of several created the last.
+    /// Object of the command. If it created several, the last one.
     pub(crate) object: ObjectId,
-    /// Every object created.
+    /// All created objects.
     pub(crate) subjects: Vec<ObjectId>,
-    /// Bytes of command data for the initiator, zeros included.
+    /// Bytes of command data for the initiator, including zeros.
     pub(crate) data_in: u64,
-    /// Those of them that the data-in check value covers.
+    /// Bytes that the data-in check value covers.
     pub(crate) data_in_covered: u64,
-    /// The length of the object that they are a range of, 0 if they are none.
+    /// Length of the object that the data is a range of; 0 if it is none.
     pub(crate) object_length: u64,
-    /// Their digests, as far as the store has them.
+    /// Digests of the data, as far as the store has them.
     pub(crate) digests: Option<Covered>,
     pub(crate) remark: Option<Remark>,
     pub(crate) touch: Touch,
-    /// Where APPEND began.
+    /// Start offset of APPEND.
     pub(crate) append_start: u64,
-    /// Change of the used capacity, bytes.
+    /// Change of the used capacity in bytes.
     pub(crate) capacity_change: i64,
-    /// What was fetched from the members of a collection.
+    /// Attributes retrieved from the members of a collection.
     pub(crate) attributes: Option<Vec<u8>>,
-    /// The rest is to be done after the status was sent.
+    /// Work that continues after the status was sent.
     pub(crate) plan: Option<Plan>,
 }
 
 impl Done {
-    /// Nothing more to tell than which object it was.
+    /// Returns an outcome with only the object.
     pub(crate) const fn of(object: ObjectId) -> Self {
         Self {
             object,
@@ -285,7 +293,8 @@ impl Done {
     }
 }
 
-/// Runs a command that locks for itself. The permit is used up; each step asks whether there would be one.
+/// Runs a command that acquires locks itself. Consumes the permit; each step checks the authority
+/// again.
 pub(crate) fn run_stepwise(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Refusal> {
     match run.cdb.command {
         Command::List(list) => list::list(run, &list),
@@ -295,7 +304,7 @@ pub(crate) fn run_stepwise(run: &mut Run<'_>, _permit: Permit) -> Result<Done, R
     }
 }
 
-/// Runs a command. The permit is used up: one check, one command.
+/// Runs a command. Consumes the permit: one check, one command.
 pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
     match run.cdb.command {
         Command::Read(extent) => {
@@ -328,7 +337,7 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::SetMasterKey(set) => keys::set_master_key(run, &set),
         Command::CreateCollection(target) => collections::create(run, target.object),
         Command::FlushCollection(flush) => collections::flush(run, flush.object),
-        // Their work is the attributes, which are done already; the object was looked up then.
+        // Their work is the attributes, which are done already. The object was looked up then.
         Command::GetAttributes(target) | Command::SetAttributes(target) => Ok(Done::of(target.object)),
         Command::ReadMap(map) => maps::read_map(run, &map),
         Command::ReadMapsAndCompare(map) => maps::compare_maps(run, &map),

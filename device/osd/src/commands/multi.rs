@@ -1,8 +1,9 @@
-//! Commands on many objects: what is checked and begun first, and the rest, which may go on after the status.
+//! Commands on many objects, split into checks and first step, and the remaining work, which may
+//! continue after the status.
 //!
-//! Does: split QUERY, the member commands and CREATE USER TRACKING COLLECTION into these two parts; put the rest into
-//! the queue if IMMED_TR asks for it. Does not: the work itself.
-//! Contract: whatever is wrong with the request is told before anything goes on without its initiator.
+//! Does: split QUERY, the member commands and CREATE USER TRACKING COLLECTION into these two parts;
+//! queue the second part if IMMED_TR is set. Does not: the work itself.
+//! Contract: every error in the request is reported before the command continues in the background.
 //! Truth: docs/design/t10-osd.md 1.3, 1.9, 1.10; docs/standards/osd.md, "Collections".
 
 use std::cell::Cell;
@@ -17,19 +18,19 @@ use crate::failure::Failure;
 use crate::report::Refusal;
 use crate::tracking;
 
-/// Longest Data-Out Buffer of an immediate command, bytes: it is kept until the command has ended.
+/// Longest Data-Out Buffer of an immediate command in bytes. It is kept until the command ends.
 const DATA_OUT_MAX: usize = 2 << 20;
 
-/// What the first part found.
+/// Result of the first part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// The object of the command.
+    /// Object of the command.
     pub(crate) object: ObjectId,
-    /// Whose members it goes through; `None` for none.
+    /// Collection whose members are processed, if any.
     pool: Option<Pool>,
-    /// Where the matches of a QUERY go instead of the answer.
+    /// Collection that receives the matches of a QUERY.
     matches: Option<ObjectId>,
-    /// The collection that tells about it.
+    /// Collection that tracks the progress.
     pub(crate) tracked: Option<ObjectId>,
     immediate: bool,
 }
@@ -63,7 +64,7 @@ pub(crate) fn run(run: &mut Run<'_>) -> Result<Done, Refusal> {
     }
 }
 
-/// Does the command want its status before its work is done?
+/// Whether the initiator requested the status before the work is done.
 fn immediate(command: &Command) -> bool {
     match command {
         Command::Query(query) => query.immediate,
@@ -75,7 +76,7 @@ fn immediate(command: &Command) -> bool {
     }
 }
 
-/// The first part.
+/// Runs the first part.
 fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
     let device = run.device;
     let command = &run.cdb.command;
@@ -103,7 +104,8 @@ fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
             let pool = Pool::of(device, command.object())?;
             let tracked = (pool.kind == Kind::Tracking).then_some(pool.collection);
             let immediate = immediate(command);
-            // Without a tracking collection nobody could hear how it ended; and what is fetched needs its initiator.
+            // Without a tracking collection the result could not be read, and retrieved attributes
+            // need a waiting initiator.
             if immediate && (tracked.is_none() || run.cdb.attributes.gets()) {
                 return Err(Failure::Field(pointer::SPECIFIC_BITS).into());
             }
@@ -123,7 +125,7 @@ fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
     Ok(plan)
 }
 
-/// The rest.
+/// Runs the second part.
 pub(crate) fn perform(run: &mut Run<'_>, plan: &Plan, tally: &Cell<Tally>) -> Result<Done, Refusal> {
     let pool = plan.pool.ok_or(Failure::UnsupportedAction);
     match run.cdb.command {
@@ -138,7 +140,8 @@ pub(crate) fn perform(run: &mut Run<'_>, plan: &Plan, tally: &Cell<Tally>) -> Re
                 None => Ok(()),
             };
             if let Err(refusal) = filled {
-                // Of an immediate one the collection is told to be there already, and tells how it ended.
+                // For an immediate command the collection was already reported as created, and it
+                // shows the failure.
                 if !plan.immediate {
                     collections::unmake(run.steps, plan.object)?;
                 }

@@ -1,8 +1,9 @@
-//! CREATE, CREATE AND WRITE, REMOVE: which user objects a partition holds.
+//! CREATE, CREATE AND WRITE, REMOVE: the user objects of a partition.
 //!
-//! Does: choose ids, keep counts and quotas, give new objects their first attributes. Does not: permissions.
-//! Contract: the caller holds the partition's lock alone, and the object's if it has an id. A CREATE that fails
-//! half way leaves none of its objects behind.
+//! Does: choose ids, maintain counts and quotas, set the first attributes of new objects. Does not:
+//! check permissions.
+//! Contract: the caller has an exclusive lock of the partition, and of the object if it has an id.
+//! A CREATE that fails leaves none of its objects behind.
 //! Truth: docs/design/t10-osd.md 1.10, 2; 4.10 (policy access tag of new objects); trap T24.
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
@@ -15,10 +16,10 @@ use crate::catalog::{self, Partition, UNLIMITED};
 use crate::device::Device;
 use crate::failure::{self, Failure};
 
-/// Ids that a search for a free one looks at in one step.
+/// Ids listed per step of a search for a free one.
 const SEARCH_STEP: usize = 4096;
 
-/// CREATE: `count` objects, or one with the id asked for.
+/// CREATE: `count` objects, or one with the requested id.
 pub(crate) fn create(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Done, Failure> {
     let created = make(run, requested, count)?;
     let last = created.last().copied().unwrap_or(requested);
@@ -44,7 +45,8 @@ pub(crate) fn remove(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
     Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(id) })
 }
 
-/// Removes a user object and gives the bytes that it took. The caller holds its partition and it alone.
+/// Removes a user object and returns the bytes that it used. The caller has exclusive locks of its
+/// partition and of the object.
 pub(super) fn remove_object(device: &Device, id: ObjectId) -> Result<i64, Failure> {
     let stat = user_object(device, id)?;
     let partition = partition_of(device, id)?;
@@ -83,14 +85,14 @@ pub(super) fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec
     Ok(created)
 }
 
-/// Creates an object with the first id that is free.
+/// Creates an object with the first free id.
 fn make_anywhere(run: &Run<'_>, partition: &Partition) -> Result<ObjectId, Failure> {
     let free = free_id(run.device, partition)?;
     make_one(run, partition, free)?;
     Ok(free)
 }
 
-/// An id that no object of the partition has. The caller holds the partition alone.
+/// Returns a free object id. The caller has an exclusive lock of the partition.
 pub(super) fn free_id(device: &Device, partition: &Partition) -> Result<ObjectId, Failure> {
     let store = &*device.store;
     let next = ObjectId::new(partition.id, partition.next_object());
@@ -100,7 +102,7 @@ pub(super) fn free_id(device: &Device, partition: &Partition) -> Result<ObjectId
     }
 }
 
-/// The smallest free id, looked for from the beginning: only after somebody took the very last id.
+/// Returns the smallest free id by a search from the start. Needed only after the last id was used.
 fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, Failure> {
     let mut expected = ObjectId::new(partition, ObjectId::FIRST_ASSIGNABLE);
     loop {
@@ -146,7 +148,7 @@ fn first_attributes(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Resul
     Ok(())
 }
 
-/// Takes back what a failed command created.
+/// Removes the objects of a failed command.
 pub(super) fn unmake(device: &Device, created: &[ObjectId]) {
     for &id in created {
         let used = device.store.stat(id).map_or(0, |stat| stat.used_bytes);

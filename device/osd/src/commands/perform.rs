@@ -1,8 +1,10 @@
-//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION: what a capability with DEV_MGMT opens besides objects.
+//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION: device management with the DEV_MGMT
+//! permission.
 //!
-//! Does: run one command of SPC inside an OSD command; order the shell to end or find tasks.
-//! Does not: run an OSD command inside another, or reach tasks itself.
-//! Contract: [`task`] waits for tasks to end, and these may wait for locks: call it without holding any.
+//! Does: run one SPC command inside an OSD command; have the target end or find tasks.
+//! Does not: run an OSD command inside another, or access tasks itself.
+//! Contract: [`task`] waits for tasks to end, and these may wait for locks: call it without any
+//! lock.
 //! Truth: docs/design/t10-osd.md 1.4, 1.9 (from one source); docs/standards/device.md.
 
 use sealstone_osd::cdb::{OPERATION_CODE, PerformScsi, PerformTask, pointer};
@@ -15,8 +17,8 @@ use crate::failure::{self, Failure};
 use crate::nexus::Nexus;
 use crate::spc::Server;
 
-/// PERFORM SCSI COMMAND: any command that the logical unit answers besides its own. Its CHECK CONDITION is that of the
-/// whole command, with field pointers moved to where the embedded CDB stands.
+/// PERFORM SCSI COMMAND: runs any command of the logical unit except OSD commands. Its CHECK
+/// CONDITION is returned for the whole command, with field pointers adjusted to the embedded CDB.
 pub(crate) fn scsi(run: &mut Run<'_>, perform: &PerformScsi) -> Result<Done, Failure> {
     if perform.cdb[0] == OPERATION_CODE {
         return Err(Failure::Field(pointer::EMBEDDED));
@@ -34,7 +36,7 @@ pub(crate) fn scsi(run: &mut Run<'_>, perform: &PerformScsi) -> Result<Done, Fai
     Ok(Done { data_in: length, data_in_covered: length, ..Done::of(perform.object) })
 }
 
-/// Sense data of an embedded command, pointing into the CDB around it.
+/// Adjusts the sense data of an embedded command to point into the outer CDB.
 fn moved(sense: &[u8]) -> Sense {
     match Sense::parse(sense) {
         Ok(sense) => {
@@ -50,10 +52,10 @@ fn moved(sense: &[u8]) -> Sense {
     }
 }
 
-/// What of PERFORM TASK MANAGEMENT FUNCTION can be wrong before anything is done.
+/// Checks PERFORM TASK MANAGEMENT FUNCTION before anything is done.
 pub(crate) fn check_task(perform: &PerformTask) -> Result<Done, Failure> {
     let function = function_of(perform)?;
-    // These end what others began: whoever has a credential for one object alone must not.
+    // These end commands of others, so a credential for a single object is not sufficient.
     let reaches_others = matches!(function, TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset);
     if reaches_others && !perform.object.is_root() {
         let field = if perform.object.partition == 0 { failure::OBJECT } else { failure::PARTITION };
@@ -69,7 +71,8 @@ fn function_of(perform: &PerformTask) -> Result<TaskFunction, Failure> {
     TaskFunction::from_byte(perform.function).ok_or(Failure::Field(pointer::TASK_FUNCTION))
 }
 
-/// PERFORM TASK MANAGEMENT FUNCTION: does it, and puts the answer at the head of the Data-In Buffer.
+/// PERFORM TASK MANAGEMENT FUNCTION: runs the function and writes the response to the start of the
+/// Data-In Buffer.
 pub(crate) fn task(
     perform: &PerformTask,
     nexus: &Nexus,
@@ -85,7 +88,7 @@ pub(crate) fn task(
         TaskFunction::NexusReset => Some(TaskOrder::NexusReset),
         TaskFunction::QueryTask => Some(TaskOrder::Query { tag }),
         TaskFunction::QueryTaskSet => Some(TaskOrder::QuerySet),
-        // No command ever leaves an auto contingent allegiance behind: there is none to clear.
+        // No command leaves an auto contingent allegiance, so there is none to clear.
         TaskFunction::ClearAca => None,
         TaskFunction::QueryUnitAttention => return put(attention(nexus), data_in),
     };
@@ -101,7 +104,7 @@ pub(crate) fn task(
     put(TaskResponse::new(response), data_in)
 }
 
-/// The unit attention that waits, which stays.
+/// Returns the pending unit attention without clearing it.
 fn attention(nexus: &Nexus) -> TaskResponse {
     match nexus.first_attention() {
         None => TaskResponse::new(ServiceResponse::Complete),

@@ -1,9 +1,10 @@
-//! QUERY: which members of a collection have attributes within bounds.
+//! QUERY: finds the members of a collection whose attributes are within bounds.
 //!
-//! Does: compare, answer with ids or put the matches into a tracking collection. Does not: change the members.
-//! Contract: a member that the bearer may not look at by its method matches nothing. Memory does not follow the
-//! number of members or of matches: ids go straight into what the initiator takes.
-//! Costs: O(n log n) for n members, one lookup for each criterion and member.
+//! Does: compare, and return the ids or add the matches to a tracking collection. Does not: change
+//! the members.
+//! Contract: a member whose minimum method forbids access does not match. Memory is bounded: ids
+//! are written directly into the output buffer.
+//! Costs: O(n log n) for n members, one lookup per criterion and member.
 //! Truth: docs/design/t10-osd.md 1.9; trap T11; docs/standards/osd.md, "Collections".
 
 use std::cell::Cell;
@@ -26,12 +27,12 @@ use crate::report::Refusal;
 /// Bytes of an id in the answer.
 const ID: usize = 8;
 
-/// Checks what the CDB and the query list say; gives the collection that matches go to.
+/// Checks the CDB and the query list. Returns the collection that receives the matches, if any.
 pub(crate) fn check(run: &Run<'_>, query: &Query) -> Result<Option<ObjectId>, Refusal> {
     let list = parse(run)?;
     for criterion in &list.criteria {
         run.entries.permit.check_compared(criterion.id, run.device)?;
-        // What protects objects is not compared for whoever may not read it.
+        // Security attributes are compared only if the capability allows to read them.
         if rows::is_security_page(ObjectType::User, criterion.id.page) {
             run.entries.permit.check_get(criterion.id, run.device)?;
         }
@@ -83,8 +84,8 @@ pub(crate) fn query(
                 device.store.join(collection, member.object, 0).map_err(Failure::from)?;
             }
             None => {
-                if let Some(place) = into.get_mut(end..end + ID) {
-                    place.copy_from_slice(&member.object.to_be_bytes());
+                if let Some(slot) = into.get_mut(end..end + ID) {
+                    slot.copy_from_slice(&member.object.to_be_bytes());
                     end += ID;
                 }
             }
@@ -115,7 +116,7 @@ fn is_match(run: &Run<'_>, list: &QueryList<'_>, member: ObjectId) -> Result<boo
     let value = |id: AttributeId| view.value(id).map(Option::unwrap_or_default);
     let union = list.kind == QueryType::Union;
     for criterion in &list.criteria {
-        // The first that decides ends it.
+        // The first decisive criterion ends the comparison.
         if criterion.matches(&value(criterion.id)?) == union {
             return Ok(union);
         }

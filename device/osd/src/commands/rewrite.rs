@@ -1,10 +1,11 @@
-//! REWRITE: read-modify-write of a range of a user object in one command, under conditions if wanted.
+//! REWRITE: atomic read-modify-write of a range of a user object, optionally under conditions.
 //!
-//! Does: run the operations in their order on a private copy of the range, and write what they touched at once.
-//! Does not: check which permissions they need; `execute` does, before anything is read.
-//! Contract: all or nothing, towards other commands (the object's lock), failures (one write of the store; but an attribute
-//! that finds no room on a full medium is refused after it) and a crash (one transaction group, the attributes of the
-//! command included).
+//! Does: run the operations in order on a private copy of the range, and write the changed part at
+//! once.
+//! Does not: check the permissions; `execute` does, before anything is read.
+//! Contract: atomic for other commands (the object's lock), for failures (one write to the store,
+//! except that an attribute may be refused after it on a full disk) and for a crash (one
+//! transaction group, which includes the attributes of the command).
 //! Truth: docs/design/security.md 4.7; docs/standards/osd.md, REWRITE.
 
 use std::ops::Range;
@@ -31,7 +32,7 @@ pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Fail
         return Err(Failure::Field(run.start_field()));
     }
     let mut old = vec![0; length];
-    let there = if rewrite.start < stat.length {
+    let present = if rewrite.start < stat.length {
         run.device.store.read(object, rewrite.start, &mut old)?
     } else {
         0
@@ -58,9 +59,9 @@ pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Fail
     let digest;
     let answer: &[u8] = match rewrite.returns {
         RewriteReturn::Nothing => &[],
-        RewriteReturn::Old => &old[..there],
+        RewriteReturn::Old => &old[..present],
         RewriteReturn::Digest => {
-            digest = Sha256::digest(&old[..there]);
+            digest = Sha256::digest(&old[..present]);
             &digest
         }
     };
@@ -69,14 +70,14 @@ pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Fail
     Ok(Done { data_in: answer.len() as u64, data_in_covered: answer.len() as u64, ..done })
 }
 
-/// Runs one operation; gives the bytes of the range that it changed.
+/// Runs one operation. Returns the range of bytes that it changed.
 fn operate(
     run: &Run<'_>,
     rewrite: &Rewrite,
     operation: &RewriteOperation,
     bytes: &mut [u8],
 ) -> Result<Option<Range<usize>>, Failure> {
-    // The parser saw to it that all of this is within range and operands.
+    // The parser has checked that everything is within range and operands.
     let number = |value: u64| usize::try_from(value).map_err(|_| Failure::ListLength);
     let start = number(operation.offset)?;
     let place = start..start + number(operation.length.into())?;
@@ -133,7 +134,7 @@ fn operate(
     Ok((!place.is_empty()).then_some(place))
 }
 
-/// Adds little-endian numbers of one width.
+/// Adds little-endian numbers of the same width.
 fn add(number: &mut [u8], more: &[u8]) {
     let mut carry = 0_u16;
     for (byte, more) in number.iter_mut().zip(more) {
@@ -143,7 +144,7 @@ fn add(number: &mut [u8], more: &[u8]) {
     }
 }
 
-/// An attribute's value as it is now; no bytes if it is undefined.
+/// Returns the current value of an attribute; empty if it is undefined.
 fn attribute(run: &Run<'_>, id: ObjectId, attribute: AttributeId) -> Result<Vec<u8>, Failure> {
     let current = Current {
         generation: run.generation(),

@@ -1,9 +1,10 @@
-//! Going through many objects in steps, for commands on collections and for lists.
+//! Iteration over many objects in steps, for commands on collections and for lists.
 //!
-//! Does: hold locks for one step at a time, so that others get their turn, and ask before each step whether the
-//! command may still go on. Does not: know what is done with the objects.
-//! Contract: the caller holds no lock. An object that is visited is there and is still a member; its lock is held, and
-//! that of its collection, and the command's authority was asked for under them. Memory: one step's ids.
+//! Does: hold locks for one step at a time, so that other commands can run in between, and check
+//! before each step whether the command may continue. Does not: know what is done with the objects.
+//! Contract: the caller has no lock. A visited object exists and is still a member. Its lock and
+//! that of its collection are held, and the command's authority was checked under them. Memory: the
+//! ids of one step.
 //! Truth: docs/design/security.md 3.5; docs/standards/osd.md, "Collections".
 
 use std::cell::Cell;
@@ -18,19 +19,19 @@ use crate::failure::Failure;
 use crate::locks::{Grasp, Reach};
 use crate::report::Refusal;
 
-/// Members that one step looks at.
+/// Members per step.
 pub(crate) const STEP: usize = 128;
 
-/// Asks whether the command may still go on.
+/// Checks whether the command may still continue.
 pub(crate) type Authority<'a> = &'a (dyn Fn() -> Result<(), Refusal> + 'a);
 
-/// How a long command takes its steps.
+/// Step control of a long command.
 pub(crate) struct Steps<'a> {
     pub(crate) device: &'a Device,
-    /// All that the command reaches is held already: there are no steps for others to come between.
+    /// Whether the command already has all locks that it needs; then steps acquire none.
     held: bool,
     authority: Authority<'a>,
-    /// The collection that tells how far it came.
+    /// Collection that tracks the progress.
     tracked: Cell<Option<ObjectId>>,
 }
 
@@ -39,28 +40,28 @@ impl<'a> Steps<'a> {
         Self { device, held, authority, tracked: Cell::new(None) }
     }
 
-    /// May the command still go on? Ask under a lock.
+    /// Checks whether the command may continue. Call it under a lock.
     pub(crate) fn authority(&self) -> Result<(), Refusal> {
         (self.authority)()
     }
 
-    /// Waits for a lock, unless all of them are held.
+    /// Acquires a lock, unless the command has all of them.
     pub(crate) fn reach(&self, reach: Reach) -> Option<Grasp<'a>> {
         (!self.held).then(|| self.device.locks.reach(reach))
     }
 
-    /// Waits for the locks of several objects, unless all of them are held.
+    /// Acquires the locks of several objects, unless the command has all of them.
     fn several(&self, partition: u64, populate: bool, objects: &[(ObjectId, bool)]) -> Option<Grasp<'a>> {
         (!self.held).then(|| self.device.locks.several(partition, populate, objects))
     }
 
-    /// This collection tells how far the command came.
+    /// Sets the collection that tracks the progress.
     pub(crate) fn track(&self, collection: Option<ObjectId>) {
         self.tracked.set(collection);
     }
 }
 
-/// The user objects that a command goes through.
+/// A collection whose members a command processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
     /// The collection.
@@ -71,7 +72,7 @@ pub(crate) struct Pool {
 /// What a step does to its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// Looks at them.
+    /// Reads them.
     Look,
     /// Changes them.
     Change,
@@ -79,28 +80,28 @@ pub(crate) enum Hold {
     Remove,
 }
 
-/// How far a walk came.
+/// Progress of an iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Members visited.
     pub(crate) processed: u64,
-    /// Members that were gone when their turn came.
+    /// Members that were removed before they were visited.
     pub(crate) missing: u64,
 }
 
-/// Some ids, ascending, and where to go on.
+/// Some ids, ascending, and where to continue.
 struct Part {
     ids: Vec<u64>,
     next: Option<u64>,
 }
 
 impl Pool {
-    /// The members of a collection.
+    /// Returns the members of a collection.
     pub(crate) fn of(device: &Device, collection: ObjectId) -> Result<Self, Failure> {
         Ok(Self { collection, kind: collections::kind(device, collection)? })
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub(crate) fn count(self, device: &Device) -> Result<u64, Failure> {
         match self.kind {
             Kind::Spontaneous => Ok(partition_of(device, self.collection)?.objects()),
@@ -142,7 +143,7 @@ impl Pool {
     }
 }
 
-/// Goes through all members, ascending; `visit` ends it by giving `false`.
+/// Visits all members in ascending order, until `visit` returns false.
 pub(crate) fn walk(
     steps: &Steps<'_>,
     pool: Pool,
@@ -152,7 +153,8 @@ pub(crate) fn walk(
 ) -> Result<(), Refusal> {
     let device = steps.device;
     let partition = pool.collection.partition;
-    // What is created meanwhile is left out, so that no stream of new objects keeps a command going.
+    // Objects created meanwhile are skipped, so that a stream of new objects cannot keep a command
+    // running.
     let last = match pool.kind {
         Kind::Spontaneous => match partition_of(device, pool.collection)?.next_object() {
             u64::MAX => u64::MAX,
@@ -170,27 +172,27 @@ pub(crate) fn walk(
         let alone = hold != Hold::Look;
         let mut objects = vec![(pool.collection, false)];
         objects.extend(part.ids.iter().map(|&id| (ObjectId::new(partition, id), alone)));
-        // The collection that is filled: the right to it is asked for under its lock too.
+        // The collection that is filled: the authority is checked under its lock too.
         objects.extend(steps.tracked.get().map(|filled| (filled, false)));
         let _grasp = steps.several(partition, hold == Hold::Remove, &objects);
         steps.authority()?;
         let scope = alone.then(|| device.store.begin());
-        let mut goes_on = true;
+        let mut continues = true;
         for id in part.ids.into_iter().filter(|&id| id <= last) {
             let mut so_far = tally.get();
             if pool.holds(device, id)? {
                 so_far.processed += 1;
-                goes_on = visit(ObjectId::new(partition, id))?;
+                continues = visit(ObjectId::new(partition, id))?;
             } else {
                 so_far.missing += 1;
             }
             tally.set(so_far);
-            if !goes_on {
+            if !continues {
                 break;
             }
         }
         scope.map_or(Ok(()), Scope::end)?;
-        if !goes_on {
+        if !continues {
             return Ok(());
         }
         if let Some(collection) = steps.tracked.get() {

@@ -1,9 +1,10 @@
-//! The objects that are known to be damaged.
+//! List of objects known to be damaged.
 //!
-//! Does: keep them in memory and, by their ids, in the internal page of the root, so that a device knows them again after
-//! a restart; note what changed, once, on the object, on what contains it, and for the audit log.
-//! Does not: look for damage. Contract: an entry is made and unmade under the object's lock.
-//! A store that refuses writes is no reason to keep silent: then the book is in memory alone.
+//! Does: keep the list in memory and, by object id, in the internal page of the root, so that it
+//! survives a restart; record each change once: on the object, on its container, and for the audit
+//! log.
+//! Does not: search for damage. Contract: an entry is added and removed under the object's lock. If
+//! the store refuses writes, the list is kept in memory only.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,35 +18,36 @@ use crate::attributes::rows::INTERNAL;
 use crate::catalog;
 use crate::locks::Reach;
 
-/// Most objects in the book; of more it says only that there are more. Their own attributes tell of each.
+/// Objects in the list. Beyond that it only records that there are more; their own attributes
+/// describe each.
 pub(crate) const OBJECTS_MAX: usize = 4000;
-/// Most changes that wait to be told.
+/// Changes queued for the audit log.
 const NEWS_MAX: usize = 4096;
 /// Ids of damaged objects, 16 bytes each, after one byte: 1 if there are more.
 const DAMAGED_OBJECTS: AttributeId = AttributeId::new(INTERNAL, 0x21);
 
-/// An object became damaged, or sound, or is damaged otherwise than before.
+/// A change of the damage of an object; empty damage means that it is sound again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     pub(crate) id: ObjectId,
     pub(crate) damage: Damage,
 }
 
-/// What noting a finding came to.
+/// Result of recording a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// It is what was known.
+    /// Nothing changed.
     Same,
-    /// Something else than was known.
+    /// The recorded damage changed.
     Changed,
-    /// The object is not there any more.
+    /// The object does not exist any more.
     Gone,
 }
 
-/// All of them.
+/// All damaged objects.
 pub(crate) struct Book {
     damaged: Mutex<BTreeMap<ObjectId, Damage>>,
-    /// As many as there are in it, to be asked on the way of every command that changes something.
+    /// Number of entries, checked on every changing command without the lock.
     count: AtomicUsize,
     more: AtomicBool,
     news: Mutex<VecDeque<News>>,
@@ -61,7 +63,7 @@ impl Book {
         }
     }
 
-    /// As it was before the restart. What cannot be read is found anew.
+    /// Loads the list after a restart. Unreadable entries are found again by scrubbing.
     pub(crate) fn load(store: &dyn ObjectStore) -> Self {
         let book = Self::new();
         let stored = store.attribute(ObjectId::ROOT, DAMAGED_OBJECTS).ok().flatten().unwrap_or_default();
@@ -84,7 +86,7 @@ impl Book {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// How many there are, at least; and whether there are more.
+    /// Returns the number of entries, and whether there are more objects than that.
     pub(crate) fn count(&self) -> (u64, bool) {
         (self.count.load(Ordering::Relaxed) as u64, self.more.load(Ordering::Relaxed))
     }
@@ -93,7 +95,8 @@ impl Book {
         self.damaged.lock().iter().map(|(&id, damage)| (id, damage.clone())).collect()
     }
 
-    /// Those that a command on this object may have changed: itself; or all that are with it, if it changes `members`.
+    /// Returns the damaged objects that a command on this object may have changed: the object
+    /// itself, or all of its partition if the command changes `members`.
     pub(crate) fn touched_by(&self, object: ObjectId, members: bool) -> Vec<ObjectId> {
         let damaged = self.damaged.lock();
         let with = |id: &ObjectId| match (object.partition, object.object) {
@@ -105,18 +108,18 @@ impl Book {
         damaged.keys().copied().filter(with).collect()
     }
 
-    /// The oldest change that was not told yet.
+    /// Takes the oldest queued change.
     pub(crate) fn news(&self) -> Option<News> {
         self.news.lock().pop_front()
     }
 
-    /// A pass over everything begins: what it finds is all there is.
+    /// Clears the mark of further objects at the start of a full pass, which finds them again.
     pub(crate) fn forget_more(&self) {
         self.more.store(false, Ordering::Relaxed);
     }
 
-    /// Notes what was found of an object, as far as it is still so. What is found of a partition or the root is its own
-    /// damage, not that of what it contains.
+    /// Records the findings about an object, as far as they still hold. For a partition or the root
+    /// these are its own damage, not that of its contents.
     pub(crate) fn settle(
         &self,
         examiner: Examiner<'_>,
@@ -135,7 +138,7 @@ impl Book {
             match stat {
                 None => {
                     if self.note(store, id, None)? {
-                        self.tell(News { id, damage: Damage::default() });
+                        self.queue_change(News { id, damage: Damage::default() });
                         Settled::Gone
                     } else {
                         Settled::Same
@@ -147,12 +150,12 @@ impl Book {
                     if before != sure {
                         tolerate(store_damage(store, id, kind, &sure, now_ms))?;
                     }
-                    // What cannot be noted is told once, too.
+                    // A finding that cannot be stored is still reported once.
                     let in_book = || self.damaged.lock().contains_key(&id);
                     if self.lists(id, &sure) && (before == sure || in_book()) {
                         return Ok(Settled::Same);
                     }
-                    self.tell(News { id, damage: sure.clone() });
+                    self.queue_change(News { id, damage: sure.clone() });
                     self.note(store, id, Some(sure))?;
                     Settled::Changed
                 }
@@ -164,7 +167,7 @@ impl Book {
         Ok(settled)
     }
 
-    /// The summaries of a partition and of the root, by what is in the book.
+    /// Updates the summaries of a partition and of the root from the list.
     fn settle_containers(
         &self,
         examiner: Examiner<'_>,
@@ -186,7 +189,7 @@ impl Book {
         for (id, kind, damaged) in containers {
             let _change = examiner.grasp(Reach::Change(id));
             match store_contained(examiner.store, id, kind, damaged, now_ms) {
-                // Removed with all that was in it.
+                // Removed with its contents.
                 Err(StoreError::NotFound(_)) => {}
                 other => tolerate(other)?,
             }
@@ -194,7 +197,7 @@ impl Book {
         Ok(())
     }
 
-    /// Does the book say so already, or has it no room to?
+    /// Whether the list already contains this damage, or is full.
     fn lists(&self, id: ObjectId, damage: &Damage) -> bool {
         let damaged = self.damaged.lock();
         match damaged.get(&id) {
@@ -203,7 +206,7 @@ impl Book {
         }
     }
 
-    /// Makes or unmakes an entry; was there one?
+    /// Adds or removes an entry. Returns whether there was one.
     fn note(
         &self,
         store: &dyn ObjectStore,
@@ -224,12 +227,12 @@ impl Book {
         if bytes == [0] {
             bytes.clear();
         }
-        // Under the book's lock, so that the last one to write is the last one to know.
+        // Stored under the lock, so that the stored list matches the last change.
         tolerate(store.set_attribute(ObjectId::ROOT, DAMAGED_OBJECTS, &bytes))?;
         Ok(had)
     }
 
-    fn tell(&self, news: News) {
+    fn queue_change(&self, news: News) {
         let mut all = self.news.lock();
         if all.len() < NEWS_MAX {
             all.push_back(news);
@@ -237,13 +240,13 @@ impl Book {
     }
 }
 
-/// A store that refuses writes, or an object that cannot carry a note (its attributes may be as many as there can be), is
-/// told elsewhere: nothing that cannot be noted keeps others from being looked at.
+/// Ignores errors other than a missing object: a read-only store, or an object whose attributes are
+/// full, must not stop the examination of others.
 fn tolerate(result: Result<(), StoreError>) -> Result<(), StoreError> {
     match result {
         Err(StoreError::NotFound(id)) => Err(StoreError::NotFound(id)),
         Err(error) => {
-            tracing::debug!(%error, "damage is told, and could not be noted in an attribute");
+            tracing::debug!(%error, "cannot record damage in an attribute");
             Ok(())
         }
         Ok(()) => Ok(()),
