@@ -60,7 +60,7 @@ async fn resize(client: &Client, node: Node, size: u64) -> Stat {
     for _ in 0..1_000 {
         match client
             .metadata()
-            .call(Request::SetNode { node, change: change.clone(), holder: None, through: false })
+            .call(Request::SetNode { node, change: change.clone(), client_id: None, through: false })
             .await
         {
             Ok(Response::Stat { stat }) => return stat,
@@ -110,7 +110,7 @@ async fn displayed_names_can_be_typed_with_escapes() {
     let what = NodeKind::Fifo;
     let (parent, mode) = (Node::ROOT, 0o644);
     let make =
-        Request::MakeNode { parent, name, what, mode, umask: 0, owner: None, group: None, holder: None };
+        Request::MakeNode { parent, name, what, mode, umask: 0, owner: None, group: None, client_id: None };
     stat_of(&client, make).await;
     let listed = system.run(&["ls", "/"]).ok().text();
     let shown = listed.trim_end_matches('\n');

@@ -243,7 +243,7 @@ fn bytes_written_beyond_the_reported_size_are_found() {
         }
         // It exceeds the quota, so that the create ends.
         let request = Request::RenewGrants {
-            handle: sealstone_mds_protocol::Handle::Intent(open.intent),
+            handle: sealstone_mds_protocol::OpenHandle::Intent(open.intent),
             method: Method::CmdRsp,
         };
         while program.client.metadata().call(request.clone()).await.is_ok() {

@@ -10,7 +10,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotPermitted`, `Denied` or `NotFound` among others.
     pub async fn set_attributes(&self, node: Node, change: NodeChange) -> Result<Stat, ClientError> {
-        let request = Request::SetNode { node, change, holder: None, through: false };
+        let request = Request::SetNode { node, change, client_id: None, through: false };
         match self.core.metadata.call(request).await? {
             Response::Stat { stat } => Ok(stat),
             _ => Err(ClientError::OTHER_ANSWER),

@@ -12,8 +12,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use sealstone_mds_protocol::{
-    DelegatedFile, DeviceId, DevicePin, FilePath, Name, Reader, SYSTEM_ID_BYTES, Text, Wire, WireError,
-    Writer, record,
+    DelegatedFile, DeviceId, DevicePin, FilePath, Name, SYSTEM_ID_BYTES, Text, Wire, WireError, WireReader,
+    WireWriter, record,
 };
 use sealstone_private::PrivateError;
 use sha2::{Digest, Sha256};
@@ -66,7 +66,7 @@ impl CapabilityFile {
     /// # Errors
     /// `Message` if it is over its limit.
     pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, ClientError> {
-        let mut out = Writer::new();
+        let mut out = WireWriter::new();
         out.raw(MAGIC);
         self.put(&mut out);
         let mut bytes = Zeroizing::new(out.finish(CAPABILITY_FILE_MAX - DIGEST_BYTES)?);
@@ -90,7 +90,7 @@ impl CapabilityFile {
         if Sha256::digest(body).as_slice() != digest {
             return Err(DAMAGED);
         }
-        let mut input = Reader::new(body.get(MAGIC.len()..).ok_or(DAMAGED)?);
+        let mut input = WireReader::new(body.get(MAGIC.len()..).ok_or(DAMAGED)?);
         let file = Self::get(&mut input).map_err(|_| DAMAGED)?;
         input.finish().map_err(|_: WireError| DAMAGED)?;
         file.check()?;

@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicI64;
 use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment, TlsPolicy};
 use sealstone_mds_protocol::login::Revoking;
 use sealstone_mds_protocol::{
-    Access, Device, DirEntry, FileKind, FilePath, GroupName, Layout, Method, Name, PAGE_MAX, Placed, Request,
-    Response, Role, Stat, UserName,
+    Access, Device, DirEntry, FileKind, FilePath, GroupName, Layout, Method, Name, PAGE_MAX, PlacementRecord,
+    Request, Response, Role, Stat, UserName,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -352,7 +352,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     pub async fn placement(
         &self,
         path: impl AsRef<[u8]>,
-    ) -> Result<(Option<Layout>, Option<Placed>), ClientError> {
+    ) -> Result<(Option<Layout>, Option<PlacementRecord>), ClientError> {
         let answer = self.core.metadata.call(Request::Placement { path: file_path(path)? }).await?;
         expect!(answer, Response::Placement { layout, placed } => (layout, placed))
     }

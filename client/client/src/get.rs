@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{
-    Access, Checksum, FILE_SIZE_MAX, FilePath, Handle, Layout, Method, OpenedFile, Request, Response, Stat,
+    Access, Checksum, FILE_SIZE_MAX, FilePath, Layout, Method, OpenHandle, OpenedFile, Request, Response,
+    Stat,
 };
 use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -70,7 +71,7 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
     else {
         return Err(ClientError::OTHER_ANSWER);
     };
-    let handle = Handle::File { node: stat.node(), access };
+    let handle = OpenHandle::File { node: stat.node(), access };
     let objects = match layout {
         Some(layout) => {
             let objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;

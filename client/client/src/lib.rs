@@ -50,11 +50,12 @@ pub use sealstone_initiator::{
 pub use sealstone_login::paper::Group as PaperGroup;
 pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
-    AccountKind, Check, CheckPhase, CheckScope, Checksum, ChecksumKind, Chosen, Condition, Device, DeviceId,
-    DeviceProblem, DirEntry, Drain as DrainState, FileKind, FilePath, Finding, FindingKind, Group, GroupName,
-    Holder, IssueEntry, IssueKind, Layout, Method, Name, ObjectRef, Placed, ProblemKind, Quota, QuotaChange,
-    QuotaDrift, QuotaOf, QuotaPlace, Rebalance as RebalanceState, Revocation, RevokeWhat, Role, Stat, User,
-    UserName, WaitingDevice, WidthBound,
+    AccountKind, CheckFinding, CheckPhase, CheckScope, CheckStatus, Checksum, ChecksumKind, ChosenDevice,
+    CredentialHolder, Device, DeviceCondition, DeviceId, DeviceProblem, DirEntry, Drain as DrainState,
+    FileKind, FilePath, FindingKind, Group, GroupName, IssueEntry, IssueKind, Layout, Method, Name,
+    ObjectRef, PlacementRecord, ProblemKind, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace,
+    Rebalance as RebalanceState, Revocation, RevokeWhat, Role, Stat, User, UserName, WaitingDevice,
+    WidthBound,
 };
 pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;

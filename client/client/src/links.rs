@@ -1,6 +1,6 @@
 //! Links, hard and symbolic, by path.
 
-use sealstone_mds_protocol::{Name, Node, NodeKind, Request, Response, Stat, Target};
+use sealstone_mds_protocol::{LinkTarget, Name, Node, NodeKind, Request, Response, Stat};
 
 use crate::client::file_path;
 use crate::{Client, ClientError, Devices, Metadata};
@@ -31,11 +31,11 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         target: impl AsRef<[u8]>,
         path: impl AsRef<[u8]>,
     ) -> Result<Stat, ClientError> {
-        let target = Target::new(target.as_ref()).map_err(ClientError::Name)?;
+        let target = LinkTarget::new(target.as_ref()).map_err(ClientError::Name)?;
         let (parent, name) = self.place(path).await?;
         let what = NodeKind::Symlink(target);
-        let (mode, umask, owner, group, holder) = (0o777, 0, None, None, None);
-        let request = Request::MakeNode { parent, name, what, mode, umask, owner, group, holder };
+        let (mode, umask, owner, group, client_id) = (0o777, 0, None, None, None);
+        let request = Request::MakeNode { parent, name, what, mode, umask, owner, group, client_id };
         stat_of(self.core.metadata.call(request).await?)
     }
 
@@ -57,7 +57,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Invalid` for what is no link, `NotFound` among others.
-    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Target, ClientError> {
+    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<LinkTarget, ClientError> {
         let node = self.lstat(path).await?.node();
         match self.core.metadata.call(Request::ReadLink { node }).await? {
             Response::Target { target } => Ok(target),
@@ -69,7 +69,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Invalid` for what is no link, `Stale` if it is gone.
-    pub async fn target_of(&self, stat: &Stat) -> Result<Target, ClientError> {
+    pub async fn target_of(&self, stat: &Stat) -> Result<LinkTarget, ClientError> {
         match self.core.metadata.call(Request::ReadLink { node: stat.node() }).await? {
             Response::Target { target } => Ok(target),
             _ => Err(ClientError::OTHER_ANSWER),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError, SessionError};
 use sealstone_mds_protocol::{
-    Device, DeviceId, ErrorCode, Failure, Grant, Handle, Layout, Method, ObjectRef, PAGE_MAX, Request,
+    Device, DeviceId, ErrorCode, Failure, Grant, Layout, Method, ObjectRef, OpenHandle, PAGE_MAX, Request,
     Response,
 };
 use sealstone_osd::{AttributeId, ObjectId};
@@ -141,7 +141,7 @@ pub(crate) struct OpenObjects<M, D> {
     pub(crate) layout: Layout,
     pub(crate) missing: Missing,
     /// None: by a capability file; nothing is renewed.
-    handle: Option<Handle>,
+    handle: Option<OpenHandle>,
     method: Method,
     bearers: Mutex<Bearers>,
     /// Of the file, when it was opened by its path.
@@ -215,7 +215,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     /// Takes over what Create or Open answered.
     pub(crate) async fn new(
         core: Arc<Core<M, D>>,
-        handle: Handle,
+        handle: OpenHandle,
         method: Method,
         layout: Layout,
         grants: &[Grant],
@@ -340,12 +340,12 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         let mut ready = self.ready(index, None).await?;
         let mut outcome = self.run(&ready, &mut make).await;
         // Is an object that is not where it was known to be nowhere? Else nobody may take that for a hole, or make it there.
-        let mut sure = !matches!(self.handle, Some(Handle::File { .. } | Handle::Node { .. }));
+        let mut sure = !matches!(self.handle, Some(OpenHandle::File { .. } | OpenHandle::Node { .. }));
         for pause in RENEWAL_PAUSES {
             let Err(error) = &outcome else { break };
             // It may have moved, and its old device with it; what is being created stays where it is.
             let silent = matches!(error, OsdError::Session(SessionError::Unreachable(_)));
-            let gone = !matches!(self.handle, Some(Handle::Intent(_)))
+            let gone = !matches!(self.handle, Some(OpenHandle::Intent(_)))
                 && (silent || matches!(error, OsdError::NotFound));
             if !(error.is_denied() || gone) || self.handle.is_none() {
                 break;

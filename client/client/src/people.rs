@@ -8,8 +8,8 @@ use sealstone_initiator::{Environment, SystemEnvironment};
 use sealstone_login::paper::PassphraseKey;
 use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 use sealstone_mds_protocol::{
-    AccountKind, Group, GroupName, Holder, IssueEntry, IssuePlace, PAGE_MAX, Request, Response, Revocation,
-    Role, Secret, Stat, User,
+    AccountKind, CredentialHolder, Group, GroupName, IssueEntry, IssuePlace, PAGE_MAX, Request, Response,
+    Revocation, Role, Secret, Stat, User,
 };
 use zeroize::Zeroizing;
 
@@ -349,7 +349,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn holders(&self, path: impl AsRef<[u8]>) -> Result<(Vec<Holder>, bool), ClientError> {
+    pub async fn holders(
+        &self,
+        path: impl AsRef<[u8]>,
+    ) -> Result<(Vec<CredentialHolder>, bool), ClientError> {
         match self.core.metadata.call(Request::GrantHolders { path: file_path(path)? }).await? {
             Response::Holders { holders, complete } => Ok((holders, complete)),
             _ => Err(ClientError::OTHER_ANSWER),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 use sealstone_mds_protocol::{
-    Checksum, ChecksumKind, ErrorCode, FilePath, Handle, IntentId, Method, Request, Response, Stat,
+    Checksum, ChecksumKind, ErrorCode, FilePath, IntentId, Method, OpenHandle, Request, Response, Stat,
 };
 use tokio::io::AsyncRead;
 
@@ -162,7 +162,7 @@ async fn store<M: Metadata, D: Devices, S: Source>(
     };
     let intent = file.intent;
     let stored = async {
-        let handle = Handle::Intent(intent);
+        let handle = OpenHandle::Intent(intent);
         let objects =
             OpenObjects::new(core.clone(), handle, options.method, file.layout, &file.grants).await?;
         let announced = options.size;

@@ -1,7 +1,8 @@
 //! Quotas: for administrators, and what everybody may know of his own; and checks of all that is on record.
 
 use sealstone_mds_protocol::{
-    Check, CheckScope, Finding, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response,
+    CheckFinding, CheckScope, CheckStatus, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request,
+    Response,
 };
 
 use crate::client::{file_path, user_name};
@@ -74,7 +75,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Exists` if one is under way, `Denied` among others.
-    pub async fn begin_check(&self, scope: CheckScope, repair: bool) -> Result<Check, ClientError> {
+    pub async fn begin_check(&self, scope: CheckScope, repair: bool) -> Result<CheckStatus, ClientError> {
         let begun = self.core.metadata.call(Request::CheckBegin { scope, repair }).await?;
         match begun {
             Response::Check { check: Some(check) } => Ok(check),
@@ -86,7 +87,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Denied` among others.
-    pub async fn last_check(&self) -> Result<Option<Check>, ClientError> {
+    pub async fn last_check(&self) -> Result<Option<CheckStatus>, ClientError> {
         match self.core.metadata.call(Request::CheckShow {}).await? {
             Response::Check { check } => Ok(check),
             _ => Err(ClientError::OTHER_ANSWER),
@@ -97,7 +98,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` if there was another one since.
-    pub async fn findings(&self, check: u64) -> Result<Vec<Finding>, ClientError> {
+    pub async fn findings(&self, check: u64) -> Result<Vec<CheckFinding>, ClientError> {
         let mut all = Vec::new();
         loop {
             let from = u32::try_from(all.len()).unwrap_or(u32::MAX);

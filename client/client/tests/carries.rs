@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::mounts::{
-    Mount, OpenFile, forget_holders, objects, place_of, power_fails, reap, seen, tell_tags,
+    Mount, OpenFile, forget_clients, objects, place_of, power_fails, reap, seen, tell_tags,
 };
 use crate::world::{World, content};
 use sealstone_client::{ClientError, GetOptions, Metadata, OsdError};
@@ -345,7 +345,7 @@ async fn a_writer_whom_the_server_has_forgotten_loses_nothing_at_any_step() {
         // Acknowledged, told, and not proven.
         file.write(0, &bytes[..2 * UNIT]).await.unwrap();
         file.flush().await.unwrap();
-        forget_holders(&world);
+        forget_clients(&world);
         let at = objects(&mount.client, "/f").await.1[0];
         if power {
             power_fails(&world, at.device);
@@ -392,7 +392,7 @@ async fn bytes_behind_the_end_that_are_told_after_it_was_carried_over_are_there(
         file
     });
     mount.client.metadata().gate.reached().await;
-    forget_holders(&world);
+    forget_clients(&world);
     let way = Way::begin(&world, &mount).await;
     for step in STEPS {
         assert!(way.reach(step).await, "{step:?}");

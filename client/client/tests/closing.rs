@@ -307,7 +307,7 @@ async fn of_what_somebody_else_removes_right_after_a_close_nobody_hears() {
     let file = one.create("f").await;
     file.write(0, b"some bytes").await.unwrap();
     file.close().await.unwrap();
-    crate::world::mounts::forget_holders(&scene.world);
+    crate::world::mounts::forget_clients(&scene.world);
     other.nodes.remove(Node::ROOT, &name("f"), false).await.unwrap();
     crate::world::mounts::reap(&scene.world).await;
     sleep(Duration::from_secs(100)).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::mounts::{
-    Mount, forget_holders, forgotten_writer, objects, place_of, power_fails, reap, seen, tell_tags,
+    Mount, forget_clients, forgotten_writer, objects, place_of, power_fails, reap, seen, tell_tags,
 };
 use crate::world::{World, content};
 use sealstone_client::{DeviceId, GetOptions, Metadata, OsdError};
@@ -235,7 +235,7 @@ async fn a_writer_whose_file_was_cut_and_moved_keeps_what_is_left_of_his_bytes()
     // The other has let it go, and nobody was asked yet whether he still has it.
     sleep(Duration::from_secs(5)).await;
     // The server forgets once more who writes.
-    forget_holders(&world);
+    forget_clients(&world);
     power_fails(&world, at.device);
     move_off(&world, &mount, "/f", 0).await;
     file.sync().await.unwrap();

@@ -104,7 +104,9 @@ async fn leading() -> World {
 async fn what_was_looked_up_is_not_asked_for_again_until_somebody_else_changes_it() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
-    other.make(Node::ROOT, "f", NodeKind::Symlink(sealstone_mds_protocol::Target::new("x").unwrap())).await;
+    other
+        .make(Node::ROOT, "f", NodeKind::Symlink(sealstone_mds_protocol::LinkTarget::new("x").unwrap()))
+        .await;
     sleep(QUIET).await;
     let first = one.look(Node::ROOT, "f").await.unwrap();
     assert_eq!(one.look(Node::ROOT, "g").await, None);

@@ -85,14 +85,14 @@ impl Listings {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_mds_protocol::{Lease, LeaseKind};
+    use sealstone_mds_protocol::{LeaseKind, NodeLease};
 
     use super::*;
 
     const KEEP: u32 = CACHE_DIRECTORY | KEEP_CACHE;
 
     fn edition(changes: u64) -> Edition {
-        Edition::new(&Lease { kind: LeaseKind::Read, number: 1, era: 1 }, changes)
+        Edition::new(&NodeLease { kind: LeaseKind::Read, number: 1, epoch: 1 }, changes)
     }
 
     #[test]

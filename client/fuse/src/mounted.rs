@@ -18,7 +18,7 @@ use sealstone_client::ClientError;
 use sealstone_client::nodes::{Nodes, Seek};
 use sealstone_mds_protocol::Access;
 use sealstone_mds_protocol::{
-    LOCK_TO_END, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, Target, XattrMode,
+    LOCK_TO_END, LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, XattrMode,
     XattrName, XattrValue,
 };
 
@@ -122,7 +122,7 @@ impl Handler for Mounted {
             Operation::GetAttr => self.get_attributes(node, reply),
             Operation::SetAttr(changes) => self.set_attributes(node, changes, reply),
             Operation::ReadLink => self.read_link(node, reply),
-            Operation::Symlink { name, target } => match Target::new(target) {
+            Operation::Symlink { name, target } => match LinkTarget::new(target) {
                 Ok(target) => self.make(&header, name, NodeKind::Symlink(target), (0o777, 0), reply),
                 Err(_) => reply.error(Errno::NAMETOOLONG),
             },

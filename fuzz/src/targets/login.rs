@@ -13,7 +13,7 @@ use sealstone_mds_protocol::login::{
     REGISTRATION_UPLOAD_BYTES, Resume, SUITE_LIGHT, SessionId,
 };
 use sealstone_mds_protocol::{
-    BODY_MAX, FrameHeader, HEADER_BYTES, MessageType, Text, Wire, Writer, decode_message,
+    BODY_MAX, FrameHeader, HEADER_BYTES, MessageType, Text, Wire, WireWriter, decode_message,
 };
 
 use super::mds::body;
@@ -103,8 +103,8 @@ pub(crate) fn log_in(
     rng: &mut StdRng,
 ) -> (SessionId, SessionKeys) {
     let mut connection = sealstone_mds::Connection::new(*channel, sealstone_mds::Source::default());
-    let mut send = |kind, message: &dyn Fn(&mut Writer), rng: &mut StdRng| {
-        let mut out = Writer::new();
+    let mut send = |kind, message: &dyn Fn(&mut WireWriter), rng: &mut StdRng| {
+        let mut out = WireWriter::new();
         message(&mut out);
         let body = out.finish(BODY_MAX).expect("login bodies are short");
         let header = FrameHeader { kind, body_length: body.len() as u32, sequence: 0 };

@@ -7,14 +7,14 @@ use sealstone_mds_protocol::login::{
     Revoking, SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
-    Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, Chosen, Condition,
-    CreatedFile, DelegatedFile, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, Drain,
-    ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, Group, GroupName,
-    HEADER_BYTES, Handle, Holder, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel,
-    KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, Placed,
-    ProblemKind, REQUESTS, RESPONSES, Rebalance, Request, Response, Revocation, RevokeWhat, Role, SCHEMA,
-    STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, WaitingDevice, WidthBound, Wire, Writer,
-    decode_message, frame, unshown,
+    Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, ChosenDevice, CreatedFile,
+    CredentialHolder, DelegatedFile, Device, DeviceCondition, DeviceId, DevicePin, DeviceProblem,
+    DeviceState, DirEntry, Drain, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant,
+    Group, GroupName, HEADER_BYTES, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel,
+    KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenHandle, OpenedFile,
+    PinKind, PlacementRecord, ProblemKind, REQUESTS, RESPONSES, Rebalance, Request, Response, Revocation,
+    RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, WaitingDevice, WidthBound,
+    Wire, WireWriter, decode_message, frame, unshown,
 };
 use sealstone_osd::ObjectId;
 
@@ -48,7 +48,7 @@ fn text<const MAX: usize>(text: &str) -> Text<MAX> {
 }
 
 pub(super) fn body(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     message.put(&mut out);
     out.finish(BODY_MAX).expect("seeds are short")
 }
@@ -204,7 +204,7 @@ pub(crate) fn requests() -> Vec<Request> {
         speed: 500_000_000,
         master_key: Secret::new(vec![7; 32]).expect("a short key"),
     };
-    let handle = Handle::File { node: stat().node(), access: Access::Update };
+    let handle = OpenHandle::File { node: stat().node(), access: Access::Update };
     let method = Method::AllData;
     let mut all = vec![
         Request::Hello { oldest: 1, newest: 1, software: text("fuzz 1") },
@@ -218,7 +218,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Create { path: path("/f"), size_hint: Some(9), mode: 0o644, replace: true, method },
         Request::Open { path: path("/f"), access: Access::Read, method },
         Request::RenewGrants { handle, method },
-        Request::RenewGrants { handle: Handle::Intent(IntentId(3)), method: Method::CmdRsp },
+        Request::RenewGrants { handle: OpenHandle::Intent(IntentId(3)), method: Method::CmdRsp },
         Request::Commit { intent: IntentId(1), size: 9, mtime_ns: Some(1), checksum: Some(checksum) },
         Request::Abandon { intent: IntentId(1) },
         Request::Rename { from: path("/f"), to: path("/g"), replace: false },
@@ -414,8 +414,13 @@ pub(crate) fn responses() -> Vec<Response> {
         suites: vec![SUITE_SERVICE_A],
         code_until_ms: Some(2),
     };
-    let holder =
-        Holder { user: user("bob"), session: [6; 16], object: objects(1)[0], writes: true, expires_ms: 9 };
+    let client_id = CredentialHolder {
+        user: user("bob"),
+        session: [6; 16],
+        object: objects(1)[0],
+        writes: true,
+        expires_ms: 9,
+    };
     let code = Secret::new(b"abcd".to_vec()).expect("a short code");
     let created = CreatedFile {
         intent: IntentId(1),
@@ -491,13 +496,13 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Removed { count: 4, more: false },
         Response::Placement {
             layout: Some(Layout::single(objects(1)[0])),
-            placed: Some(Placed {
+            placed: Some(PlacementRecord {
                 at_ms: 1,
                 size_hint: Some(2),
                 bound: WidthBound::Small,
                 considered: 3,
                 left_out: 4,
-                chosen: vec![Chosen { condition: Condition::Good, fill: 5, weight: 100 }],
+                chosen: vec![ChosenDevice { condition: DeviceCondition::Good, fill: 5, weight: 100 }],
                 outgrew: Some(1),
             }),
         },
@@ -530,7 +535,7 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Groups { groups: vec![Group { name: group("staff"), created_ms: 1 }; 2], more: true },
         Response::Members { members: vec![user("bob"); 2], more: false },
         Response::Invitation { code, expires_ms: 5 },
-        Response::Holders { holders: vec![holder; 2], complete: true },
+        Response::Holders { holders: vec![client_id; 2], complete: true },
         Response::Delegated { file: delegated },
         Response::Revocation { revocation: revocation.clone() },
         Response::Revocations { revocations: vec![revocation; 2] },

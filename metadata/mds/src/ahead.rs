@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use sealstone_mds_protocol::{AheadIn, ErrorCode, HolderId, InodeId, UserName, record};
+use sealstone_mds_protocol::{ClientId, DirLeaseId, ErrorCode, InodeId, UserName, record};
 
 use crate::access::{Principal, SETGID, STICKY};
 use crate::audit::AuditRecord;
@@ -40,9 +40,9 @@ record! {
         /// Of which user.
         pub user: UserName,
         /// Which holder.
-        pub holder: HolderId,
+        pub client_id: ClientId,
         /// Era of the lease.
-        pub era: u64,
+        pub epoch: u64,
         /// Its number.
         pub lease: u64,
         /// Since when.
@@ -52,7 +52,7 @@ record! {
 
 impl AheadRecord {
     fn is_of(&self, who: &Who) -> bool {
-        self.user == who.0 && self.holder == who.1
+        self.user == who.0 && self.client_id == who.1
     }
 }
 
@@ -98,8 +98,8 @@ impl NumbersRecord {
 pub(crate) fn on_record(store: &dyn MetaStore) -> Result<Vec<Before>> {
     let mut all = Vec::new();
     each(&*store.snapshot()?, |id, record| {
-        let AheadRecord { user, holder, era, lease, .. } = record;
-        all.push(Before { id, who: (user, holder), era, number: lease });
+        let AheadRecord { user, client_id, epoch, lease, .. } = record;
+        all.push(Before { id, who: (user, client_id), epoch, number: lease });
     })?;
     Ok(all)
 }
@@ -134,10 +134,10 @@ fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, AheadRecord)) -> Resu
 ///
 /// # Errors
 /// `Fenced` if he is not, or not any more.
-pub(crate) fn check(view: &dyn Snapshot, who: &Who, there: AheadIn) -> Result<u64> {
+pub(crate) fn check(view: &dyn Snapshot, who: &Who, there: DirLeaseId) -> Result<u64> {
     let record: Option<AheadRecord> = load(view, &keys::ahead(there.inode))?;
     match record {
-        Some(record) if record.is_of(who) && record.era == there.era && record.lease == there.lease => {
+        Some(record) if record.is_of(who) && record.epoch == there.epoch && record.lease == there.lease => {
             Ok(record.since_ms)
         }
         _ => Err(MdsError::refused(ErrorCode::Fenced, format!("node {}", there.inode.0))),
@@ -163,23 +163,23 @@ impl Mds {
     pub(crate) fn note_ahead(
         &self,
         who: &Principal,
-        holder: HolderId,
-        there: AheadIn,
+        client_id: ClientId,
+        there: DirLeaseId,
         now_ms: u64,
     ) -> Result<bool> {
         self.update(|tx| {
             if !may_be(tx, who, there.inode)? {
                 return Ok(false);
             }
-            let AheadIn { inode, era, lease } = there;
+            let DirLeaseId { inode, epoch, lease } = there;
             let known: Option<AheadRecord> = load(tx, &keys::ahead(inode))?;
             if known.is_some_and(|one| {
-                (&one.user, one.holder, one.era, one.lease) == (&who.user, holder, era, lease)
+                (&one.user, one.client_id, one.epoch, one.lease) == (&who.user, client_id, epoch, lease)
             }) {
                 // Asked for again: what he did since he was let keeps its time.
                 return Ok(true);
             }
-            let record = AheadRecord { user: who.user.clone(), holder, era, lease, since_ms: now_ms };
+            let record = AheadRecord { user: who.user.clone(), client_id, epoch, lease, since_ms: now_ms };
             save(tx, &keys::ahead(inode), &record)?;
             Ok(true)
         })
@@ -222,8 +222,8 @@ impl Mds {
     }
 
     /// Somebody has nothing left of other eras than this. O(directories in which anybody is ahead).
-    pub(crate) fn is_not_ahead_since(&self, who: &Who, era: u64) -> Result<()> {
-        self.forget_ahead_where(|record| record.is_of(who) && record.era != era).map(drop)
+    pub(crate) fn is_not_ahead_since(&self, who: &Who, epoch: u64) -> Result<()> {
+        self.forget_ahead_where(|record| record.is_of(who) && record.epoch != epoch).map(drop)
     }
 
     /// Gives what was forgotten.
@@ -292,14 +292,14 @@ impl Mds {
             still.insert(who, since_ms);
             now_ms.saturating_sub(since_ms) > FORGET_MS
         };
-        let old = self.forget_ahead_where(|record| is_old((record.user.clone(), record.holder)))?;
+        let old = self.forget_ahead_where(|record| is_old((record.user.clone(), record.client_id)))?;
         for (id, record) in old {
-            self.leases.give_back(id, &(record.user, record.holder), Some(record.lease), now_ms);
+            self.leases.give_back(id, &(record.user, record.client_id), Some(record.lease), now_ms);
         }
         let mut old = Vec::new();
         let from = keys::all_numbers();
         each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, _| {
-            if keys::holder_parts(key).is_none_or(&mut is_old) {
+            if keys::client_parts(key).is_none_or(&mut is_old) {
                 old.push(key.to_vec());
             }
             Ok::<_, MdsError>(())

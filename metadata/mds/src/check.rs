@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{
-    Check, CheckPhase, CheckScope, DeviceId, ErrorCode, Finding, FindingKind, InodeId, ObjectRef, Response,
-    Text, Wire as _, Writer,
+    CheckFinding, CheckPhase, CheckScope, CheckStatus, DeviceId, ErrorCode, FindingKind, InodeId, ObjectRef,
+    Response, Text, Wire as _, WireWriter,
 };
 
 use crate::access::Principal;
@@ -44,7 +44,7 @@ const REPAIR_BATCH: usize = 256;
 /// Mutable state of a check.
 struct State {
     phase: CheckPhase,
-    findings: Vec<Finding>,
+    findings: Vec<CheckFinding>,
     problem: Text<512>,
 }
 
@@ -89,7 +89,7 @@ impl CheckJob {
     }
 
     /// Records a finding.
-    pub fn found(&self, finding: Finding) {
+    pub fn found(&self, finding: CheckFinding) {
         self.found.fetch_add(1, Ordering::Relaxed);
         self.repaired.fetch_add(u64::from(finding.repaired), Ordering::Relaxed);
         tracing::warn!(kind = ?finding.kind, said = %finding.said, repaired = finding.repaired, "check found a problem");
@@ -128,10 +128,10 @@ impl CheckJob {
         }
     }
 
-    fn told(&self) -> Check {
+    fn told(&self) -> CheckStatus {
         let state = self.state.lock();
         let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        Check {
+        CheckStatus {
             number: self.number,
             scope: self.scope,
             repair: self.repair,
@@ -147,12 +147,12 @@ impl CheckJob {
         }
     }
 
-    fn page(&self, from: u32) -> (Vec<Finding>, bool) {
+    fn page(&self, from: u32) -> (Vec<CheckFinding>, bool) {
         let state = self.state.lock();
         let (mut page, mut bytes) = (Vec::new(), 0);
         let mut rest = state.findings.iter().skip(from as usize).peekable();
         while let Some(finding) = rest.next_if(|_| bytes <= PAGE_BYTES) {
-            let mut out = Writer::new();
+            let mut out = WireWriter::new();
             finding.put(&mut out);
             bytes += out.len();
             page.push(finding.clone());
@@ -162,8 +162,15 @@ impl CheckJob {
 }
 
 /// Returns a finding about a node, or about none.
-fn finding(kind: FindingKind, node: Option<InodeId>, said: &str) -> Finding {
-    Finding { kind, node, path: Text::default(), said: Text::truncated(said), drift: None, repaired: false }
+fn finding(kind: FindingKind, node: Option<InodeId>, said: &str) -> CheckFinding {
+    CheckFinding {
+        kind,
+        node,
+        path: Text::default(),
+        said: Text::truncated(said),
+        drift: None,
+        repaired: false,
+    }
 }
 
 /// The last check.
@@ -268,7 +275,7 @@ impl Mds {
                     drift.place, drift.bytes, drift.nodes, drift.bytes_found, drift.nodes_found
                 );
                 let found = finding(FindingKind::Count, None, &said);
-                job.found(Finding { drift: Some(drift), repaired: job.repair, ..found });
+                job.found(CheckFinding { drift: Some(drift), repaired: job.repair, ..found });
             }
             if none || !job.repair {
                 return Ok(());
@@ -294,7 +301,7 @@ impl Mds {
         }
         for figure in wrong {
             let said = format!("{}: stored total {}, found {}", figure.name, figure.said, figure.found);
-            job.found(Finding { repaired: repair, ..finding(FindingKind::Count, None, &said) });
+            job.found(CheckFinding { repaired: repair, ..finding(FindingKind::Count, None, &said) });
         }
         Ok(())
     }
@@ -340,7 +347,7 @@ impl Mds {
         }
         for object in leaked {
             let said = format!("{} on {} belongs to no file", object.object, self.device_name(object.device));
-            job.found(Finding { repaired: job.repair, ..finding(FindingKind::Leaked, None, &said) });
+            job.found(CheckFinding { repaired: job.repair, ..finding(FindingKind::Leaked, None, &said) });
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, Handle, InodeId, IssueKind, Layout,
-    Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Placed, Request, Response, Text,
+    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, InodeId, IssueKind, Layout, Method,
+    NewDevice, ObjectRef, OpenHandle, OpenedFile, PROTOCOL_VERSION, PlacementRecord, Request, Response, Text,
 };
 use sealstone_osd::{ObjectId, Permissions};
 
@@ -55,7 +55,7 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Response {
         let (asked, request) = match request {
-            Request::Once { turn, change } => (Some(Asked::new(turn, &change)), change.into_request()),
+            Request::Once { id, request } => (Some(Asked::new(id, &request)), request.into_request()),
             request => (None, request),
         };
         self.counters.request(request.operation());
@@ -446,13 +446,13 @@ impl Mds {
         size_hint: Option<u64>,
         (pool, at_ms): (&Pool, u64),
         subject: &str,
-    ) -> Result<(Layout, Placed)> {
+    ) -> Result<(Layout, PlacementRecord)> {
         let choice =
             pool.place(size_hint, inode.0, self.config.width_max).map_err(|_| self.no_room_for(subject))?;
         let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
         let left_out = self.devices.figures().3.saturating_sub(considered);
         let Choice { shape, bound, chosen } = choice;
-        let placed = Placed { at_ms, size_hint, bound, considered, left_out, chosen, outgrew: None };
+        let placed = PlacementRecord { at_ms, size_hint, bound, considered, left_out, chosen, outgrew: None };
         let mut object = |device| {
             let number = next_number(tx, counter::OBJECT)?;
             let object = ObjectId::new(self.config.partition_of(inode.0), number);
@@ -507,7 +507,7 @@ impl Mds {
     fn renew(
         &self,
         who: &Principal,
-        handle: Handle,
+        handle: OpenHandle,
         method: Method,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -516,10 +516,10 @@ impl Mds {
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let method = self.method(method);
         let (inode, layout, generation, rights) = match handle {
-            Handle::Node { node, access, holder } => {
-                return self.renew_node(&issuing, who, (node, access, holder), method, now_ms, rng);
+            OpenHandle::Node { node, access, client_id } => {
+                return self.renew_node(&issuing, who, (node, access, client_id), method, now_ms, rng);
             }
-            Handle::File { node, access } => {
+            OpenHandle::File { node, access } => {
                 let inode = self.node(who, node)?;
                 let (file, layout) =
                     namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
@@ -528,7 +528,7 @@ impl Mds {
                 let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
                 (inode, layout.ok_or_else(cut)?, file.generation, rights(access))
             }
-            Handle::Intent(intent) => {
+            OpenHandle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record =
                     self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
@@ -602,7 +602,10 @@ fn asked_for(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Me
         Request::Create { path, method, .. }
         | Request::Open { path, method, .. }
         | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),
-        Request::RenewGrants { handle: Handle::File { node, .. } | Handle::Node { node, .. }, method }
+        Request::RenewGrants {
+            handle: OpenHandle::File { node, .. } | OpenHandle::Node { node, .. },
+            method,
+        }
         | Request::OpenNode { node, method, .. }
         | Request::Allocate { node, method, .. } => Some((None, Some(node.inode), *method)),
         _ => None,

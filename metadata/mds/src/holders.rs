@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{HolderId, UserName, record};
+use sealstone_mds_protocol::{ClientId, UserName, record};
 
 use crate::error::{MdsError, Result};
 use crate::holds::HOLD_MS;
@@ -20,13 +20,13 @@ use crate::shared::ServerName;
 use crate::store::{MetaStore, each_between};
 
 /// Holders read in one go, and forgotten in one transaction.
-const HOLDERS_PAGE: usize = 4096;
+const CLIENTS_PAGE: usize = 4096;
 /// Orphans that are looked at in one transaction.
 const ORPHANS_PAGE: usize = 64;
 /// Transactions in which orphans go before other work has its turn.
 const SWEEPS_MAX: usize = 64;
 
-type Named = (UserName, HolderId);
+type Named = (UserName, ClientId);
 
 record! {
     /// A holder that is given leases. The record of another one is the name of its server alone.
@@ -49,7 +49,7 @@ pub(crate) fn led_on_record(store: &dyn MetaStore) -> Result<(Vec<Named>, bool)>
     let (mut led, mut others) = (Vec::new(), false);
     let prefix = keys::holders();
     each_between(&*store.snapshot()?, &prefix, &keys::after_prefix(&prefix), |key, value| {
-        match keys::holder_parts(key) {
+        match keys::client_parts(key) {
             Some(named) if decode::<Led>(value).is_ok_and(|one| one.led) => led.push(named),
             _ => others = true,
         }
@@ -67,11 +67,11 @@ fn each_page(
     let until = keys::after_prefix(&keys::holders());
     let mut from = keys::holders();
     loop {
-        let page = store.snapshot()?.scan(&from, &until, HOLDERS_PAGE)?;
+        let page = store.snapshot()?.scan(&from, &until, CLIENTS_PAGE)?;
         let Some((last, _)) = page.last() else { return Ok(()) };
         from = [&last[..], &[0]].concat();
         let theirs = page.iter().filter(|(_, value)| of(&server_of(value)));
-        if each(theirs.filter_map(|(key, _)| keys::holder_parts(key)).collect())? {
+        if each(theirs.filter_map(|(key, _)| keys::client_parts(key)).collect())? {
             return Ok(());
         }
     }
@@ -90,27 +90,27 @@ pub(crate) fn are_on_record(store: &dyn MetaStore, own: Option<&ServerName>) -> 
 
 impl Mds {
     /// There is this holder from here on; that is on record before it holds anything.
-    pub(crate) fn meet_holder(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<()> {
-        if !self.holds.meet(user, holder, now_ms)? {
+    pub(crate) fn register_client(&self, user: &UserName, client_id: ClientId, now_ms: u64) -> Result<()> {
+        if !self.holds.meet(user, client_id, now_ms)? {
             // If this fails, or what the holder is met for, it goes again when it was not heard of for a minute.
-            self.update(|tx| Ok(save(tx, &keys::holder(user, holder), &self.config.server)?))?;
-            self.holds.recorded(user, holder);
+            self.update(|tx| Ok(save(tx, &keys::client(user, client_id), &self.config.server)?))?;
+            self.holds.recorded(user, client_id);
         }
         Ok(())
     }
 
     /// The same of one that is to be given leases: after a restart it may believe in them for a while.
-    pub(crate) fn meet_led(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<()> {
-        self.holds.meet(user, holder, now_ms)?;
+    pub(crate) fn meet_led(&self, user: &UserName, client_id: ClientId, now_ms: u64) -> Result<()> {
+        self.holds.meet(user, client_id, now_ms)?;
         let led = Led { server: self.config.server, led: true };
-        self.update(|tx| Ok(save(tx, &keys::holder(user, holder), &led)?))?;
-        self.holds.recorded(user, holder);
+        self.update(|tx| Ok(save(tx, &keys::client(user, client_id), &led)?))?;
+        self.holds.recorded(user, client_id);
         Ok(())
     }
 
     /// A holder says that it is gone: what it had is free at once, and nobody waits for it after a restart. Where it is still ahead of
     /// what is known here, that stays on record until somebody is in its way.
-    pub(crate) fn end_holder(&self, who: &Named, now_ms: u64) -> Result<()> {
+    pub(crate) fn end_client(&self, who: &Named, now_ms: u64) -> Result<()> {
         // First, so that a wait of its own for recalls does not have it back.
         let nodes = self.holds.end(&who.0, who.1, now_ms);
         self.leases.end(who);
@@ -119,28 +119,28 @@ impl Mds {
             self.let_go_of_fence(id, who)?;
             self.let_go(id, now_ms)?;
         }
-        self.forget_holders(core::slice::from_ref(who), &|server| {
+        self.forget_clients(core::slice::from_ref(who), &|server| {
             !self.config.shared || *server == self.config.server
         })
     }
 
     /// Forgets holders that were not heard of, those of before the start when they had their time too, and has what the
     /// others hold stay.
-    pub(crate) fn tidy_holders(&self, now_ms: u64) -> Result<()> {
+    pub(crate) fn expire_clients(&self, now_ms: u64) -> Result<()> {
         let own = |server: &ServerName| !self.config.shared || *server == self.config.server;
         let waits = self.holds.waits(now_ms);
         self.leases.tidy(HOLD_MS, now_ms);
         let mut gone = Vec::new();
-        for (user, holder, nodes) in self.holds.expire(now_ms) {
-            let who = (user, holder);
+        for (user, client_id, nodes) in self.holds.expire(now_ms) {
+            let who = (user, client_id);
             nodes.into_iter().for_each(|(id, wrote)| self.end_locks(id, &who, wrote, now_ms));
             gone.push(who);
         }
-        self.forget_holders(&gone, &own)?;
-        if !waits && !self.holders_swept.load(Ordering::Relaxed) {
-            self.forget_holders_of(&own)?;
+        self.forget_clients(&gone, &own)?;
+        if !waits && !self.clients_swept.load(Ordering::Relaxed) {
+            self.forget_clients_of_servers(&own)?;
             self.fence_those_before(now_ms);
-            self.holders_swept.store(true, Ordering::Relaxed);
+            self.clients_swept.store(true, Ordering::Relaxed);
         }
         if self.config.shared && self.is_leading(now_ms) {
             self.fence_those_of_dead_servers(now_ms)?;
@@ -154,22 +154,22 @@ impl Mds {
     }
 
     /// Forgets holders on record whose server is one of these, unless they are known here.
-    pub(crate) fn forget_holders_of(&self, of: &impl Fn(&ServerName) -> bool) -> Result<()> {
+    pub(crate) fn forget_clients_of_servers(&self, of: &impl Fn(&ServerName) -> bool) -> Result<()> {
         each_page(&*self.store, of, |page| {
-            self.forget_holders(&page, of)?;
+            self.forget_clients(&page, of)?;
             Ok(false)
         })
     }
 
-    fn forget_holders(&self, gone: &[Named], of: &impl Fn(&ServerName) -> bool) -> Result<()> {
+    fn forget_clients(&self, gone: &[Named], of: &impl Fn(&ServerName) -> bool) -> Result<()> {
         if gone.is_empty() {
             return Ok(());
         }
         self.update(|tx| {
-            for (user, holder) in gone {
-                let key = keys::holder(user, *holder);
+            for (user, client_id) in gone {
+                let key = keys::client(user, *client_id);
                 // Whoever came back meanwhile stays on record, or is put there after this; so does who went to another server.
-                let goes = !self.holds.knows(user, *holder);
+                let goes = !self.holds.knows(user, *client_id);
                 if goes && tx.get(&key)?.is_some_and(|value| of(&server_of(&value))) {
                     tx.delete(&key)?;
                 }

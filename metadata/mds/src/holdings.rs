@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{DeviceId, ErrorCode, Holder, ObjectRef, UserName};
+use sealstone_mds_protocol::{CredentialHolder, DeviceId, ErrorCode, ObjectRef, UserName};
 
 use crate::config::GRANT_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
@@ -125,7 +125,7 @@ pub(crate) struct HoldingTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// The valid ones in the table.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<CredentialHolder>,
     /// Whether these are all. Not if some were dropped from a full table, or the log of credentials had a gap at the start.
     pub complete: bool,
 }
@@ -146,9 +146,15 @@ fn key(object: &ObjectRef) -> At {
     (object.device.0, object.object.partition, object.object.object)
 }
 
-fn holder(session: &SessionId, user: &UserName, at: &At, held: &Held) -> Holder {
+fn holder(session: &SessionId, user: &UserName, at: &At, held: &Held) -> CredentialHolder {
     let object = object_of(at);
-    Holder { user: user.clone(), session: *session, object, writes: held.writes, expires_ms: held.expires_ms }
+    CredentialHolder {
+        user: user.clone(),
+        session: *session,
+        object,
+        writes: held.writes,
+        expires_ms: held.expires_ms,
+    }
 }
 
 fn object_of(at: &At) -> ObjectRef {

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
-use sealstone_mds_protocol::{Access, ErrorCode, Failure, HolderId, InodeId, UserName};
+use sealstone_mds_protocol::{Access, ClientId, ErrorCode, Failure, InodeId, UserName};
 
 use crate::error::{MdsError, Result};
 use crate::share;
@@ -19,7 +19,7 @@ pub const HOLD_MS: u64 = 60_000;
 /// Files that one holder holds at most.
 pub(crate) const HELD_MAX: usize = 65_536;
 /// Holders of one user at most.
-pub(crate) const HOLDERS_MAX: usize = 256;
+pub(crate) const CLIENTS_MAX: usize = 256;
 /// Files held by all holders at most.
 pub(crate) const HELD_BY_ALL_MAX: usize = 1 << 20;
 /// Of them, by those of one user: nobody takes all the room.
@@ -84,7 +84,7 @@ struct Holder {
 #[derive(Default)]
 struct Table {
     /// By user first: a number that somebody else chose is another holder.
-    holders: HashMap<UserName, HashMap<HolderId, Holder>>,
+    holders: HashMap<UserName, HashMap<ClientId, Holder>>,
     /// How many hold a file.
     nodes: HashMap<InodeId, u32>,
     held: usize,
@@ -94,30 +94,30 @@ struct Table {
     before: bool,
     came_back_ms: Option<u64>,
     /// Said that they are gone: until when that is remembered.
-    ended: HashMap<(UserName, HolderId), u64>,
+    ended: HashMap<(UserName, ClientId), u64>,
 }
 
 impl Table {
     /// The holder, made known if it was not.
-    fn holder(&mut self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<&mut Holder> {
+    fn client_id(&mut self, user: &UserName, client_id: ClientId, now_ms: u64) -> Result<&mut Holder> {
         let holders = self.holders.entry(user.clone()).or_default();
-        if holders.len() >= HOLDERS_MAX && !holders.contains_key(&holder) {
+        if holders.len() >= CLIENTS_MAX && !holders.contains_key(&client_id) {
             return Err(MdsError::refused(ErrorCode::Limit, "holders of files"));
         }
         if !self.ended.is_empty() {
-            self.ended.remove(&(user.clone(), holder));
+            self.ended.remove(&(user.clone(), client_id));
         }
-        let one = holders.entry(holder).or_default();
+        let one = holders.entry(client_id).or_default();
         one.until_ms = now_ms.saturating_add(HOLD_MS);
         Ok(one)
     }
 
     /// A holder's entry of a file, made if there was none.
-    fn place(&mut self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> Result<&mut Hold> {
+    fn place(&mut self, user: &UserName, client_id: ClientId, id: InodeId, now_ms: u64) -> Result<&mut Hold> {
         if self.going.contains(&id) {
             return Err(MdsError::Refused(Failure::busy(RETRY_MS)));
         }
-        let one = self.holder(user, holder, now_ms)?;
+        let one = self.client_id(user, client_id, now_ms)?;
         let (own, known) = (one.nodes.len(), one.nodes.contains_key(&id));
         if !known {
             let of_user = self.holders.get(user).into_iter().flat_map(HashMap::values);
@@ -130,12 +130,12 @@ impl Table {
             self.held += 1;
             *self.nodes.entry(id).or_default() += 1;
         }
-        Ok(self.holder(user, holder, now_ms)?.nodes.entry(id).or_default())
+        Ok(self.client_id(user, client_id, now_ms)?.nodes.entry(id).or_default())
     }
 
     /// The entry goes if nothing is left that holds it; says whether it went.
-    fn drop_if_free(&mut self, user: &UserName, holder: HolderId, id: InodeId) -> bool {
-        let one = self.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
+    fn drop_if_free(&mut self, user: &UserName, client_id: ClientId, id: InodeId) -> bool {
+        let one = self.holders.get_mut(user).and_then(|holders| holders.get_mut(&client_id));
         let Some(one) = one else { return false };
         if !one.nodes.get(&id).is_some_and(|hold| !hold.kept && hold.opening == 0) {
             return false;
@@ -145,11 +145,11 @@ impl Table {
         true
     }
 
-    fn hold_mut(&mut self, user: &UserName, holder: HolderId, id: InodeId) -> Option<&mut Hold> {
-        self.holders.get_mut(user)?.get_mut(&holder)?.nodes.get_mut(&id)
+    fn hold_mut(&mut self, user: &UserName, client_id: ClientId, id: InodeId) -> Option<&mut Hold> {
+        self.holders.get_mut(user)?.get_mut(&client_id)?.nodes.get_mut(&id)
     }
 
-    fn waits_for_holders(&mut self, now_ms: u64) -> bool {
+    fn waits_for_clients(&mut self, now_ms: u64) -> bool {
         if !self.before {
             return false;
         }
@@ -182,48 +182,48 @@ impl Holds {
     }
 
     /// Is there this holder?
-    pub(crate) fn knows(&self, user: &UserName, holder: HolderId) -> bool {
-        self.0.lock().holders.get(user).is_some_and(|holders| holders.contains_key(&holder))
+    pub(crate) fn knows(&self, user: &UserName, client_id: ClientId) -> bool {
+        self.0.lock().holders.get(user).is_some_and(|holders| holders.contains_key(&client_id))
     }
 
     /// There is this holder from here on. Is it on record? If not it is to be stored before it holds anything, and
     /// [`Holds::recorded`] called then.
-    pub(crate) fn meet(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<bool> {
-        Ok(self.0.lock().holder(user, holder, now_ms)?.on_record)
+    pub(crate) fn meet(&self, user: &UserName, client_id: ClientId, now_ms: u64) -> Result<bool> {
+        Ok(self.0.lock().client_id(user, client_id, now_ms)?.on_record)
     }
 
     /// The holder is on record.
-    pub(crate) fn recorded(&self, user: &UserName, holder: HolderId) {
+    pub(crate) fn recorded(&self, user: &UserName, client_id: ClientId) {
         let table = &mut *self.0.lock();
-        if let Some(one) = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder)) {
+        if let Some(one) = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&client_id)) {
             one.on_record = true;
         }
     }
 
     /// Are holders of before the start still waited for?
     pub(crate) fn waits(&self, now_ms: u64) -> bool {
-        self.0.lock().waits_for_holders(now_ms)
+        self.0.lock().waits_for_clients(now_ms)
     }
 
     /// Holds a file; says until when.
     pub(crate) fn hold(
         &self,
         user: &UserName,
-        holder: HolderId,
+        client_id: ClientId,
         id: InodeId,
         held: Held,
         now_ms: u64,
     ) -> Result<u64> {
         let table = &mut *self.0.lock();
-        let hold = table.place(user, holder, id, now_ms)?;
+        let hold = table.place(user, client_id, id, now_ms)?;
         (hold.held, hold.kept) = (hold.held.and(held), true);
         Ok(now_ms.saturating_add(HOLD_MS))
     }
 
     /// An open begins: the file is held until [`Holds::opened`] or [`Holds::not_opened`], whoever else opens or closes it
     /// meanwhile.
-    pub(crate) fn begin(&self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> Result<()> {
-        self.0.lock().place(user, holder, id, now_ms)?.opening += 1;
+    pub(crate) fn begin(&self, user: &UserName, client_id: ClientId, id: InodeId, now_ms: u64) -> Result<()> {
+        self.0.lock().place(user, client_id, id, now_ms)?.opening += 1;
         Ok(())
     }
 
@@ -231,34 +231,34 @@ impl Holds {
     pub(crate) fn opened(
         &self,
         user: &UserName,
-        holder: HolderId,
+        client_id: ClientId,
         id: InodeId,
         held: Held,
         now_ms: u64,
     ) -> Result<u64> {
-        let until_ms = self.hold(user, holder, id, held, now_ms)?;
-        if let Some(hold) = self.0.lock().hold_mut(user, holder, id) {
+        let until_ms = self.hold(user, client_id, id, held, now_ms)?;
+        if let Some(hold) = self.0.lock().hold_mut(user, client_id, id) {
             hold.opening = hold.opening.saturating_sub(1);
         }
         Ok(until_ms)
     }
 
     /// An open was refused; was it the last that held the file for this holder?
-    pub(crate) fn not_opened(&self, user: &UserName, holder: HolderId, id: InodeId) -> bool {
+    pub(crate) fn not_opened(&self, user: &UserName, client_id: ClientId, id: InodeId) -> bool {
         let table = &mut *self.0.lock();
-        if let Some(hold) = table.hold_mut(user, holder, id) {
+        if let Some(hold) = table.hold_mut(user, client_id, id) {
             hold.opening = hold.opening.saturating_sub(1);
         }
-        table.drop_if_free(user, holder, id)
+        table.drop_if_free(user, client_id, id)
     }
 
     /// Holds it no longer; content if it did not.
-    pub(crate) fn release(&self, user: &UserName, holder: HolderId, id: InodeId) {
+    pub(crate) fn release(&self, user: &UserName, client_id: ClientId, id: InodeId) {
         let table = &mut *self.0.lock();
-        if let Some(hold) = table.hold_mut(user, holder, id) {
+        if let Some(hold) = table.hold_mut(user, client_id, id) {
             (hold.held, hold.kept) = (Held::default(), false);
         }
-        table.drop_if_free(user, holder, id);
+        table.drop_if_free(user, client_id, id);
     }
 
     /// What a file was opened for is forgotten: its holders hold on, and the mode decides what they ask for next. Did
@@ -288,43 +288,43 @@ impl Holds {
     }
 
     /// The holder lives: how many files it holds, and until when.
-    pub(crate) fn keep(&self, user: &UserName, holder: HolderId, now_ms: u64) -> (u32, u64) {
+    pub(crate) fn keep(&self, user: &UserName, client_id: ClientId, now_ms: u64) -> (u32, u64) {
         let until_ms = now_ms.saturating_add(HOLD_MS);
         let table = &mut *self.0.lock();
-        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
+        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&client_id));
         let Some(one) = one else { return (0, until_ms) };
         one.until_ms = until_ms;
         (one.nodes.len() as u32, until_ms)
     }
 
     /// What the holder has a file open for. Who asks lives.
-    pub(crate) fn held(&self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> Held {
+    pub(crate) fn held(&self, user: &UserName, client_id: ClientId, id: InodeId, now_ms: u64) -> Held {
         let table = &mut *self.0.lock();
-        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
+        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&client_id));
         let Some(one) = one.filter(|one| one.until_ms >= now_ms) else { return Held::default() };
         one.until_ms = now_ms.saturating_add(HOLD_MS);
         one.nodes.get(&id).map(|hold| hold.held).unwrap_or_default()
     }
 
     /// Does the holder have a file open, whatever for? Who asks lives.
-    pub(crate) fn has(&self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> bool {
+    pub(crate) fn has(&self, user: &UserName, client_id: ClientId, id: InodeId, now_ms: u64) -> bool {
         let table = &mut *self.0.lock();
-        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
+        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&client_id));
         let Some(one) = one.filter(|one| one.until_ms >= now_ms) else { return false };
         one.until_ms = now_ms.saturating_add(HOLD_MS);
         one.nodes.get(&id).is_some_and(|hold| hold.kept)
     }
 
     /// A holder is given something to write a file with, whatever he opened it for.
-    pub(crate) fn writes(&self, user: &UserName, holder: HolderId, id: InodeId) {
-        if let Some(hold) = self.0.lock().hold_mut(user, holder, id) {
+    pub(crate) fn writes(&self, user: &UserName, client_id: ClientId, id: InodeId) {
+        if let Some(hold) = self.0.lock().hold_mut(user, client_id, id) {
             hold.wrote = true;
         }
     }
 
     /// Does this holder have it open? Nobody lives longer by that.
-    pub(crate) fn is_held_by(&self, user: &UserName, holder: HolderId, id: InodeId) -> bool {
-        self.0.lock().hold_mut(user, holder, id).is_some_and(|hold| hold.kept)
+    pub(crate) fn is_held_by(&self, user: &UserName, client_id: ClientId, id: InodeId) -> bool {
+        self.0.lock().hold_mut(user, client_id, id).is_some_and(|hold| hold.kept)
     }
 
     /// Does anybody hold it, as far as is known?
@@ -335,7 +335,7 @@ impl Holds {
     /// May anybody have it open to write, as far as is known? Whose right was asked anew may have bytes of before. O(holders).
     pub(crate) fn may_be_written(&self, id: InodeId, now_ms: u64) -> bool {
         let table = &mut *self.0.lock();
-        if table.waits_for_holders(now_ms) {
+        if table.waits_for_clients(now_ms) {
             return true;
         }
         let mut holders = table.holders.values().flat_map(HashMap::values);
@@ -347,7 +347,7 @@ impl Holds {
         &self,
         id: InodeId,
         now_ms: u64,
-        but: impl Fn(&UserName, HolderId) -> bool,
+        but: impl Fn(&UserName, ClientId) -> bool,
     ) -> bool {
         let table = &mut *self.0.lock();
         if !table.nodes.contains_key(&id) {
@@ -355,17 +355,17 @@ impl Holds {
         }
         let writes = |hold: &Hold| hold.held.writes || (hold.kept && hold.held == Held::default());
         table.holders.iter().any(|(user, holders)| {
-            holders.iter().any(|(holder, one)| {
-                one.until_ms >= now_ms && one.nodes.get(&id).is_some_and(writes) && !but(user, *holder)
+            holders.iter().any(|(client_id, one)| {
+                one.until_ms >= now_ms && one.nodes.get(&id).is_some_and(writes) && !but(user, *client_id)
             })
         })
     }
 
     /// Forgets holders that were not heard of; says which, what they held, and whether they may have something to write
     /// it with.
-    pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, HolderId, Vec<(InodeId, bool)>)> {
+    pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, ClientId, Vec<(InodeId, bool)>)> {
         let table = &mut *self.0.lock();
-        let mut gone: Vec<(UserName, HolderId, Vec<(InodeId, bool)>)> = Vec::new();
+        let mut gone: Vec<(UserName, ClientId, Vec<(InodeId, bool)>)> = Vec::new();
         table.holders.retain(|user, holders| {
             holders.retain(|id, one| {
                 let lives = one.until_ms >= now_ms;
@@ -382,16 +382,16 @@ impl Holds {
     }
 
     /// A holder is gone: what it held.
-    pub(crate) fn end(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Vec<InodeId> {
+    pub(crate) fn end(&self, user: &UserName, client_id: ClientId, now_ms: u64) -> Vec<InodeId> {
         let table = &mut *self.0.lock();
         table.ended.retain(|_, until_ms| *until_ms >= now_ms);
         let own = table.ended.keys().filter(|(of, _)| of == user).count();
         if share::is_free(own, table.ended.len(), 1, ENDED_MAX) {
-            table.ended.insert((user.clone(), holder), now_ms.saturating_add(HOLD_MS));
+            table.ended.insert((user.clone(), client_id), now_ms.saturating_add(HOLD_MS));
         }
         let Some(holders) = table.holders.get_mut(user) else { return Vec::new() };
         let nodes: Vec<_> =
-            holders.remove(&holder).into_iter().flat_map(|one| one.nodes.into_keys()).collect();
+            holders.remove(&client_id).into_iter().flat_map(|one| one.nodes.into_keys()).collect();
         if holders.is_empty() {
             table.holders.remove(user);
         }
@@ -400,7 +400,7 @@ impl Holds {
     }
 
     /// Did this holder say that it is gone, and nothing since?
-    pub(crate) fn has_ended(&self, who: &(UserName, HolderId)) -> bool {
+    pub(crate) fn has_ended(&self, who: &(UserName, ClientId)) -> bool {
         self.0.lock().ended.contains_key(who)
     }
 
@@ -467,8 +467,8 @@ mod tests {
         UserName::new(name).unwrap()
     }
 
-    fn holder(number: u64) -> HolderId {
-        HolderId { number }
+    fn client_id(number: u64) -> ClientId {
+        ClientId { number }
     }
 
     fn old() -> Holds {
@@ -480,18 +480,18 @@ mod tests {
         let (holds, alice, now) = (old(), user("alice"), HOLD_MS * 2);
         for number in [1, 2] {
             // Twice is once.
-            holds.hold(&alice, holder(number), FILE, READS, now).unwrap();
-            holds.hold(&alice, holder(number), FILE, READS, now).unwrap();
+            holds.hold(&alice, client_id(number), FILE, READS, now).unwrap();
+            holds.hold(&alice, client_id(number), FILE, READS, now).unwrap();
         }
-        holds.release(&alice, holder(1), FILE);
-        holds.release(&alice, holder(1), FILE);
+        holds.release(&alice, client_id(1), FILE);
+        holds.release(&alice, client_id(1), FILE);
         assert!(!holds.removing(false, now).may_go(FILE));
-        assert_eq!(holds.keep(&alice, holder(2), now + HOLD_MS).0, 1);
+        assert_eq!(holds.keep(&alice, client_id(2), now + HOLD_MS).0, 1);
         holds.expire(now + 2 * HOLD_MS);
         assert!(holds.is_held(FILE));
         holds.expire(now + 2 * HOLD_MS + 1);
         assert!(holds.removing(false, now).may_go(FILE));
-        assert_eq!(holds.keep(&alice, holder(2), now).0, 0);
+        assert_eq!(holds.keep(&alice, client_id(2), now).0, 0);
     }
 
     #[test]
@@ -499,9 +499,9 @@ mod tests {
         let (holds, alice, now) = (old(), user("alice"), HOLD_MS * 2);
         let removing = holds.removing(false, now);
         assert!(removing.may_go(FILE));
-        assert!(holds.hold(&alice, holder(1), FILE, READS, now).is_err());
+        assert!(holds.hold(&alice, client_id(1), FILE, READS, now).is_err());
         drop(removing);
-        assert!(holds.hold(&alice, holder(1), FILE, READS, now).is_ok());
+        assert!(holds.hold(&alice, client_id(1), FILE, READS, now).is_ok());
     }
 
     #[test]
@@ -517,30 +517,30 @@ mod tests {
     fn an_open_that_fails_takes_nothing_from_one_that_succeeds_meanwhile() {
         let (holds, alice, now) = (old(), user("alice"), 5);
         // The one that fails began first and ends last.
-        holds.begin(&alice, holder(1), FILE, now).unwrap();
-        holds.begin(&alice, holder(1), FILE, now).unwrap();
-        holds.opened(&alice, holder(1), FILE, READS, now).unwrap();
-        assert!(!holds.not_opened(&alice, holder(1), FILE));
-        assert!(holds.has(&alice, holder(1), FILE, now) && holds.is_held(FILE));
-        holds.release(&alice, holder(1), FILE);
+        holds.begin(&alice, client_id(1), FILE, now).unwrap();
+        holds.begin(&alice, client_id(1), FILE, now).unwrap();
+        holds.opened(&alice, client_id(1), FILE, READS, now).unwrap();
+        assert!(!holds.not_opened(&alice, client_id(1), FILE));
+        assert!(holds.has(&alice, client_id(1), FILE, now) && holds.is_held(FILE));
+        holds.release(&alice, client_id(1), FILE);
         // One that closes does not take it from one that is about to open it.
-        holds.begin(&alice, holder(1), FILE, now).unwrap();
-        holds.release(&alice, holder(1), FILE);
-        assert!(holds.is_held(FILE) && !holds.has(&alice, holder(1), FILE, now));
-        assert!(holds.not_opened(&alice, holder(1), FILE));
+        holds.begin(&alice, client_id(1), FILE, now).unwrap();
+        holds.release(&alice, client_id(1), FILE);
+        assert!(holds.is_held(FILE) && !holds.has(&alice, client_id(1), FILE, now));
+        assert!(holds.not_opened(&alice, client_id(1), FILE));
         assert!(!holds.is_held(FILE));
     }
 
     #[test]
     fn what_is_asked_anew_is_held_on_for_nothing() {
         let (holds, alice, now) = (old(), user("alice"), 5);
-        holds.hold(&alice, holder(1), FILE, READS, now).unwrap();
+        holds.hold(&alice, client_id(1), FILE, READS, now).unwrap();
         assert!(holds.ask_anew(FILE) && !holds.ask_anew(FILE) && !holds.ask_anew(InodeId(9)));
-        assert_eq!(holds.held(&alice, holder(1), FILE, now), Held::default());
+        assert_eq!(holds.held(&alice, client_id(1), FILE, now), Held::default());
         // It is no less open than before: neither a further open that fails nor a lock finds it closed.
-        holds.begin(&alice, holder(1), FILE, now).unwrap();
-        assert!(!holds.not_opened(&alice, holder(1), FILE));
-        assert!(holds.has(&alice, holder(1), FILE, now) && holds.is_held(FILE));
+        holds.begin(&alice, client_id(1), FILE, now).unwrap();
+        assert!(!holds.not_opened(&alice, client_id(1), FILE));
+        assert!(holds.has(&alice, client_id(1), FILE, now) && holds.is_held(FILE));
     }
 
     #[test]
@@ -554,41 +554,41 @@ mod tests {
     fn a_user_holds_so_many_files_and_leaves_room_for_others() {
         let (holds, alice) = (old(), user("alice"));
         for id in 0..HELD_BY_USER_MAX as u64 {
-            holds.hold(&alice, holder(id / HELD_MAX as u64), InodeId(id), READS, 5).unwrap();
+            holds.hold(&alice, client_id(id / HELD_MAX as u64), InodeId(id), READS, 5).unwrap();
         }
         let next = InodeId(HELD_BY_USER_MAX as u64);
-        assert!(holds.hold(&alice, holder(99), next, READS, 5).is_err());
-        assert!(holds.hold(&user("bob"), holder(99), next, READS, 5).is_ok());
+        assert!(holds.hold(&alice, client_id(99), next, READS, 5).is_err());
+        assert!(holds.hold(&user("bob"), client_id(99), next, READS, 5).is_ok());
     }
 
     #[test]
     fn a_number_that_somebody_else_chose_is_another_holder() {
         let (holds, now) = (old(), 5);
-        holds.hold(&user("alice"), holder(1), FILE, Held::of(Access::Update), now).unwrap();
-        holds.release(&user("bob"), holder(1), FILE);
+        holds.hold(&user("alice"), client_id(1), FILE, Held::of(Access::Update), now).unwrap();
+        holds.release(&user("bob"), client_id(1), FILE);
         assert!(holds.is_held(FILE));
-        assert_eq!(holds.held(&user("bob"), holder(1), FILE, now), Held::default());
-        assert!(holds.held(&user("alice"), holder(1), FILE, now).includes(Held::of(Access::Write)));
+        assert_eq!(holds.held(&user("bob"), client_id(1), FILE, now), Held::default());
+        assert!(holds.held(&user("alice"), client_id(1), FILE, now).includes(Held::of(Access::Write)));
     }
 
     #[test]
     fn a_user_has_so_many_holders_and_no_more() {
         let (holds, alice) = (old(), user("alice"));
-        for number in 0..HOLDERS_MAX as u64 {
-            holds.hold(&alice, holder(number), FILE, READS, 5).unwrap();
+        for number in 0..CLIENTS_MAX as u64 {
+            holds.hold(&alice, client_id(number), FILE, READS, 5).unwrap();
         }
-        assert!(holds.hold(&alice, holder(HOLDERS_MAX as u64), FILE, READS, 5).is_err());
-        assert!(holds.hold(&alice, holder(0), InodeId(8), READS, 5).is_ok());
+        assert!(holds.hold(&alice, client_id(CLIENTS_MAX as u64), FILE, READS, 5).is_err());
+        assert!(holds.hold(&alice, client_id(0), InodeId(8), READS, 5).is_ok());
     }
 
     #[test]
     fn a_holder_holds_so_many_files_and_no_more() {
         let (holds, alice) = (old(), user("alice"));
         for id in 0..HELD_MAX as u64 {
-            holds.hold(&alice, holder(1), InodeId(id), READS, 5).unwrap();
+            holds.hold(&alice, client_id(1), InodeId(id), READS, 5).unwrap();
         }
-        assert!(holds.hold(&alice, holder(1), InodeId(HELD_MAX as u64), READS, 5).is_err());
-        holds.release(&alice, holder(1), InodeId(0));
-        assert!(holds.hold(&alice, holder(1), InodeId(HELD_MAX as u64), READS, 5).is_ok());
+        assert!(holds.hold(&alice, client_id(1), InodeId(HELD_MAX as u64), READS, 5).is_err());
+        holds.release(&alice, client_id(1), InodeId(0));
+        assert!(holds.hold(&alice, client_id(1), InodeId(HELD_MAX as u64), READS, 5).is_ok());
     }
 }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
-    DeviceId, FILE_PARTITION, KeyInfo, KeyLevel, KeyUse, Reader, Wire, WireError, Writer, record,
+    DeviceId, FILE_PARTITION, KeyInfo, KeyLevel, KeyUse, Wire, WireError, WireReader, WireWriter, record,
 };
 use sealstone_seal::{Hash, InitialKey, KeyHierarchy, KeySelector};
 use zeroize::Zeroizing;
@@ -52,11 +52,11 @@ const PARTITIONS_READ_MAX: usize = 65_536;
 pub(crate) struct KeyBytes(Zeroizing<Vec<u8>>);
 
 impl Wire for KeyBytes {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(&self.0);
     }
 
-    fn get(input: &mut Reader<'_>) -> std::result::Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> std::result::Result<Self, WireError> {
         Ok(Self(Zeroizing::new(input.lv16(KEYS_BYTES_MAX)?.to_vec())))
     }
 }

@@ -5,7 +5,7 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    DeviceId, GroupName, HolderId, InodeId, IntentId, Name, ObjectRef, QuotaPlace, UserName, XattrName,
+    ClientId, DeviceId, GroupName, InodeId, IntentId, Name, ObjectRef, QuotaPlace, UserName, XattrName,
 };
 use sealstone_osd::ObjectId;
 
@@ -45,7 +45,7 @@ const XATTR: u8 = b'y';
 /// Orphans: files without a name that are open.
 const ORPHAN: u8 = b'n';
 /// Clients with open files.
-const HOLDER: u8 = b'f';
+const CLIENT: u8 = b'f';
 /// Files whose objects hold truncated bytes.
 const CLEAR: u8 = b'c';
 /// Usage and limits of trees.
@@ -284,28 +284,28 @@ pub(crate) fn due_orphans(due_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![ORPHAN], key(ORPHAN, &[&due_ms.saturating_add(1).to_be_bytes()]))
 }
 
-pub(crate) fn holder(user: &UserName, holder: HolderId) -> Vec<u8> {
-    key(HOLDER, &[user.as_str().as_bytes(), &[0], &holder.number.to_be_bytes()])
+pub(crate) fn client(user: &UserName, client_id: ClientId) -> Vec<u8> {
+    key(CLIENT, &[user.as_str().as_bytes(), &[0], &client_id.number.to_be_bytes()])
 }
 
 pub(crate) fn holders() -> Vec<u8> {
-    vec![HOLDER]
+    vec![CLIENT]
 }
 
 /// Returns user and number of a `holder` key.
-pub(crate) fn holder_parts(key: &[u8]) -> Option<(UserName, HolderId)> {
+pub(crate) fn client_parts(key: &[u8]) -> Option<(UserName, ClientId)> {
     let (user, number) = key.get(1..)?.split_last_chunk()?;
     let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
-    Some((user, HolderId { number: u64::from_be_bytes(*number) }))
+    Some((user, ClientId { number: u64::from_be_bytes(*number) }))
 }
 
-fn of_node_and_holder(family: u8, id: InodeId, (user, holder): &(UserName, HolderId)) -> Vec<u8> {
-    let (user, holder) = (user.as_str().as_bytes(), holder.number.to_be_bytes());
-    key(family, &[&id.0.to_be_bytes(), user, &[0], &holder])
+fn of_node_and_client(family: u8, id: InodeId, (user, client_id): &(UserName, ClientId)) -> Vec<u8> {
+    let (user, client_id) = (user.as_str().as_bytes(), client_id.number.to_be_bytes());
+    key(family, &[&id.0.to_be_bytes(), user, &[0], &client_id])
 }
 
-pub(crate) fn locked(id: InodeId, who: &(UserName, HolderId)) -> Vec<u8> {
-    of_node_and_holder(LOCKED, id, who)
+pub(crate) fn locked(id: InodeId, who: &(UserName, ClientId)) -> Vec<u8> {
+    of_node_and_client(LOCKED, id, who)
 }
 
 /// Prefix of the locks of all clients on a file.
@@ -318,19 +318,19 @@ pub(crate) fn all_locked() -> Vec<u8> {
 }
 
 /// Returns file and client of a `locked` or `fence` key.
-pub(crate) fn locked_parts(key: &[u8]) -> Option<(InodeId, (UserName, HolderId))> {
+pub(crate) fn locked_parts(key: &[u8]) -> Option<(InodeId, (UserName, ClientId))> {
     let (id, rest) = key.get(1..)?.split_first_chunk()?;
     let (user, number) = rest.split_last_chunk()?;
     let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
-    Some((InodeId(u64::from_be_bytes(*id)), (user, HolderId { number: u64::from_be_bytes(*number) })))
+    Some((InodeId(u64::from_be_bytes(*id)), (user, ClientId { number: u64::from_be_bytes(*number) })))
 }
 
 pub(crate) fn lock_count(user: &UserName) -> Vec<u8> {
     key(LOCK_COUNT, &[user.as_str().as_bytes()])
 }
 
-pub(crate) fn fence(id: InodeId, who: &(UserName, HolderId)) -> Vec<u8> {
-    of_node_and_holder(FENCE, id, who)
+pub(crate) fn fence(id: InodeId, who: &(UserName, ClientId)) -> Vec<u8> {
+    of_node_and_client(FENCE, id, who)
 }
 
 pub(crate) fn fences() -> Vec<u8> {
@@ -350,8 +350,8 @@ pub(crate) fn ahead_directory(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
 
-pub(crate) fn numbers((user, holder): &(UserName, HolderId)) -> Vec<u8> {
-    key(NUMBERS, &[user.as_str().as_bytes(), &[0], &holder.number.to_be_bytes()])
+pub(crate) fn numbers((user, client_id): &(UserName, ClientId)) -> Vec<u8> {
+    key(NUMBERS, &[user.as_str().as_bytes(), &[0], &client_id.number.to_be_bytes()])
 }
 
 /// Prefix of the numbers reserved for a user's clients.
@@ -363,9 +363,9 @@ pub(crate) fn all_numbers() -> Vec<u8> {
     vec![NUMBERS]
 }
 
-pub(crate) fn answer(user: &UserName, holder: HolderId, place: u16) -> Vec<u8> {
-    let (holder, place) = (holder.number.to_be_bytes(), place.to_be_bytes());
-    key(ANSWER, &[user.as_str().as_bytes(), &[0], &holder, &place])
+pub(crate) fn answer(user: &UserName, client_id: ClientId, place: u16) -> Vec<u8> {
+    let (client_id, place) = (client_id.number.to_be_bytes(), place.to_be_bytes());
+    key(ANSWER, &[user.as_str().as_bytes(), &[0], &client_id, &place])
 }
 
 pub(crate) fn answers() -> Vec<u8> {
@@ -702,8 +702,8 @@ mod tests {
             prop_assert_eq!(retag_object(&retag(object)), Some(object));
             prop_assert_eq!(revocation_id(&revocation(due)), Some(due));
             prop_assert_eq!(orphan_parts(&orphan(due, InodeId(intent))), Some((due, InodeId(intent))));
-            let holder = (UserName::new("bob").unwrap(), HolderId { number: due });
-            prop_assert_eq!(holder_parts(&super::holder(&holder.0, holder.1)), Some(holder));
+            let client_id = (UserName::new("bob").unwrap(), ClientId { number: due });
+            prop_assert_eq!(client_parts(&client(&client_id.0, client_id.1)), Some(client_id));
             prop_assert_eq!(clear_inode(&clear(InodeId(due))), Some(InodeId(due)));
             prop_assert_eq!(inode_id(&inode(InodeId(due))), Some(InodeId(due)));
             prop_assert_eq!(moving_inode(&moving(InodeId(due))), Some(InodeId(due)));
@@ -722,7 +722,7 @@ mod tests {
 
         #[test]
         fn damaged_keys_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = (inode_id(&bytes), drain_device(&bytes), holder_parts(&bytes), orphan_parts(&bytes), clear_inode(&bytes), xattr_name(&bytes), retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+            let _ = (inode_id(&bytes), drain_device(&bytes), client_parts(&bytes), orphan_parts(&bytes), clear_inode(&bytes), xattr_name(&bytes), retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
         }
     }
 

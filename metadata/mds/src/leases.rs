@@ -17,7 +17,7 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{
-    Failure, GroupName, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Role, UserName,
+    ClientId, Failure, GroupName, InodeId, LeaseKind, NodeLease, RECALLS_MAX, Recall, Role, UserName,
 };
 
 use crate::error::{MdsError, Result};
@@ -34,9 +34,9 @@ pub(crate) const WAIT_MAX_MS: u32 = 4_000;
 /// Leases on one file at most; a user has a share of them (see `share`).
 pub(crate) const LEASES_OF_FILE_MAX: usize = 512;
 /// Leases of one holder at most.
-pub(crate) const LEASES_OF_HOLDER_MAX: usize = 8_192;
+pub(crate) const LEASES_PER_CLIENT_MAX: usize = 8_192;
 /// Of them, those that nobody waits for: a file that is opened finds room.
-pub(crate) const UNASKED_OF_HOLDER_MAX: usize = LEASES_OF_HOLDER_MAX / 4 * 3;
+pub(crate) const UNREQUESTED_PER_CLIENT_MAX: usize = LEASES_PER_CLIENT_MAX / 4 * 3;
 /// Where one was called back, or not given back, none is given for so long to who does not wait for it, milliseconds: what
 /// several change is looked at without.
 pub(crate) const QUIET_MS: u64 = 10_000;
@@ -52,7 +52,7 @@ pub(crate) const BARRED_MS: u64 = 3_000;
 const WAITERS_MAX: usize = 4;
 
 /// A holder of a user.
-pub(crate) type Who = (UserName, HolderId);
+pub(crate) type Who = (UserName, ClientId);
 
 /// What somebody is about to do with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(crate) struct Standing {
 /// What a holder is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
-    pub(crate) era: u64,
+    pub(crate) epoch: u64,
     pub(crate) last: u64,
     pub(crate) recalls: Vec<Recall>,
     /// Does it know only since now that its era is another one, and what it lost with the old one?
@@ -110,7 +110,7 @@ struct Given {
     who: Who,
     kind: LeaseKind,
     number: u64,
-    era: u64,
+    epoch: u64,
     /// Is its holder ahead in a directory by it?
     ahead: bool,
     /// The recall, if there is one.
@@ -154,7 +154,7 @@ impl File {
 
 #[derive(Debug)]
 struct Holder {
-    era: u64,
+    epoch: u64,
     /// Does it know its era? Then it has nothing left of those before.
     confirmed: bool,
     heard_ms: u64,
@@ -213,10 +213,10 @@ impl Table {
         if given.ahead {
             self.ends.note(id);
         }
-        if let Some(holder) = self.holders.get_mut(&given.who) {
-            holder.leases = holder.leases.saturating_sub(1);
+        if let Some(client_id) = self.holders.get_mut(&given.who) {
+            client_id.leases = client_id.leases.saturating_sub(1);
             if let Some(recall) = given.recalled {
-                holder.recalls.remove(&recall.number);
+                client_id.recalls.remove(&recall.number);
             }
         }
         Some(given)
@@ -236,16 +236,16 @@ impl Table {
                 outcome.begun += 1;
                 file.called_ms = Some(now_ms);
                 let (number, began_ms) = (self.last, now_ms);
-                let Some(holder) = self.holders.get_mut(&given.who) else {
+                let Some(client_id) = self.holders.get_mut(&given.who) else {
                     // It was not heard of for longer than it may believe, or not since the start.
                     let since_start = self.before.contains(&given.who);
                     let until_ms = || now_ms.saturating_add(GIVE_UP_MS);
                     let until_ms = since_start.then(|| *self.before_until_ms.get_or_insert_with(until_ms));
                     return Recalling { number, began_ms, until_ms: until_ms.unwrap_or(now_ms) };
                 };
-                holder.recalls.insert(self.last, Recall { inode: id, number: given.number });
-                holder.wake();
-                let until_ms = holder.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
+                client_id.recalls.insert(self.last, Recall { inode: id, number: given.number });
+                client_id.wake();
+                let until_ms = client_id.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
                 Recalling { number, began_ms, until_ms }
             });
             match given.kind {
@@ -307,16 +307,16 @@ impl Table {
     }
 
     fn begin_era(&mut self, who: &Who) {
-        if let Some(holder) = self.holders.get_mut(who) {
-            holder.era = holder.era.wrapping_add(1).max(1);
-            holder.confirmed = false;
-            holder.wake();
+        if let Some(client_id) = self.holders.get_mut(who) {
+            client_id.epoch = client_id.epoch.wrapping_add(1).max(1);
+            client_id.confirmed = false;
+            client_id.wake();
         }
     }
 
     /// Forgets what a holder was given in other eras than this.
-    fn forget_others(&mut self, who: &Who, era: u64, now_ms: u64) {
-        let of = |given: &Given| given.who == *who && given.era != era;
+    fn forget_others(&mut self, who: &Who, epoch: u64, now_ms: u64) {
+        let of = |given: &Given| given.who == *who && given.epoch != epoch;
         let ids: Vec<InodeId> =
             self.files.iter().filter(|(_, file)| file.given.iter().any(of)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -347,14 +347,14 @@ pub(crate) struct Leases {
 pub(crate) struct Before {
     pub(crate) id: InodeId,
     pub(crate) who: Who,
-    pub(crate) era: u64,
+    pub(crate) epoch: u64,
     pub(crate) number: u64,
 }
 
 /// A lease that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct New {
-    pub(crate) lease: Lease,
+    pub(crate) lease: NodeLease,
     /// The one that it took the place of, without a moment in between.
     pub(crate) before: Option<u64>,
 }
@@ -380,8 +380,8 @@ impl Leases {
         ahead: impl IntoIterator<Item = Before>,
     ) -> Self {
         let mut table = Table { before: before.into_iter().collect(), ..Table::default() };
-        for Before { id, who, era, number } in ahead {
-            let given = Given { who, kind: LeaseKind::Write, number, era, ahead: true, recalled: None };
+        for Before { id, who, epoch, number } in ahead {
+            let given = Given { who, kind: LeaseKind::Write, number, epoch, ahead: true, recalled: None };
             table.count(&given.who.0);
             table.files.entry(id).or_default().given.push(given);
         }
@@ -454,13 +454,13 @@ impl Leases {
         &self,
         who: &Who,
         standing: Standing,
-        (era, known): (u64, u64),
+        (epoch, known): (u64, u64),
         fresh: u64,
         now_ms: u64,
     ) -> Told {
         let table = &mut *self.table.lock();
         let new = || Holder {
-            era: fresh.max(1),
+            epoch: fresh.max(1),
             confirmed: false,
             heard_ms: now_ms,
             standing: standing.clone(),
@@ -468,50 +468,50 @@ impl Leases {
             recalls: BTreeMap::new(),
             waiters: Vec::new(),
         };
-        let holder = table.holders.entry(who.clone()).or_insert_with(new);
-        holder.heard_ms = now_ms;
-        if holder.standing != standing {
+        let client_id = table.holders.entry(who.clone()).or_insert_with(new);
+        client_id.heard_ms = now_ms;
+        if client_id.standing != standing {
             // What it may open by its leases it might not be given now.
-            holder.standing = standing;
-            holder.era = holder.era.wrapping_add(1).max(1);
-            holder.confirmed = false;
+            client_id.standing = standing;
+            client_id.epoch = client_id.epoch.wrapping_add(1).max(1);
+            client_id.confirmed = false;
         }
-        let newly = era == holder.era && !holder.confirmed;
-        holder.confirmed |= newly;
-        let now_era = holder.era;
+        let newly = epoch == client_id.epoch && !client_id.confirmed;
+        client_id.confirmed |= newly;
+        let now_era = client_id.epoch;
         if newly {
             table.forget_others(who, now_era, now_ms);
             if table.before.remove(who) {
                 table.back.insert(who.clone());
             }
         }
-        let Some(holder) = table.holders.get_mut(who) else {
-            return Told { era: 0, last: 0, recalls: Vec::new(), newly };
+        let Some(client_id) = table.holders.get_mut(who) else {
+            return Told { epoch: 0, last: 0, recalls: Vec::new(), newly };
         };
-        let news = holder.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
+        let news = client_id.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
         let (mut last, mut recalls) = (known, Vec::new());
         for (number, recall) in news {
             last = *number;
             recalls.push(*recall);
         }
-        Told { era: now_era, last, recalls, newly }
+        Told { epoch: now_era, last, recalls, newly }
     }
 
     /// Is there something that the holder is to be told? If not `waker` is woken when there is.
-    pub(crate) fn has_news(&self, who: &Who, (era, known): (u64, u64), waker: &Waker) -> bool {
+    pub(crate) fn has_news(&self, who: &Who, (epoch, known): (u64, u64), waker: &Waker) -> bool {
         let table = &mut *self.table.lock();
-        let Some(holder) = table.holders.get_mut(who) else { return true };
-        if !holder.confirmed
-            || holder.era != era
-            || holder.recalls.range(known.saturating_add(1)..).next().is_some()
+        let Some(client_id) = table.holders.get_mut(who) else { return true };
+        if !client_id.confirmed
+            || client_id.epoch != epoch
+            || client_id.recalls.range(known.saturating_add(1)..).next().is_some()
         {
             return true;
         }
-        if !holder.waiters.iter().any(|one| one.will_wake(waker)) {
-            if holder.waiters.len() >= WAITERS_MAX {
-                holder.waiters.remove(0).wake();
+        if !client_id.waiters.iter().any(|one| one.will_wake(waker)) {
+            if client_id.waiters.len() >= WAITERS_MAX {
+                client_id.waiters.remove(0).wake();
             }
-            holder.waiters.push(waker.clone());
+            client_id.waiters.push(waker.clone());
         }
         false
     }
@@ -630,7 +630,7 @@ impl Leases {
     ///
     /// # Errors
     /// `Busy` to who waits, if somebody has to give his back first, or comes first.
-    pub(crate) fn give(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<Lease>> {
+    pub(crate) fn give(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<NodeLease>> {
         Ok(self.give_over(id, who, wish, now_ms)?.map(|new| new.lease))
     }
 
@@ -641,11 +641,13 @@ impl Leases {
         if table.waits(now_ms) {
             return later();
         }
-        let Some(holder) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else { return Ok(None) };
+        let Some(client_id) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else {
+            return Ok(None);
+        };
         if table.penalties.has(&who.0, now_ms) {
             return Ok(None);
         }
-        let (era, own) = (holder.era, holder.leases);
+        let (epoch, own) = (client_id.epoch, client_id.leases);
         let of_user = table.by_user.get(&who.0).copied().unwrap_or_default();
         let file = table.files.entry(id).or_default();
         if let Some(known) = file.given.iter().find(|one| one.who == *who) {
@@ -653,8 +655,8 @@ impl Leases {
                 // He is to give it back first.
                 return later();
             }
-            if known.era == era && known.kind >= wish.kind {
-                let lease = Lease { kind: known.kind, number: known.number, era };
+            if known.epoch == epoch && known.kind >= wish.kind {
+                let lease = NodeLease { kind: known.kind, number: known.number, epoch };
                 return Ok(Some(New { lease, before: Some(known.number) }));
             }
         }
@@ -676,9 +678,9 @@ impl Leases {
         {
             return Ok(None);
         }
-        let before = file.given.iter().find(|one| one.who == *who).map(|one| (one.era, one.number));
+        let before = file.given.iter().find(|one| one.who == *who).map(|one| (one.epoch, one.number));
         let own_before = before.is_some();
-        let own_max = if wish.in_passing { UNASKED_OF_HOLDER_MAX } else { LEASES_OF_HOLDER_MAX };
+        let own_max = if wish.in_passing { UNREQUESTED_PER_CLIENT_MAX } else { LEASES_PER_CLIENT_MAX };
         let on_file = file.given.iter().filter(|one| one.who.0 == who.0).count();
         let full = own >= own_max
             || !share::is_free(of_user, table.count, 1, LEASES_MAX)
@@ -690,14 +692,14 @@ impl Leases {
         table.take(id, |one| one.who == *who);
         let number = table.number();
         let given =
-            Given { who: who.clone(), kind: wish.kind, number, era, ahead: wish.ahead, recalled: None };
+            Given { who: who.clone(), kind: wish.kind, number, epoch, ahead: wish.ahead, recalled: None };
         table.files.entry(id).or_default().given.push(given);
         table.count(&who.0);
-        if let Some(holder) = table.holders.get_mut(who) {
-            holder.leases += 1;
+        if let Some(client_id) = table.holders.get_mut(who) {
+            client_id.leases += 1;
         }
-        let before = before.filter(|(of, _)| *of == era).map(|(_, number)| number);
-        Ok(Some(New { lease: Lease { kind: wish.kind, number, era }, before }))
+        let before = before.filter(|(of, _)| *of == epoch).map(|(_, number)| number);
+        Ok(Some(New { lease: NodeLease { kind: wish.kind, number, epoch }, before }))
     }
 
     /// One that was given is not told of: its holder has the one of before, if there was one.
@@ -713,19 +715,21 @@ impl Leases {
         given = Given { kind: LeaseKind::Read, number: before, ahead: false, recalled: None, ..given };
         table.files.entry(id).or_default().given.push(given);
         table.count(&who.0);
-        if let Some(holder) = table.holders.get_mut(who) {
-            holder.leases += 1;
+        if let Some(client_id) = table.holders.get_mut(who) {
+            client_id.leases += 1;
         }
     }
 
     /// A lease that somebody has on a file, in the outer; none: there is none to be had, being called back or because nothing
     /// is given to him.
-    pub(crate) fn known(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<Option<Lease>> {
+    pub(crate) fn known(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<Option<NodeLease>> {
         let table = self.table.lock();
-        let Some(holder) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else { return Some(None) };
+        let Some(client_id) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else {
+            return Some(None);
+        };
         let known = table.files.get(&id)?.given.iter().find(|one| one.who == *who)?;
-        let ours = known.recalled.is_none() && known.era == holder.era;
-        Some(ours.then_some(Lease { kind: known.kind, number: known.number, era: known.era }))
+        let ours = known.recalled.is_none() && known.epoch == client_id.epoch;
+        Some(ours.then_some(NodeLease { kind: known.kind, number: known.number, epoch: known.epoch }))
     }
 
     /// A lease is given back, that of this number, or whichever it is if he is not ahead by it: what he did under that one
@@ -754,10 +758,10 @@ impl Leases {
     /// All leases of a user's holders are called in.
     pub(crate) fn recall_of(&self, user: &UserName) {
         let table = &mut *self.table.lock();
-        for (_, holder) in table.holders.iter_mut().filter(|((of, _), _)| of == user) {
-            holder.era = holder.era.wrapping_add(1).max(1);
-            holder.confirmed = false;
-            holder.wake();
+        for (_, client_id) in table.holders.iter_mut().filter(|((of, _), _)| of == user) {
+            client_id.epoch = client_id.epoch.wrapping_add(1).max(1);
+            client_id.confirmed = false;
+            client_id.wake();
         }
     }
 

@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Chosen, DeviceId, DeviceState, Drain, ErrorCode, Failure, InodeId, Layout, ObjectRef, Text, record,
+    ChosenDevice, DeviceId, DeviceState, Drain, ErrorCode, Failure, InodeId, Layout, ObjectRef, Text, record,
 };
 use sealstone_osd::ObjectId;
 
@@ -60,7 +60,7 @@ record! {
         /// Tag of the current object since then.
         pub tag: u32,
         /// State of the new device when it was chosen.
-        pub chosen: Chosen,
+        pub chosen: ChosenDevice,
     }
 }
 
@@ -125,7 +125,7 @@ impl Wish<'_> {
 }
 
 /// Returns the target of an object whose move improves the balance; empty objects are not moved.
-fn relief(pool: &Pool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, Chosen)> {
+fn relief(pool: &Pool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, ChosenDevice)> {
     let (object, length) = (layout.objects().get(index)?, layout.object_length(index, size));
     (length > 0).then(|| pool.relief(object.object.object, length, object.device, &taken(layout)))?
 }
@@ -501,7 +501,7 @@ fn successor(
     from: ObjectRef,
     length: u64,
     (taken, leaves): (&[DeviceId], DeviceId),
-) -> std::result::Result<(DeviceId, Chosen), NoSpace> {
+) -> std::result::Result<(DeviceId, ChosenDevice), NoSpace> {
     let number = from.object.object;
     pool.successor(number, length, taken).or_else(|_| pool.successor(number, length, &[leaves]))
 }

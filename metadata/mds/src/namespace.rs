@@ -8,7 +8,7 @@
 
 use sealstone_mds_protocol::{
     Access, Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, GroupName, InodeId, Layout,
-    Name, PAGE_MAX, Placed, Stat, UserName, Wire, Writer,
+    Name, PAGE_MAX, PlacementRecord, Stat, UserName, Wire, WireWriter,
 };
 
 use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
@@ -130,7 +130,7 @@ pub(crate) fn placement<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-) -> Result<(Option<Layout>, Option<Placed>)> {
+) -> Result<(Option<Layout>, Option<PlacementRecord>)> {
     let (_, inode) = resolve_to(view, who, path, Last::Itself)?;
     Ok((inode.layout, inode.placed))
 }
@@ -179,7 +179,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
         let found = inode(view, child)?;
         let stat = passes.then(|| found.stat(child));
         let entry = DirEntry { name, inode: child, kind: found.kind, stat };
-        let mut out = Writer::new();
+        let mut out = WireWriter::new();
         entry.put(&mut out);
         bytes += out.len();
         entries.push(entry);

@@ -4,14 +4,16 @@
 //! day. Does not: remember refusals, which changed nothing: who asks again is judged again.
 //! Contract: of all servers of a store one does a change, once; a request that comes after a later one of its place does nothing,
 //! and an answer is told to nobody who asks for something else.
-//! O(1) for a change: one record of some 400 bytes beside what it changes, [`PLACES_MAX`] for a holder at most.
+//! O(1) for a change: one record of some 400 bytes beside what it changes, [`SLOTS_MAX`] for a holder at most.
 //! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0045-replay-cache.md.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use sealstone_crypto::RustCrypto;
-use sealstone_mds_protocol::{Change, ErrorCode, Failure, HolderId, PLACES_MAX, Response, Turn, UserName};
+use sealstone_mds_protocol::{
+    ChangeRequest, ClientId, ErrorCode, Failure, RequestId, Response, SLOTS_MAX, UserName,
+};
 use sealstone_seal::{Hash, Provider, Tag, ct_eq};
 
 use crate::error::{MdsError, Result};
@@ -49,17 +51,17 @@ pub(crate) struct Remembered {
 
 /// What is asked for, and which of the asker's changes it is.
 pub(crate) struct Asked {
-    turn: Turn,
+    turn: RequestId,
     digest: Option<Tag>,
 }
 
 impl Asked {
     /// Whose change it is.
-    pub(crate) const fn holder(&self) -> HolderId {
-        self.turn.holder
+    pub(crate) const fn client_id(&self) -> ClientId {
+        self.turn.client_id
     }
 
-    pub(crate) fn new(turn: Turn, change: &Change) -> Self {
+    pub(crate) fn new(turn: RequestId, change: &ChangeRequest) -> Self {
         let key = RustCrypto::mac_key(Hash::Sha256, LABEL);
         let digest = change.request().encode(0).ok().map(|body| RustCrypto::tag(&key, &[&body]));
         Self { turn, digest }
@@ -90,11 +92,11 @@ impl Mds {
     /// `Invalid` if there is no such place.
     pub(crate) fn memo<'a>(&'a self, user: &'a UserName, asked: &Asked, now_ms: u64) -> Result<Memo<'a>> {
         let turn = asked.turn;
-        let Some(digest) = asked.digest.filter(|_| turn.place < PLACES_MAX) else {
-            let reason = format!("a holder has {PLACES_MAX} places for changes");
+        let Some(digest) = asked.digest.filter(|_| turn.slot < SLOTS_MAX) else {
+            let reason = format!("a holder has {SLOTS_MAX} places for changes");
             return Err(MdsError::refused(ErrorCode::Invalid, reason));
         };
-        let (key, number) = (keys::answer(user, turn.holder, turn.place), turn.number);
+        let (key, number) = (keys::answer(user, turn.client_id, turn.slot), turn.sequence);
         Ok(Memo { key, number, digest, user, now_ms, remembered: &self.remembered })
     }
 

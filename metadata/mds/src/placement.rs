@@ -12,7 +12,7 @@
 //! Truth: OBS (hybrid allocation); docs/standards/mds/layouts.md §6.2;
 //! docs/adr/0040-placement-feedback.md.
 
-use sealstone_mds_protocol::{Chosen, Condition, DeviceId, WIDTH_MAX, WidthBound};
+use sealstone_mds_protocol::{ChosenDevice, DeviceCondition, DeviceId, WIDTH_MAX, WidthBound};
 
 pub mod outgrown;
 pub mod relief;
@@ -83,15 +83,15 @@ impl Candidate {
         if self.total == 0 { 1.0 } else { self.used as f64 / self.total as f64 }
     }
 
-    fn condition(&self, slow_below: u64) -> Condition {
+    fn condition(&self, slow_below: u64) -> DeviceCondition {
         if self.troubled {
-            Condition::Troubled
+            DeviceCondition::Troubled
         } else if self.used >= self.total / 1000 * u64::from(FILLING) {
-            Condition::Filling
+            DeviceCondition::Filling
         } else if self.speed > 0 && self.speed < slow_below {
-            Condition::Slow
+            DeviceCondition::Slow
         } else {
-            Condition::Good
+            DeviceCondition::Good
         }
     }
 }
@@ -124,7 +124,7 @@ pub struct Choice {
     /// Limit that determined its width.
     pub bound: WidthBound,
     /// State of its devices at that time, in its order.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<ChosenDevice>,
 }
 
 /// No device, or too few of them, have enough free space.
@@ -141,7 +141,7 @@ struct Rated {
     room: u64,
     speed: u64,
     boost: f64,
-    condition: Condition,
+    condition: DeviceCondition,
 }
 
 impl Rated {
@@ -149,10 +149,10 @@ impl Rated {
         if self.total == 0 { 1.0 } else { self.used as f64 / self.total as f64 }
     }
 
-    fn chosen(&self) -> Chosen {
+    fn chosen(&self) -> ChosenDevice {
         let fill = (self.fill() * 1000.0).min(1000.0);
         let weight = (self.boost * 100.0).round();
-        Chosen { condition: self.condition, fill: fill as u16, weight: weight as u16 }
+        ChosenDevice { condition: self.condition, fill: fill as u16, weight: weight as u16 }
     }
 }
 
@@ -224,7 +224,7 @@ impl Pool {
     fn single(&self, size: u64, seed: u64) -> Result<Choice, NoSpace> {
         let fits = self.with_room().filter(|device| device.room >= size);
         let first = fits.map(|device| Scored::of(device, seed)).max_by(|a, b| {
-            let sound = |one: &Scored<'_>| one.device.condition != Condition::Troubled;
+            let sound = |one: &Scored<'_>| one.device.condition != DeviceCondition::Troubled;
             sound(a)
                 .cmp(&sound(b))
                 .then_with(|| a.score.total_cmp(&b.score))
@@ -281,7 +281,7 @@ impl Pool {
     /// in the next ones while they are few.
     fn in_best_condition(&self) -> usize {
         let mut count = 0;
-        for condition in Condition::ALL {
+        for condition in DeviceCondition::ALL {
             count += self.with_room().filter(|device| device.condition == *condition).count();
             if count >= WIDTH_FEW {
                 break;

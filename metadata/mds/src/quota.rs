@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use sealstone_mds_protocol::{
     ErrorCode, FilePath, InodeId, PAGE_MAX, Quota, QuotaChange, QuotaDrift, QuotaPlace, UserName, Wire as _,
-    Writer, record,
+    WireWriter, record,
 };
 
 use crate::access::Principal;
@@ -433,7 +433,7 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
                 return Ok((quotas, true));
             }
             let quota = told(place(&key)?, decode(&value)?);
-            let mut out = Writer::new();
+            let mut out = WireWriter::new();
             quota.put(&mut out);
             bytes += out.len();
             quotas.push(quota);

@@ -2,9 +2,9 @@
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
-    AccountKind, Acl, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method,
-    NODE_PROOF_BYTES, Name, Placed, Reader, Role, SYSTEM_ID_BYTES, Stat, Target, Text, UserName, Wire,
-    Writer, record,
+    AccountKind, Acl, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, LinkTarget,
+    Method, NODE_PROOF_BYTES, Name, PlacementRecord, Role, SYSTEM_ID_BYTES, Stat, Text, UserName, Wire,
+    WireReader, WireWriter, record,
 };
 
 use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
@@ -50,7 +50,7 @@ record! {
         /// Objects of a file; none before its first byte.
         pub layout: Option<Layout>,
         /// Reason for the choice of that layout.
-        pub placed: Option<Placed>,
+        pub placed: Option<PlacementRecord>,
         /// Whether all objects of the layout exist on their devices.
         pub made: bool,
         /// Whether bytes were written in place. Then bytes that an object does not have read as
@@ -67,7 +67,7 @@ record! {
         /// writes nothing was reported yet.
         pub placing_until_ms: u64,
         /// Target of a symbolic link.
-        pub target: Option<Target>,
+        pub target: Option<LinkTarget>,
         /// Number of extended attributes.
         pub xattrs: u16,
         /// Total bytes of their names and values.
@@ -180,7 +180,7 @@ record! {
         /// Objects for its bytes.
         pub layout: Layout,
         /// Reason for the choice of that layout.
-        pub placed: Option<Placed>,
+        pub placed: Option<PlacementRecord>,
         /// The create expires at this time.
         pub expires_ms: u64,
         /// Until then a credential for its objects can be valid.
@@ -311,7 +311,7 @@ pub(crate) type SessionKey = SessionId;
 
 /// Encodes a record.
 pub(crate) fn encode(record: &impl Wire) -> Result<Vec<u8>, MetaError> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     RECORD_VERSION.put(&mut out);
     record.put(&mut out);
     out.finish(VALUE_MAX).map_err(|_| MetaError::TooLong { limit: VALUE_MAX })
@@ -323,7 +323,7 @@ pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Result<T, MetaError> {
     if *version != RECORD_VERSION {
         return Err(MetaError::Damaged("record of an unknown version"));
     }
-    let mut input = Reader::new(rest);
+    let mut input = WireReader::new(rest);
     let record = T::get(&mut input).map_err(|_| MetaError::Damaged("record does not parse"))?;
     input.finish().map_err(|_| MetaError::Damaged("record has a tail"))?;
     Ok(record)

@@ -6,8 +6,8 @@
 //! Truth: docs/standards/mds/operations.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
-    Access, DeviceState, ErrorCode, Handle, LeaseKind, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role,
-    UserName,
+    Access, DeviceState, ErrorCode, LeaseKind, Lock, LockKind, OpenHandle, QuotaOf, Request, RevokeWhat,
+    Role, UserName,
 };
 
 use crate::error::{MdsError, Result};
@@ -51,7 +51,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::OpenNode { access: Access::Read, .. }
         | Request::CloseNode { .. }
         | Request::KeepNodes { .. }
-        | Request::EndHolder { .. }
+        | Request::EndClient { .. }
         | Request::Recalls { .. }
         | Request::LeaseNode { kind: LeaseKind::Read, .. }
         | Request::ReturnLease { .. }
@@ -60,12 +60,12 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::LockNode { test: true, .. }
         | Request::LockNode { lock: Lock { kind: LockKind::Read | LockKind::Unlock, .. }, .. }
         | Request::UnlockNode { .. }
-        | Request::RenewGrants { handle: Handle::Node { access: Access::Read, .. }, .. }
+        | Request::RenewGrants { handle: OpenHandle::Node { access: Access::Read, .. }, .. }
         | Request::Open { access: Access::Read, .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
         | Request::QuotaShow { of: QuotaOf::Tree(_) }
-        | Request::RenewGrants { handle: Handle::File { access: Access::Read, .. }, .. } => Class::Read,
+        | Request::RenewGrants { handle: OpenHandle::File { access: Access::Read, .. }, .. } => Class::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
         | Request::Open { .. }
@@ -88,8 +88,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Written { .. }
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
-        | Request::LeadNames { .. }
-        | Request::ChangeNames { .. }
+        | Request::DelegateDir { .. }
+        | Request::NameBatch { .. }
         | Request::Once { .. }
         | Request::LeaseNode { .. }
         | Request::LockNode { .. } => Class::Write,

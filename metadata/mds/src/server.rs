@@ -113,7 +113,7 @@ pub struct Mds {
     /// Credentials for writing that were issued before the start.
     pub(crate) writers_before: Writers,
     pub(crate) clears_changed: AtomicBool,
-    pub(crate) holders_swept: AtomicBool,
+    pub(crate) clients_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
     pub(crate) sessions: Sessions,
     pub(crate) limiter: Mutex<LoginLimiter>,
@@ -319,7 +319,7 @@ impl Mds {
             unled_before,
             writers_before: Writers::default(),
             clears_changed: AtomicBool::new(true),
-            holders_swept: AtomicBool::new(false),
+            clients_swept: AtomicBool::new(false),
             devices,
             sessions,
             limiter: Mutex::default(),
@@ -496,7 +496,7 @@ impl Mds {
     /// Removes expired state from memory. Call it every few seconds on every server.
     pub fn tidy_memory(&self, now_ms: u64) {
         self.holdings(now_ms).expire(now_ms);
-        if let Err(error) = self.tidy_holders(now_ms) {
+        if let Err(error) = self.expire_clients(now_ms) {
             tracing::error!(%error, "cannot store open files of clients; retrying");
         }
         if let Err(error) = self.forget_answers(now_ms) {

@@ -480,7 +480,7 @@ impl Mds {
         if gone.is_empty() {
             Ok(())
         } else {
-            self.forget_holders_of(&|server: &ServerName| gone.contains(server))
+            self.forget_clients_of_servers(&|server: &ServerName| gone.contains(server))
         }
     }
 }

@@ -165,7 +165,7 @@ async fn a_device_that_does_not_answer_a_cut_holds_up_its_own_files_alone() {
     running.devices.slow_to_cut.lock().insert(first.0);
     let size = |node, size| {
         let change = NodeChange { size: Some(size), ..NodeChange::default() };
-        Request::SetNode { node, change, holder: None, through: false }
+        Request::SetNode { node, change, client_id: None, through: false }
     };
     for (_, node) in &files {
         assert!(matches!(client.ask(size(*node, 10)).await, Response::Stat { .. }));

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::name::{GroupName, UserName};
-use crate::wire::{Reader, Wire, WireError, Writer};
+use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
 /// Named users and groups of one list at most.
 pub const ACL_NAMES_MAX: usize = 64;
@@ -161,11 +161,11 @@ impl fmt::Display for Acl {
 }
 
 impl Wire for Acl {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(self.to_string().as_bytes());
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Self::parse(input.text(ACL_TEXT_MAX)?)
     }
 }

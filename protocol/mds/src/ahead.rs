@@ -8,19 +8,19 @@
 use alloc::vec::Vec;
 
 use crate::name::{GroupName, Name, UserName};
-use crate::nodes::{Lease, NODE_PROOF_BYTES, NodeKind};
+use crate::nodes::{NODE_PROOF_BYTES, NodeKind, NodeLease};
 use crate::records::{FileKind, InodeId};
-use crate::wire::{Reader, Wire, WireError, Writer, record};
+use crate::wire::{Wire, WireError, WireReader, WireWriter, record};
 
 /// Numbers of nodes that are reserved by one request at most.
-pub const NUMBERS_MAX: u16 = 1_024;
+pub const RESERVED_INODES_MAX: u16 = 1_024;
 /// Changes of names in one request at most.
 pub const NAME_CHANGES_MAX: usize = 512;
 
 record! {
     /// Numbers that nobody else gives to a node, one after the other.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Numbers {
+    pub struct InodeRange {
         /// The first of them.
         pub first: InodeId,
         /// The proofs of all of them, in their order, good for the user who asked.
@@ -31,11 +31,11 @@ record! {
 record! {
     /// A directory in which its holder is ahead.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct AheadIn {
+    pub struct DirLeaseId {
         /// Its number.
         pub inode: InodeId,
         /// The era of the lease.
-        pub era: u64,
+        pub epoch: u64,
         /// The lease to write under which the change was made.
         pub lease: u64,
     }
@@ -44,9 +44,9 @@ record! {
 record! {
     /// A node was made.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct MadeAhead {
+    pub struct CreateOp {
         /// In which directory.
-        pub directory: AheadIn,
+        pub directory: DirLeaseId,
         /// Its name.
         pub name: Name,
         /// Its number, one of those that were reserved, and higher than those before it.
@@ -71,9 +71,9 @@ record! {
 record! {
     /// A name was taken away, of anything but a directory.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct RemovedAhead {
+    pub struct UnlinkOp {
         /// In which directory.
-        pub directory: AheadIn,
+        pub directory: DirLeaseId,
         /// The name.
         pub name: Name,
         /// What it led to.
@@ -81,22 +81,22 @@ record! {
         /// When, as above.
         pub at_ms: u64,
         /// The holder has let go of it, and of its lease.
-        pub let_go: bool,
+        pub close: bool,
     }
 }
 
 record! {
     /// Something that is no directory was given another place; what no directory had it is gone.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct RenamedAhead {
+    pub struct RenameOp {
         /// From which directory.
-        pub from_directory: AheadIn,
+        pub from_directory: DirLeaseId,
         /// The old name.
         pub from: Name,
         /// What it led to.
         pub inode: InodeId,
         /// To which directory.
-        pub to_directory: AheadIn,
+        pub to_directory: DirLeaseId,
         /// The new name.
         pub to: Name,
         /// What had it, if anything.
@@ -104,7 +104,7 @@ record! {
         /// When, as above.
         pub at_ms: u64,
         /// The holder has let go of what had it, and of its lease.
-        pub let_go: bool,
+        pub close: bool,
     }
 }
 
@@ -112,23 +112,23 @@ record! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameChange {
     /// A node was made.
-    Made(MadeAhead),
+    Create(CreateOp),
     /// A name was taken away.
-    Removed(RemovedAhead),
+    Unlink(UnlinkOp),
     /// A name was changed.
-    Renamed(RenamedAhead),
+    Rename(RenameOp),
     /// A file that was held open is let go of, and of its lease: CloseNode among the changes, so that it comes after them.
-    LetGo(InodeId),
+    Close(InodeId),
 }
 
 impl NameChange {
     /// The directories that it is about.
-    pub fn directories(&self) -> impl Iterator<Item = AheadIn> {
+    pub fn directories(&self) -> impl Iterator<Item = DirLeaseId> {
         let (first, second) = match self {
-            Self::Made(made) => (Some(made.directory), None),
-            Self::Removed(removed) => (Some(removed.directory), None),
-            Self::Renamed(renamed) => (Some(renamed.from_directory), Some(renamed.to_directory)),
-            Self::LetGo(_) => (None, None),
+            Self::Create(made) => (Some(made.directory), None),
+            Self::Unlink(removed) => (Some(removed.directory), None),
+            Self::Rename(renamed) => (Some(renamed.from_directory), Some(renamed.to_directory)),
+            Self::Close(_) => (None, None),
         };
         first.into_iter().chain(second.filter(|second| Some(*second) != first))
     }
@@ -136,60 +136,60 @@ impl NameChange {
     /// The nodes that it is about, directories aside.
     pub fn nodes(&self) -> impl Iterator<Item = InodeId> {
         let (first, second) = match self {
-            Self::Made(made) => (made.inode, None),
-            Self::Removed(removed) => (removed.inode, None),
-            Self::Renamed(renamed) => (renamed.inode, renamed.replaced),
-            Self::LetGo(inode) => (*inode, None),
+            Self::Create(made) => (made.inode, None),
+            Self::Unlink(removed) => (removed.inode, None),
+            Self::Rename(renamed) => (renamed.inode, renamed.replaced),
+            Self::Close(inode) => (*inode, None),
         };
         core::iter::once(first).chain(second)
     }
 
     /// What the holder let go of before he took its name away.
     #[must_use]
-    pub const fn let_go(&self) -> Option<InodeId> {
+    pub const fn closed_inode(&self) -> Option<InodeId> {
         match self {
-            Self::Removed(RemovedAhead { inode, let_go: true, .. }) => Some(*inode),
-            Self::Renamed(RenamedAhead { replaced, let_go: true, .. }) => *replaced,
+            Self::Unlink(UnlinkOp { inode, close: true, .. }) => Some(*inode),
+            Self::Rename(RenameOp { replaced, close: true, .. }) => *replaced,
             _ => None,
         }
     }
 }
 
 impl Wire for NameChange {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         match self {
-            Self::Made(made) => {
+            Self::Create(made) => {
                 1u8.put(out);
                 made.put(out);
             }
-            Self::Removed(removed) => {
+            Self::Unlink(removed) => {
                 2u8.put(out);
                 removed.put(out);
             }
-            Self::Renamed(renamed) => {
+            Self::Rename(renamed) => {
                 3u8.put(out);
                 renamed.put(out);
             }
-            Self::LetGo(inode) => {
+            Self::Close(inode) => {
                 4u8.put(out);
                 inode.put(out);
             }
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(match u8::get(input)? {
             1 => {
-                let made = MadeAhead::get(input)?;
+                let made = CreateOp::get(input)?;
                 let refused = [FileKind::Directory, FileKind::CharDevice, FileKind::BlockDevice];
                 if refused.contains(&made.what.kind()) {
                     return Err(WireError::Malformed("a node that is not made ahead"));
                 }
-                Self::Made(made)
+                Self::Create(made)
             }
-            2 => Self::Removed(RemovedAhead::get(input)?),
-            3 => Self::Renamed(RenamedAhead::get(input)?),
-            4 => Self::LetGo(InodeId::get(input)?),
+            2 => Self::Unlink(UnlinkOp::get(input)?),
+            3 => Self::Rename(RenameOp::get(input)?),
+            4 => Self::Close(InodeId::get(input)?),
             code => return Err(WireError::UnknownCode { what: "change of names", code: u32::from(code) }),
         })
     }
@@ -198,11 +198,11 @@ impl Wire for NameChange {
 record! {
     /// A lease on a file that was made ahead.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LeaseOn {
+    pub struct InodeLease {
         /// Which file.
         pub inode: InodeId,
         /// To write.
-        pub lease: Lease,
+        pub lease: NodeLease,
     }
 }
 
@@ -210,12 +210,12 @@ record! {
 mod tests {
     use super::*;
 
-    fn there() -> AheadIn {
-        AheadIn { inode: InodeId(4), era: 5, lease: 6 }
+    fn there() -> DirLeaseId {
+        DirLeaseId { inode: InodeId(4), epoch: 5, lease: 6 }
     }
 
     fn made(what: NodeKind) -> NameChange {
-        NameChange::Made(MadeAhead {
+        NameChange::Create(CreateOp {
             directory: there(),
             name: Name::new("x").unwrap(),
             inode: InodeId(9),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn bytes(change: &NameChange) -> Vec<u8> {
-        let mut out = Writer::new();
+        let mut out = WireWriter::new();
         change.put(&mut out);
         out.finish(usize::from(u16::MAX)).unwrap()
     }
@@ -238,11 +238,11 @@ mod tests {
     #[test]
     fn directories_and_devices_are_not_made_ahead() {
         for what in [NodeKind::Directory, NodeKind::CharDevice(1), NodeKind::BlockDevice(2)] {
-            assert!(NameChange::get(&mut Reader::new(&bytes(&made(what)))).is_err());
+            assert!(NameChange::get(&mut WireReader::new(&bytes(&made(what)))).is_err());
         }
         for what in [NodeKind::File, NodeKind::Fifo, NodeKind::Socket] {
             let change = made(what);
-            assert_eq!(NameChange::get(&mut Reader::new(&bytes(&change))), Ok(change));
+            assert_eq!(NameChange::get(&mut WireReader::new(&bytes(&change))), Ok(change));
         }
     }
 }

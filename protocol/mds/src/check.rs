@@ -61,7 +61,7 @@ code! {
 record! {
     /// How far a check is.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Check {
+    pub struct CheckStatus {
         /// Which one.
         pub number: u64,
         /// How much is looked at.
@@ -92,7 +92,7 @@ record! {
 record! {
     /// Something that is not as it should be.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Finding {
+    pub struct CheckFinding {
         /// What.
         pub kind: FindingKind,
         /// Of which node.

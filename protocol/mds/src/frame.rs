@@ -180,7 +180,7 @@ pub fn encode_message<K: FrameType>(
     sequence: u32,
     message: &impl Wire,
 ) -> Result<Vec<u8>, WireError> {
-    let mut out = crate::wire::Writer::new();
+    let mut out = crate::wire::WireWriter::new();
     message.put(&mut out);
     frame(kind, sequence, &zeroize::Zeroizing::new(out.finish(kind.body_max())?))
 }
@@ -190,7 +190,7 @@ pub fn encode_message<K: FrameType>(
 /// # Errors
 /// Any [`WireError`]; `Trailing` if bytes remain.
 pub fn decode_message<T: Wire>(body: &[u8]) -> Result<T, WireError> {
-    let mut input = crate::wire::Reader::new(body);
+    let mut input = crate::wire::WireReader::new(body);
     let message = T::get(&mut input)?;
     input.finish()?;
     Ok(message)

@@ -8,7 +8,7 @@ use crate::layout::{DeviceId, Layout};
 use crate::login::SessionId;
 use crate::name::{FilePath, UserName};
 use crate::records::{Grant, Method, Stat};
-use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
+use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 
 record! {
     /// What a program may do with a file without logging in.
@@ -47,7 +47,7 @@ pub enum RevokeWhat {
 }
 
 impl Wire for RevokeWhat {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         match self {
             Self::Object(path) => {
                 1u8.put(out);
@@ -64,7 +64,7 @@ impl Wire for RevokeWhat {
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
             1 => Ok(Self::Object(FilePath::get(input)?)),
             2 => Ok(Self::User(UserName::get(input)?)),

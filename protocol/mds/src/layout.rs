@@ -9,7 +9,7 @@ use core::ops::Range;
 
 use sealstone_osd::ObjectId;
 
-use crate::wire::{Reader, Wire, WireError, Writer};
+use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
 /// Objects of one layout at most.
 pub const WIDTH_MAX: usize = 64;
@@ -26,11 +26,11 @@ const LAYOUT_VERSION: u8 = 1;
 pub struct DeviceId(pub u32);
 
 impl Wire for DeviceId {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         self.0.put(out);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self(u32::get(input)?))
     }
 }
@@ -45,13 +45,13 @@ pub struct ObjectRef {
 }
 
 impl Wire for ObjectRef {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         self.device.put(out);
         self.object.partition.put(out);
         self.object.object.put(out);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             device: DeviceId::get(input)?,
             object: ObjectId { partition: u64::get(input)?, object: u64::get(input)? },
@@ -77,7 +77,7 @@ pub struct Layout {
 
 /// A piece of a file range that is contiguous in one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct FileExtent {
     /// Index into [`Layout::objects`].
     pub index: usize,
     /// First byte in the object.
@@ -174,7 +174,7 @@ impl Layout {
 
     /// The pieces of a file range, in file order: one per stripe unit touched. Bytes at and beyond
     /// [`FILE_SIZE_MAX`] do not exist and are left out.
-    pub fn extents(&self, range: Range<u64>) -> impl Iterator<Item = Extent> + use<> {
+    pub fn extents(&self, range: Range<u64>) -> impl Iterator<Item = FileExtent> + use<> {
         let (unit, width) = self.unit_and_width();
         let end = range.end.min(FILE_SIZE_MAX);
         let mut at = range.start;
@@ -184,7 +184,7 @@ impl Layout {
             }
             let (number, within) = (at / unit, at % unit);
             let length = (unit - within).min(end - at);
-            let extent = Extent {
+            let extent = FileExtent {
                 index: (number % width) as usize,
                 object_offset: (number / width) * unit + within,
                 file_offset: at,
@@ -243,7 +243,7 @@ impl Layout {
 }
 
 impl Wire for Layout {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         let width = self.objects.len() as u16;
         LAYOUT_VERSION.put(out);
         (self.kind as u8).put(out);
@@ -255,7 +255,7 @@ impl Wire for Layout {
         self.objects.put(out);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         let version = u8::get(input)?;
         if version != LAYOUT_VERSION {
             return Err(WireError::UnknownCode { what: "layout version", code: u32::from(version) });
@@ -345,7 +345,7 @@ mod tests {
 
         #[test]
         fn every_layout_survives_the_wire(layout in any_layout()) {
-            let mut out = Writer::new();
+            let mut out = WireWriter::new();
             layout.put(&mut out);
             prop_assert_eq!(decode_message::<Layout>(&out.finish(65_536).unwrap()), Ok(layout));
         }
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn reserved_kinds_and_newer_versions_are_named_errors() {
-        let mut out = Writer::new();
+        let mut out = WireWriter::new();
         Layout::single(objects(1)[0]).put(&mut out);
         let bytes = out.finish(999).unwrap();
         for (position, value, what) in
@@ -386,7 +386,7 @@ mod tests {
             let moved = layout.replaced(0, old, new).unwrap();
             assert_eq!((moved.number(), moved.objects()[0]), (layout.number(), new));
             assert_eq!((moved.stripe_unit(), moved.width()), (layout.stripe_unit(), layout.width()));
-            let mut out = Writer::new();
+            let mut out = WireWriter::new();
             moved.put(&mut out);
             assert_eq!(decode_message::<Layout>(&out.finish(999).unwrap()), Ok(moved.clone()));
             assert_eq!(moved.replaced(0, old, new), None, "it is not there any more");

@@ -16,14 +16,15 @@ use crate::layout::DeviceId;
 use crate::login::{LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_UPLOAD_BYTES};
 use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::nodes::{
-    HolderId, LeaseKind, Lock, Node, NodeChange, NodeKind, RenameMode, Turn, XattrMode, XattrName, XattrValue,
+    ClientId, LeaseKind, Lock, Node, NodeChange, NodeKind, RenameMode, RequestId, XattrMode, XattrName,
+    XattrValue,
 };
 use crate::quota::{QuotaChange, QuotaOf, QuotaPlace};
 use crate::records::{
-    Access, AccountKind, Checksum, DeviceState, Handle, InodeId, IntentId, Method, NewDevice, Role,
+    Access, AccountKind, Checksum, DeviceState, InodeId, IntentId, Method, NewDevice, OpenHandle, Role,
 };
 use crate::secret::Secret;
-use crate::wire::{Reader, Text, Wire, WireError, Writer};
+use crate::wire::{Text, Wire, WireError, WireReader, WireWriter};
 
 /// Version of the set of messages, agreed on by Hello.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -60,13 +61,13 @@ macro_rules! messages {
                 match self { $(Self::$variant { .. } => stringify!($variant)),* }
             }
 
-            fn put_fields(&self, out: &mut Writer) {
+            fn put_fields(&self, out: &mut WireWriter) {
                 match self {
                     $(Self::$variant { $($field),* } => { $(Wire::put($field, out);)* let _ = &out; })*
                 }
             }
 
-            fn get_fields(operation: u16, input: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn get_fields(operation: u16, input: &mut WireReader<'_>) -> Result<Self, WireError> {
                 match operation {
                     $($code => Ok(Self::$variant { $($field: <$type as Wire>::get(input)?),* }),)*
                     code => Err(WireError::UnknownCode { what: $what, code: u32::from(code) }),
@@ -140,7 +141,7 @@ messages! {
         /// Fresh grants for what is open; prolongs a create.
         0x0015 => RenewGrants {
             /// What is open.
-            handle: Handle,
+            handle: OpenHandle,
             /// Method, as in Open.
             method: Method,
         },
@@ -441,7 +442,7 @@ messages! {
             name: Name,
             /// Who is to be given leases to read on the directory and on what is found, if they are to be had: then
             /// the answer says which.
-            holder: Option<HolderId>,
+            client_id: Option<ClientId>,
         },
         /// A node as it is now.
         0x0061 => GetNode {
@@ -457,7 +458,7 @@ messages! {
             /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
             limit: u16,
             /// Who is to be given a lease to read on the directory, if there is one to be had.
-            holder: Option<HolderId>,
+            client_id: Option<ClientId>,
         },
         /// Makes a node.
         0x0063 => MakeNode {
@@ -477,7 +478,7 @@ messages! {
             /// own instead.
             group: Option<GroupName>,
             /// A file is held open for update at once by this holder, whatever its mode is.
-            holder: Option<HolderId>,
+            client_id: Option<ClientId>,
         },
         /// Gives a file another name.
         0x0064 => LinkNode {
@@ -517,7 +518,7 @@ messages! {
             /// What changes.
             change: NodeChange,
             /// Which holder asks: his own lease is not recalled.
-            holder: Option<HolderId>,
+            client_id: Option<ClientId>,
             /// The size is changed through a file that he has open for update: then its mode does not matter.
             through: bool,
         },
@@ -535,9 +536,9 @@ messages! {
             /// Method for its objects; raised to the floor of policy.
             method: Method,
             /// Who holds it from here on, once, however often this is asked.
-            holder: HolderId,
+            client_id: ClientId,
             /// It was open before the server began or the holder was lost: an owner gets it whatever its mode is now.
-            again: bool,
+            reclaim: bool,
         },
         /// Gives a file objects for its bytes; the same ones if it has some.
         0x006A => Allocate {
@@ -548,7 +549,7 @@ messages! {
             /// Method for its objects; raised to the floor of policy.
             method: Method,
             /// Who holds it.
-            holder: HolderId,
+            client_id: ClientId,
         },
         /// Bytes are on the devices, durable as far as their writer wants: the file is at least this long.
         0x006B => Written {
@@ -565,14 +566,14 @@ messages! {
             /// If a quota does not allow as much: as much as fits, and the rest is cut off. It is refused all the same.
             fit: bool,
             /// Who holds it.
-            holder: HolderId,
+            client_id: ClientId,
         },
         /// Holds a file no longer.
         0x006C => CloseNode {
             /// Which.
             node: Node,
             /// Who held it.
-            holder: HolderId,
+            client_id: ClientId,
         },
         /// The value of an extended attribute.
         0x006D => GetXattr {
@@ -612,27 +613,27 @@ messages! {
         /// The holder lives: all that it holds is held on.
         0x0072 => KeepNodes {
             /// Which.
-            holder: HolderId,
+            client_id: ClientId,
         },
         /// Sets, changes, removes or asks for an advisory lock. Nobody waits at the server: ask again.
         0x0073 => LockNode {
             /// Of which file.
             node: Node,
             /// For which holder.
-            holder: HolderId,
+            client_id: ClientId,
             /// Which lock.
             lock: Lock,
             /// Only asks who is in the way.
             test: bool,
             /// It was held before the server began: for a minute after that only these are given.
-            again: bool,
+            reclaim: bool,
         },
         /// Ends all locks of one owner on a file, as closing it does.
         0x0074 => UnlockNode {
             /// Of which file.
             node: Node,
             /// Of which holder.
-            holder: HolderId,
+            client_id: ClientId,
             /// Whose among the programs of the holder.
             owner: u64,
         },
@@ -640,17 +641,17 @@ messages! {
         /// store, is told what was answered first.
         0x0075 => Once {
             /// Which of the asker's changes it is.
-            turn: Turn,
+            id: RequestId,
             /// What.
-            change: Change,
+            request: ChangeRequest,
         },
         /// Which leases the holder is to give back, answered as soon as there are some. It is what makes a holder one that is
         /// given leases, what has him believe in them, and a sign of life.
         0x0076 => Recalls {
             /// Which.
-            holder: HolderId,
+            client_id: ClientId,
             /// The era that he knows, in which he has nothing left of those before; 0: none.
-            era: u64,
+            epoch: u64,
             /// The last recall that he was told of.
             known: u64,
             /// How long the server may wait for one, milliseconds.
@@ -661,7 +662,7 @@ messages! {
             /// On which file.
             node: Node,
             /// For which holder.
-            holder: HolderId,
+            client_id: ClientId,
             /// What for.
             kind: LeaseKind,
         },
@@ -670,23 +671,23 @@ messages! {
             /// On which file; it needs no proof.
             inode: InodeId,
             /// Whose.
-            holder: HolderId,
+            client_id: ClientId,
             /// Which.
             number: u64,
         },
         /// Asks to be ahead in a directory, and for numbers of nodes to be made in it. It is not waited for: there is
         /// something to be had, or not.
-        0x0079 => LeadNames {
+        0x0079 => DelegateDir {
             /// In which directory; none: only numbers.
             directory: Option<Node>,
             /// Which holder.
-            holder: HolderId,
-            /// How many numbers, up to [`NUMBERS_MAX`](crate::NUMBERS_MAX).
+            client_id: ClientId,
+            /// How many numbers, up to [`RESERVED_INODES_MAX`](crate::NUMBERS_MAX).
             numbers: u16,
         },
         /// Tells of changes of names that the holder has made already. Once alone: it is the holder's turn that says whose they
         /// are. They are done one after the other, up to the first one that is refused.
-        0x007A => ChangeNames {
+        0x007A => NameBatch {
             /// What was done, in order; at most [`NAME_CHANGES_MAX`](crate::NAME_CHANGES_MAX).
             changes: Vec<NameChange>,
         },
@@ -732,9 +733,9 @@ messages! {
         },
         /// The holder is gone, and knows nothing of what it had: all that it holds open, its locks and its leases end, and after a restart
         /// nobody waits for it. What it did in directories and did not tell is not told any more.
-        0x0087 => EndHolder {
+        0x0087 => EndClient {
             /// Which.
-            holder: HolderId,
+            client_id: ClientId,
         },
     }
 }
@@ -747,7 +748,7 @@ macro_rules! body {
             /// # Errors
             /// `TooLong` if it does not fit into a frame or a field is over its limit.
             pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
-                let mut out = Writer::new();
+                let mut out = WireWriter::new();
                 id.put(&mut out);
                 self.operation().put(&mut out);
                 SCHEMA.put(&mut out);
@@ -761,12 +762,12 @@ macro_rules! body {
             /// # Errors
             /// Any [`WireError`], with the request id if the body got that far, so that it can be answered.
             pub fn decode(body: &[u8]) -> Result<(u64, Self), (Option<u64>, WireError)> {
-                let mut input = Reader::new(body);
+                let mut input = WireReader::new(body);
                 let id = u64::get(&mut input).map_err(|error| (None, error))?;
                 Self::decode_rest(input).map(|message| (id, message)).map_err(|error| (Some(id), error))
             }
 
-            fn decode_rest(mut input: Reader<'_>) -> Result<Self, WireError> {
+            fn decode_rest(mut input: WireReader<'_>) -> Result<Self, WireError> {
                 let operation = u16::get(&mut input)?;
                 let schema = u8::get(&mut input)?;
                 if schema < SCHEMA {
@@ -790,7 +791,7 @@ mod change;
 mod class;
 mod response;
 
-pub use change::Change;
+pub use change::ChangeRequest;
 pub use response::{RESPONSES, Response};
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::printable::{is_printable, push_escaped};
-use crate::wire::{Reader, Wire, WireError, Writer};
+use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
 /// Bytes of one name in a directory at most.
 pub const NAME_MAX: usize = 255;
@@ -301,10 +301,10 @@ macro_rules! text_like {
             }
         }
         impl Wire for $type {
-            fn put(&self, out: &mut Writer) {
+            fn put(&self, out: &mut WireWriter) {
                 out.lv16(self.0.as_bytes());
             }
-            fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
                 $new(input.text($limit)?)
             }
         }
@@ -329,10 +329,10 @@ macro_rules! bytes_like {
             }
         }
         impl Wire for $type {
-            fn put(&self, out: &mut Writer) {
+            fn put(&self, out: &mut WireWriter) {
                 out.lv16(&self.0);
             }
-            fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
                 $new(input.lv16($limit)?)
             }
         }

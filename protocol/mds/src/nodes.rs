@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crate::layout::Layout;
 use crate::name::{GroupName, UserName};
 use crate::records::{FileKind, Grant, InodeId, Stat};
-use crate::wire::{Reader, Wire, WireError, Writer, code, record};
+use crate::wire::{Wire, WireError, WireReader, WireWriter, code, record};
 
 /// Bytes of the proof beside a node's number.
 pub const NODE_PROOF_BYTES: usize = 8;
@@ -28,7 +28,7 @@ pub const XATTRS_MAX: u16 = 128;
 /// Bytes of all extended attributes of a node at most, names and values.
 pub const XATTR_BYTES_MAX: u32 = 256 * 1024;
 /// Changes of a holder that may be under way at once.
-pub const PLACES_MAX: u16 = 64;
+pub const SLOTS_MAX: u16 = 64;
 /// Leases that one answer recalls at most.
 pub const RECALLS_MAX: usize = 1024;
 /// An offset in a lock that means "to the end, however far it moves".
@@ -53,7 +53,7 @@ impl Node {
 record! {
     /// Somebody who holds files open: one mount, one program. Chosen at random by the client, once in its life.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub struct HolderId {
+    pub struct ClientId {
         /// The number.
         pub number: u64,
     }
@@ -63,13 +63,13 @@ record! {
     /// One of the changes that a holder asks for. What takes a place has a higher number than what had it before, and
     /// what had it is over: a server remembers the last one of each place.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Turn {
+    pub struct RequestId {
         /// Whose.
-        pub holder: HolderId,
-        /// The place, below [`PLACES_MAX`].
-        pub place: u16,
-        /// The number: no two changes of a holder have the same.
-        pub number: u64,
+        pub client_id: ClientId,
+        /// The slot, below [`SLOTS_MAX`].
+        pub slot: u16,
+        /// The sequence number; no two requests of a client have the same.
+        pub sequence: u64,
     }
 }
 
@@ -110,10 +110,10 @@ macro_rules! byte_string {
         }
 
         impl Wire for $name {
-            fn put(&self, out: &mut Writer) {
+            fn put(&self, out: &mut WireWriter) {
                 out.lv16(&self.0);
             }
-            fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
                 Self::new(input.lv16($max)?)
             }
         }
@@ -122,7 +122,7 @@ macro_rules! byte_string {
 
 byte_string! {
     /// Where a symbolic link leads: 1 to [`TARGET_MAX`] bytes, any but NUL, kept as they came.
-    Target, "target", true, TARGET_MAX, true
+    LinkTarget, "target", true, TARGET_MAX, true
 }
 byte_string! {
     /// Name of an extended attribute: 1 to [`XATTR_NAME_MAX`] bytes, any but NUL; what is before the first dot is its
@@ -142,7 +142,7 @@ pub enum NodeKind {
     /// A directory.
     Directory,
     /// A symbolic link.
-    Symlink(Target),
+    Symlink(LinkTarget),
     /// A named pipe.
     Fifo,
     /// A socket.
@@ -170,7 +170,7 @@ impl NodeKind {
 }
 
 impl Wire for NodeKind {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         self.kind().put(out);
         match self {
             Self::Symlink(target) => target.put(out),
@@ -179,11 +179,11 @@ impl Wire for NodeKind {
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(match FileKind::get(input)? {
             FileKind::File => Self::File,
             FileKind::Directory => Self::Directory,
-            FileKind::Symlink => Self::Symlink(Target::get(input)?),
+            FileKind::Symlink => Self::Symlink(LinkTarget::get(input)?),
             FileKind::Fifo => Self::Fifo,
             FileKind::Socket => Self::Socket,
             FileKind::CharDevice => Self::CharDevice(u32::get(input)?),
@@ -214,7 +214,7 @@ pub enum SetTime {
 }
 
 impl Wire for SetTime {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         match self {
             Self::Now => 1u8.put(out),
             Self::At(ns) => {
@@ -224,7 +224,7 @@ impl Wire for SetTime {
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
             1 => Ok(Self::Now),
             2 => Ok(Self::At(i64::get(input)?)),
@@ -270,7 +270,7 @@ record! {
         /// The hold ends then unless the holder is heard of, milliseconds since 1970 of the server's clock.
         pub held_until_ms: u64,
         /// A lease, given unasked.
-        pub lease: Option<Lease>,
+        pub lease: Option<NodeLease>,
     }
 }
 
@@ -287,13 +287,13 @@ code! {
 record! {
     /// A lease on a file: it lasts until it is recalled and given back, also when the file is closed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Lease {
+    pub struct NodeLease {
         /// What for.
         pub kind: LeaseKind,
         /// Its number: a recall names it. No two leases of a server have the same.
         pub number: u64,
         /// The era of its holder; it is not believed in unless the answer to Recalls says that this is the era.
-        pub era: u64,
+        pub epoch: u64,
     }
 }
 

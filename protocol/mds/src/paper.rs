@@ -13,7 +13,7 @@ use core::fmt;
 use crate::frame::{BODY_MAX, FrameType, Header};
 use crate::login::SessionId;
 use crate::name::UserName;
-use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
+use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 
 /// Frames of the paper's profile.
 pub const PROFILE_PAPER: u8 = 0;
@@ -84,11 +84,11 @@ impl<const MIN: usize, const MAX: usize> fmt::Debug for Bytes<MIN, MAX> {
 }
 
 impl<const MIN: usize, const MAX: usize> Wire for Bytes<MIN, MAX> {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(&self.0);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Self::new(input.lv16(MAX)?)
     }
 }
@@ -126,11 +126,11 @@ impl Offers {
 }
 
 impl Wire for Offers {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(&self.to_bytes());
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         let bytes = input.lv16(2 * OFFERS_MAX).map_err(|error| match error {
             WireError::TooLong { .. } => WireError::TooLong { limit: OFFERS_MAX },
             other => other,
@@ -421,7 +421,7 @@ mod tests {
     /// The body of an INIT with one variable field replaced by `length` bytes.
     fn init_with(field: usize, length: usize) -> Vec<u8> {
         let init = init();
-        let mut out = Writer::new();
+        let mut out = WireWriter::new();
         out.raw(&init.client_cookie);
         out.raw(&init.server_cookie);
         out.raw(&init.group.to_be_bytes());
@@ -515,7 +515,7 @@ mod tests {
         fn arbitrary_bodies_are_a_message_or_an_error(body in prop::collection::vec(any::<u8>(), 0..200)) {
             fn one<T: Wire>(body: &[u8]) {
                 if let Ok(message) = decode_message::<T>(body) {
-                    let mut out = Writer::new();
+                    let mut out = WireWriter::new();
                     message.put(&mut out);
                     assert_eq!(out.finish(BODY_MAX).unwrap(), body);
                 }

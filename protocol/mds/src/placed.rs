@@ -8,7 +8,7 @@ use crate::wire::{Text, code, record};
 
 code! {
     /// How well a device suited new objects; the better come first.
-    pub enum Condition: u8 as "condition" {
+    pub enum DeviceCondition: u8 as "condition" {
         /// Nothing speaks against it.
         Good = 1,
         /// Its stated speed is less than half of the middle one.
@@ -38,7 +38,7 @@ code! {
     }
 }
 
-impl Condition {
+impl DeviceCondition {
     /// The word for people and scripts.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -69,9 +69,9 @@ impl WidthBound {
 record! {
     /// A device as it was when it was chosen.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Chosen {
+    pub struct ChosenDevice {
         /// How well it suited.
-        pub condition: Condition,
+        pub condition: DeviceCondition,
         /// How full it was, thousandths.
         pub fill: u16,
         /// Its chance against what its capacity alone would give it, hundredths.
@@ -134,7 +134,7 @@ record! {
 record! {
     /// Why a file has the layout that it has.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Placed {
+    pub struct PlacementRecord {
         /// When it was chosen, milliseconds since 1970.
         pub at_ms: u64,
         /// Size that was known to be coming.
@@ -146,7 +146,7 @@ record! {
         /// All others at that time: joining, draining, silent, full.
         pub left_out: u32,
         /// The devices of the layout, in its order.
-        pub chosen: Vec<Chosen>,
+        pub chosen: Vec<ChosenDevice>,
         /// Objects of the layout before, if the file had outgrown it and was carried over.
         pub outgrew: Option<u16>,
     }

@@ -4,7 +4,7 @@
 
 use crate::name::{FilePath, UserName};
 use crate::records::InodeId;
-use crate::wire::{Reader, Wire, WireError, Writer, record};
+use crate::wire::{Wire, WireError, WireReader, WireWriter, record};
 
 /// Whose quota is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum QuotaOf {
 }
 
 impl Wire for QuotaOf {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         match self {
             Self::User(name) => {
                 1u8.put(out);
@@ -29,7 +29,7 @@ impl Wire for QuotaOf {
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
             1 => Ok(Self::User(UserName::get(input)?)),
             2 => Ok(Self::Tree(FilePath::get(input)?)),
@@ -57,7 +57,7 @@ pub enum QuotaPlace {
 }
 
 impl Wire for QuotaPlace {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         match self {
             Self::User(name) => {
                 1u8.put(out);
@@ -70,7 +70,7 @@ impl Wire for QuotaPlace {
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
             1 => Ok(Self::User(UserName::get(input)?)),
             2 => Ok(Self::Tree(InodeId::get(input)?)),

@@ -9,10 +9,10 @@ use sealstone_osd::{ObjectId, ObjectType};
 use crate::layout::{DeviceId, Layout, ObjectRef};
 use crate::login::SessionId;
 use crate::name::{GroupName, Name, UserName};
-use crate::nodes::{HolderId, NODE_PROOF_BYTES, Node};
+use crate::nodes::{ClientId, NODE_PROOF_BYTES, Node};
 use crate::placed::Drain;
 use crate::secret::Secret;
-use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
+use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 
 /// Bytes of a device's system id (VPD page 83h designator, padded with zeros).
 pub const SYSTEM_ID_BYTES: usize = 20;
@@ -28,10 +28,10 @@ pub struct IntentId(pub u64);
 macro_rules! id {
     ($($type:ident),*) => {$(
         impl Wire for $type {
-            fn put(&self, out: &mut Writer) {
+            fn put(&self, out: &mut WireWriter) {
                 self.0.put(out);
             }
-            fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
                 Ok(Self(u64::get(input)?))
             }
         }
@@ -227,11 +227,11 @@ impl core::fmt::Debug for CapabilityBlob {
 }
 
 impl Wire for CapabilityBlob {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(&self.0);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self(input.lv16(Self::MAX)?.to_vec()))
     }
 }
@@ -255,7 +255,7 @@ record! {
 
 /// What a client holds: a file at some version, or a create under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Handle {
+pub enum OpenHandle {
     /// From Open.
     File {
         /// The file.
@@ -272,12 +272,12 @@ pub enum Handle {
         /// What it was opened for.
         access: Access,
         /// Who holds it.
-        holder: HolderId,
+        client_id: ClientId,
     },
 }
 
-impl Wire for Handle {
-    fn put(&self, out: &mut Writer) {
+impl Wire for OpenHandle {
+    fn put(&self, out: &mut WireWriter) {
         match self {
             Self::File { node, access } => {
                 1u8.put(out);
@@ -288,23 +288,23 @@ impl Wire for Handle {
                 2u8.put(out);
                 intent.put(out);
             }
-            Self::Node { node, access, holder } => {
+            Self::Node { node, access, client_id } => {
                 3u8.put(out);
                 node.put(out);
                 access.put(out);
-                holder.put(out);
+                client_id.put(out);
             }
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
             1 => Ok(Self::File { node: Node::get(input)?, access: Access::get(input)? }),
             2 => Ok(Self::Intent(IntentId::get(input)?)),
             3 => Ok(Self::Node {
                 node: Node::get(input)?,
                 access: Access::get(input)?,
-                holder: HolderId::get(input)?,
+                client_id: ClientId::get(input)?,
             }),
             code => Err(WireError::UnknownCode { what: "handle", code: u32::from(code) }),
         }
@@ -551,7 +551,7 @@ record! {
 record! {
     /// Somebody who holds a credential for an object of a file.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Holder {
+    pub struct CredentialHolder {
         /// Who.
         pub user: UserName,
         /// The session that it was given to; the audit logs of the devices have it as `principal`.

@@ -6,7 +6,7 @@ use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::wire::{Reader, Wire, WireError, Writer};
+use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
 /// A key of at most [`Secret::MAX`] bytes; wiped when dropped, compared in constant time, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
@@ -50,11 +50,11 @@ impl PartialEq for Secret {
 impl Eq for Secret {}
 
 impl Wire for Secret {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(&self.0);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self(input.lv16(Self::MAX)?.to_vec()))
     }
 }

@@ -41,11 +41,11 @@ pub enum WireError {
 
 /// Reads fields off the front of a body.
 #[derive(Clone, Debug)]
-pub struct Reader<'a> {
+pub struct WireReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     /// Starts at the first byte of `body`.
     #[must_use]
     pub const fn new(body: &'a [u8]) -> Self {
@@ -110,16 +110,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Collects fields. A field over its limit is remembered and reported by [`Writer::finish`].
+/// Collects fields. A field over its limit is remembered and reported by [`WireWriter::finish`].
 ///
 /// What was written may hold keys, so dropping a writer wipes it.
 #[derive(Default)]
-pub struct Writer {
+pub struct WireWriter {
     bytes: zeroize::Zeroizing<Vec<u8>>,
     over: Option<usize>,
 }
 
-impl Writer {
+impl WireWriter {
     /// An empty body.
     #[must_use]
     pub fn new() -> Self {
@@ -176,22 +176,22 @@ impl Writer {
 /// A type that has one encoding.
 pub trait Wire: Sized {
     /// Appends the encoding.
-    fn put(&self, out: &mut Writer);
+    fn put(&self, out: &mut WireWriter);
 
     /// Reads one value off the front.
     ///
     /// # Errors
     /// Any [`WireError`]; the reader is then unusable.
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError>;
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError>;
 }
 
 macro_rules! number {
     ($($type:ty),*) => {$(
         impl Wire for $type {
-            fn put(&self, out: &mut Writer) {
+            fn put(&self, out: &mut WireWriter) {
                 out.raw(&self.to_be_bytes());
             }
-            fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
                 Ok(Self::from_be_bytes(input.array()?))
             }
         }
@@ -200,11 +200,11 @@ macro_rules! number {
 number!(u8, u16, u32, u64, i64);
 
 impl Wire for bool {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         u8::from(*self).put(out);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -214,24 +214,24 @@ impl Wire for bool {
 }
 
 impl<const N: usize> Wire for [u8; N] {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.raw(self);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         input.array()
     }
 }
 
 impl<T: Wire> Wire for Option<T> {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         self.is_some().put(out);
         if let Some(value) = self {
             value.put(out);
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(if bool::get(input)? { Some(T::get(input)?) } else { None })
     }
 }
@@ -240,7 +240,7 @@ impl<T: Wire> Wire for Option<T> {
 pub const LIST_MAX: usize = 1024;
 
 impl<T: Wire> Wire for Vec<T> {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         match u16::try_from(self.len()) {
             Ok(count) if self.len() <= LIST_MAX => {
                 count.put(out);
@@ -252,7 +252,7 @@ impl<T: Wire> Wire for Vec<T> {
         }
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         let count = usize::from(u16::get(input)?);
         if count > LIST_MAX {
             return Err(WireError::TooLong { limit: LIST_MAX });
@@ -267,9 +267,9 @@ impl<T: Wire> Wire for Vec<T> {
 }
 
 impl Wire for () {
-    fn put(&self, _: &mut Writer) {}
+    fn put(&self, _: &mut WireWriter) {}
 
-    fn get(_: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(_: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(())
     }
 }
@@ -315,11 +315,11 @@ impl<const MAX: usize> core::fmt::Display for Text<MAX> {
 }
 
 impl<const MAX: usize> Wire for Text<MAX> {
-    fn put(&self, out: &mut Writer) {
+    fn put(&self, out: &mut WireWriter) {
         out.lv16(self.0.as_bytes());
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self(String::from(input.text(MAX)?)))
     }
 }
@@ -332,10 +332,10 @@ macro_rules! record {
         pub struct $name { $($(#[$field_meta])* pub $field: $type),* }
 
         impl $crate::Wire for $name {
-            fn put(&self, out: &mut $crate::Writer) {
+            fn put(&self, out: &mut $crate::WireWriter) {
                 $($crate::Wire::put(&self.$field, out);)*
             }
-            fn get(input: &mut $crate::Reader<'_>) -> ::core::result::Result<Self, $crate::WireError> {
+            fn get(input: &mut $crate::WireReader<'_>) -> ::core::result::Result<Self, $crate::WireError> {
                 Ok(Self { $($field: $crate::Wire::get(input)?),* })
             }
         }
@@ -380,10 +380,10 @@ macro_rules! code {
         }
 
         impl $crate::Wire for $name {
-            fn put(&self, out: &mut $crate::Writer) {
+            fn put(&self, out: &mut $crate::WireWriter) {
                 $crate::Wire::put(&self.code(), out);
             }
-            fn get(input: &mut $crate::Reader<'_>) -> Result<Self, $crate::WireError> {
+            fn get(input: &mut $crate::WireReader<'_>) -> Result<Self, $crate::WireError> {
                 let code = <$repr as $crate::Wire>::get(input)?;
                 Self::from_code(code).ok_or($crate::WireError::UnknownCode { what: $what, code: u32::from(code) })
             }

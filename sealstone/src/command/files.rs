@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use sealstone_client::{Client, DirEntry, FileKind, FilePath, Stat};
-use sealstone_mds_protocol::{Target, shown};
+use sealstone_mds_protocol::{LinkTarget, shown};
 use serde_json::{Value, json};
 
 use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm, StoredPath};
@@ -70,7 +70,7 @@ struct LongLine {
 const RIGHT_ALIGNED: [bool; 6] = [false, true, false, false, true, false];
 
 impl Listed {
-    fn json(&self, target: Option<&Target>) -> Value {
+    fn json(&self, target: Option<&LinkTarget>) -> Value {
         let mut value = match &self.stat {
             Some(stat) => stat_json(&self.path, stat),
             None => {
@@ -88,7 +88,7 @@ impl Listed {
         format!("{}{slash}", self.path)
     }
 
-    fn long(&self, target: Option<&Target>) -> LongLine {
+    fn long(&self, target: Option<&LinkTarget>) -> LongLine {
         let Some(stat) = &self.stat else {
             let letter = mode_string(self.kind, 0).chars().next().unwrap_or('?');
             let unknown = || "?".to_owned();
@@ -136,7 +136,7 @@ fn align(lines: &[LongLine]) -> String {
     lines.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
-fn set_target(value: &mut Value, target: Option<&Target>) {
+fn set_target(value: &mut Value, target: Option<&LinkTarget>) {
     match target {
         Some(target) => set_bytes(value, "target", target),
         None => value["target"] = Value::Null,
@@ -149,7 +149,7 @@ fn device_number(rdev: u32) -> String {
 }
 
 /// Returns the target of a symbolic link that can be read.
-async fn target(client: &Client, stat: &Stat) -> Option<Target> {
+async fn target(client: &Client, stat: &Stat) -> Option<LinkTarget> {
     if stat.kind == FileKind::Symlink { client.target_of(stat).await.ok() } else { None }
 }
 

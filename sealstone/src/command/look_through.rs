@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealstone_client::{Check, CheckPhase, CheckScope, Client, ClientError, Finding, FindingKind};
+use sealstone_client::{CheckFinding, CheckPhase, CheckScope, CheckStatus, Client, ClientError, FindingKind};
 use sealstone_mds_protocol::ErrorCode;
 use serde_json::{Value, json};
 
@@ -40,7 +40,8 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Arguments) 
     if check.findings == check.repaired {
         return Ok(());
     }
-    let repairable = |finding: &Finding| matches!(finding.kind, FindingKind::Count | FindingKind::Leaked);
+    let repairable =
+        |finding: &CheckFinding| matches!(finding.kind, FindingKind::Count | FindingKind::Leaked);
     let failure = Failure::operation("not everything is as it should be");
     Err(match findings.iter().any(|finding| repairable(finding) && !finding.repaired) {
         true => failure.hint("sealstone check --repair"),
@@ -49,7 +50,7 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Arguments) 
 }
 
 /// Begins a check.
-pub(crate) async fn begin(client: &Client, scope: CheckScope, repair: bool) -> Outcome<Check> {
+pub(crate) async fn begin(client: &Client, scope: CheckScope, repair: bool) -> Outcome<CheckStatus> {
     client.begin_check(scope, repair).await.map_err(|error| {
         let under_way = matches!(&error, ClientError::Refused(failure) if failure.code == ErrorCode::Exists);
         let failure = Failure::from(error);
@@ -58,7 +59,7 @@ pub(crate) async fn begin(client: &Client, scope: CheckScope, repair: bool) -> O
 }
 
 /// Waits until it is over.
-pub(crate) async fn follow(client: &Client, output: Output, begun: Check) -> Outcome<Check> {
+pub(crate) async fn follow(client: &Client, output: Output, begun: CheckStatus) -> Outcome<CheckStatus> {
     let bar = output.counting(begun.nodes_all.max(1), "nodes");
     let mut now = begun.clone();
     while !matches!(now.phase, CheckPhase::Done | CheckPhase::Failed) {
@@ -89,7 +90,7 @@ pub(crate) async fn follow(client: &Client, output: Output, begun: Check) -> Out
 }
 
 /// For scripts.
-fn told(check: &Check, findings: &[Finding]) -> Value {
+fn told(check: &CheckStatus, findings: &[CheckFinding]) -> Value {
     let findings: Vec<Value> = findings
         .iter()
         .map(|finding| {
@@ -108,7 +109,7 @@ fn told(check: &Check, findings: &[Finding]) -> Value {
     })
 }
 
-fn text(check: &Check, findings: &[Finding]) -> String {
+fn text(check: &CheckStatus, findings: &[CheckFinding]) -> String {
     let mut lines: Vec<String> = findings.iter().map(line).collect();
     if check.findings > findings.len() as u64 {
         lines.push(format!("and {} more", check.findings - findings.len() as u64));
@@ -128,7 +129,7 @@ fn text(check: &Check, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-fn line(finding: &Finding) -> String {
+fn line(finding: &CheckFinding) -> String {
     let mut line = finding.kind.name().to_lowercase();
     if let Some(node) = finding.node {
         line += &match finding.path.as_str() {

@@ -1,6 +1,6 @@
 //! Why the bytes of a file lie where they lie, for people and for scripts.
 
-use sealstone_client::{Client, Device, FilePath, Layout, Placed, WidthBound};
+use sealstone_client::{Client, Device, FilePath, Layout, PlacementRecord, WidthBound};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Outcome};
@@ -9,7 +9,7 @@ use crate::output::{human_bytes, utc};
 /// Where a file is, why there, and all devices as they are now.
 pub(crate) struct Placement {
     layout: Option<Layout>,
-    placed: Option<Placed>,
+    placed: Option<PlacementRecord>,
     devices: Vec<Device>,
 }
 
@@ -100,7 +100,7 @@ fn state(device: &Device) -> String {
 }
 
 /// The reason in words.
-fn why(placed: &Placed) -> String {
+fn why(placed: &PlacementRecord) -> String {
     let size = match (placed.size_hint, placed.outgrew) {
         (Some(size), Some(1)) => format!("at {} it had outgrown its one object", human_bytes(size)),
         (Some(size), Some(width)) => format!("at {} it had outgrown its {width} objects", human_bytes(size)),
@@ -126,14 +126,14 @@ fn why(placed: &Placed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealstone_client::{Chosen, Condition};
+    use sealstone_client::{ChosenDevice, DeviceCondition};
 
     #[test]
     fn every_reason_is_told_with_its_figures() {
-        let chosen = vec![Chosen { condition: Condition::Good, fill: 10, weight: 100 }; 3];
+        let chosen = vec![ChosenDevice { condition: DeviceCondition::Good, fill: 10, weight: 100 }; 3];
         for bound in WidthBound::ALL {
             let (size_hint, chosen) = (Some(3 << 20), chosen.clone());
-            let mut placed = Placed {
+            let mut placed = PlacementRecord {
                 at_ms: 1,
                 size_hint,
                 bound: *bound,

@@ -8,7 +8,7 @@
 
 use hkdf::hmac::{Hmac, Mac};
 use sealstone_mds_protocol::login::{COOKIE_BYTES, LoginStart};
-use sealstone_mds_protocol::{Wire, Writer};
+use sealstone_mds_protocol::{Wire, WireWriter};
 use sha2_opaque::{Digest, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -82,7 +82,7 @@ impl CookieJar {
 }
 
 fn mac(key: &CookieKey, head: &[u8], channel: &ChannelBinding, start: &LoginStart) -> Hmac<Sha256> {
-    let mut body = Writer::new();
+    let mut body = WireWriter::new();
     start.put(&mut body);
     let body = body.finish(4096).expect("login bodies are shorter than 1 KiB");
     let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&key.key).expect("HMAC takes any key");

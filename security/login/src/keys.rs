@@ -5,7 +5,7 @@
 use hkdf::Hkdf;
 use hkdf::hmac::{Hmac, Mac};
 use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginOk, LoginStart, Resume, SessionId};
-use sealstone_mds_protocol::{Wire, Writer};
+use sealstone_mds_protocol::{Wire, WireWriter};
 use sha2_opaque::{Digest, Sha256, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -28,7 +28,7 @@ pub(crate) fn transcript(
     challenge: &LoginChallenge,
     finish: &LoginFinish,
 ) -> Zeroizing<[u8; 64]> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     start.put(&mut out);
     challenge.put(&mut out);
     finish.put(&mut out);
@@ -56,7 +56,7 @@ impl OpaqueKey {
 }
 
 fn ok_digest(ok: &LoginOk) -> [u8; 64] {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     LoginOk { confirm: [0; 32], ..ok.clone() }.put(&mut out);
     Sha512::digest(out.finish(4096).expect("a LoginOk is shorter than 1 KiB")).into()
 }

@@ -15,7 +15,7 @@ use sealstone_mds_protocol::paper::{
     Confirm, Continue, ContinueOk, CookieRequest, CookieResponse, Identity, Init, InitResponse, Offers,
     PaperHeader, PaperLogout, PaperType, SessionOk,
 };
-use sealstone_mds_protocol::{HEADER_BYTES, UserName, Wire, Writer, decode_message, encode_message};
+use sealstone_mds_protocol::{HEADER_BYTES, UserName, Wire, WireWriter, decode_message, encode_message};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -88,7 +88,7 @@ impl Frames<'_> {
 }
 
 fn content(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     message.put(&mut out);
     out.finish(1024).unwrap()
 }

@@ -21,7 +21,7 @@ use sealstone_login::{
 };
 use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginStart, SUITE_LIGHT};
 use sealstone_mds_protocol::paper::{Identity, PaperType};
-use sealstone_mds_protocol::{UserName, Wire, Writer, encode_message};
+use sealstone_mds_protocol::{UserName, Wire, WireWriter, encode_message};
 
 const WORDS: [&str; 5] = ["letmein", "password1", "swordfish", "correct horse battery", "zzz"];
 const PASSPHRASE: &str = "swordfish";
@@ -199,7 +199,7 @@ impl Modern {
 }
 
 fn bytes(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     message.put(&mut out);
     out.finish(4096).unwrap()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealstone_client::{Device, GetOptions, PutOptions};
 use sealstone_mds::records::Inode;
 use sealstone_mds::store::MemoryMeta;
-use sealstone_mds_protocol::{FILE_PARTITION, FileKind, Reader, Wire};
+use sealstone_mds_protocol::{FILE_PARTITION, FileKind, Wire, WireReader};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::ObjectStore;
 use tokio::time::sleep;
@@ -77,7 +77,7 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
         let body = value.get(1..).unwrap_or_default();
         match family {
             b'i' => {
-                let Ok(inode) = Inode::get(&mut Reader::new(body)) else {
+                let Ok(inode) = Inode::get(&mut WireReader::new(body)) else {
                     history.violate("an inode's record does not parse");
                     continue;
                 };
@@ -91,7 +91,7 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
             }
             b'm' => {
                 if let Some(figure) = key.strip_prefix(b"mcount/")
-                    && let Ok(value) = u64::get(&mut Reader::new(body))
+                    && let Ok(value) = u64::get(&mut WireReader::new(body))
                 {
                     figures.insert(String::from_utf8_lossy(figure).into_owned(), value);
                 }

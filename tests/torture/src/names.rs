@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, Name};
-use sealstone_mds_protocol::{ErrorCode, Node, NodeKind, RenameMode, Target};
+use sealstone_mds_protocol::{ErrorCode, LinkTarget, Node, NodeKind, RenameMode};
 use sealstone_tests::{Pair, Signal};
 use tokio::runtime::Runtime;
 
@@ -253,7 +253,8 @@ async fn done(
     };
     let told = match operation {
         Operation::Make(name, number) => {
-            let target = Target::new("x".repeat(usize::from(number))).map_err(|error| error.to_string())?;
+            let target =
+                LinkTarget::new("x".repeat(usize::from(number))).map_err(|error| error.to_string())?;
             let making = making(NodeKind::Symlink(target));
             mount.make(directory, &named(name)?, making).await.map(|_| Outcome::Done)
         }

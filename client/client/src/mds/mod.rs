@@ -19,7 +19,7 @@ use sealstone_login::{LoginContext, LoginFailure, start_login, start_registratio
 use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Logout, LogoutOk, Revoking, SUITE_STANDARD};
 use sealstone_mds_protocol::paper::PaperLogout;
 use sealstone_mds_protocol::{
-    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer, XattrMode,
+    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, WireWriter, XattrMode,
     decode_message,
 };
 use tokio::sync::Mutex;
@@ -200,7 +200,7 @@ impl Mds {
 
     async fn end(&self, flags: u32) -> Result<Option<Revoking>, ClientError> {
         let link = self.connected().await?;
-        let mut body = Writer::new();
+        let mut body = WireWriter::new();
         let session = self.current().await.session;
         match &self.ticket.keys {
             TicketKeys::Modern(_) => Logout { session, flags }.put(&mut body),
@@ -455,14 +455,14 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::CheckShow {}
         | Request::CheckFindings { .. }
         | Request::KeepNodes { .. }
-        | Request::EndHolder { .. }
+        | Request::EndClient { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. }
         | Request::Recalls { .. }
         | Request::LeaseNode { .. }
         | Request::ReturnLease { .. }
         // Numbers that are asked for twice are lost once.
-        | Request::LeadNames { .. }
+        | Request::DelegateDir { .. }
         | Request::ReadDir { .. }
         | Request::MakeDir { parents: true, .. }
         | Request::Create { .. }
@@ -507,7 +507,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::LinkNode { .. }
         | Request::RemoveNode { .. }
         | Request::RenameNode { .. }
-        | Request::ChangeNames { .. }
+        | Request::NameBatch { .. }
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
         | Request::DeviceAdd { .. }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use sealstone_initiator::OsdError;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, FILE_SIZE_MAX, Failure, Grant, Handle, Layout, LeaseKind, Stat,
+    Access, ErrorCode, FILE_SIZE_MAX, Failure, Grant, Layout, LeaseKind, OpenHandle, Stat,
 };
 use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
@@ -196,7 +196,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         access: Access,
         there: bool,
     ) -> Result<Objects<M, D>, ClientError> {
-        let handle = Handle::Node { node: self.node, access, holder: self.shared.holder };
+        let handle = OpenHandle::Node { node: self.node, access, client_id: self.shared.client_id };
         let (core, method) = (self.shared.core.clone(), self.shared.options.method);
         let open = Arc::new(OpenObjects::new(core, handle, method, layout, grants).await?);
         let object = |_| Object { made: Arc::new(tokio::sync::Mutex::new(there)), facts: Arc::default() };

@@ -44,8 +44,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     async fn ask(&self, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
-        let holder = Some(self.shared.holder);
-        let request = Request::SetNode { node: self.node, change, holder, through: through_file };
+        let client_id = Some(self.shared.client_id);
+        let request = Request::SetNode { node: self.node, change, client_id, through: through_file };
         self.shared.call_stat(&request).await
     }
 

@@ -61,7 +61,7 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
             tracing::debug!(%error, "keep-alive failed; retrying");
             continue;
         }
-        match shared.core.metadata.call(Request::KeepNodes { holder: shared.holder }).await {
+        match shared.core.metadata.call(Request::KeepNodes { client_id: shared.client_id }).await {
             Ok(Response::Kept { held: there, .. })
                 if (there as usize) < held.iter().filter(|id| is_held(&shared, **id)).count() =>
             {
@@ -227,7 +227,7 @@ pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
     if body.open_count() > 0 {
         return;
     }
-    let request = Request::CloseNode { node: body.node, holder: body.shared.holder };
+    let request = Request::CloseNode { node: body.node, client_id: body.shared.client_id };
     if let Err(error) = body.shared.told_before(&request).await {
         tracing::debug!(%error, "could not close a file; the server does so later");
         return;
@@ -249,7 +249,7 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
     }
     shared.lead_nothing().await;
     shared.leases.end();
-    let request = Request::EndHolder { holder: shared.holder };
+    let request = Request::EndClient { client_id: shared.client_id };
     match shared.core.metadata.call(request).await {
         // The server has closed all files of this client.
         Ok(_) => {

@@ -14,8 +14,8 @@ use core::time::Duration;
 use std::sync::{Arc, Weak};
 
 use sealstone_mds_protocol::{
-    AheadIn, Change, FileKind, Handle, InodeId, Lease, LeaseKind, LeaseOn, MadeAhead, NUMBERS_MAX, Name,
-    NameChange, Node, NodeKind, RemovedAhead, RenamedAhead, Request, Response, Stat,
+    ChangeRequest, CreateOp, DirLeaseId, FileKind, InodeId, InodeLease, LeaseKind, Name, NameChange, Node,
+    NodeKind, NodeLease, OpenHandle, RESERVED_INODES_MAX, RenameOp, Request, Response, Stat, UnlinkOp,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -70,13 +70,13 @@ fn about(request: &Request) -> About<'_> {
         | Request::SetXattr { node, .. }
         | Request::ListXattr { node }
         | Request::RemoveXattr { node, .. }
-        | Request::RenewGrants { handle: Handle::Node { node, .. }, .. } => one(node),
+        | Request::RenewGrants { handle: OpenHandle::Node { node, .. }, .. } => one(node),
         Request::LinkNode { node, parent, .. } => About::Nodes([Some(node.inode), Some(parent.inode)]),
         // Leases are returned only after the changes under them were flushed.
         Request::ReturnLease { .. }
         | Request::Recalls { .. }
-        | Request::LeadNames { .. }
-        | Request::ChangeNames { .. } => About::Nothing,
+        | Request::DelegateDir { .. }
+        | Request::NameBatch { .. } => About::Nothing,
         _ => About::Everything,
     }
 }
@@ -152,10 +152,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     async fn ask_to_lead(self: &Arc<Self>, directory: Node) {
         let numbers = if self.ledger.book().numbers_left() == 0 { NUMBERS_FIRST } else { 0 };
-        let request = Request::LeadNames { directory: Some(directory), holder: self.holder, numbers };
+        let request = Request::DelegateDir { directory: Some(directory), client_id: self.client_id, numbers };
         let mut refused = true;
         match self.core.metadata.call(request).await {
-            Ok(Response::Leads { lease, before, numbers }) => {
+            Ok(Response::DirDelegated { lease, before, numbers }) => {
                 self.ledger.book().reserve(numbers);
                 if let Some(lease) = lease {
                     self.leads_now(directory.inode, lease, before);
@@ -172,9 +172,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     fn ask_for_numbers(self: &Arc<Self>) {
         let shared = self.clone();
         self.runtime.spawn(async move {
-            let request = Request::LeadNames { directory: None, holder: shared.holder, numbers: NUMBERS_MAX };
+            let request = Request::DelegateDir {
+                directory: None,
+                client_id: shared.client_id,
+                numbers: RESERVED_INODES_MAX,
+            };
             let numbers = match shared.core.metadata.call(request).await {
-                Ok(Response::Leads { numbers, .. }) => numbers,
+                Ok(Response::DirDelegated { numbers, .. }) => numbers,
                 _ => None,
             };
             shared.ledger.book().asked_numbers(numbers);
@@ -188,7 +192,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         name: &Name,
         making: &Making,
         held: bool,
-    ) -> Option<(Stat, AheadIn)> {
+    ) -> Option<(Stat, DirLeaseId)> {
         let Making { what, mode, umask, owner, group } = making;
         let plain = matches!(what, NodeKind::File | NodeKind::Symlink(_) | NodeKind::Fifo | NodeKind::Socket);
         if !plain || owner.is_some() || mode & SPECIAL != 0 {
@@ -234,7 +238,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 return None;
             }
             ledger.use_number();
-            ledger.push(NameChange::Made(MadeAhead {
+            ledger.push(NameChange::Create(CreateOp {
                 directory: there,
                 name: name.clone(),
                 inode: node.inode,
@@ -278,8 +282,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 return None;
             }
             let (name, inode) = (name.clone(), node.inode);
-            let removed = RemovedAhead { directory: there, name, inode, at_ms, let_go };
-            ledger.push(NameChange::Removed(removed));
+            let removed = UnlinkOp { directory: there, name, inode, at_ms, close: let_go };
+            ledger.push(NameChange::Unlink(removed));
             Some(())
         });
         self.let_go_after_all(removed.is_none() && let_go, node.inode);
@@ -320,7 +324,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             if !self.names.rename_ahead(places, (node.inode, replaced), at_ms) {
                 return None;
             }
-            ledger.push(NameChange::Renamed(RenamedAhead {
+            ledger.push(NameChange::Rename(RenameOp {
                 from_directory: from_there,
                 from: from.clone(),
                 inode: node.inode,
@@ -328,7 +332,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 to: to.clone(),
                 replaced,
                 at_ms,
-                let_go,
+                close: let_go,
             }));
             Some(())
         });
@@ -350,7 +354,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// closed.
     fn let_go_after_all(&self, is_so: bool, inode: InodeId) {
         if is_so {
-            self.ledger.book().push(NameChange::LetGo(inode));
+            self.ledger.book().push(NameChange::Close(inode));
         }
     }
 
@@ -370,7 +374,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         {
             let mut ledger = self.ledger.book();
             if ledger.let_go(inode) {
-                ledger.push(NameChange::LetGo(inode));
+                ledger.push(NameChange::Close(inode));
             }
         }
         (state.let_go, state.seen_under) = (true, 0);
@@ -381,7 +385,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// Records a new delegation, which replaces a read lease on the directory.
-    fn leads_now(self: &Arc<Self>, inode: InodeId, lease: Lease, before: Option<u64>) {
+    fn leads_now(self: &Arc<Self>, inode: InodeId, lease: NodeLease, before: Option<u64>) {
         if let Some(before) = before.filter(|before| *before < lease.number)
             && self.take_over_lease(inode, before, lease)
         {
@@ -391,9 +395,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// Takes over the leases that the server granted with acknowledged changes.
-    fn was_told(self: &Arc<Self>, changes: &[NameChange], leases: &[LeaseOn]) {
+    fn was_told(self: &Arc<Self>, changes: &[NameChange], leases: &[InodeLease]) {
         for change in changes {
-            let NameChange::Made(MadeAhead { inode, held: true, .. }) = change else { continue };
+            let NameChange::Create(CreateOp { inode, held: true, .. }) = change else { continue };
             let lease = leases.iter().find(|on| on.inode == *inode).map(|on| on.lease);
             let is_ours = self.ledger.is_own(*inode);
             match lease {
@@ -422,21 +426,21 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 self.names.doubt(directory.inode, change.nodes());
             }
             match change {
-                NameChange::Made(MadeAhead { inode, .. }) => {
+                NameChange::Create(CreateOp { inode, .. }) => {
                     if let Some(body) = self.body(*inode) {
                         body.fail(why());
                     }
                 }
                 // Fsync of the file reports it, as does fsync of a directory; the file's bytes are
                 // not affected.
-                NameChange::Renamed(RenamedAhead { inode, .. }) => {
+                NameChange::Rename(RenameOp { inode, .. }) => {
                     if let Some(body) = self.body(*inode).filter(|body| body.open_count() > 0) {
                         body.state().error.get_or_insert_with(&why);
                     }
                 }
-                NameChange::Removed(_) | NameChange::LetGo(_) => {}
+                NameChange::Unlink(_) | NameChange::Close(_) => {}
             }
-            if !matches!(change, NameChange::LetGo(_)) {
+            if !matches!(change, NameChange::Close(_)) {
                 self.ledger.book().fail(why());
             }
         }
@@ -449,8 +453,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return;
         }
         let place = self.turns_place().await;
-        let Ok(change) = Change::new(Request::ChangeNames { changes: changes.clone() }) else { return };
-        let request = Request::Once { turn: place.turn(), change };
+        let Ok(change) = ChangeRequest::new(Request::NameBatch { changes: changes.clone() }) else { return };
+        let request = Request::Once { id: place.turn(), request: change };
         // This clock also counts the time that the machine is suspended.
         let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
         let mut pause = PAUSE_MIN;
@@ -468,7 +472,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             }
         };
         match answer {
-            Ok(Response::NamesChanged { done, leases, failure }) => {
+            Ok(Response::NameBatchApplied { done, leases, failure }) => {
                 let done = usize::from(done).min(changes.len());
                 self.was_told(&changes[..done], &leases);
                 self.ledger.book().told(done);
@@ -476,9 +480,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     let why = || ClientError::Refused(failure.clone());
                     let first = self.ledger.book().pop();
                     let fenced = is_fenced(&why());
-                    let there: Vec<AheadIn> =
+                    let there: Vec<DirLeaseId> =
                         first.iter().filter(|_| fenced).flat_map(NameChange::directories).collect();
-                    if matches!(first, Some(NameChange::Made(_))) && is_invalid(&why()) {
+                    if matches!(first, Some(NameChange::Create(_))) && is_invalid(&why()) {
                         self.ledger.book().forget_numbers();
                         if self.ledger.book().ask_numbers(NUMBERS_LOW) {
                             self.ask_for_numbers();

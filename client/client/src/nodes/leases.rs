@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, HolderId, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat,
+    Access, ClientId, ErrorCode, InodeId, LeaseKind, NodeLease, Recall, Request, Response, Stat,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -78,7 +78,7 @@ impl Until {
 }
 
 struct Entry<M, D> {
-    lease: Lease,
+    lease: NodeLease,
     /// Set while the lease is being returned: the end of its validity.
     called: Option<Until>,
     /// The inode, if no program has it open and it stays cached.
@@ -88,7 +88,7 @@ struct Entry<M, D> {
 
 struct Book<M, D> {
     /// The current epoch; 0 if it is not known or there are no leases.
-    era: u64,
+    epoch: u64,
     known: u64,
     until: Option<Until>,
     entries: BTreeMap<InodeId, Entry<M, D>>,
@@ -127,7 +127,7 @@ pub(super) struct Leases<M, D> {
 impl<M: Metadata, D: Devices> Leases<M, D> {
     pub(super) fn new(second: Option<M>) -> Self {
         let book = Book {
-            era: 0,
+            epoch: 0,
             known: 0,
             until: None,
             entries: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl<M: Metadata, D: Devices> Leases<M, D> {
         }
     }
 
-    /// Stops the listener, since a request after EndHolder would register this client again.
+    /// Stops the listener, since a request after EndClient would register this client again.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -184,7 +184,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let wall_ms = self.wall_ms();
         let book = lock(&self.leases.book);
         let left = |until: Option<Until>| until.map_or(Duration::ZERO, |until| until.left(wall_ms));
-        let entry = book.entries.get(&inode).filter(|entry| entry.lease.era == book.era);
+        let entry = book.entries.get(&inode).filter(|entry| entry.lease.epoch == book.epoch);
         match entry {
             Some(Entry { lease, called: Some(until), .. }) => {
                 let ours = lease.kind >= kind && lease.number == seen_under && !left(Some(*until)).is_zero();
@@ -202,19 +202,19 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// Returns the valid lease on a node.
-    pub(super) fn leased(&self, inode: InodeId) -> Option<Lease> {
+    pub(super) fn leased(&self, inode: InodeId) -> Option<NodeLease> {
         self.believed_by(inode, LeaseKind::Read).map(|(lease, _)| lease)
     }
 
-    fn believed_by(&self, inode: InodeId, kind: LeaseKind) -> Option<(Lease, Duration)> {
+    fn believed_by(&self, inode: InodeId, kind: LeaseKind) -> Option<(NodeLease, Duration)> {
         let mut book = lock(&self.leases.book);
         let left = book.until?.left(self.wall_ms());
-        let era = book.era;
+        let epoch = book.epoch;
         if !book.entries.contains_key(&inode) && !left.is_zero() && self.ledger.is_own(inode) {
-            return Some((Lease { kind: LeaseKind::Write, number: OWN, era }, left));
+            return Some((NodeLease { kind: LeaseKind::Write, number: OWN, epoch }, left));
         }
         let entry = book.entries.get_mut(&inode)?;
-        let ours = entry.called.is_none() && entry.lease.era == era && entry.lease.kind >= kind;
+        let ours = entry.called.is_none() && entry.lease.epoch == epoch && entry.lease.kind >= kind;
         if !ours || left.is_zero() {
             return None;
         }
@@ -224,28 +224,26 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Returns the client id to send with requests that may grant leases, if leases work at the
     /// moment.
-    pub(super) fn leads(&self) -> Option<HolderId> {
+    pub(super) fn leads(&self) -> Option<ClientId> {
         self.leases.want();
-        self.is_led().then_some(self.holder)
+        self.is_led().then_some(self.client_id)
     }
 
     /// Whether the server grants leases at the moment.
     fn is_led(&self) -> bool {
         let book = lock(&self.leases.book);
-        book.era != 0 && book.until.is_some_and(|until| !until.left(self.wall_ms()).is_zero())
+        book.epoch != 0 && book.until.is_some_and(|until| !until.left(self.wall_ms()).is_zero())
     }
 
     /// Records a granted lease. Ignores it if it is of another epoch or was returned already.
-    pub(super) fn given(self: &Arc<Self>, inode: InodeId, lease: Lease) {
+    pub(super) fn given(self: &Arc<Self>, inode: InodeId, lease: NodeLease) {
         let mut book = lock(&self.leases.book);
-        if lease.era != book.era {
+        if lease.epoch != book.epoch {
             return;
         }
-        if book
-            .entries
-            .get(&inode)
-            .is_some_and(|Entry { lease: known, .. }| known.era == lease.era && known.number >= lease.number)
-        {
+        if book.entries.get(&inode).is_some_and(|Entry { lease: known, .. }| {
+            known.epoch == lease.epoch && known.number >= lease.number
+        }) {
             return;
         }
         if let Some(long_ago) = book.gone.knows(inode, lease.number) {
@@ -460,7 +458,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     async fn return_lease(&self, inode: InodeId, number: u64) -> Result<(), ClientError> {
-        self.call_done(&Request::ReturnLease { inode, holder: self.holder, number }).await
+        self.call_done(&Request::ReturnLease { inode, client_id: self.client_id, number }).await
     }
 
     /// Starts the return of recalled leases.
@@ -497,10 +495,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// Stores everything, drops all leases and then begins a new epoch.
-    async fn begin_era(self: &Arc<Self>, era: u64) {
+    async fn begin_era(self: &Arc<Self>, epoch: u64) {
         self.ledger.book().begin_anew();
         // A restarted server has also lost open files without a lease.
-        let anew = lock(&self.leases.book).era != 0;
+        let anew = lock(&self.leases.book).epoch != 0;
         let open = self.bodies().into_iter().filter(|body| anew && body.open_count() > 0);
         let open: Vec<InodeId> = open.map(|body| body.node.inode).collect();
         let all: Vec<(InodeId, Option<u64>)> = {
@@ -534,7 +532,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             tracing::warn!(%error, "directory changes not acknowledged; retrying");
         }
         let mut book = lock(&self.leases.book);
-        (book.era, book.known) = (era, 0);
+        (book.epoch, book.known) = (epoch, 0);
         book.overtaken.clear();
         // Returned leases of another epoch are not valid anyway, and their numbers may be reused.
         book.gone = Gone::default();
@@ -608,7 +606,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if self.standing(kind) != Standing::Missing || self.goes_without() {
                 continue;
             }
-            let request = Request::LeaseNode { node: self.node, holder: self.shared.holder, kind };
+            let request = Request::LeaseNode { node: self.node, client_id: self.shared.client_id, kind };
             self.shared.told_before(&request).await?;
             match self.shared.core.metadata.call(request.clone()).await {
                 Ok(Response::Leased { stat, lease }) => match lease {

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
-use sealstone_mds_protocol::{AheadIn, GroupName, InodeId, Name, NameChange, Node, Numbers, UserName};
+use sealstone_mds_protocol::{DirLeaseId, GroupName, InodeId, InodeRange, Name, NameChange, Node, UserName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -78,7 +78,7 @@ pub(super) struct Ledger {
 fn size_of(change: &NameChange) -> usize {
     const FIXED: usize = 160;
     match change {
-        NameChange::Made(made) => {
+        NameChange::Create(made) => {
             let target = match &made.what {
                 sealstone_mds_protocol::NodeKind::Symlink(target) => target.as_bytes().len(),
                 _ => 0,
@@ -86,9 +86,9 @@ fn size_of(change: &NameChange) -> usize {
             let group = made.group.as_ref().map_or(0, |group| group.as_str().len());
             FIXED + made.name.as_bytes().len() + group + target
         }
-        NameChange::Removed(removed) => FIXED + removed.name.as_bytes().len(),
-        NameChange::Renamed(renamed) => FIXED + renamed.from.as_bytes().len() + renamed.to.as_bytes().len(),
-        NameChange::LetGo(_) => 16,
+        NameChange::Unlink(removed) => FIXED + removed.name.as_bytes().len(),
+        NameChange::Rename(renamed) => FIXED + renamed.from.as_bytes().len() + renamed.to.as_bytes().len(),
+        NameChange::Close(_) => 16,
     }
 }
 
@@ -100,13 +100,13 @@ fn about(change: &NameChange) -> impl Iterator<Item = InodeId> {
 /// Returns the names that a change concerns.
 fn names(change: &NameChange) -> impl Iterator<Item = (InodeId, &Name)> {
     let (first, second) = match change {
-        NameChange::Made(made) => (Some((made.directory.inode, &made.name)), None),
-        NameChange::Removed(removed) => (Some((removed.directory.inode, &removed.name)), None),
-        NameChange::Renamed(renamed) => {
+        NameChange::Create(made) => (Some((made.directory.inode, &made.name)), None),
+        NameChange::Unlink(removed) => (Some((removed.directory.inode, &removed.name)), None),
+        NameChange::Rename(renamed) => {
             let from = (renamed.from_directory.inode, &renamed.from);
             (Some(from), Some((renamed.to_directory.inode, &renamed.to)))
         }
-        NameChange::LetGo(_) => (None, None),
+        NameChange::Close(_) => (None, None),
     };
     first.into_iter().chain(second)
 }
@@ -191,7 +191,7 @@ impl Book {
     pub(super) fn push(&mut self, change: NameChange) -> u64 {
         let upto = self.upto() + 1;
         self.touch(&change, upto);
-        if let NameChange::Made(made) = &change
+        if let NameChange::Create(made) = &change
             && made.held
         {
             self.held.insert(made.inode, upto);
@@ -206,7 +206,7 @@ impl Book {
         let Some(upto) = self.held.remove(&inode) else { return true };
         let at = (upto - self.first) as usize;
         match at.checked_sub(1).filter(|at| *at >= self.sent).and_then(|at| self.queue.get_mut(at)) {
-            Some(Some(NameChange::Made(made))) if made.inode == inode => {
+            Some(Some(NameChange::Create(made))) if made.inode == inode => {
                 made.held = false;
                 false
             }
@@ -266,7 +266,7 @@ impl Book {
                 named.remove(&key);
             }
         }
-        if let NameChange::Made(made) = change
+        if let NameChange::Create(made) = change
             && held.get(&made.inode).is_some_and(|upto| upto <= first)
         {
             held.remove(&made.inode);
@@ -275,7 +275,7 @@ impl Book {
 
     /// Drops all changes under a delegation and keeps the others in order. Must not be called while
     /// a batch is in flight.
-    pub(super) fn give_up(&mut self, there: AheadIn) -> Vec<NameChange> {
+    pub(super) fn give_up(&mut self, there: DirLeaseId) -> Vec<NameChange> {
         self.sent = 0;
         let is_there = |change: &NameChange| change.directories().any(|directory| directory == there);
         let gone: Vec<NameChange> =
@@ -285,7 +285,7 @@ impl Book {
             self.first += 1;
         }
         for change in &gone {
-            if let NameChange::Made(made) = change {
+            if let NameChange::Create(made) = change {
                 self.held.remove(&made.inode);
             }
         }
@@ -319,13 +319,13 @@ impl Book {
     }
 
     /// Ends a request for inode numbers with its result.
-    pub(super) fn asked_numbers(&mut self, numbers: Option<Numbers>) {
+    pub(super) fn asked_numbers(&mut self, numbers: Option<InodeRange>) {
         self.asking_numbers = false;
         self.reserve(numbers);
     }
 
-    pub(super) fn reserve(&mut self, numbers: Option<Numbers>) {
-        let Some(Numbers { first, proofs }) = numbers else { return };
+    pub(super) fn reserve(&mut self, numbers: Option<InodeRange>) {
+        let Some(InodeRange { first, proofs }) = numbers else { return };
         let node = |(inode, proof)| Node { inode: InodeId(inode), proof };
         self.numbers.extend((first.0..).zip(proofs).map(node));
     }
@@ -391,14 +391,14 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealstone_mds_protocol::{MadeAhead, Name, NodeKind, RemovedAhead};
+    use sealstone_mds_protocol::{CreateOp, Name, NodeKind, UnlinkOp};
 
-    fn there(inode: u64) -> AheadIn {
-        AheadIn { inode: InodeId(inode), era: 1, lease: 2 }
+    fn there(inode: u64) -> DirLeaseId {
+        DirLeaseId { inode: InodeId(inode), epoch: 1, lease: 2 }
     }
 
     fn made(directory: u64, inode: u64) -> NameChange {
-        NameChange::Made(MadeAhead {
+        NameChange::Create(CreateOp {
             directory: there(directory),
             name: Name::new(format!("n{inode}")).unwrap(),
             inode: InodeId(inode),
@@ -413,12 +413,12 @@ mod tests {
     }
 
     fn removed(directory: u64, inode: u64) -> NameChange {
-        NameChange::Removed(RemovedAhead {
+        NameChange::Unlink(UnlinkOp {
             directory: there(directory),
             name: Name::new(format!("n{inode}")).unwrap(),
             inode: InodeId(inode),
             at_ms: 1,
-            let_go: false,
+            close: false,
         })
     }
 
@@ -466,7 +466,7 @@ mod tests {
         assert!(!book.let_go(InodeId(12)));
         book.told(2);
         let next = book.send();
-        assert!(matches!(&next[..], [NameChange::Made(made)] if !made.held && made.inode == InodeId(12)));
+        assert!(matches!(&next[..], [NameChange::Create(made)] if !made.held && made.inode == InodeId(12)));
         assert!(book.let_go(InodeId(11)), "the creation was sent");
     }
 
@@ -491,12 +491,12 @@ mod tests {
         let mut book = Book::default();
         for inode in 0..1000 {
             let name = Name::new("x".repeat(255)).unwrap();
-            let NameChange::Made(made) = made(1, inode) else { unreachable!() };
-            book.push(NameChange::Made(MadeAhead { name, ..made }));
+            let NameChange::Create(made) = made(1, inode) else { unreachable!() };
+            book.push(NameChange::Create(CreateOp { name, ..made }));
         }
         let changes = book.send();
         assert!(changes.len() > 64);
-        let request = sealstone_mds_protocol::Request::ChangeNames { changes };
+        let request = sealstone_mds_protocol::Request::NameBatch { changes };
         assert!(request.encode(0).unwrap().len() < 60_000);
     }
 

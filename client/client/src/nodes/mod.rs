@@ -35,10 +35,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, Lease, LeaseKind, Name, PAGE_MAX,
+    Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, LeaseKind, Name, NodeLease, PAGE_MAX,
     Request, Response, Stat, UserName,
 };
-use sealstone_mds_protocol::{Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target};
+use sealstone_mds_protocol::{
+    LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode,
+};
 
 pub use closing::Closing;
 pub use file::File;
@@ -56,7 +58,7 @@ use shared::Shared;
 /// The result of creating a node.
 struct Made {
     stat: Stat,
-    lease: Option<Lease>,
+    lease: Option<NodeLease>,
     /// Whether the node may have been changed by this client before the answer arrived.
     overtaken: bool,
 }
@@ -160,7 +162,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
         let (mark, answer) = loop {
             let mark = self.shared.names.mark(parent.inode);
-            let request = Request::Lookup { parent, name: name.clone(), holder: self.shared.leads() };
+            let request = Request::Lookup { parent, name: name.clone(), client_id: self.shared.leads() };
             let answer = self.shared.call(&request).await?;
             // The client may have changed this node under another name, and this lookup did not
             // flush that change first.
@@ -290,8 +292,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         after: Option<Name>,
     ) -> Result<(Vec<DirEntry>, bool), ClientError> {
         let mark = self.shared.names.mark(directory.inode);
-        let holder = self.shared.leads();
-        let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, holder };
+        let client_id = self.shared.leads();
+        let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, client_id };
         let (mut entries, more) = match self.shared.call(&request).await? {
             Response::Directory { entries, more } => (entries, more),
             Response::Listed { entries, more, lease } => {
@@ -338,7 +340,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.room_for_names().await?;
         let (made, made_in) = match self.shared.make_ahead(parent, name, &making, true) {
             Some((stat, made_in)) => {
-                let lease = Lease { kind: LeaseKind::Write, number: ledger::OWN, era: 0 };
+                let lease = NodeLease { kind: LeaseKind::Write, number: ledger::OWN, epoch: 0 };
                 (Made { stat, lease: Some(lease), overtaken: false }, Some(made_in))
             }
             None => (self.make_held(parent, name, making, true).await?, None),
@@ -377,13 +379,13 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let asked_group = group.clone().filter(|_| owner.is_none());
         let ours = owner.is_none();
         let plain = what != NodeKind::Directory && ours;
-        let holder = match what {
+        let client_id = match what {
             NodeKind::Directory => self.shared.leads(),
-            _ => hold.then_some(self.shared.holder),
+            _ => hold.then_some(self.shared.client_id),
         };
         let leads = what == NodeKind::Directory;
         let request =
-            Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, holder };
+            Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, client_id };
         let own = self.shared.names.change(&[(parent.inode, Some(name))]);
         let answer = match self.shared.change(request).await {
             Ok(answer) => answer,
@@ -582,7 +584,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             None => {
                 let nothing = change.size == Some(0);
                 let request =
-                    Request::SetNode { node, change, holder: Some(self.shared.holder), through: false };
+                    Request::SetNode { node, change, client_id: Some(self.shared.client_id), through: false };
                 let stat = self.shared.call_stat(&request).await?;
                 if nothing {
                     self.shared.closings.forgive(node.inode);
@@ -597,7 +599,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Invalid` among others.
-    pub async fn read_link(&self, node: Node) -> Result<Target, ClientError> {
+    pub async fn read_link(&self, node: Node) -> Result<LinkTarget, ClientError> {
         match self.shared.call(&Request::ReadLink { node }).await? {
             Response::Target { target } => Ok(target),
             _ => Err(ClientError::OTHER_ANSWER),
@@ -721,8 +723,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if !shared::lock(&self.shared.locks).forget(node.inode, owner) {
             return Ok(());
         }
-        let holder = self.shared.holder;
-        self.shared.call_done(&Request::UnlockNode { node, holder, owner }).await
+        let client_id = self.shared.client_id;
+        self.shared.call_done(&Request::UnlockNode { node, client_id, owner }).await
     }
 
     /// Returns capacity and number of nodes, as limited by the quotas of the session's user and of

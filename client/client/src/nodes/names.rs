@@ -18,7 +18,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
-use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Lease, Name, Node, Stat};
+use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, NodeLease, Stat};
 use tokio::time::Instant;
 
 use super::shared::lock;
@@ -58,8 +58,8 @@ impl Known {
 /// A lease number with the epoch of the lease.
 type Number = (u64, u64);
 
-const fn number(lease: &Lease) -> Number {
-    (lease.era, lease.number)
+const fn number(lease: &NodeLease) -> Number {
+    (lease.epoch, lease.number)
 }
 
 /// The lease that keeps cached attributes valid.
@@ -202,7 +202,7 @@ impl Book {
         }
     }
 
-    fn note_node(&mut self, lease: &Lease, stat: &Stat) {
+    fn note_node(&mut self, lease: &NodeLease, stat: &Stat) {
         self.make_room(stat.inode);
         self.nodes.insert(stat.inode, (Under::Own(number(lease)), stat.clone()));
     }
@@ -223,7 +223,7 @@ impl Names {
     }
 
     /// Returns the cached entry of a name under a valid lease.
-    pub(super) fn known(&self, directory: InodeId, lease: &Lease, name: &Name) -> Known {
+    pub(super) fn known(&self, directory: InodeId, lease: &NodeLease, name: &Name) -> Known {
         let book = &mut *lock(&self.0);
         let Some(one) = book.directories.get_mut(&directory).filter(|one| one.lease == number(lease)) else {
             return Known::Unknown;
@@ -237,7 +237,7 @@ impl Names {
     }
 
     /// Returns the cached attributes of a node that is not open, under a valid lease.
-    pub(super) fn node(&self, inode: InodeId, lease: &Lease) -> Option<Stat> {
+    pub(super) fn node(&self, inode: InodeId, lease: &NodeLease) -> Option<Stat> {
         let book = lock(&self.0);
         let (under, stat) = book.nodes.get(&inode)?;
         (*under == Under::Own(number(lease))).then(|| stat.clone())
@@ -254,7 +254,7 @@ impl Names {
 
     /// Returns the cached attributes of a node that was created here, under the valid lease of its
     /// directory.
-    pub(super) fn made(&self, inode: InodeId, (directory, lease): (InodeId, &Lease)) -> Option<Stat> {
+    pub(super) fn made(&self, inode: InodeId, (directory, lease): (InodeId, &NodeLease)) -> Option<Stat> {
         let book = lock(&self.0);
         let (under, stat) = book.nodes.get(&inode)?;
         (*under == Under::Made(directory, number(lease))).then(|| stat.clone())
@@ -275,7 +275,7 @@ impl Names {
 
     /// Caches the result of a lookup. Returns whether to list the whole directory, after repeated
     /// misses.
-    pub(super) fn looked_up(&self, mark: &Mark, lease: &Lease, name: &Name, found: Known) -> bool {
+    pub(super) fn looked_up(&self, mark: &Mark, lease: &NodeLease, name: &Name, found: Known) -> bool {
         let book = &mut *lock(&self.0);
         if !book.is_as_at(mark) {
             return false;
@@ -291,7 +291,7 @@ impl Names {
     }
 
     /// Caches attributes of a node that is not open.
-    pub(super) fn seen(&self, mark: &Mark, lease: &Lease, stat: &Stat) {
+    pub(super) fn seen(&self, mark: &Mark, lease: &NodeLease, stat: &Stat) {
         let book = &mut *lock(&self.0);
         // A node with several names may have been changed under another one.
         if (stat.links == 1 || stat.kind == FileKind::Directory) && book.nodes_are_as_at(mark) {
@@ -303,7 +303,7 @@ impl Names {
     pub(super) fn listed(
         &self,
         mark: &Mark,
-        lease: &Lease,
+        lease: &NodeLease,
         after: Option<&Name>,
         (entries, more): (&[DirEntry], bool),
     ) {
@@ -421,7 +421,7 @@ impl Own<'_> {
 
     /// Caches a new leased directory as complete and empty, unless something was changed since.
     /// `lists`: whether its creator may list it.
-    pub(super) fn made(&self, lease: &Lease, stat: &Stat, lists: bool) {
+    pub(super) fn made(&self, lease: &NodeLease, stat: &Stat, lists: bool) {
         let book = &mut *lock(&self.names.0);
         if book.all.count == self.alone
             && book.remembers()

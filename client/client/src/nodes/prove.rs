@@ -365,7 +365,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 generation: state.generation,
                 made,
                 fit: false,
-                holder: self.shared.holder,
+                client_id: self.shared.client_id,
             };
             (request, state.generation, made, state.objects.as_ref().map(|objects| objects.open.clone()))
         };
@@ -497,9 +497,9 @@ impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
         self: &Arc<Self>,
         node: Node,
         access: Access,
-        again: bool,
+        reclaim: bool,
     ) -> Result<OpenedNode, ClientError> {
-        let answer = self.call(&self.opening(node, access, again)).await?;
+        let answer = self.call(&self.opening(node, access, reclaim)).await?;
         self.take_lease(node, &answer);
         match answer {
             Response::NodeOpened { node } => Ok(node),
@@ -515,7 +515,7 @@ impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
     }
 
     /// Returns the request that opens a node.
-    pub(super) fn opening(&self, node: Node, access: Access, again: bool) -> Request {
-        Request::OpenNode { node, access, method: self.options.method, holder: self.holder, again }
+    pub(super) fn opening(&self, node: Node, access: Access, reclaim: bool) -> Request {
+        Request::OpenNode { node, access, method: self.options.method, client_id: self.client_id, reclaim }
     }
 }

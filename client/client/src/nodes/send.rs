@@ -316,9 +316,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 state.held.values().any(|held| held.data.len() >= self.shared.core.tuning.command_bytes);
             (!whole).then_some(state.size)
         };
-        let Shared { options, holder, .. } = &*self.shared;
-        let request =
-            Request::Allocate { node: self.node, size_hint: hint, method: options.method, holder: *holder };
+        let Shared { options, client_id, .. } = &*self.shared;
+        let request = Request::Allocate {
+            node: self.node,
+            size_hint: hint,
+            method: options.method,
+            client_id: *client_id,
+        };
         self.shared.told_before(&request).await?;
         let begun = || self.patience_from(begun);
         let mut denied = false;

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sealstone_initiator::{OsdError, SessionError};
 use sealstone_mds_protocol::{
-    Change, DeviceId, ErrorCode, Failure, InodeId, Method, Request, Response, Stat,
+    ChangeRequest, DeviceId, ErrorCode, Failure, InodeId, Method, Request, Response, Stat,
 };
-use sealstone_mds_protocol::{HolderId, Lock, Node};
+use sealstone_mds_protocol::{ClientId, Lock, Node};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -78,7 +78,7 @@ impl Default for NodesOptions {
 pub(super) struct Shared<M, D> {
     pub(super) core: Arc<Core<M, D>>,
     pub(super) options: NodesOptions,
-    pub(super) holder: HolderId,
+    pub(super) client_id: ClientId,
     turns: Turns,
     /// Runs the background tasks, since callers may be threads outside the runtime.
     pub(super) runtime: tokio::runtime::Handle,
@@ -97,14 +97,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(super) fn new(core: Arc<Core<M, D>>, options: NodesOptions) -> Self {
         let mut number = [0; 8];
         core.environment.fill_random(&mut number);
-        let holder = HolderId { number: u64::from_be_bytes(number) };
+        let client_id = ClientId { number: u64::from_be_bytes(number) };
         let second = if options.leases { core.metadata.second() } else { None };
         Self {
             leases: Leases::new(second),
             core,
             options,
-            holder,
-            turns: Turns::new(holder),
+            client_id,
+            turns: Turns::new(client_id),
             runtime: tokio::runtime::Handle::current(),
             lives: Mutex::default(),
             bodies: Mutex::default(),
@@ -158,10 +158,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(super) async fn change(&self, request: Request) -> Result<Response, ClientError> {
         self.told_before(&request).await?;
         let name = request.name();
-        let change = Change::new(request)
+        let change = ChangeRequest::new(request)
             .map_err(|_| ClientError::Protocol("the request cannot be sent as an exactly-once change"))?;
         let place = self.turns.take().await;
-        let request = Request::Once { turn: place.turn(), change };
+        let request = Request::Once { id: place.turn(), request: change };
         // This clock also counts the time that the machine is suspended.
         let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
         self.patiently(|| async {
@@ -208,9 +208,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         node: Node,
         lock: Lock,
         test: bool,
-        again: bool,
+        reclaim: bool,
     ) -> Result<Option<Lock>, ClientError> {
-        let request = Request::LockNode { node, holder: self.holder, lock, test, again };
+        let request = Request::LockNode { node, client_id: self.client_id, lock, test, reclaim };
         match self.call(&request).await? {
             Response::Locked { conflict } => Ok(conflict),
             _ => Err(ClientError::OTHER_ANSWER),

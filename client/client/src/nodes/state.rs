@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use sealstone_mds_protocol::{Access, AheadIn, Stat};
+use sealstone_mds_protocol::{Access, DirLeaseId, Stat};
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
@@ -143,7 +143,7 @@ pub(super) struct State<M, D> {
     pub(super) made_here: bool,
     /// The directory delegation under which the file was created, while it has not left that
     /// directory.
-    pub(super) made_in: Option<AheadIn>,
+    pub(super) made_in: Option<DirLeaseId>,
 }
 
 #[derive(Clone)]

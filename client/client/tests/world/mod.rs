@@ -390,11 +390,11 @@ impl Metadata for Direct {
 
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
         let (once, name) = match &request {
-            Request::Once { change, .. } => (true, change.request().name()),
+            Request::Once { request, .. } => (true, request.request().name()),
             request => (false, request.name()),
         };
         self.calls.lock().unwrap().push(name);
-        if let Request::OpenNode { access, again: true, .. } = &request {
+        if let Request::OpenNode { access, reclaim: true, .. } = &request {
             self.opened.lock().unwrap().push(*access);
         }
         if self.refuse.lock().unwrap().take_if(|refused| *refused == name).is_some() {
@@ -418,7 +418,7 @@ impl Metadata for Direct {
         }
         if self.no_leases_on_files.load(Ordering::Relaxed) {
             match &mut response {
-                Response::NamesChanged { leases, .. } => leases.clear(),
+                Response::NameBatchApplied { leases, .. } => leases.clear(),
                 Response::Leased { lease, .. } => *lease = None,
                 _ => {}
             }

@@ -147,7 +147,7 @@ pub fn power_fails(world: &World, device: DeviceId) {
 }
 
 /// As if nobody had been heard of for a minute.
-pub fn forget_holders(world: &World) {
+pub fn forget_clients(world: &World) {
     world.mds.tidy_memory(world.clock.now() + 61_000);
 }
 
@@ -161,6 +161,6 @@ pub async fn forgotten_writer(world: &World, mount: &Mount, bytes: &[u8]) -> (Op
     // Acknowledged, and the server was told: others see it.
     file.flush().await.unwrap();
     assert!(seen(world, "f").await == bytes);
-    forget_holders(world);
+    forget_clients(world);
     (file, at)
 }

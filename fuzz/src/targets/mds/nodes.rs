@@ -1,23 +1,23 @@
 //! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
 
 use sealstone_mds_protocol::{
-    Access, AheadIn, Change, ErrorCode, Failure, Handle, HolderId, InodeId, LOCK_TO_END, Lease, LeaseKind,
-    LeaseOn, Lock, LockKind, MadeAhead, Method, NameChange, Node, NodeChange, NodeKind, Numbers, OpenedNode,
-    Recall, RemovedAhead, RenameMode, RenamedAhead, Request, Response, SetTime, Target, Turn, XattrMode,
-    XattrName, XattrValue,
+    Access, ChangeRequest, ClientId, CreateOp, DirLeaseId, ErrorCode, Failure, InodeId, InodeLease,
+    InodeRange, LOCK_TO_END, LeaseKind, LinkTarget, Lock, LockKind, Method, NameChange, Node, NodeChange,
+    NodeKind, NodeLease, OpenHandle, OpenedNode, Recall, RenameMode, RenameOp, Request, RequestId, Response,
+    SetTime, UnlinkOp, XattrMode, XattrName, XattrValue,
 };
 
 use super::{group, layouts, name, stat, user};
 
 pub(super) const NODE: Node = Node { inode: InodeId(7), proof: [9; 8] };
-const HOLDER: HolderId = HolderId { number: 3 };
+const CLIENT: ClientId = ClientId { number: 3 };
 
 fn attribute() -> XattrName {
     XattrName::new("user.a").expect("a proper name")
 }
 
-fn target() -> Target {
-    Target::new("../b/c").expect("a proper target")
+fn target() -> LinkTarget {
+    LinkTarget::new("../b/c").expect("a proper target")
 }
 
 fn lock(kind: LockKind) -> Lock {
@@ -27,15 +27,15 @@ fn lock(kind: LockKind) -> Lock {
 fn make(what: NodeKind) -> Request {
     // The root needs no proof, so that what grows from this seed gets as far as a server does.
     let (parent, owner, group) = (Node::ROOT, None, Some(group("staff")));
-    let holder = Some(HOLDER);
-    Request::MakeNode { parent, name: name("f"), what, mode: 0o666, umask: 0o022, owner, group, holder }
+    let client_id = Some(CLIENT);
+    Request::MakeNode { parent, name: name("f"), what, mode: 0o666, umask: 0o022, owner, group, client_id }
 }
 
 /// One of each kind.
 fn name_changes() -> Vec<NameChange> {
-    let there = AheadIn { inode: Node::ROOT.inode, era: 7, lease: 2 };
+    let there = DirLeaseId { inode: Node::ROOT.inode, epoch: 7, lease: 2 };
     let (inode, at_ms) = (InodeId(9), 5);
-    let made = MadeAhead {
+    let made = CreateOp {
         directory: there,
         name: name("f"),
         inode,
@@ -47,7 +47,7 @@ fn name_changes() -> Vec<NameChange> {
         at_ms,
         held: true,
     };
-    let renamed = RenamedAhead {
+    let renamed = RenameOp {
         from_directory: there,
         from: name("f"),
         inode,
@@ -55,16 +55,16 @@ fn name_changes() -> Vec<NameChange> {
         to: name("g"),
         replaced: None,
         at_ms,
-        let_go: false,
+        close: false,
     };
-    let removed = RemovedAhead { directory: there, name: name("g"), inode, at_ms, let_go: true };
-    let let_go = NameChange::LetGo(InodeId(10));
-    vec![NameChange::Made(made), NameChange::Renamed(renamed), NameChange::Removed(removed), let_go]
+    let removed = UnlinkOp { directory: there, name: name("g"), inode, at_ms, close: true };
+    let close = NameChange::Close(InodeId(10));
+    vec![NameChange::Create(made), NameChange::Rename(renamed), NameChange::Unlink(removed), close]
 }
 
 /// A request of every row.
 pub(super) fn requests() -> Vec<Request> {
-    let (node, parent, holder, method) = (NODE, Node::ROOT, HOLDER, Method::AllData);
+    let (node, parent, client_id, method) = (NODE, Node::ROOT, CLIENT, Method::AllData);
     let change = NodeChange {
         mode: Some(0o600),
         owner: Some(user("bob")),
@@ -73,14 +73,14 @@ pub(super) fn requests() -> Vec<Request> {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::At(-1)),
     };
-    let once = Change::new(Request::RemoveNode { parent, name: name("f"), directory: false });
+    let once = ChangeRequest::new(Request::RemoveNode { parent, name: name("f"), directory: false });
     let once = once.expect("it changes names");
-    let ahead = Change::new(Request::ChangeNames { changes: name_changes() }).expect("it changes names");
+    let ahead = ChangeRequest::new(Request::NameBatch { changes: name_changes() }).expect("it changes names");
     vec![
-        Request::RenewGrants { handle: Handle::Node { node, access: Access::Update, holder }, method },
-        Request::Lookup { parent, name: name("f"), holder: Some(holder) },
+        Request::RenewGrants { handle: OpenHandle::Node { node, access: Access::Update, client_id }, method },
+        Request::Lookup { parent, name: name("f"), client_id: Some(client_id) },
         Request::GetNode { node },
-        Request::ReadNodes { directory: parent, after: Some(name("a")), limit: 9, holder: None },
+        Request::ReadNodes { directory: parent, after: Some(name("a")), limit: 9, client_id: None },
         make(NodeKind::File),
         make(NodeKind::Symlink(target())),
         make(NodeKind::CharDevice(0x103)),
@@ -93,11 +93,11 @@ pub(super) fn requests() -> Vec<Request> {
             to: name("b"),
             mode: RenameMode::Exchange,
         },
-        Request::SetNode { node, change, holder: Some(holder), through: true },
-        Request::SetNode { node, change: NodeChange::default(), holder: None, through: false },
+        Request::SetNode { node, change, client_id: Some(client_id), through: true },
+        Request::SetNode { node, change: NodeChange::default(), client_id: None, through: false },
         Request::ReadLink { node },
-        Request::OpenNode { node, access: Access::Update, method, holder, again: true },
-        Request::Allocate { node, size_hint: Some(1 << 20), method, holder },
+        Request::OpenNode { node, access: Access::Update, method, client_id, reclaim: true },
+        Request::Allocate { node, size_hint: Some(1 << 20), method, client_id },
         Request::Written {
             node,
             size_at_least: 4096,
@@ -105,9 +105,9 @@ pub(super) fn requests() -> Vec<Request> {
             generation: 2,
             made: true,
             fit: true,
-            holder,
+            client_id,
         },
-        Request::CloseNode { node, holder },
+        Request::CloseNode { node, client_id },
         Request::GetXattr { node, name: attribute() },
         Request::SetXattr {
             node: parent,
@@ -118,24 +118,24 @@ pub(super) fn requests() -> Vec<Request> {
         Request::ListXattr { node },
         Request::RemoveXattr { node, name: attribute() },
         Request::StatFs { node: Some(node) },
-        Request::KeepNodes { holder },
-        Request::EndHolder { holder },
-        Request::LockNode { node, holder, lock: lock(LockKind::Write), test: false, again: true },
-        Request::UnlockNode { node, holder, owner: 5 },
-        Request::Recalls { holder, era: 7, known: 8, wait_ms: 0 },
-        Request::LeaseNode { node, holder, kind: LeaseKind::Write },
-        Request::ReturnLease { inode: node.inode, holder, number: 9 },
-        Request::LeadNames { directory: Some(node), holder, numbers: 64 },
-        Request::ChangeNames { changes: name_changes() },
-        Request::Once { turn: Turn { holder, place: 4, number: 9 }, change: ahead },
-        Request::Once { turn: Turn { holder, place: 3, number: 9 }, change: once },
+        Request::KeepNodes { client_id },
+        Request::EndClient { client_id },
+        Request::LockNode { node, client_id, lock: lock(LockKind::Write), test: false, reclaim: true },
+        Request::UnlockNode { node, client_id, owner: 5 },
+        Request::Recalls { client_id, epoch: 7, known: 8, wait_ms: 0 },
+        Request::LeaseNode { node, client_id, kind: LeaseKind::Write },
+        Request::ReturnLease { inode: node.inode, client_id, number: 9 },
+        Request::DelegateDir { directory: Some(node), client_id, numbers: 64 },
+        Request::NameBatch { changes: name_changes() },
+        Request::Once { id: RequestId { client_id, slot: 4, sequence: 9 }, request: ahead },
+        Request::Once { id: RequestId { client_id, slot: 3, sequence: 9 }, request: once },
     ]
 }
 
 /// A response of every row.
 pub(super) fn responses() -> Vec<Response> {
     let layout = layouts().into_iter().next();
-    let lease = Lease { kind: LeaseKind::Read, number: 2, era: 3 };
+    let lease = NodeLease { kind: LeaseKind::Read, number: 2, epoch: 3 };
     vec![
         Response::Renamed { moved: stat(), other: Some(stat()) },
         Response::Target { target: target() },
@@ -155,19 +155,19 @@ pub(super) fn responses() -> Vec<Response> {
         Response::Listed { entries: Vec::new(), more: true, lease },
         Response::Leased { stat: stat(), lease: Some(lease) },
         Response::Recalls {
-            era: 3,
-            believed_ms: 4,
+            epoch: 3,
+            lease_ms: 4,
             last: 5,
             recalls: vec![Recall { inode: InodeId(7), number: 2 }],
         },
-        Response::Leads {
+        Response::DirDelegated {
             lease: Some(lease),
             before: Some(1),
-            numbers: Some(Numbers { first: InodeId(9), proofs: vec![[8; 8]; 2] }),
+            numbers: Some(InodeRange { first: InodeId(9), proofs: vec![[8; 8]; 2] }),
         },
-        Response::NamesChanged {
+        Response::NameBatchApplied {
             done: 1,
-            leases: vec![LeaseOn { inode: InodeId(9), lease }],
+            leases: vec![InodeLease { inode: InodeId(9), lease }],
             failure: Some(Failure::new(ErrorCode::Fenced, "f")),
         },
         Response::Xattr { value: XattrValue::new("v").expect("a short value") },

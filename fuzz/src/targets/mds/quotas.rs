@@ -1,8 +1,8 @@
 //! Requests and responses about quotas and checks: a seed for each row.
 
 use sealstone_mds_protocol::{
-    Check, CheckPhase, CheckScope, Finding, FindingKind, InodeId, Quota, QuotaChange, QuotaDrift, QuotaOf,
-    QuotaPlace, Request, Response, Text,
+    CheckFinding, CheckPhase, CheckScope, CheckStatus, FindingKind, InodeId, Quota, QuotaChange, QuotaDrift,
+    QuotaOf, QuotaPlace, Request, Response, Text,
 };
 
 use super::{path, user};
@@ -29,7 +29,7 @@ pub(super) fn responses() -> Vec<Response> {
     let quota = |place, path| Quota { place, path, bytes: 1, nodes: 2, bytes_max: Some(3), nodes_max: None };
     let (of_user, of_tree) = (QuotaPlace::User(user("bob")), QuotaPlace::Tree(InodeId(7)));
     let drift = QuotaDrift { place: of_tree.clone(), bytes: 1, nodes: 2, bytes_found: 3, nodes_found: 4 };
-    let check = Check {
+    let check = CheckStatus {
         number: 1,
         scope: CheckScope::Names,
         repair: false,
@@ -43,7 +43,7 @@ pub(super) fn responses() -> Vec<Response> {
         repaired: 8,
         problem: Text::truncated("the store is away"),
     };
-    let finding = Finding {
+    let finding = CheckFinding {
         kind: FindingKind::Count,
         node: Some(InodeId(7)),
         path: Text::truncated("/d/f"),

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use sealstone_mds_protocol::{Finding, InodeId, Name, Text, shown};
+use sealstone_mds_protocol::{CheckFinding, InodeId, Name, Text, shown};
 
 use super::CheckJob;
 use crate::error::{MdsError, Result};
@@ -21,7 +21,11 @@ const DEPTH_MAX: usize = 4096;
 
 type Place = (InodeId, Name);
 
-pub(super) fn add<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, findings: &mut [Finding]) -> Result<()> {
+pub(super) fn add<S: Snapshot + ?Sized>(
+    view: &S,
+    job: &CheckJob,
+    findings: &mut [CheckFinding],
+) -> Result<()> {
     let mut wanted: HashMap<InodeId, Option<Place>> =
         findings.iter().filter_map(|finding| finding.node).take(NODES_MAX).map(|id| (id, None)).collect();
     let (from, until) = (keys::all_entries(), keys::after_prefix(&keys::all_entries()));

@@ -10,8 +10,9 @@
 use std::collections::HashMap;
 
 use sealstone_mds_protocol::{
-    Access, AheadIn, ErrorCode, HolderId, InodeId, Lease, LeaseKind, LeaseOn, MadeAhead, NAME_CHANGES_MAX,
-    NUMBERS_MAX, Name, NameChange, Node, NodeKind, Numbers, RemovedAhead, RenameMode, RenamedAhead, Response,
+    Access, ClientId, CreateOp, DirLeaseId, ErrorCode, InodeId, InodeLease, InodeRange, LeaseKind,
+    NAME_CHANGES_MAX, Name, NameChange, Node, NodeKind, NodeLease, RESERVED_INODES_MAX, RenameMode, RenameOp,
+    Response, UnlinkOp,
 };
 
 use crate::access::Principal;
@@ -38,7 +39,7 @@ struct Telling<'a> {
     any_group: bool,
     now_ms: u64,
     /// Since when he is ahead where.
-    since: HashMap<AheadIn, u64>,
+    since: HashMap<DirLeaseId, u64>,
     numbers: Option<NumbersRecord>,
 }
 
@@ -58,19 +59,22 @@ impl Mds {
         &self,
         who: &Principal,
         directory: Option<Node>,
-        holder: HolderId,
+        client_id: ClientId,
         numbers: u16,
         now_ms: u64,
     ) -> Result<Response> {
-        if numbers > NUMBERS_MAX {
-            return Err(MdsError::refused(ErrorCode::Invalid, format!("{NUMBERS_MAX} numbers at once")));
+        if numbers > RESERVED_INODES_MAX {
+            return Err(MdsError::refused(
+                ErrorCode::Invalid,
+                format!("{RESERVED_INODES_MAX} numbers at once"),
+            ));
         }
-        let by = (who.user.clone(), holder);
+        let by = (who.user.clone(), client_id);
         let id = directory.map(|directory| self.node(who, directory)).transpose()?;
         // On a short disk names are made one by one, so that each refusal is an answer to its caller.
         let is_short = !self.store.accepts_additions();
         if self.config.shared || is_short || !self.leases.is_led(&by, now_ms) {
-            return Ok(Response::Leads { lease: None, before: None, numbers: None });
+            return Ok(Response::DirDelegated { lease: None, before: None, numbers: None });
         }
         let given = match id {
             Some(id) => self.lead(who, id, &by, now_ms)?,
@@ -82,11 +86,11 @@ impl Mds {
             _ if id.is_some() && given.is_none() => None,
             count => self.reserve_numbers(&by, count)?.map(|first| {
                 let all = (first.0..).take(usize::from(count)).map(InodeId);
-                Numbers { first, proofs: all.map(|id| self.proof_key.prove(&who.user, id)).collect() }
+                InodeRange { first, proofs: all.map(|id| self.proof_key.prove(&who.user, id)).collect() }
             }),
         };
         let (lease, before) = given.map_or((None, None), |new| (Some(new.lease), new.before));
-        Ok(Response::Leads { lease, before, numbers })
+        Ok(Response::DirDelegated { lease, before, numbers })
     }
 
     fn lead(
@@ -102,7 +106,7 @@ impl Mds {
         let wish =
             Wish { kind: LeaseKind::Write, waits: false, others_write: false, in_passing: true, ahead: true };
         let Some(new) = self.leases.give_over(id, by, wish, now_ms)? else { return Ok(None) };
-        let there = AheadIn { inode: id, era: new.lease.era, lease: new.lease.number };
+        let there = DirLeaseId { inode: id, epoch: new.lease.epoch, lease: new.lease.number };
         // With the lease held: nobody changes the directory meanwhile.
         match self.note_ahead(who, by.1, there, now_ms) {
             Ok(true) => Ok(Some(new)),
@@ -124,11 +128,11 @@ impl Mds {
         if changes.len() > NAME_CHANGES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, format!("{NAME_CHANGES_MAX} changes at once")));
         }
-        let by: Who = (who.user.clone(), asked.holder());
+        let by: Who = (who.user.clone(), asked.client_id());
         let memo = self.memo(&who.user, asked, now_ms)?;
         // Whoever asks again may have opened it since.
         if !memo.is_known(&*self.store.snapshot()?)? {
-            for id in changes.iter().filter_map(NameChange::let_go) {
+            for id in changes.iter().filter_map(NameChange::closed_inode) {
                 self.release(id, &by, now_ms)?;
             }
         }
@@ -137,18 +141,18 @@ impl Mds {
         let opening = self.begin_to_hold(changes, &by, now_ms)?;
         let told = self.tell(who, &by, changes, &memo, now_ms);
         let done = match &told {
-            Ok(Told { response: Response::NamesChanged { done, .. }, .. }) => usize::from(*done),
+            Ok(Told { response: Response::NameBatchApplied { done, .. }, .. }) => usize::from(*done),
             _ => 0,
         };
         for file in opening.iter().filter(|file| file.at >= done) {
             self.end_opening(file, &by);
         }
         let Told { response, now } = told?;
-        let Response::NamesChanged { done: count, failure, .. } = response else { return Ok(response) };
+        let Response::NameBatchApplied { done: count, failure, .. } = response else { return Ok(response) };
         if now {
             // At once: nothing that fails from here on takes it back.
             // That a file was closed is not written down.
-            let written = changes.iter().take(done).filter(|change| !matches!(change, NameChange::LetGo(_)));
+            let written = changes.iter().take(done).filter(|change| !matches!(change, NameChange::Close(_)));
             written.for_each(|change| self.write_down(who, change, "ok", now_ms));
             if let (Some(failure), Some(change)) = (&failure, changes.get(done)) {
                 self.write_down(who, change, failure.code.name(), now_ms);
@@ -161,7 +165,7 @@ impl Mds {
                 Some(_) => Ok(None),
             };
             match kept {
-                Ok(Some(lease)) => leases.push(LeaseOn { inode: file.id, lease }),
+                Ok(Some(lease)) => leases.push(InodeLease { inode: file.id, lease }),
                 Ok(None) if failed.is_none() => {}
                 Ok(None) => self.end_opening(file, &by),
                 Err(error) => {
@@ -172,7 +176,7 @@ impl Mds {
         }
         if now {
             for change in changes.iter().take(done) {
-                if let NameChange::LetGo(id) = change {
+                if let NameChange::Close(id) = change {
                     // Told again it is not done again: all of them are let go of now, whatever becomes of one.
                     let gone = self.release(*id, &by, now_ms).and_then(|()| self.let_go(*id, now_ms));
                     failed = failed.or(gone.err());
@@ -181,7 +185,7 @@ impl Mds {
         }
         match failed {
             Some(error) => Err(error),
-            None => Ok(Response::NamesChanged { done: count, leases, failure }),
+            None => Ok(Response::NameBatchApplied { done: count, leases, failure }),
         }
     }
 
@@ -204,13 +208,15 @@ impl Mds {
     /// holder. Of numbers that are not his to use nothing is held meanwhile.
     fn begin_to_hold(&self, changes: &[NameChange], by: &Who, now_ms: u64) -> Result<Vec<Opening>> {
         let let_go = |change: &NameChange| match change {
-            NameChange::LetGo(id) => Some(*id),
-            change => change.let_go(),
+            NameChange::Close(id) => Some(*id),
+            change => change.closed_inode(),
         };
         let let_go: HashMap<InodeId, usize> =
             changes.iter().enumerate().filter_map(|(at, change)| Some((let_go(change)?, at))).collect();
         let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
-            NameChange::Made(MadeAhead { inode, what: NodeKind::File, held: true, .. }) => Some((at, *inode)),
+            NameChange::Create(CreateOp { inode, what: NodeKind::File, held: true, .. }) => {
+                Some((at, *inode))
+            }
             _ => None,
         });
         let held: Vec<_> = held.filter(|(at, id)| let_go.get(id).is_none_or(|gone| gone < at)).collect();
@@ -218,7 +224,7 @@ impl Mds {
             return Ok(Vec::new());
         }
         let numbers = ahead::numbers(&*self.store.snapshot()?, by)?;
-        self.meet_holder(&by.0, by.1, now_ms)?;
+        self.register_client(&by.0, by.1, now_ms)?;
         let mut all: Vec<Opening> = Vec::new();
         for (at, id) in held {
             let begun = numbers.has(id);
@@ -253,7 +259,7 @@ impl Mds {
         by: &Who,
         now: bool,
         now_ms: u64,
-    ) -> Result<Option<Lease>> {
+    ) -> Result<Option<NodeLease>> {
         let mut held = Held::of(Access::Update);
         if !now {
             let found: Option<Inode> = load(&*self.store.snapshot()?, &keys::inode(file.id))?;
@@ -305,14 +311,14 @@ impl Mds {
                         save(tx, &keys::numbers(by), numbers)?;
                     }
                     let failure = failure.clone();
-                    Ok(Response::NamesChanged { done: upto as u16, leases: Vec::new(), failure })
+                    Ok(Response::NameBatchApplied { done: upto as u16, leases: Vec::new(), failure })
                 })
             });
             match (told, refused) {
                 (Err(MdsError::Refused(why)), Some(at)) if why.code != ErrorCode::Busy => {
                     if at == 0 {
                         let response =
-                            Response::NamesChanged { done: 0, leases: Vec::new(), failure: Some(why) };
+                            Response::NameBatchApplied { done: 0, leases: Vec::new(), failure: Some(why) };
                         return Ok(Told { response, now: true });
                     }
                     // What was refused may have begun to be done: without it, from the beginning.
@@ -326,7 +332,7 @@ impl Mds {
 
 impl Telling<'_> {
     /// The time of a change in a directory in which he is ahead.
-    fn at(&mut self, tx: &dyn Transaction, there: AheadIn, at_ms: u64) -> Result<u64> {
+    fn at(&mut self, tx: &dyn Transaction, there: DirLeaseId, at_ms: u64) -> Result<u64> {
         let since_ms = match self.since.get(&there) {
             Some(since_ms) => *since_ms,
             None => {
@@ -342,19 +348,18 @@ impl Telling<'_> {
 
     fn apply(&mut self, tx: &mut dyn Transaction, change: &NameChange, ending: &Ending<'_>) -> Result<()> {
         match change {
-            NameChange::Made(made) => self.make(tx, made),
+            NameChange::Create(made) => self.make(tx, made),
             // It is, after this.
-            NameChange::LetGo(_) => Ok(()),
-            NameChange::Removed(removed) => {
-                let RemovedAhead { directory, name, inode, at_ms, .. } = removed;
+            NameChange::Close(_) => Ok(()),
+            NameChange::Unlink(removed) => {
+                let UnlinkOp { directory, name, inode, at_ms, .. } = removed;
                 let at_ms = self.at(tx, *directory, *at_ms)?;
                 is_as_told(tx, directory.inode, name, Some(*inode))?;
                 let ending = Ending { now_ms: at_ms, ..*ending };
                 namespace::remove_node(tx, self.who, (directory.inode, name), false, &ending).map(drop)
             }
-            NameChange::Renamed(renamed) => {
-                let RenamedAhead { from_directory, from, inode, to_directory, to, replaced, at_ms, .. } =
-                    renamed;
+            NameChange::Rename(renamed) => {
+                let RenameOp { from_directory, from, inode, to_directory, to, replaced, at_ms, .. } = renamed;
                 let at_ms = self.at(tx, *from_directory, *at_ms)?;
                 let at_ms = self.at(tx, *to_directory, at_ms)?;
                 let moved = is_as_told(tx, from_directory.inode, from, Some(*inode))?;
@@ -375,7 +380,7 @@ impl Telling<'_> {
         }
     }
 
-    fn make(&mut self, tx: &mut dyn Transaction, made: &MadeAhead) -> Result<()> {
+    fn make(&mut self, tx: &mut dyn Transaction, made: &CreateOp) -> Result<()> {
         let at_ms = self.at(tx, made.directory, made.at_ms)?;
         if self.numbers.is_none() {
             self.numbers = Some(ahead::numbers(tx, self.by)?);
@@ -414,14 +419,14 @@ fn is_as_told(
 
 /// What a change is called, and what it is about, for the audit log: as if it had been asked for.
 fn told_of(change: &NameChange) -> (&'static str, String) {
-    let place = |there: &AheadIn, name: &Name| format!("node {}/{name}", there.inode.0);
+    let place = |there: &DirLeaseId, name: &Name| format!("node {}/{name}", there.inode.0);
     match change {
-        NameChange::Made(made) => ("MakeNode", place(&made.directory, &made.name)),
-        NameChange::Removed(removed) => ("RemoveNode", place(&removed.directory, &removed.name)),
-        NameChange::Renamed(renamed) => {
-            let RenamedAhead { from_directory, from, to_directory, to, .. } = renamed;
+        NameChange::Create(made) => ("MakeNode", place(&made.directory, &made.name)),
+        NameChange::Unlink(removed) => ("RemoveNode", place(&removed.directory, &removed.name)),
+        NameChange::Rename(renamed) => {
+            let RenameOp { from_directory, from, to_directory, to, .. } = renamed;
             ("RenameNode", format!("{} -> {}", place(from_directory, from), place(to_directory, to)))
         }
-        NameChange::LetGo(inode) => ("CloseNode", format!("node {}", inode.0)),
+        NameChange::Close(inode) => ("CloseNode", format!("node {}", inode.0)),
     }
 }

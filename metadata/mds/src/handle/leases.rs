@@ -12,7 +12,8 @@ use std::task::Waker;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, HolderId, InodeId, Lease, LeaseKind, Name, Node, Request, Response, Stat,
+    Access, ClientId, ErrorCode, InodeId, LeaseKind, Name, Node, NodeLease, OpenHandle, Request, Response,
+    Stat,
 };
 
 use crate::access::{Principal, Right};
@@ -92,32 +93,32 @@ pub(super) fn asker(
     asked: Option<&Asked>,
     now_ms: u64,
 ) -> Option<Asker> {
-    let by = holder_of(request, asked).map(|holder| (who.user.clone(), holder));
+    let by = client_of_request(request, asked).map(|client_id| (who.user.clone(), client_id));
     let settles = matches!(
         request,
         Request::Allocate { .. }
             | Request::Written { .. }
             | Request::CloseNode { .. }
-            | Request::ChangeNames { .. }
+            | Request::NameBatch { .. }
     );
     Some(Asker { leases: Arc::clone(leases), moment: leases.moment(), by, settles, now_ms })
 }
 
 /// Which holder asks.
-fn holder_of(request: &Request, asked: Option<&Asked>) -> Option<HolderId> {
+fn client_of_request(request: &Request, asked: Option<&Asked>) -> Option<ClientId> {
     match request {
-        Request::SetNode { holder, .. }
-        | Request::Lookup { holder, .. }
-        | Request::ReadNodes { holder, .. }
-        | Request::MakeNode { holder, .. } => holder.or_else(|| asked.map(Asked::holder)),
-        Request::OpenNode { holder, .. }
-        | Request::Allocate { holder, .. }
-        | Request::Written { holder, .. }
-        | Request::CloseNode { holder, .. }
-        | Request::LeaseNode { holder, .. }
-        | Request::LeadNames { holder, .. }
-        | Request::RenewGrants { handle: Handle::Node { holder, .. }, .. } => Some(*holder),
-        _ => asked.map(Asked::holder),
+        Request::SetNode { client_id, .. }
+        | Request::Lookup { client_id, .. }
+        | Request::ReadNodes { client_id, .. }
+        | Request::MakeNode { client_id, .. } => client_id.or_else(|| asked.map(Asked::client_id)),
+        Request::OpenNode { client_id, .. }
+        | Request::Allocate { client_id, .. }
+        | Request::Written { client_id, .. }
+        | Request::CloseNode { client_id, .. }
+        | Request::LeaseNode { client_id, .. }
+        | Request::DelegateDir { client_id, .. }
+        | Request::RenewGrants { handle: OpenHandle::Node { client_id, .. }, .. } => Some(*client_id),
+        _ => asked.map(Asked::client_id),
     }
 }
 
@@ -194,7 +195,7 @@ impl Transaction for Watched<'_, '_> {
 #[derive(Clone, Debug)]
 pub struct Waiting {
     who: Who,
-    era: u64,
+    epoch: u64,
     known: u64,
     wait_ms: u32,
 }
@@ -303,15 +304,15 @@ impl Mds {
     pub(super) fn lease(
         &self,
         who: &Principal,
-        holder: HolderId,
+        client_id: ClientId,
         id: InodeId,
         (kind, waits): (LeaseKind, bool),
         now_ms: u64,
-    ) -> Result<Option<Lease>> {
+    ) -> Result<Option<NodeLease>> {
         if self.config.shared {
             return Ok(None);
         }
-        let by = (who.user.clone(), holder);
+        let by = (who.user.clone(), client_id);
         if !self.leases.is_led(&by, now_ms) {
             return Ok(None);
         }
@@ -326,11 +327,11 @@ impl Mds {
     fn lease_in_passing(
         &self,
         who: &Principal,
-        holder: HolderId,
+        client_id: ClientId,
         id: InodeId,
         now_ms: u64,
-    ) -> Result<Option<Lease>> {
-        let by = (who.user.clone(), holder);
+    ) -> Result<Option<NodeLease>> {
+        let by = (who.user.clone(), client_id);
         if let Some(known) = self.leases.known(id, &by, now_ms) {
             return Ok(known);
         }
@@ -350,20 +351,20 @@ impl Mds {
         &self,
         who: &Principal,
         (parent, name): (InodeId, &Name),
-        holder: HolderId,
+        client_id: ClientId,
         now_ms: u64,
     ) -> Result<Response> {
         let look = || namespace::look_up(&*self.store.snapshot()?, who, parent, name);
-        if self.config.shared || !self.leases.is_led(&(who.user.clone(), holder), now_ms) {
+        if self.config.shared || !self.leases.is_led(&(who.user.clone(), client_id), now_ms) {
             return Ok(Response::Stat { stat: look()? });
         }
         namespace::check_passes(&*self.store.snapshot()?, who, parent, name)?;
-        let directory = self.lease_in_passing(who, holder, parent, now_ms)?;
+        let directory = self.lease_in_passing(who, client_id, parent, now_ms)?;
         // From here on what is seen is as it is with the lease held.
         let mut stat = look();
         let mut lease = None;
         if let Ok(Stat { inode: led, .. }) = stat {
-            lease = self.lease_in_passing(who, holder, led, now_ms)?;
+            lease = self.lease_in_passing(who, client_id, led, now_ms)?;
             if lease.is_some() {
                 stat = look();
                 lease = lease.filter(|_| stat.as_ref().is_ok_and(|stat| stat.inode == led));
@@ -384,14 +385,14 @@ impl Mds {
         &self,
         who: &Principal,
         (directory, after, limit): (InodeId, Option<&Name>, u16),
-        holder: Option<HolderId>,
+        client_id: Option<ClientId>,
         now_ms: u64,
     ) -> Result<Response> {
-        let lease = match holder.filter(|_| !self.config.shared) {
-            Some(holder) => {
+        let lease = match client_id.filter(|_| !self.config.shared) {
+            Some(client_id) => {
                 // Whoever may not list it is given nothing.
                 namespace::listable(&*self.store.snapshot()?, who, directory)?;
-                self.lease_in_passing(who, holder, directory, now_ms)?
+                self.lease_in_passing(who, client_id, directory, now_ms)?
             }
             None => None,
         };
@@ -407,11 +408,11 @@ impl Mds {
     pub(super) fn lease_made(
         &self,
         who: &Principal,
-        holder: HolderId,
+        client_id: ClientId,
         made: Stat,
         now_ms: u64,
     ) -> Result<Response> {
-        let Some(lease) = self.lease_in_passing(who, holder, made.inode, now_ms)? else {
+        let Some(lease) = self.lease_in_passing(who, client_id, made.inode, now_ms)? else {
             return Ok(Response::Stat { stat: made });
         };
         let view = self.store.snapshot()?;
@@ -426,8 +427,8 @@ impl Mds {
 
     /// May somebody write to a file who is given no leases?
     fn others_write(&self, who: &Principal, by: &Who, id: InodeId, now_ms: u64) -> Result<bool> {
-        let led = |user: &_, holder| {
-            let one: Who = (Clone::clone(user), holder);
+        let led = |user: &_, client_id| {
+            let one: Who = (Clone::clone(user), client_id);
             one == *by || self.leases.is_led(&one, now_ms)
         };
         Ok((self.unled_before && self.holds.waits(now_ms))
@@ -451,29 +452,29 @@ impl Mds {
     pub(super) fn recalls(
         &self,
         who: &Principal,
-        holder: HolderId,
-        (era, known): (u64, u64),
+        client_id: ClientId,
+        (epoch, known): (u64, u64),
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let by = (who.user.clone(), holder);
+        let by = (who.user.clone(), client_id);
         // Another server of the store would not know of them; and whoever said that he is gone is not met again by a wait of his.
         if self.config.shared || self.holds.has_ended(&by) {
-            return Ok(Response::Recalls { era: 0, believed_ms: 0, last: 0, recalls: Vec::new() });
+            return Ok(Response::Recalls { epoch: 0, lease_ms: 0, last: 0, recalls: Vec::new() });
         }
         if !self.leases.knows(&by) {
-            self.meet_led(&who.user, holder, now_ms)?;
+            self.meet_led(&who.user, client_id, now_ms)?;
         }
-        self.holds.keep(&who.user, holder, now_ms);
+        self.holds.keep(&who.user, client_id, now_ms);
         let standing = Standing { role: who.role, groups: who.groups.clone() };
         let fresh = u64::from_be_bytes(random(rng));
-        let told = self.leases.heard(&by, standing, (era, known), fresh, now_ms);
-        let leases::Told { era, last, recalls, newly } = told;
+        let told = self.leases.heard(&by, standing, (epoch, known), fresh, now_ms);
+        let leases::Told { epoch, last, recalls, newly } = told;
         if newly {
             self.let_go_of_lost_leases(&by)?;
-            self.is_not_ahead_since(&by, era)?;
+            self.is_not_ahead_since(&by, epoch)?;
         }
-        Ok(Response::Recalls { era, believed_ms: BELIEVED_MS as u32, last, recalls })
+        Ok(Response::Recalls { epoch, lease_ms: BELIEVED_MS as u32, last, recalls })
     }
 
     /// Who has a file open asks for a lease on it.
@@ -481,12 +482,12 @@ impl Mds {
         &self,
         who: &Principal,
         node: Node,
-        holder: HolderId,
+        client_id: ClientId,
         kind: LeaseKind,
         now_ms: u64,
     ) -> Result<Response> {
         let id = self.node(who, node)?;
-        if !self.holds.has(&who.user, holder, id, now_ms) {
+        if !self.holds.has(&who.user, client_id, id, now_ms) {
             return Err(MdsError::refused(
                 ErrorCode::Invalid,
                 "only on a file that is held is a lease given",
@@ -496,11 +497,11 @@ impl Mds {
             LeaseKind::Read => Held { reads: true, writes: false },
             LeaseKind::Write => Held { reads: false, writes: true },
         };
-        if !self.holds.held(&who.user, holder, id, now_ms).includes(wanted) {
+        if !self.holds.held(&who.user, client_id, id, now_ms).includes(wanted) {
             let file = namespace::node(&*self.store.snapshot()?, id)?;
             who.needs_all(Right::to(wanted.reads, wanted.writes), &file, "node")?;
         }
-        let by = (who.user.clone(), holder);
+        let by = (who.user.clone(), client_id);
         if !self.leases.is_led(&by, now_ms) && kind == LeaseKind::Write {
             self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
         }
@@ -508,7 +509,7 @@ impl Mds {
             self.not_fenced(id, &by, false)?;
         }
         self.make_room(id, Some(&by), Use::under(kind), false, now_ms)?;
-        let lease = self.lease(who, holder, id, (kind, true), now_ms)?;
+        let lease = self.lease(who, client_id, id, (kind, true), now_ms)?;
         if lease.is_none() && kind == LeaseKind::Write {
             self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
             self.make_room(id, Some(&by), Use::Change, false, now_ms)?;
@@ -533,16 +534,16 @@ impl Mds {
     /// A session's holder asks which leases to give back, and may wait for some: who it is.
     #[must_use]
     pub fn waiting(&self, session: &SessionId, body: &[u8]) -> Option<Waiting> {
-        let Ok((_, Request::Recalls { holder, era, known, wait_ms })) = Request::decode(body) else {
+        let Ok((_, Request::Recalls { client_id, epoch, known, wait_ms })) = Request::decode(body) else {
             return None;
         };
         let user = self.sessions.user_of(session)?;
-        Some(Waiting { who: (user, holder), era, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
+        Some(Waiting { who: (user, client_id), epoch, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
     }
 
     /// Is there something to tell it? If not `waker` is woken when there is. Nothing is held meanwhile but its name.
     #[must_use]
     pub fn has_news(&self, waiting: &Waiting, waker: &Waker) -> bool {
-        self.leases.has_news(&waiting.who, (waiting.era, waiting.known), waker)
+        self.leases.has_news(&waiting.who, (waiting.epoch, waiting.known), waker)
     }
 }

@@ -21,20 +21,20 @@ const LOCK_RETRY_MS: u32 = 1_000;
 struct Wish {
     lock: Lock,
     test: bool,
-    again: bool,
+    reclaim: bool,
 }
 
 impl Mds {
     /// What locks ask for.
     pub(super) fn lock_nodes(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
         match request {
-            Request::LockNode { node, holder, lock, test, again } => {
-                let by = (who.user.clone(), holder);
-                self.lock_node(who, node, &by, Wish { lock, test, again }, now_ms)
+            Request::LockNode { node, client_id, lock, test, reclaim } => {
+                let by = (who.user.clone(), client_id);
+                self.lock_node(who, node, &by, Wish { lock, test, reclaim }, now_ms)
             }
-            Request::UnlockNode { node, holder, owner } => {
+            Request::UnlockNode { node, client_id, owner } => {
                 let id = self.node(who, node)?;
-                self.with_locks(|locks| locks.release(&(who.user.clone(), holder), id, Some(owner)))?;
+                self.with_locks(|locks| locks.release(&(who.user.clone(), client_id), id, Some(owner)))?;
                 Ok(Response::Done {})
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about locks")),
@@ -72,13 +72,13 @@ impl Mds {
 
     /// What is to be looked at before a lock is set: an answer, if that settles it.
     fn before_locking(&self, id: InodeId, by: &Who, wish: Wish, now_ms: u64) -> Result<Option<Response>> {
-        let Wish { lock, test, again } = wish;
+        let Wish { lock, test, reclaim } = wish;
         if !test {
             self.not_fenced(id, by, false)?;
         }
         // In a store that servers share locks outlive them.
         let waits = !self.config.shared && self.holds.waits(now_ms);
-        if again && !(waits && self.fences.locked_before(id, by)) {
+        if reclaim && !(waits && self.fences.locked_before(id, by)) {
             // Whoever was away for too long lost it, whether somebody else has it or not.
             let kept = self.with_locks(|locks| locks.covers(by, id, &lock))?;
             if kept {
@@ -90,7 +90,7 @@ impl Mds {
         if self.config.shared {
             return Ok(None);
         }
-        if waits && !again && !test {
+        if waits && !reclaim && !test {
             // Somebody may come back to the lock that this one would take.
             return Err(MdsError::Refused(Failure::busy(LOCK_RETRY_MS)));
         }

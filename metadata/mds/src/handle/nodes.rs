@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, FileKind, HolderId, InodeId, IssueKind, Lease, LeaseKind, Method, Name, Node,
-    NodeKind, OpenedNode, Request, Response,
+    Access, ClientId, ErrorCode, Failure, FileKind, InodeId, IssueKind, LeaseKind, Method, Name, Node,
+    NodeKind, NodeLease, OpenedNode, Request, Response,
 };
 use sealstone_osd::Permissions;
 
@@ -55,10 +55,10 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
-            Request::Lookup { parent, name, holder } => {
+            Request::Lookup { parent, name, client_id } => {
                 let parent = self.node(who, parent)?;
-                match holder {
-                    Some(holder) => self.look_up_leased(who, (parent, &name), holder, now_ms),
+                match client_id {
+                    Some(client_id) => self.look_up_leased(who, (parent, &name), client_id, now_ms),
                     None => {
                         let stat = namespace::look_up(&*self.store.snapshot()?, who, parent, &name)?;
                         Ok(Response::Stat { stat })
@@ -69,21 +69,21 @@ impl Mds {
                 let id = self.node(who, node)?;
                 Ok(Response::Stat { stat: namespace::node(&*self.store.snapshot()?, id)?.stat(id) })
             }
-            Request::ReadNodes { directory, after, limit, holder } => {
+            Request::ReadNodes { directory, after, limit, client_id } => {
                 let id = self.node(who, directory)?;
-                self.list_leased(who, (id, after.as_ref(), limit), holder, now_ms)
+                self.list_leased(who, (id, after.as_ref(), limit), client_id, now_ms)
             }
             Request::ReadLink { node } => {
                 let id = self.node(who, node)?;
                 Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
             }
-            Request::SetNode { node, change, holder, through } => {
+            Request::SetNode { node, change, client_id, through } => {
                 let id = self.node(who, node)?;
-                if let (Some(holder), Some(_)) = (holder, change.size) {
-                    self.not_fenced(id, &(who.user.clone(), holder), false)?;
+                if let (Some(client_id), Some(_)) = (client_id, change.size) {
+                    self.not_fenced(id, &(who.user.clone(), client_id), false)?;
                 }
-                let holder = holder.filter(|_| through);
-                let held = holder.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
+                let client_id = client_id.filter(|_| through);
+                let held = client_id.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
                 let terms = (held, self.has_directory());
                 let set = self.with_ending(now_ms, |tx, ending| {
                     namespace::set_node(tx, who, id, &change, terms, ending)
@@ -114,7 +114,7 @@ impl Mds {
             | Request::LinkNode { .. }
             | Request::RemoveNode { .. }
             | Request::RenameNode { .. }
-            | Request::ChangeNames { .. }
+            | Request::NameBatch { .. }
             | Request::SetXattr { .. }
             | Request::RemoveXattr { .. }) => self.change(who, request, None, now_ms),
             request => self.open_nodes(who, request, now_ms, rng),
@@ -129,19 +129,19 @@ impl Mds {
         asked: Option<&Asked>,
         now_ms: u64,
     ) -> Result<Response> {
-        if let Request::ChangeNames { changes } = &request {
+        if let Request::NameBatch { changes } = &request {
             let alone = || MdsError::refused(ErrorCode::Invalid, "only as a change that is done once");
             return self.change_names(who, changes, asked.ok_or_else(alone)?, now_ms);
         }
         let memo = asked.map(|asked| self.memo(&who.user, asked, now_ms)).transpose()?;
         let memo = memo.as_ref();
         let told = match request {
-            Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
+            Request::MakeNode { parent, name, what, mode, umask, owner, group, client_id } => {
                 let any_group = self.has_directory();
                 let (owner, group) = (owner.as_ref(), group.as_ref());
                 let new =
                     NewNode { name: &name, what: &what, mode, umask, owner, group, any_group, number: None };
-                return self.make_node(who, parent, &new, holder, memo, now_ms);
+                return self.make_node(who, parent, &new, client_id, memo, now_ms);
             }
             Request::LinkNode { node, parent, name } => {
                 let (id, parent) = (self.node(who, node)?, self.node(who, parent)?);
@@ -212,21 +212,21 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
-            Request::OpenNode { node, access, method, holder, again } => {
+            Request::OpenNode { node, access, method, client_id, reclaim } => {
                 let (id, issuing) = (self.node(who, node)?, &self.issuing());
                 let method = self.method(method);
                 let opening = Opening { issuing, who, id, held: Held::of(access), method };
-                self.open_node(&opening, holder, again, now_ms, rng)
+                self.open_node(&opening, client_id, reclaim, now_ms, rng)
             }
-            Request::Allocate { node, size_hint, method, holder } => {
+            Request::Allocate { node, size_hint, method, client_id } => {
                 let (id, issuing) = (self.node(who, node)?, &self.issuing());
-                let held = self.may_write(who, id, holder, now_ms)?;
+                let held = self.may_write(who, id, client_id, now_ms)?;
                 let opening = Opening { issuing, who, id, held, method: self.method(method) };
-                self.allocate(&opening, holder, size_hint, now_ms, rng)
+                self.allocate(&opening, client_id, size_hint, now_ms, rng)
             }
-            Request::Written { node, size_at_least, mtime_ns, generation, made, fit, holder } => {
+            Request::Written { node, size_at_least, mtime_ns, generation, made, fit, client_id } => {
                 let id = self.node(who, node)?;
-                self.may_write(who, id, holder, now_ms)?;
+                self.may_write(who, id, client_id, now_ms)?;
                 let writing = Writing { size_at_least, mtime_ns, generation, made, fit };
                 let due_ms = self.reap_due(now_ms);
                 let written = self.update(|tx| namespace::written(tx, who, id, &writing, due_ms, now_ms));
@@ -238,33 +238,35 @@ impl Mds {
                 }
                 Ok(Response::Stat { stat })
             }
-            Request::CloseNode { node, holder } => {
+            Request::CloseNode { node, client_id } => {
                 let id = self.node(who, node)?;
-                self.release(id, &(who.user.clone(), holder), now_ms)?;
+                self.release(id, &(who.user.clone(), client_id), now_ms)?;
                 self.let_go(id, now_ms)?;
-                let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
+                let (held, until_ms) = self.holds.keep(&who.user, client_id, now_ms);
                 Ok(Response::Kept { held, until_ms })
             }
-            Request::KeepNodes { holder } => {
-                let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
+            Request::KeepNodes { client_id } => {
+                let (held, until_ms) = self.holds.keep(&who.user, client_id, now_ms);
                 Ok(Response::Kept { held, until_ms })
             }
-            Request::EndHolder { holder } => {
-                self.end_holder(&(who.user.clone(), holder), now_ms)?;
+            Request::EndClient { client_id } => {
+                self.end_client(&(who.user.clone(), client_id), now_ms)?;
                 Ok(Response::Done {})
             }
             request @ (Request::LockNode { .. } | Request::UnlockNode { .. }) => {
                 self.lock_nodes(who, request, now_ms)
             }
-            Request::Recalls { holder, era, known, wait_ms: _ } => {
-                self.recalls(who, holder, (era, known), now_ms, rng)
+            Request::Recalls { client_id, epoch, known, wait_ms: _ } => {
+                self.recalls(who, client_id, (epoch, known), now_ms, rng)
             }
-            Request::LeadNames { directory, holder, numbers } => {
-                self.lead_names(who, directory, holder, numbers, now_ms)
+            Request::DelegateDir { directory, client_id, numbers } => {
+                self.lead_names(who, directory, client_id, numbers, now_ms)
             }
-            Request::LeaseNode { node, holder, kind } => self.lease_node(who, node, holder, kind, now_ms),
-            Request::ReturnLease { inode, holder, number } => {
-                let by = (who.user.clone(), holder);
+            Request::LeaseNode { node, client_id, kind } => {
+                self.lease_node(who, node, client_id, kind, now_ms)
+            }
+            Request::ReturnLease { inode, client_id, number } => {
+                let by = (who.user.clone(), client_id);
                 self.is_not_ahead(inode, &by, number)?;
                 self.leases.give_back(inode, &by, Some(number), now_ms);
                 Ok(Response::Done {})
@@ -278,19 +280,19 @@ impl Mds {
         who: &Principal,
         parent: Node,
         new: &NewNode<'_>,
-        holder: Option<HolderId>,
+        client_id: Option<ClientId>,
         memo: Option<&Memo<'_>>,
         now_ms: u64,
     ) -> Result<Response> {
         let parent = self.node(who, parent)?;
         let leads = *new.what == NodeKind::Directory;
-        if holder.is_some() && !leads && *new.what != NodeKind::File {
+        if client_id.is_some() && !leads && *new.what != NodeKind::File {
             return Err(MdsError::refused(ErrorCode::Invalid, "only a file is held open"));
         }
         // What a maker holds it for is asked anew by a revocation, before or after this.
         let _issuing = self.issuing();
-        if let Some(holder) = holder.filter(|_| !leads) {
-            self.meet_holder(&who.user, holder, now_ms)?;
+        if let Some(client_id) = client_id.filter(|_| !leads) {
+            self.register_client(&who.user, client_id, now_ms)?;
         }
         let Told { response, now } = self.update(|tx| {
             once::answer(tx, memo, |tx| {
@@ -298,22 +300,22 @@ impl Mds {
                 Ok(Response::Stat { stat })
             })
         })?;
-        let response = match (holder, response) {
-            (Some(holder), Response::Stat { stat }) if leads && now && !self.config.shared => {
-                return self.lease_made(who, holder, stat, now_ms);
+        let response = match (client_id, response) {
+            (Some(client_id), Response::Stat { stat }) if leads && now && !self.config.shared => {
+                return self.lease_made(who, client_id, stat, now_ms);
             }
             (_, response) => response,
         };
-        if let (Some(holder), Response::Stat { stat }) = (holder.filter(|_| !leads), &response) {
+        if let (Some(client_id), Response::Stat { stat }) = (client_id.filter(|_| !leads), &response) {
             // Much may have become of it since it was made: asked for again, it is held as by who opens it again.
             let own = || -> Result<bool> {
                 Ok(namespace::node(&*self.store.snapshot()?, stat.inode)
                     .is_ok_and(|file| file.owner == who.user))
             };
             let held = if now || own()? { Held::of(Access::Update) } else { Held::default() };
-            self.holds.hold(&who.user, holder, stat.inode, held, now_ms)?;
+            self.holds.hold(&who.user, client_id, stat.inode, held, now_ms)?;
             let id = stat.inode;
-            if now && let Some(lease) = self.lease(who, holder, id, (LeaseKind::Write, false), now_ms)? {
+            if now && let Some(lease) = self.lease(who, client_id, id, (LeaseKind::Write, false), now_ms)? {
                 // As it is with the lease held.
                 let stat = namespace::node(&*self.store.snapshot()?, id)?.stat(id);
                 return Ok(Response::Made { stat, lease });
@@ -327,11 +329,11 @@ impl Mds {
         &self,
         who: &Principal,
         id: InodeId,
-        holder: HolderId,
+        client_id: ClientId,
         now_ms: u64,
     ) -> Result<Held> {
-        self.not_fenced(id, &(who.user.clone(), holder), false)?;
-        let held = self.holds.held(&who.user, holder, id, now_ms);
+        self.not_fenced(id, &(who.user.clone(), client_id), false)?;
+        let held = self.holds.held(&who.user, client_id, id, now_ms);
         if held.writes {
             return Ok(held);
         }
@@ -344,24 +346,24 @@ impl Mds {
     fn open_node(
         &self,
         opening: &Opening<'_>,
-        holder: HolderId,
-        again: bool,
+        client_id: ClientId,
+        reclaim: bool,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let &Opening { who, id, held, .. } = opening;
         // Asked first: one that comes back after its time holds nothing any more.
-        let before = self.holds.held(&who.user, holder, id, now_ms);
-        self.meet_holder(&who.user, holder, now_ms)?;
-        self.holds.begin(&who.user, holder, id, now_ms)?;
-        let opened = self.opened(opening, holder, (before, again), now_ms, rng);
+        let before = self.holds.held(&who.user, client_id, id, now_ms);
+        self.register_client(&who.user, client_id, now_ms)?;
+        self.holds.begin(&who.user, client_id, id, now_ms)?;
+        let opened = self.opened(opening, client_id, (before, reclaim), now_ms, rng);
         match opened {
             Ok(mut node) => {
-                node.held_until_ms = self.holds.opened(&who.user, holder, id, held, now_ms)?;
+                node.held_until_ms = self.holds.opened(&who.user, client_id, id, held, now_ms)?;
                 Ok(Response::NodeOpened { node })
             }
             Err(error) => {
-                if self.holds.not_opened(&who.user, holder, id) {
+                if self.holds.not_opened(&who.user, client_id, id) {
                     self.let_go(id, now_ms)?;
                 }
                 Err(error)
@@ -372,31 +374,31 @@ impl Mds {
     fn opened(
         &self,
         opening: &Opening<'_>,
-        holder: HolderId,
-        (before, again): (Held, bool),
+        client_id: ClientId,
+        (before, reclaim): (Held, bool),
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
         let &Opening { who, id, held, .. } = opening;
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         namespace::need_file(&file, "node")?;
-        let may_again = again && file.owner == who.user;
-        if !before.includes(held) && !may_again {
+        let may_reclaim = reclaim && file.owner == who.user;
+        if !before.includes(held) && !may_reclaim {
             who.needs_all(Right::to(held.reads, held.writes), &file, "node")?;
         }
-        let by = (who.user.clone(), holder);
+        let by = (who.user.clone(), client_id);
         if held.writes {
-            self.not_fenced(id, &by, !again)?;
+            self.not_fenced(id, &by, !reclaim)?;
         }
-        if again {
+        if reclaim {
             // What a server before this one gave him is not known.
-            self.holds.writes(&who.user, holder, id);
+            self.holds.writes(&who.user, client_id, id);
         }
-        let lease = self.lease_to_open(opening, holder, again, now_ms)?;
+        let lease = self.lease_to_open(opening, client_id, reclaim, now_ms)?;
         let mut granted = || {
             // As it is with the lease held.
             let file = namespace::node(&*self.store.snapshot()?, id)?;
-            self.grant(opening, holder, (file, IssueKind::Open), now_ms, rng)
+            self.grant(opening, client_id, (file, IssueKind::Open), now_ms, rng)
         };
         match (granted(), lease) {
             (Ok(node), lease) => Ok(OpenedNode { lease: lease.map(|(lease, _)| lease), ..node }),
@@ -413,23 +415,23 @@ impl Mds {
     fn lease_to_open(
         &self,
         opening: &Opening<'_>,
-        holder: HolderId,
-        again: bool,
+        client_id: ClientId,
+        reclaim: bool,
         now_ms: u64,
-    ) -> Result<Option<(Lease, bool)>> {
+    ) -> Result<Option<(NodeLease, bool)>> {
         let &Opening { who, id, held, .. } = opening;
-        let by = (who.user.clone(), holder);
+        let by = (who.user.clone(), client_id);
         // Who is given leases asks for one before it writes.
         let writes = held.writes && !self.leases.is_led(&by, now_ms);
         if writes {
             self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
         }
         let what = if writes { Use::Change } else { Use::Read };
-        self.make_room(id, Some(&by), what, again, now_ms)?;
+        self.make_room(id, Some(&by), what, reclaim, now_ms)?;
         let known = self.leases.of(id).into_iter().any(|(one, _)| one == by);
         let first = if held.writes { LeaseKind::Write } else { LeaseKind::Read };
-        let lease = match self.lease(who, holder, id, (first, false), now_ms)? {
-            None if held.writes => self.lease(who, holder, id, (LeaseKind::Read, false), now_ms)?,
+        let lease = match self.lease(who, client_id, id, (first, false), now_ms)? {
+            None if held.writes => self.lease(who, client_id, id, (LeaseKind::Read, false), now_ms)?,
             lease => lease,
         };
         Ok(lease.map(|lease| (lease, !known)))
@@ -439,7 +441,7 @@ impl Mds {
     fn grant(
         &self,
         opening: &Opening<'_>,
-        holder: HolderId,
+        client_id: ClientId,
         (mut file, kind): (Inode, IssueKind),
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -454,7 +456,7 @@ impl Mds {
             file = as_server(|| self.update(|tx| namespace::note_creating(tx, id, until_ms)))?;
         }
         if held.writes {
-            self.holds.writes(&who.user, holder, id);
+            self.holds.writes(&who.user, client_id, id);
         }
         let grants = match &file.layout {
             Some(layout) => {
@@ -465,7 +467,7 @@ impl Mds {
         };
         if held.writes {
             // Who was fenced meanwhile is not told what may have the new tags already.
-            self.not_fenced(id, &(who.user.clone(), holder), kind == IssueKind::Open)?;
+            self.not_fenced(id, &(who.user.clone(), client_id), kind == IssueKind::Open)?;
         }
         if held.writes && kind == IssueKind::Create {
             self.check_lengths_later(Written::File(id), &who.user, 0, until_ms)?;
@@ -477,7 +479,7 @@ impl Mds {
     fn allocate(
         &self,
         opening: &Opening<'_>,
-        holder: HolderId,
+        client_id: ClientId,
         size_hint: Option<u64>,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -502,8 +504,8 @@ impl Mds {
             })
         });
         let (file, _) = self.clearing(allocated)?;
-        let mut node = self.grant(opening, holder, (file, IssueKind::Create), now_ms, rng)?;
-        let held = self.holds.has(&opening.who.user, holder, id, now_ms);
+        let mut node = self.grant(opening, client_id, (file, IssueKind::Create), now_ms, rng)?;
+        let held = self.holds.has(&opening.who.user, client_id, id, now_ms);
         node.held_until_ms = if held { now_ms + crate::holds::HOLD_MS } else { 0 };
         Ok(Response::NodeOpened { node })
     }
@@ -513,16 +515,16 @@ impl Mds {
         &self,
         issuing: &Issuing<'_>,
         who: &Principal,
-        (node, access, holder): (Node, Access, HolderId),
+        (node, access, client_id): (Node, Access, ClientId),
         method: Method,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let id = self.node(who, node)?;
         let opening = Opening { issuing, who, id, held: Held::of(access), method };
-        let before = self.holds.held(&who.user, holder, id, now_ms);
+        let before = self.holds.held(&who.user, client_id, id, now_ms);
         if opening.held.writes {
-            self.not_fenced(id, &(who.user.clone(), holder), false)?;
+            self.not_fenced(id, &(who.user.clone(), client_id), false)?;
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         if !before.includes(opening.held) {
@@ -532,7 +534,7 @@ impl Mds {
         if file.layout.is_none() {
             return Err(cut());
         }
-        let node = self.grant(&opening, holder, (file, IssueKind::Renew), now_ms, rng)?;
+        let node = self.grant(&opening, client_id, (file, IssueKind::Renew), now_ms, rng)?;
         // Looked at anew when the objects are still to be made: it may have been cut since.
         let layout = node.layout.ok_or_else(cut)?;
         Ok(Response::Grants { layout, generation: node.stat.generation, grants: node.grants })

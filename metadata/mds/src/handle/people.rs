@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    AccountKind, ErrorCode, Failure, GroupName, Handle, Holder, PAGE_MAX, Request, Response, Secret, UserName,
+    AccountKind, CredentialHolder, ErrorCode, Failure, GroupName, OpenHandle, PAGE_MAX, Request, Response,
+    Secret, UserName,
 };
 
 use crate::access::Principal;
@@ -148,7 +149,7 @@ impl Mds {
                 let alone = self.servers(&*self.store.snapshot()?)?.len() == 1;
                 let complete = alone && held.complete && held.holders.len() <= usize::from(PAGE_MAX);
                 held.holders.truncate(usize::from(PAGE_MAX));
-                let holders: Vec<Holder> = held.holders;
+                let holders: Vec<CredentialHolder> = held.holders;
                 Ok(Response::Holders { holders, complete })
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about accounts")),
@@ -243,14 +244,14 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::RemoveXattr { .. }
         | Request::StatFs { .. }
         | Request::KeepNodes { .. }
-        | Request::EndHolder { .. }
+        | Request::EndClient { .. }
         | Request::LockNode { .. }
         | Request::Recalls { .. }
         | Request::LeaseNode { .. }
         | Request::ReturnLease { .. }
-        | Request::LeadNames { .. }
+        | Request::DelegateDir { .. }
         // Its changes are logged one by one.
-        | Request::ChangeNames { .. }
+        | Request::NameBatch { .. }
         | Request::UnlockNode { .. } => super::nodes::subject(request),
         // The contained request was taken out before.
         Request::Once { .. } => None,
@@ -299,10 +300,10 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         }
         Request::Rename { from, to, .. } => Some(format!("{from} -> {to}")),
         // Without proof and client id, because readers of the log could impersonate the client.
-        Request::RenewGrants { handle: Handle::File { node, .. } | Handle::Node { node, .. }, .. } => {
+        Request::RenewGrants { handle: OpenHandle::File { node, .. } | OpenHandle::Node { node, .. }, .. } => {
             Some(format!("node {}", node.inode.0))
         }
-        Request::RenewGrants { handle: Handle::Intent(intent), .. }
+        Request::RenewGrants { handle: OpenHandle::Intent(intent), .. }
         | Request::Commit { intent, .. }
         | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
         Request::DeviceAdd { device } => Some(device.name.to_string()),

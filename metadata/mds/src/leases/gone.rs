@@ -6,9 +6,9 @@ use super::{GIVE_UP_MS, Given, Holder, LeaseKind, Leases, Table, Who};
 
 impl Table {
     /// Forgets a holder, whose leases were forgotten; whoever waits for it is told.
-    fn forget_holder(&mut self, who: &Who) {
-        if let Some(mut holder) = self.holders.remove(who) {
-            holder.wake();
+    fn forget_client(&mut self, who: &Who) {
+        if let Some(mut client_id) = self.holders.remove(who) {
+            client_id.wake();
         }
     }
 
@@ -33,7 +33,7 @@ impl Leases {
             table.holders.iter().filter(|(_, one)| gone(one)).map(|(who, _)| who.clone()).collect();
         if !over.is_empty() {
             table.forget_given(|one| one.kind != LeaseKind::Write && over.contains(&one.who));
-            over.iter().for_each(|who| table.forget_holder(who));
+            over.iter().for_each(|who| table.forget_client(who));
         }
         table.penalties.expire(now_ms);
         table.files.retain(|_, file| !file.is_idle(now_ms));
@@ -49,6 +49,6 @@ impl Leases {
         if table.before.remove(who) {
             table.back.insert(who.clone());
         }
-        table.forget_holder(who);
+        table.forget_client(who);
     }
 }

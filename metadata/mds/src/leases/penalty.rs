@@ -94,10 +94,10 @@ impl Table {
             for given in file.given.iter_mut().filter(|one| one.who.0 == *user && one.recalled.is_none()) {
                 self.last += 1;
                 let mut until_ms = now_ms;
-                if let Some(holder) = self.holders.get_mut(&given.who) {
-                    holder.recalls.insert(self.last, Recall { inode: *id, number: given.number });
-                    holder.wake();
-                    until_ms = holder.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
+                if let Some(client_id) = self.holders.get_mut(&given.who) {
+                    client_id.recalls.insert(self.last, Recall { inode: *id, number: given.number });
+                    client_id.wake();
+                    until_ms = client_id.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
                 }
                 given.recalled = Some(Recalling { number: self.last, began_ms: now_ms, until_ms });
                 file.called_ms = Some(now_ms);

@@ -38,7 +38,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 /// What a client has of a file.
 #[derive(Clone, Debug, Default)]
 struct Copy {
-    lease: Option<Lease>,
+    lease: Option<NodeLease>,
     cached: Option<u64>,
     dirty: Option<u64>,
     called: bool,
@@ -48,7 +48,7 @@ struct Copy {
 
 #[derive(Clone, Debug, Default)]
 struct Client {
-    era: u64,
+    epoch: u64,
     known: u64,
     until_ms: u64,
     copies: [Copy; FILES],
@@ -65,7 +65,7 @@ struct Model {
 }
 
 fn who(client: usize) -> Who {
-    (UserName::new("alice").unwrap(), HolderId { number: client as u64 })
+    (UserName::new("alice").unwrap(), ClientId { number: client as u64 })
 }
 
 fn id(file: usize) -> InodeId {
@@ -82,7 +82,8 @@ impl Model {
         let one = &self.clients[client];
         let copy = &one.copies[file];
         let until_ms = if copy.called { copy.until_ms } else { one.until_ms };
-        copy.lease.is_some_and(|lease| lease.era == one.era && lease.kind >= kind) && self.now_ms < until_ms
+        copy.lease.is_some_and(|lease| lease.epoch == one.epoch && lease.kind >= kind)
+            && self.now_ms < until_ms
     }
 
     /// May it be done? Whoever is to be fenced is, and then what he has not sent is lost.
@@ -113,14 +114,14 @@ impl Model {
     fn poll(&mut self, client: usize) {
         let standing = Standing { role: Role::User, groups: Default::default() };
         let fresh = self.number() << 32;
-        let Client { era, known, .. } = self.clients[client];
-        let told = self.leases.heard(&who(client), standing, (era, known), fresh, self.now_ms);
-        if told.era != era {
+        let Client { epoch, known, .. } = self.clients[client];
+        let told = self.leases.heard(&who(client), standing, (epoch, known), fresh, self.now_ms);
+        if told.epoch != epoch {
             for file in 0..FILES {
                 self.flush(client, file);
                 self.clients[client].copies[file] = Copy::default();
             }
-            self.clients[client].era = told.era;
+            self.clients[client].epoch = told.epoch;
             self.clients[client].until_ms = 0;
             return;
         }
@@ -244,10 +245,10 @@ fn standing() -> Standing {
 /// It hears of its era, and confirms it.
 fn come(leases: &Leases, client: usize, now_ms: u64) {
     let told = leases.heard(&who(client), standing(), (0, 0), 77, now_ms);
-    leases.heard(&who(client), standing(), (told.era, 0), 78, now_ms);
+    leases.heard(&who(client), standing(), (told.epoch, 0), 78, now_ms);
 }
 
-fn in_passing(leases: &Leases, client: usize, now_ms: u64) -> Option<Lease> {
+fn in_passing(leases: &Leases, client: usize, now_ms: u64) -> Option<NodeLease> {
     let wish =
         Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
     leases.give(id(0), &who(client), wish, now_ms).unwrap()
@@ -277,7 +278,7 @@ fn client_that_misses_recall_gets_no_lease_for_a_time() {
     come(&leases, 1, later_ms - 1);
     assert_eq!(leases.may(id(0), None, Use::Change, false, later_ms).0, Verdict::Free);
     let told = leases.heard(&who(1), standing(), (0, 0), 79, later_ms);
-    leases.heard(&who(1), standing(), (told.era, 0), 80, later_ms);
+    leases.heard(&who(1), standing(), (told.epoch, 0), 80, later_ms);
     come(&leases, 1, later_ms + penalty::FIRST_MS - 1);
     assert_eq!(in_passing(&leases, 1, later_ms + penalty::FIRST_MS - 1), None);
     come(&leases, 1, later_ms + penalty::FIRST_MS);

@@ -42,7 +42,7 @@ pub(super) fn of_file<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Vec
     Ok(all)
 }
 
-fn of_holder<S: Snapshot + ?Sized>(view: &S, id: InodeId, who: &Who) -> Result<Option<Locked>> {
+fn locks_of_client<S: Snapshot + ?Sized>(view: &S, id: InodeId, who: &Who) -> Result<Option<Locked>> {
     Ok(load(view, &keys::locked(id, who))?)
 }
 
@@ -75,7 +75,7 @@ fn put(tx: &mut dyn Transaction, id: InodeId, who: &Who, record: &Locked, before
 
 /// Ends all that a holder has locked of a file.
 pub(crate) fn end(tx: &mut dyn Transaction, id: InodeId, who: &Who) -> Result<()> {
-    match of_holder(tx, id, who)? {
+    match locks_of_client(tx, id, who)? {
         // Of those in memory there is only this.
         Some(known) => put(tx, id, who, &Locked::default(), known.locks.len()),
         None => Ok(()),
@@ -112,7 +112,7 @@ impl LockTable for StoredLocks<'_> {
     }
 
     fn covers(&self, who: &Who, id: InodeId, lock: &Lock) -> Result<bool> {
-        let Some(known) = of_holder(&*self.0.store.snapshot()?, id, who)? else { return Ok(false) };
+        let Some(known) = locks_of_client(&*self.0.store.snapshot()?, id, who)? else { return Ok(false) };
         if !is_covered(known.locks.iter(), lock) {
             return Ok(false);
         }
@@ -122,7 +122,7 @@ impl LockTable for StoredLocks<'_> {
         // He came from another server: this one answers for him.
         self.0.update(|tx| {
             fence::check(tx, id, who)?;
-            let Some(mut known) = of_holder(tx, id, who)? else { return Ok(false) };
+            let Some(mut known) = locks_of_client(tx, id, who)? else { return Ok(false) };
             if !is_covered(known.locks.iter(), lock) {
                 return Ok(false);
             }
@@ -134,11 +134,11 @@ impl LockTable for StoredLocks<'_> {
     }
 
     fn release(&self, who: &Who, id: InodeId, owner: Option<u64>) -> Result<()> {
-        if of_holder(&*self.0.store.snapshot()?, id, who)?.is_none() {
+        if locks_of_client(&*self.0.store.snapshot()?, id, who)?.is_none() {
             return Ok(());
         }
         self.0.update(|tx| {
-            let Some(mut known) = of_holder(tx, id, who)? else { return Ok(()) };
+            let Some(mut known) = locks_of_client(tx, id, who)? else { return Ok(()) };
             let before = known.locks.len();
             known.locks.retain(|one| owner.is_some_and(|owner| one.owner != owner));
             known.server = self.0.config.server;

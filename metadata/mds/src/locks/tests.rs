@@ -1,7 +1,7 @@
 //! Locks: what a table of bytes would say, in memory and in the store.
 
 use proptest::prelude::*;
-use sealstone_mds_protocol::HolderId;
+use sealstone_mds_protocol::ClientId;
 
 use super::*;
 use crate::tests::world::World;
@@ -9,7 +9,7 @@ use crate::tests::world::World;
 const FILE: InodeId = InodeId(7);
 
 fn alice(number: u64) -> Who {
-    (UserName::new("alice").unwrap(), HolderId { number })
+    (UserName::new("alice").unwrap(), ClientId { number })
 }
 
 fn range(kind: LockKind, start: u64, end: u64, owner: u64) -> Lock {
@@ -21,9 +21,9 @@ const BYTES: u64 = 12;
 
 fn any_lock() -> impl Strategy<Value = (u64, Lock, bool)> {
     (0..2u64, 0..3usize, 0..BYTES, 1..BYTES, 0..2u64, any::<bool>()).prop_map(
-        |(holder, kind, start, length, owner, release)| {
+        |(client_id, kind, start, length, owner, release)| {
             let end = (start + length).min(BYTES);
-            (holder, range(LockKind::ALL[kind], start, end, owner), release)
+            (client_id, range(LockKind::ALL[kind], start, end, owner), release)
         },
     )
 }
@@ -44,14 +44,14 @@ fn does_what_a_table_of_bytes_does(
         let touched = || (lock.start..lock.end).map(|at| at as usize);
         let free = lock.kind == LockKind::Unlock
             || touched().all(|at| {
-                bytes[at].iter().all(|(holder, owner, kind)| {
-                    (*holder, *owner) == (number, lock.owner)
+                bytes[at].iter().all(|(client_id, owner, kind)| {
+                    (*client_id, *owner) == (number, lock.owner)
                         || (*kind == LockKind::Read && lock.kind == LockKind::Read)
                 })
             });
         let covered = touched().all(|at| {
-            bytes[at].iter().any(|(holder, owner, kind)| {
-                (*holder, *owner) == (number, lock.owner)
+            bytes[at].iter().any(|(client_id, owner, kind)| {
+                (*client_id, *owner) == (number, lock.owner)
                     && (*kind == LockKind::Write || lock.kind == LockKind::Read)
             })
         });
@@ -129,7 +129,7 @@ fn user_has_half_of_the_locks_of_a_file() {
     // A lock that needs no further entry is set.
     locks.lock(&alice(1), FILE, range(LockKind::Unlock, 0, 1, 1), false).unwrap();
     locks.lock(&alice(1), FILE, one(SHARE), false).unwrap();
-    let bob = (UserName::new("bob").unwrap(), HolderId { number: 1 });
+    let bob = (UserName::new("bob").unwrap(), ClientId { number: 1 });
     locks.lock(&bob, FILE, one(SHARE + 1), false).unwrap();
 }
 
@@ -142,7 +142,7 @@ fn a_user_has_so_many_locks_and_leaves_room_for_others() {
     }
     let other = InodeId(1 << 40);
     assert!(locks.lock(&alice(1), other, range(LockKind::Read, 0, 1, 1), false).is_err());
-    let bob = (UserName::new("bob").unwrap(), HolderId { number: 1 });
+    let bob = (UserName::new("bob").unwrap(), ClientId { number: 1 });
     assert!(locks.lock(&bob, other, range(LockKind::Read, 0, 1, 1), false).is_ok());
     locks.release(&alice(1), InodeId(0), None).unwrap();
     assert!(locks.lock(&alice(1), other, range(LockKind::Read, 0, 1, 1), false).is_ok());

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{InodeId, Layout, LeaseKind, Placed, record};
+use sealstone_mds_protocol::{InodeId, Layout, LeaseKind, PlacementRecord, record};
 
 use super::{Begun, MOVES_PAGE, drop_copy, is_alive, is_there};
 use crate::counters::add;
@@ -37,7 +37,7 @@ record! {
         /// Future layout.
         pub to: Layout,
         /// Reason for the choice of that layout.
-        pub placed: Placed,
+        pub placed: PlacementRecord,
     }
 }
 

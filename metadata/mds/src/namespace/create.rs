@@ -5,7 +5,7 @@
 //! announced size.
 
 use sealstone_mds_protocol::{
-    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Placed, Stat, UserName,
+    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, PlacementRecord, Stat, UserName,
 };
 
 use super::acl::inherit;
@@ -45,7 +45,7 @@ pub(crate) fn begin_create(
     who: &Principal,
     path: &FilePath,
     new: NewIntent,
-    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout, Placed)>,
+    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout, PlacementRecord)>,
 ) -> Result<(IntentId, Intent)> {
     let (place, old) = place(tx, who, path, Last::Follow)?;
     who.needs_entries(&place.directory_inode, &path.shown())?;

@@ -5,7 +5,7 @@
 //! Truth: docs/standards/mds/nodes.md §5.8.
 
 use sealstone_mds_protocol::{
-    DirEntry, ErrorCode, GroupName, InodeId, LINKS_MAX, Name, NodeKind, Stat, Target, UserName,
+    DirEntry, ErrorCode, GroupName, InodeId, LINKS_MAX, LinkTarget, Name, NodeKind, Stat, UserName,
 };
 
 use super::acl::inherit;
@@ -94,7 +94,7 @@ pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: Inod
 }
 
 /// Returns the target of a symbolic link.
-pub(crate) fn read_link<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Target> {
+pub(crate) fn read_link<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<LinkTarget> {
     node(view, id)?.target.ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "not a symbolic link"))
 }
 

@@ -5,7 +5,7 @@
 //! from there on. The generation tells a writer that the file was truncated behind it.
 //! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0035-truncated-data-is-cleared.md.
 
-use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, Placed, Stat};
+use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, PlacementRecord, Stat};
 
 use super::endings::{forget_clear, queue_objects};
 use super::{check_size, need_file, nodes, owner};
@@ -109,7 +109,7 @@ pub(crate) fn allocate(
     tx: &mut dyn Transaction,
     id: InodeId,
     grants_until_ms: u64,
-    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(Layout, Placed)>,
+    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(Layout, PlacementRecord)>,
 ) -> Result<(Inode, Layout)> {
     let mut file = nodes::node(tx, id)?;
     need_file(&file, "node")?;

@@ -14,8 +14,8 @@ use sealstone_mds_protocol::paper::{
     PaperType,
 };
 use sealstone_mds_protocol::{
-    BODY_MAX, ErrorCode, Failure, Request, Response, Text, UserName, Wire, WireError, Writer, decode_message,
-    encode_message,
+    BODY_MAX, ErrorCode, Failure, Request, Response, Text, UserName, Wire, WireError, WireWriter,
+    decode_message, encode_message,
 };
 
 use super::{Claim, HalfOpenPlace, PaperListener, Refusal, verdict};
@@ -337,7 +337,7 @@ impl PaperConnection {
                     MdsError::Refused(_) => Refusal::Failure(PaperFailure::NoSession),
                     error @ MdsError::Store(_) => Refusal::Store(error),
                 })?;
-                let mut out = Writer::new();
+                let mut out = WireWriter::new();
                 logout.put(&mut out);
                 (PaperType::LogoutOk, out.finish(BODY_MAX).map_err(PaperFailure::from)?, true)
             }

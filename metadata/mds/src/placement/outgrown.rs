@@ -6,7 +6,7 @@
 //! Small files are never migrated.
 //! Truth: docs/standards/mds/layouts.md §6.6; docs/adr/0047-restriping-of-grown-files.md.
 
-use sealstone_mds_protocol::{Layout, Placed, WIDTH_MAX, WidthBound};
+use sealstone_mds_protocol::{Layout, PlacementRecord, WIDTH_MAX, WidthBound};
 
 use super::{Choice, MEDIUM_MAX, Pool, Shape, UNIT_LARGE, UNIT_MEDIUM};
 
@@ -55,7 +55,7 @@ impl From<&Shape> for Form {
 /// needs no device figures, so it runs in the transaction that records the growth. True at
 /// [`OUTGROWN_MIN`] and at each doubling after it, while size limits the layout.
 #[must_use]
-pub fn is_marked(form: Form, placed: Option<&Placed>, before: u64, size: u64) -> bool {
+pub fn is_marked(form: Form, placed: Option<&PlacementRecord>, before: u64, size: u64) -> bool {
     let doubled = |size: u64| (size / OUTGROWN_MIN).checked_ilog2();
     if size <= before || doubled(size) == doubled(before) {
         return false;

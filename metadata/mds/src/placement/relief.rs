@@ -3,7 +3,7 @@
 //! Contract: the target is a device that the file does not use yet. Rebalancing ends: every move
 //! reduces the sum of the squares of the devices' deviations.
 
-use sealstone_mds_protocol::{Chosen, Condition, DeviceId};
+use sealstone_mds_protocol::{ChosenDevice, DeviceCondition, DeviceId};
 
 use super::{NoSpace, Pool, Rated, Scored, first, score};
 
@@ -21,7 +21,7 @@ impl Pool {
         seed: u64,
         length: u64,
         taken: &[DeviceId],
-    ) -> Result<(DeviceId, Chosen), NoSpace> {
+    ) -> Result<(DeviceId, ChosenDevice), NoSpace> {
         let free = self.with_room().filter(|device| !taken.contains(&device.device));
         let scored: Vec<Scored<'_>> = free.map(|device| Scored::of(device, seed)).collect();
         let device = *first(&scored, 1, length).first().ok_or(NoSpace)?;
@@ -37,7 +37,7 @@ impl Pool {
         length: u64,
         from: DeviceId,
         taken: &[DeviceId],
-    ) -> Option<(DeviceId, Chosen)> {
+    ) -> Option<(DeviceId, ChosenDevice)> {
         let found = self.rated.binary_search_by_key(&from, |one| one.device).ok();
         let from = self.rated.get(found?)?;
         let (mean, length_f) = (self.mean(), length as f64);
@@ -52,7 +52,7 @@ impl Pool {
             lack < 0.0 && (excess > too_full || lack < too_empty) && excess - lack > step
         };
         let able = self.with_room().filter(|to| {
-            let fits = to.condition != Condition::Troubled && to.room >= length;
+            let fits = to.condition != DeviceCondition::Troubled && to.room >= length;
             fits && to.device != from.device && !taken.contains(&to.device) && helps(to)
         });
         let draw = |to: &Rated| score(to.device, (mean - to.fill()) * to.total as f64, seed);

@@ -203,7 +203,10 @@ fn slow_filling_and_troubled_devices_come_last_for_large_files() {
     devices[1].used = GIB / 100 * 95;
     devices[2].troubled = true;
     let conditions: Vec<_> = Pool::new(&devices).rated.iter().take(4).map(|one| one.condition).collect();
-    assert_eq!(conditions, [Condition::Slow, Condition::Filling, Condition::Troubled, Condition::Good]);
+    assert_eq!(
+        conditions,
+        [DeviceCondition::Slow, DeviceCondition::Filling, DeviceCondition::Troubled, DeviceCondition::Good]
+    );
     for seed in 0..50 {
         let choice = place(None, seed, &devices, 8).unwrap();
         assert!(choice.shape.devices().iter().all(|id| id.0 > 3), "{choice:?}");

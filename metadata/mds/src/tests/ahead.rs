@@ -9,9 +9,9 @@ mod waits;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, AheadIn, Change, ErrorCode, HolderId, InodeId, Lease, LeaseOn, MadeAhead, Method,
-    NAME_CHANGES_MAX, NUMBERS_MAX, NameChange, Node, NodeKind, QuotaChange, QuotaOf, RemovedAhead,
-    RenamedAhead, Request, Response, Target, Turn, XattrMode, XattrName, XattrValue,
+    Access, ChangeRequest, ClientId, CreateOp, DirLeaseId, ErrorCode, InodeId, InodeLease, LinkTarget,
+    Method, NAME_CHANGES_MAX, NameChange, Node, NodeKind, NodeLease, QuotaChange, QuotaOf,
+    RESERVED_INODES_MAX, RenameOp, Request, RequestId, Response, UnlinkOp, XattrMode, XattrName, XattrValue,
 };
 
 use super::nodes::{make, name};
@@ -19,15 +19,15 @@ use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::leases::QUIET_MS;
 
 /// The mounts of alice and bob.
-const HERS: HolderId = HolderId { number: 11 };
-const HIS: HolderId = HolderId { number: 22 };
+const HERS: ClientId = ClientId { number: 11 };
+const HIS: ClientId = ClientId { number: 22 };
 
 /// A holder that may be ahead.
 #[derive(Clone, Debug)]
 struct Mount {
     who: SessionId,
-    holder: HolderId,
-    era: u64,
+    client_id: ClientId,
+    epoch: u64,
     /// Of its last change.
     turn: u64,
     /// Reserved, the next one last.
@@ -35,18 +35,18 @@ struct Mount {
 }
 
 /// What LeadNames was answered.
-type Leads = (Option<Lease>, Option<u64>, Vec<InodeId>);
+type Leads = (Option<NodeLease>, Option<u64>, Vec<InodeId>);
 
 impl Mount {
-    fn new(world: &mut World, who: SessionId, holder: HolderId) -> Self {
-        let era = world.lead(who, holder);
-        Self { who, holder, era, turn: 0, numbers: Vec::new() }
+    fn new(world: &mut World, who: SessionId, client_id: ClientId) -> Self {
+        let epoch = world.lead(who, client_id);
+        Self { who, client_id, epoch, turn: 0, numbers: Vec::new() }
     }
 
     fn asks(&self, world: &mut World, directory: Option<InodeId>, numbers: u16) -> Leads {
         let directory = directory.map(|id| world.node(self.who, id));
-        match world.ask(self.who, Request::LeadNames { directory, holder: self.holder, numbers }) {
-            Response::Leads { lease, before, numbers } => {
+        match world.ask(self.who, Request::DelegateDir { directory, client_id: self.client_id, numbers }) {
+            Response::DirDelegated { lease, before, numbers } => {
                 let ids = numbers.into_iter().flat_map(|given| {
                     let ids: Vec<_> =
                         (given.first.0..).map(InodeId).zip(given.proofs).map(|(id, _)| id).collect();
@@ -59,12 +59,12 @@ impl Mount {
     }
 
     /// It is let, and has numbers.
-    fn leads(&mut self, world: &mut World, directory: InodeId) -> AheadIn {
+    fn leads(&mut self, world: &mut World, directory: InodeId) -> DirLeaseId {
         let (lease, _, numbers) = self.asks(world, Some(directory), 8);
         let lease = lease.expect("nobody is in the way");
-        assert_eq!((lease.era, numbers.len()), (self.era, 8));
+        assert_eq!((lease.epoch, numbers.len()), (self.epoch, 8));
         self.numbers = numbers.into_iter().rev().collect();
-        AheadIn { inode: directory, era: lease.era, lease: lease.number }
+        DirLeaseId { inode: directory, epoch: lease.epoch, lease: lease.number }
     }
 
     fn number(&mut self) -> InodeId {
@@ -72,10 +72,10 @@ impl Mount {
     }
 
     fn once(&self, changes: &[NameChange]) -> Request {
-        let turn = Turn { holder: self.holder, place: 0, number: self.turn };
+        let turn = RequestId { client_id: self.client_id, slot: 0, sequence: self.turn };
         Request::Once {
-            turn,
-            change: Change::new(Request::ChangeNames { changes: changes.to_vec() }).unwrap(),
+            id: turn,
+            request: ChangeRequest::new(Request::NameBatch { changes: changes.to_vec() }).unwrap(),
         }
     }
 
@@ -95,8 +95,8 @@ impl Mount {
         changes: &[NameChange],
     ) -> (usize, Option<ErrorCode>, Vec<InodeId>) {
         match world.ask(self.who, self.once(changes)) {
-            Response::NamesChanged { done, leases, failure } => {
-                let on = leases.into_iter().map(|LeaseOn { inode, .. }| inode).collect();
+            Response::NameBatchApplied { done, leases, failure } => {
+                let on = leases.into_iter().map(|InodeLease { inode, .. }| inode).collect();
                 (usize::from(done), failure.map(|failure| failure.code), on)
             }
             other => panic!("{other:?}"),
@@ -109,20 +109,25 @@ impl Mount {
         assert_eq!((done, failure), (changes.len(), None));
     }
 
-    fn gives_back(&self, world: &mut World, there: AheadIn) {
-        let AheadIn { inode, lease: number, .. } = there;
-        let back = Request::ReturnLease { inode, holder: self.holder, number };
+    fn gives_back(&self, world: &mut World, there: DirLeaseId) {
+        let DirLeaseId { inode, lease: number, .. } = there;
+        let back = Request::ReturnLease { inode, client_id: self.client_id, number };
         assert!(matches!(world.ask(self.who, back), Response::Done {}));
     }
 
     /// What it is to give back.
     fn recalled(&self, world: &mut World) -> Vec<u64> {
-        world.told(self.who, self.holder, self.era, 0).2.into_iter().map(|recall| recall.number).collect()
+        world
+            .told(self.who, self.client_id, self.epoch, 0)
+            .2
+            .into_iter()
+            .map(|recall| recall.number)
+            .collect()
     }
 }
 
-fn made(directory: AheadIn, at: &str, inode: InodeId) -> MadeAhead {
-    MadeAhead {
+fn made(directory: DirLeaseId, at: &str, inode: InodeId) -> CreateOp {
+    CreateOp {
         directory,
         name: name(at),
         inode,
@@ -136,21 +141,21 @@ fn made(directory: AheadIn, at: &str, inode: InodeId) -> MadeAhead {
     }
 }
 
-fn make_file(directory: AheadIn, at: &str, inode: InodeId) -> NameChange {
-    NameChange::Made(made(directory, at, inode))
+fn make_file(directory: DirLeaseId, at: &str, inode: InodeId) -> NameChange {
+    NameChange::Create(made(directory, at, inode))
 }
 
-fn removed(directory: AheadIn, at: &str, inode: InodeId) -> NameChange {
-    NameChange::Removed(RemovedAhead { directory, name: name(at), inode, at_ms: 0, let_go: false })
+fn removed(directory: DirLeaseId, at: &str, inode: InodeId) -> NameChange {
+    NameChange::Unlink(UnlinkOp { directory, name: name(at), inode, at_ms: 0, close: false })
 }
 
 fn renamed(
-    (from_directory, from): (AheadIn, &str),
+    (from_directory, from): (DirLeaseId, &str),
     inode: InodeId,
-    (to_directory, to): (AheadIn, &str),
+    (to_directory, to): (DirLeaseId, &str),
     replaced: Option<InodeId>,
 ) -> NameChange {
-    NameChange::Renamed(RenamedAhead {
+    NameChange::Rename(RenameOp {
         from_directory,
         from: name(from),
         inode,
@@ -158,7 +163,7 @@ fn renamed(
         to: name(to),
         replaced,
         at_ms: 0,
-        let_go: false,
+        close: false,
     })
 }
 
@@ -213,7 +218,7 @@ fn world() -> (World, InodeId, InodeId) {
 }
 
 /// Alice is ahead in the first one.
-fn ahead() -> (World, Mount, AheadIn) {
+fn ahead() -> (World, Mount, DirLeaseId) {
     let (mut world, d, _) = world();
     let mut hers = Mount::new(&mut world, ALICE, HERS);
     let there = hers.leads(&mut world, d);
@@ -256,7 +261,7 @@ const SPOILT: &[(&str, Spoil)] = &[
     ("another one has a lease to read", |world, d| {
         world.lead(BOB, HIS);
         let parent = world.node(BOB, d);
-        world.ask(BOB, Request::Lookup { parent, name: name("f"), holder: Some(HIS) });
+        world.ask(BOB, Request::Lookup { parent, name: name("f"), client_id: Some(HIS) });
         assert_eq!(world.mds.leases_out(), 2, "on the directory, and on the file");
     }),
     ("another one is ahead", |world, d| {
@@ -291,7 +296,7 @@ fn nobody_is_ahead_where_more_than_his_own_doing_decides() {
 #[test]
 fn who_never_asks_what_to_give_back_and_several_servers_have_nobody_ahead() {
     let (mut world, d, _) = world();
-    let stranger = Mount { who: ALICE, holder: HERS, era: 0, turn: 0, numbers: Vec::new() };
+    let stranger = Mount { who: ALICE, client_id: HERS, epoch: 0, turn: 0, numbers: Vec::new() };
     assert_eq!(stranger.asks(&mut world, Some(d), 9), (None, None, vec![]));
     assert_eq!(stranger.asks(&mut world, None, 9), (None, None, vec![]));
     let [mut one, _] = World::two(1);
@@ -306,7 +311,7 @@ fn a_lease_to_read_becomes_one_to_be_ahead_by_without_a_moment_in_between() {
     let (mut world, d, _) = world();
     let hers = Mount::new(&mut world, ALICE, HERS);
     let parent = world.node(ALICE, d);
-    let looked = world.ask(ALICE, Request::Lookup { parent, name: name("none"), holder: Some(HERS) });
+    let looked = world.ask(ALICE, Request::Lookup { parent, name: name("none"), client_id: Some(HERS) });
     let Response::LookedUp { directory: Some(read), .. } = looked else { panic!("{looked:?}") };
     let (lease, before, _) = hers.asks(&mut world, Some(d), 0);
     let lease = lease.unwrap();
@@ -323,11 +328,11 @@ fn changes_are_done_in_order_and_told_as_if_each_had_been_asked_for() {
     let e = world.inode("/e");
     let beside = {
         let (lease, ..) = hers.asks(&mut world, Some(e), 0);
-        AheadIn { inode: e, era: hers.era, lease: lease.unwrap().number }
+        DirLeaseId { inode: e, epoch: hers.epoch, lease: lease.unwrap().number }
     };
     let f = world.names_in(there.inode)[0].1;
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
-    let link = MadeAhead { what: NodeKind::Symlink(Target::new("x").unwrap()), ..made(there, "link", c) };
+    let link = CreateOp { what: NodeKind::Symlink(LinkTarget::new("x").unwrap()), ..made(there, "link", c) };
     hers.told(
         &mut world,
         &[
@@ -336,7 +341,7 @@ fn changes_are_done_in_order_and_told_as_if_each_had_been_asked_for() {
             make_file(there, "a", b),
             renamed((there, "a2"), a, (there, "f"), Some(f)),
             renamed((there, "a"), b, (beside, "b"), None),
-            NameChange::Made(link),
+            NameChange::Create(link),
             removed(there, "link", c),
         ],
     );
@@ -356,7 +361,7 @@ fn what_comes_after_a_refusal_is_not_done_and_what_was_refused_leaves_nothing_be
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
     let f = world.names_in(there.inode)[0].1;
     let before = world.counted();
-    let held = |at: &str, id| NameChange::Made(MadeAhead { held: true, ..made(there, at, id) });
+    let held = |at: &str, id| NameChange::Create(CreateOp { held: true, ..made(there, at, id) });
     // It would be another one's place that is taken.
     let refused = renamed((there, "a"), a, (there, "f"), None);
     let changes = [held("a", a), refused.clone(), held("b", b)];
@@ -413,10 +418,10 @@ fn a_request_has_so_many_changes_and_numbers_and_is_asked_once() {
     assert_eq!(world.refused(ALICE, asked), ErrorCode::Limit);
     assert_eq!(hers.tells(&mut world, &too_many[1..]).0, 0);
     assert_eq!(hers.tells(&mut world, &[]), (0, None, vec![]));
-    assert_eq!(world.refused(ALICE, Request::ChangeNames { changes: vec![few] }), ErrorCode::Invalid);
-    let asks = |numbers| Request::LeadNames { directory: None, holder: HERS, numbers };
-    assert_eq!(world.refused(ALICE, asks(NUMBERS_MAX + 1)), ErrorCode::Invalid);
-    assert_eq!(hers.asks(&mut world, None, NUMBERS_MAX).2.len(), usize::from(NUMBERS_MAX));
+    assert_eq!(world.refused(ALICE, Request::NameBatch { changes: vec![few] }), ErrorCode::Invalid);
+    let asks = |numbers| Request::DelegateDir { directory: None, client_id: HERS, numbers };
+    assert_eq!(world.refused(ALICE, asks(RESERVED_INODES_MAX + 1)), ErrorCode::Invalid);
+    assert_eq!(hers.asks(&mut world, None, RESERVED_INODES_MAX).2.len(), usize::from(RESERVED_INODES_MAX));
 }
 
 #[test]
@@ -426,7 +431,7 @@ fn a_change_has_its_own_time_between_being_let_and_now() {
     world.lead_on(ALICE, HERS, 9_000);
     let at = |world: &mut World, hers: &mut Mount, number: usize, at_ms: u64| {
         let id = hers.number();
-        hers.told(world, &[NameChange::Made(MadeAhead { at_ms, ..made(there, &number.to_string(), id) })]);
+        hers.told(world, &[NameChange::Create(CreateOp { at_ms, ..made(there, &number.to_string(), id) })]);
         let stat = world.node_stat(ALICE, Request::GetNode { node: world.node(ALICE, id) });
         assert_eq!((stat.mtime_ns, stat.birth_ns), (stat.ctime_ns, stat.ctime_ns));
         stat.mtime_ns / 1_000_000
@@ -469,13 +474,13 @@ fn what_is_made_held_and_loses_its_name_at_once_stays_for_its_holder() {
     let (mut world, mut hers, there) = ahead();
     let (files, _) = world.counted();
     let id = hers.number();
-    let held = NameChange::Made(MadeAhead { held: true, ..made(there, "a", id) });
+    let held = NameChange::Create(CreateOp { held: true, ..made(there, "a", id) });
     assert_eq!(hers.tells(&mut world, &[held, removed(there, "a", id)]), (2, None, vec![id]));
     assert_eq!(world.counted(), (files, 1));
     let node = world.node(ALICE, id);
-    let allocate = Request::Allocate { node, size_hint: None, method: Method::AllData, holder: HERS };
+    let allocate = Request::Allocate { node, size_hint: None, method: Method::AllData, client_id: HERS };
     assert!(matches!(world.ask(ALICE, allocate), Response::NodeOpened { .. }));
-    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder: HERS }), Response::Kept { .. }));
+    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, client_id: HERS }), Response::Kept { .. }));
     assert!(!world.is_stored(id));
     world.now += crate::holds::HOLD_MS + 1;
     world.reap_all();
@@ -487,11 +492,11 @@ fn what_is_made_held_and_let_go_of_in_one_request_is_gone() {
     let (mut world, mut hers, there) = ahead();
     let (files, _) = world.counted();
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
-    let held = |at: &str, id| NameChange::Made(MadeAhead { held: true, ..made(there, at, id) });
-    let let_go = |at: &str, inode| {
-        NameChange::Removed(RemovedAhead { directory: there, name: name(at), inode, at_ms: 0, let_go: true })
+    let held = |at: &str, id| NameChange::Create(CreateOp { held: true, ..made(there, at, id) });
+    let close = |at: &str, inode| {
+        NameChange::Unlink(UnlinkOp { directory: there, name: name(at), inode, at_ms: 0, close: true })
     };
-    let over = NameChange::Renamed(RenamedAhead {
+    let over = NameChange::Rename(RenameOp {
         from_directory: there,
         from: name("c"),
         inode: c,
@@ -499,9 +504,9 @@ fn what_is_made_held_and_let_go_of_in_one_request_is_gone() {
         to: name("b"),
         replaced: Some(b),
         at_ms: 0,
-        let_go: true,
+        close: true,
     });
-    let changes = [held("a", a), held("b", b), let_go("a", a), held("c", c), over];
+    let changes = [held("a", a), held("b", b), close("a", a), held("c", c), over];
     assert_eq!(hers.tells(&mut world, &changes), (5, None, vec![c]));
     assert!(!world.is_stored(a) && !world.is_stored(b));
     assert!(!world.mds.holds.is_held(a) && !world.mds.holds.is_held(b) && world.mds.holds.is_held(c));
@@ -512,11 +517,11 @@ fn what_is_made_held_and_let_go_of_in_one_request_is_gone() {
 fn what_was_held_before_and_is_let_go_of_goes_at_once() {
     let (mut world, mut hers, there) = ahead();
     let id = hers.number();
-    let held = NameChange::Made(MadeAhead { held: true, ..made(there, "a", id) });
+    let held = NameChange::Create(CreateOp { held: true, ..made(there, "a", id) });
     assert_eq!(hers.tells(&mut world, &[held]), (1, None, vec![id]));
     let out = world.mds.leases_out();
-    let gone = RemovedAhead { directory: there, name: name("a"), inode: id, at_ms: 0, let_go: true };
-    hers.told(&mut world, &[NameChange::Removed(gone)]);
+    let gone = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
+    hers.told(&mut world, &[NameChange::Unlink(gone)]);
     assert!(!world.is_stored(id) && !world.mds.holds.is_held(id));
     assert_eq!((world.mds.leases_out(), world.counted().1), (out - 1, 0));
 }
@@ -538,13 +543,13 @@ fn numbers_are_used_once_in_their_order_by_whom_they_were_reserved_for() {
         [first, second, his_number, f, there.inode, elsewhere, InodeId(0), InodeId(1), InodeId(u64::MAX)]
     {
         for held in [false, true] {
-            let change = NameChange::Made(MadeAhead { held, ..made(there, "x", wrong) });
+            let change = NameChange::Create(CreateOp { held, ..made(there, "x", wrong) });
             assert_eq!(hers.tells(&mut world, &[change]), (0, Some(ErrorCode::Invalid), vec![]), "{wrong:?}");
             assert!(!world.mds.holds.is_held_by(&user("alice"), HERS, wrong));
         }
     }
     // Nor does another mount of hers have them.
-    let mut second_mount = Mount::new(&mut world, ALICE, HolderId { number: 12 });
+    let mut second_mount = Mount::new(&mut world, ALICE, ClientId { number: 12 });
     world.mkdir(ALICE, "/own", 0o755);
     let own = world.inode("/own");
     let third_place = second_mount.leads(&mut world, own);
@@ -553,11 +558,11 @@ fn numbers_are_used_once_in_their_order_by_whom_they_were_reserved_for() {
     hers.told(&mut world, &[make_file(there, "c", third)]);
     his.told(&mut world, &[make_file(beside, "x", his_number)]);
     world.restart();
-    hers.era = world.lead(ALICE, HERS);
+    hers.epoch = world.lead(ALICE, HERS);
     world.now += crate::leases::GIVE_UP_MS;
-    hers.era = world.lead(ALICE, HERS);
+    hers.epoch = world.lead(ALICE, HERS);
     let (again, ..) = hers.asks(&mut world, Some(there.inode), 0);
-    let there = AheadIn { era: hers.era, lease: again.unwrap().number, ..there };
+    let there = DirLeaseId { epoch: hers.epoch, lease: again.unwrap().number, ..there };
     let told = hers.tells(&mut world, &[make_file(there, "y", third)]);
     assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]), "used, whatever crashed");
     let fourth = hers.number();
@@ -585,12 +590,12 @@ fn no_user_has_numbers_reserved_for_ever_more_holders() {
     let (mut world, ..) = world();
     let mut given = 0;
     for number in 0..3_000 {
-        let holder = HolderId { number: 1_000 + number };
+        let client_id = ClientId { number: 1_000 + number };
         if number % 200 == 0 {
             world.now += crate::holds::HOLD_MS + 1;
             world.mds.tidy_memory(world.now);
         }
-        let mount = Mount::new(&mut world, ALICE, holder);
+        let mount = Mount::new(&mut world, ALICE, client_id);
         given += usize::from(!mount.asks(&mut world, None, 1).2.is_empty());
     }
     assert_eq!((given, world.count_of(b'N')), (crate::ahead::RESERVED_BY_USER_MAX, given));

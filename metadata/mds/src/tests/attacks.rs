@@ -11,8 +11,8 @@ use sealstone_mds_protocol::login::{
     RegisterResponse, RegisterStart, RegisterUpload, Resume, Retry, SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
-    FrameHeader, HEADER_BYTES, MessageType, Request, Response, Role, Secret, Wire, Writer, encode_message,
-    frame,
+    FrameHeader, HEADER_BYTES, MessageType, Request, Response, Role, Secret, Wire, WireWriter,
+    encode_message, frame,
 };
 
 use super::accounts::register;
@@ -97,7 +97,7 @@ impl Attack {
 }
 
 fn body(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     message.put(&mut out);
     out.finish(4096).unwrap()
 }

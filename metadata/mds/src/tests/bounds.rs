@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, DeviceId, ErrorCode, HolderId, InodeId, KeyInfo, KeyLevel, KeyUse, Lock, LockKind, Method, Node,
+    Access, ClientId, DeviceId, ErrorCode, InodeId, KeyInfo, KeyLevel, KeyUse, Lock, LockKind, Method, Node,
     ObjectRef, QuotaChange, QuotaOf, Request, Response, RevokeWhat, Role, XattrMode, XattrName, XattrValue,
 };
 use sealstone_osd::{AttributeId, ObjectId};
 
-use super::nodes::{HOLDER, name};
+use super::nodes::{CLIENT, name};
 use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
 use crate::holdings::Held;
 use crate::leases::GIVE_UP_MS;
@@ -307,16 +307,21 @@ fn file_in_quota_gets_no_names_from_other_users() {
     assert!(matches!(world.ask(ALICE, link(hers, "c")), Response::Stat { .. }));
 }
 
-fn recalls(holder: HolderId, era: u64) -> Request {
-    Request::Recalls { holder, era, known: 0, wait_ms: 0 }
+fn recalls(client_id: ClientId, epoch: u64) -> Request {
+    Request::Recalls { client_id, epoch, known: 0, wait_ms: 0 }
 }
 
 /// Takes leases as a client that answers no recall; returns whether it got one.
-fn take_lease(world: &mut World, who: SessionId, holder: HolderId, file: Node) -> bool {
-    let Response::Recalls { era, .. } = world.ask(who, recalls(holder, 0)) else { panic!("told") };
-    world.ask(who, recalls(holder, era));
-    let open =
-        Request::OpenNode { node: file, access: Access::Read, method: Method::AllData, holder, again: false };
+fn take_lease(world: &mut World, who: SessionId, client_id: ClientId, file: Node) -> bool {
+    let Response::Recalls { epoch, .. } = world.ask(who, recalls(client_id, 0)) else { panic!("told") };
+    world.ask(who, recalls(client_id, epoch));
+    let open = Request::OpenNode {
+        node: file,
+        access: Access::Read,
+        method: Method::AllData,
+        client_id,
+        reclaim: false,
+    };
     match world.ask(who, open) {
         Response::NodeOpened { node } => node.lease.is_some(),
         other => panic!("{other:?}"),
@@ -335,14 +340,14 @@ fn reader_that_misses_recalls_delays_writer_rarely() {
     // For two hours a client takes every lease that it gets, under new names, and is never silent.
     while world.now < begun + 120 * MINUTE {
         number += 1;
-        let holder = HolderId { number: 1_000 + number % 200 };
-        take_lease(&mut world, reader, holder, theirs);
+        let client_id = ClientId { number: 1_000 + number % 200 };
+        take_lease(&mut world, reader, client_id, theirs);
         loop {
             let change = sealstone_mds_protocol::NodeChange {
                 mtime: Some(sealstone_mds_protocol::SetTime::Now),
                 ..Default::default()
             };
-            let set = Request::SetNode { node: file, change, holder: None, through: false };
+            let set = Request::SetNode { node: file, change, client_id: None, through: false };
             if matches!(world.ask(ALICE, set), Response::Stat { .. }) {
                 break;
             }
@@ -362,7 +367,7 @@ fn reader_that_misses_recalls_delays_writer_rarely() {
     // Other users always get leases.
     world.session(BOB, "bob", false);
     let his = world.stat(BOB, "/f").unwrap().node();
-    assert!(take_lease(&mut world, BOB, HOLDER, his));
+    assert!(take_lease(&mut world, BOB, CLIENT, his));
 }
 
 #[test]
@@ -373,16 +378,16 @@ fn late_answers_count_as_missed_recalls() {
     world.ask(ALICE, super::leases::set_mode(file, 0o644));
     let theirs = world.stat(reader, "/f").unwrap().node();
     let mut rounds = 0;
-    while take_lease(&mut world, reader, HOLDER, theirs) {
+    while take_lease(&mut world, reader, CLIENT, theirs) {
         rounds += 1;
         assert!(rounds < 10, "no penalty");
         world.ask(ALICE, super::leases::set_mode(file, 0o644));
         let change = super::leases::set_mode(file, 0o640 + rounds as u16 % 8);
         assert_eq!(world.refused(ALICE, change), ErrorCode::Busy);
         world.now += 2_000;
-        let Response::Recalls { recalls, .. } = world.ask(reader, recalls(HOLDER, 0)) else { panic!("told") };
+        let Response::Recalls { recalls, .. } = world.ask(reader, recalls(CLIENT, 0)) else { panic!("told") };
         let recall = *recalls.last().expect("it is recalled");
-        let back = Request::ReturnLease { inode: recall.inode, holder: HOLDER, number: recall.number };
+        let back = Request::ReturnLease { inode: recall.inode, client_id: CLIENT, number: recall.number };
         world.ask(reader, back);
         world.now += 1_000;
     }
@@ -399,16 +404,16 @@ fn reader_gets_no_exclusive_lock_of_a_range() {
         node: his,
         access: Access::Read,
         method: Method::AllData,
-        holder: HOLDER,
-        again: false,
+        client_id: CLIENT,
+        reclaim: false,
     };
     world.ask(BOB, open);
     let lock = |kind, whole, end| Request::LockNode {
         node: his,
-        holder: HOLDER,
+        client_id: CLIENT,
         lock: Lock { kind, start: 0, end, owner: 1, pid: 1, whole },
         test: false,
-        again: false,
+        reclaim: false,
     };
     assert_eq!(world.refused(BOB, lock(LockKind::Write, false, 9)), ErrorCode::Denied);
     assert!(matches!(world.ask(BOB, lock(LockKind::Read, false, 9)), Response::Locked { conflict: None }));

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, CheckScope, Handle, HolderId, InodeId, Layout, LeaseKind, Method, Node, NodeChange, ObjectRef,
-    Placed, Request, Response, RevokeWhat, Stat, WidthBound,
+    Access, CheckScope, ClientId, InodeId, Layout, LeaseKind, Method, Node, NodeChange, ObjectRef,
+    OpenHandle, PlacementRecord, Request, Response, RevokeWhat, Stat, WidthBound,
 };
 
 use super::moves::{answer, later, live, node_of};
@@ -17,7 +17,7 @@ use crate::{Begun, CarryOrder};
 
 const MIB: u64 = 1 << 20;
 const LARGE: u64 = 100 * MIB;
-const HOLDER: HolderId = HolderId { number: 7 };
+const CLIENT: ClientId = ClientId { number: 7 };
 const METHOD: Method = Method::AllData;
 
 fn inode_of(world: &World, id: InodeId) -> Inode {
@@ -33,13 +33,13 @@ fn written(world: &World, node: Node, size_at_least: u64) -> Request {
         generation,
         made: true,
         fit: false,
-        holder: HOLDER,
+        client_id: CLIENT,
     }
 }
 
 fn resize(node: Node, size: u64) -> Request {
     let change = NodeChange { size: Some(size), ..NodeChange::default() };
-    Request::SetNode { node, change, holder: None, through: false }
+    Request::SetNode { node, change, client_id: None, through: false }
 }
 
 fn open(at: &str, access: Access) -> Request {
@@ -47,7 +47,7 @@ fn open(at: &str, access: Access) -> Request {
 }
 
 fn open_node(node: Node, access: Access) -> Request {
-    Request::OpenNode { node, access, method: METHOD, holder: HOLDER, again: false }
+    Request::OpenNode { node, access, method: METHOD, client_id: CLIENT, reclaim: false }
 }
 
 /// Creates a small file and lets it grow.
@@ -102,7 +102,7 @@ fn finish(world: &World, order: &CarryOrder) -> bool {
     world.mds.finish_carry(order, order.size, world.now).unwrap()
 }
 
-fn placement(world: &mut World, at: &str) -> (Layout, Placed) {
+fn placement(world: &mut World, at: &str) -> (Layout, PlacementRecord) {
     match world.ask(ALICE, Request::Placement { path: path(at) }) {
         Response::Placement { layout, placed } => (layout.unwrap(), placed.unwrap()),
         other => panic!("{other:?}"),
@@ -266,7 +266,7 @@ fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
     }
     // As long as the client has the file open.
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
-    world.ask(ALICE, Request::CloseNode { node, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node, client_id: CLIENT });
     // Reading does not end a migration.
     let order = fenced(&mut world, "/f");
     world.open(BOB, open("/f", Access::Read));
@@ -286,7 +286,7 @@ fn whoever_asks_another_server_to_write_gets_it_too() {
     let opened = other.open(BOB, open("/f", Access::Read));
     let order = fenced(&mut one, "/f");
     assert!(finish(&one, &order));
-    let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
+    let handle = OpenHandle::File { node: opened.stat.node(), access: Access::Read };
     match other.ask(BOB, Request::RenewGrants { handle, method: METHOD }) {
         Response::Grants { layout, generation, .. } => {
             assert_eq!((layout, generation), (order.to, opened.stat.generation));
@@ -300,20 +300,20 @@ fn a_file_with_a_lease_to_write_stays_as_it_is() {
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     // A client that sends Recalls gets leases, also write leases on files open for reading.
-    let mut era = 0;
+    let mut epoch = 0;
     for _ in 0..2 {
-        let recalls = Request::Recalls { holder: HOLDER, era, known: 0, wait_ms: 0 };
-        let Response::Recalls { era: now, .. } = world.ask(ALICE, recalls) else { panic!("it is led") };
-        era = now;
+        let recalls = Request::Recalls { client_id: CLIENT, epoch, known: 0, wait_ms: 0 };
+        let Response::Recalls { epoch: now, .. } = world.ask(ALICE, recalls) else { panic!("it is led") };
+        epoch = now;
     }
     world.opened(ALICE, open_node(node, Access::Read));
-    let ask = Request::LeaseNode { node, holder: HOLDER, kind: LeaseKind::Write };
+    let ask = Request::LeaseNode { node, client_id: CLIENT, kind: LeaseKind::Write };
     match world.ask(ALICE, ask) {
         Response::Leased { lease: Some(lease), .. } => assert_eq!(lease.kind, LeaseKind::Write),
         other => panic!("{other:?}"),
     }
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
-    world.ask(ALICE, Request::CloseNode { node, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node, client_id: CLIENT });
     assert!(matches!(begin(&mut world, "/f"), Begun::Go(_)));
 }
 
@@ -323,7 +323,7 @@ fn who_has_it_open_is_told_the_other_layout_of_the_same_content() {
     let opened = world.open(BOB, open("/f", Access::Read));
     let order = fenced(&mut world, "/f");
     assert!(finish(&world, &order));
-    let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
+    let handle = OpenHandle::File { node: opened.stat.node(), access: Access::Read };
     let renew = || Request::RenewGrants { handle, method: METHOD };
     let renewed = |world: &mut World| match world.ask(BOB, renew()) {
         Response::Grants { layout, generation, grants } => {
@@ -337,7 +337,7 @@ fn who_has_it_open_is_told_the_other_layout_of_the_same_content() {
     // Truncated to nothing and written again, it has other content.
     let node = node_of(&mut world, "/f");
     world.ask(ALICE, resize(node, 0));
-    world.opened(ALICE, Request::Allocate { node, size_hint: None, method: METHOD, holder: HOLDER });
+    world.opened(ALICE, Request::Allocate { node, size_hint: None, method: METHOD, client_id: CLIENT });
     let grown = written(&world, node, LARGE);
     world.ask(ALICE, grown);
     assert_ne!(renewed(&mut world).1, opened.stat.generation);
@@ -372,8 +372,8 @@ fn a_program_with_a_capability_file_keeps_its_objects() {
 fn while_somebody_could_make_its_objects_a_file_stays_as_it_is() {
     let mut world = World::with_devices(3);
     let node = world.file(ALICE, "f");
-    let opened =
-        world.opened(ALICE, Request::Allocate { node, size_hint: Some(9), method: METHOD, holder: HOLDER });
+    let opened = world
+        .opened(ALICE, Request::Allocate { node, size_hint: Some(9), method: METHOD, client_id: CLIENT });
     assert_eq!(opened.layout.unwrap().width(), 1);
     let grown = written(&world, node, LARGE);
     world.ask(ALICE, grown);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    CheckPhase, CheckScope, DeviceId, ErrorCode, Finding, FindingKind, InodeId, Layout, Name, Node, NodeKind,
-    ObjectRef, Request, Response, XattrMode, XattrName, XattrValue,
+    CheckFinding, CheckPhase, CheckScope, DeviceId, ErrorCode, FindingKind, InodeId, Layout, Name, Node,
+    NodeKind, ObjectRef, Request, Response, XattrMode, XattrName, XattrValue,
 };
 use sealstone_osd::ObjectId;
 
@@ -27,7 +27,7 @@ impl World {
         job
     }
 
-    fn findings(&mut self) -> Vec<Finding> {
+    fn findings(&mut self) -> Vec<CheckFinding> {
         let Response::Check { check: Some(check) } = self.ask(ADMIN, Request::CheckShow {}) else { panic!() };
         assert!(matches!(check.phase, CheckPhase::Done | CheckPhase::Failed));
         match self.ask(ADMIN, Request::CheckFindings { number: check.number, from: 0 }) {
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// Checks all records, a few nodes at a time.
-    pub(super) fn look_through(&mut self, scope: CheckScope, repair: bool) -> Vec<Finding> {
+    pub(super) fn look_through(&mut self, scope: CheckScope, repair: bool) -> Vec<CheckFinding> {
         let job = self.begun(scope, repair);
         self.mds.check_records_in(&job, 3).unwrap();
         self.mds.check_paths(&job).unwrap();
@@ -111,7 +111,7 @@ fn what_does_not_fit_is_found_and_said_where() {
         world.mds.check_paths(&job).unwrap();
         job.ends(ended.map_err(|error| error.to_string()));
         let findings = world.findings();
-        let told = |finding: &Finding| {
+        let told = |finding: &CheckFinding| {
             finding.kind == kind && (path.is_empty() || finding.path.as_str().starts_with(path))
         };
         assert!(findings.iter().any(told), "{at}: {findings:?}");

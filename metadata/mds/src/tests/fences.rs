@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, HolderId, Lock, LockKind, Method, Node, NodeChange, Request, Response,
+    Access, ClientId, ErrorCode, Lock, LockKind, Method, Node, NodeChange, OpenHandle, Request, Response,
 };
 
-use super::nodes::HOLDER;
+use super::nodes::CLIENT;
 use super::world::{ALICE, BOB, World};
 use crate::audit::{AuditRecord, AuditSink};
 use crate::config::GRANT_LIFETIME_MAX_MS;
@@ -19,16 +19,16 @@ use crate::shared::DEAD_MS;
 
 const METHOD: Method = Method::AllData;
 /// The mounts of alice and bob.
-const HERS: HolderId = HolderId { number: 11 };
-const HIS: HolderId = HolderId { number: 22 };
+const HERS: ClientId = ClientId { number: 11 };
+const HIS: ClientId = ClientId { number: 22 };
 
-fn open(node: Node, access: Access, holder: HolderId, again: bool) -> Request {
-    Request::OpenNode { node, access, method: METHOD, holder, again }
+fn open(node: Node, access: Access, client_id: ClientId, reclaim: bool) -> Request {
+    Request::OpenNode { node, access, method: METHOD, client_id, reclaim }
 }
 
-fn lock(node: Node, holder: HolderId, kind: LockKind, again: bool) -> Request {
+fn lock(node: Node, client_id: ClientId, kind: LockKind, reclaim: bool) -> Request {
     let lock = Lock { kind, whole: false, start: 0, end: 9, owner: 5, pid: 6 };
-    Request::LockNode { node, holder, lock, test: false, again }
+    Request::LockNode { node, client_id, lock, test: false, reclaim }
 }
 
 fn is_free(answer: &Response) -> bool {
@@ -40,14 +40,14 @@ fn is_free(answer: &Response) -> bool {
 
 /// What a mount that was away does with what it wrote before.
 fn late(node: Node) -> [Request; 6] {
-    let handle = Handle::Node { node, access: Access::Update, holder: HERS };
+    let handle = OpenHandle::Node { node, access: Access::Update, client_id: HERS };
     let change = NodeChange { size: Some(3), ..NodeChange::default() };
     [
-        Request::Allocate { node, size_hint: None, method: METHOD, holder: HERS },
+        Request::Allocate { node, size_hint: None, method: METHOD, client_id: HERS },
         Request::RenewGrants { handle, method: METHOD },
         open(node, Access::Update, HERS, true),
         open(node, Access::Update, HERS, false),
-        Request::SetNode { node, change, holder: Some(HERS), through: false },
+        Request::SetNode { node, change, client_id: Some(HERS), through: false },
         Request::Written {
             node,
             size_at_least: 99,
@@ -55,7 +55,7 @@ fn late(node: Node) -> [Request; 6] {
             generation: 0,
             made: true,
             fit: false,
-            holder: HERS,
+            client_id: HERS,
         },
     ]
 }
@@ -65,10 +65,10 @@ impl World {
         while self.mds.tidy(self.now).unwrap() {}
     }
 
-    fn pass(&mut self, ms: u64, alive: &[(SessionId, HolderId)]) {
+    fn pass(&mut self, ms: u64, alive: &[(SessionId, ClientId)]) {
         self.now += ms;
-        for (who, holder) in alive {
-            self.ask(*who, Request::KeepNodes { holder: *holder });
+        for (who, client_id) in alive {
+            self.ask(*who, Request::KeepNodes { client_id: *client_id });
         }
         self.tidied();
     }
@@ -135,7 +135,7 @@ fn a_lock_of_a_dead_mount_is_nobodys_before_devices_refuse_what_the_mount_has() 
     world.opened(ALICE, open(hers, Access::Read, HERS, true));
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Write, true)), ErrorCode::Fenced);
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Read, false)), ErrorCode::Fenced);
-    world.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    world.ask(ALICE, Request::CloseNode { node: hers, client_id: HERS });
     world.opened(ALICE, open(hers, Access::Update, HERS, false));
     assert!(!is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, false))), "it is his");
     assert_eq!(world.mds.counters.locks_fenced.load(Ordering::Relaxed), 1);
@@ -176,7 +176,7 @@ fn whoever_only_read_is_not_fenced() {
 fn whoever_gave_his_locks_up_before_he_died_is_not_fenced() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
-    world.ask(ALICE, Request::UnlockNode { node: hers, holder: HERS, owner: 5 });
+    world.ask(ALICE, Request::UnlockNode { node: hers, client_id: HERS, owner: 5 });
     world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
     assert!(world.mds.retag_devices().unwrap().is_empty());
     assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
@@ -191,7 +191,7 @@ fn a_server_that_begins_anew_fences_who_had_locks_and_does_not_come_back() {
     world.opened(BOB, open(his, Access::Update, HIS, true));
     let want = lock(his, HIS, LockKind::Write, false);
     assert_eq!(world.refused(BOB, want.clone()), ErrorCode::Busy, "it may come back");
-    world.ask(BOB, Request::KeepNodes { holder: HIS });
+    world.ask(BOB, Request::KeepNodes { client_id: HIS });
     world.now += HOLD_MS;
     assert!(!is_free(&world.ask(BOB, want.clone())), "nobody has looked yet");
     world.pass(1, &[(BOB, HIS)]);
@@ -211,7 +211,7 @@ fn a_server_that_begins_anew_fences_who_had_locks_and_does_not_come_back() {
             world.pass(1, &[(BOB, HIS)]);
             assert!(is_free(&world.ask(BOB, want.clone())));
             world.refuses_what_is_late(hers);
-            world.ask(BOB, Request::CloseNode { node: his, holder: HIS });
+            world.ask(BOB, Request::CloseNode { node: his, client_id: HIS });
             world.mds.settle().unwrap();
         }
     }
@@ -222,8 +222,8 @@ fn whoever_comes_back_in_time_after_a_restart_has_what_he_had_locked() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
     world.restart();
-    for (who, node, holder) in [(ALICE, hers, HERS), (BOB, his, HIS)] {
-        world.opened(who, open(node, Access::Update, holder, true));
+    for (who, node, client_id) in [(ALICE, hers, HERS), (BOB, his, HIS)] {
+        world.opened(who, open(node, Access::Update, client_id, true));
     }
     assert_eq!(world.refused(BOB, lock(his, HIS, LockKind::Write, true)), ErrorCode::Fenced, "he had none");
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
@@ -232,7 +232,7 @@ fn whoever_comes_back_in_time_after_a_restart_has_what_he_had_locked() {
     assert!(!is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
     // What is still there may be claimed at any time; what is not, no more.
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Read, true))));
-    world.ask(ALICE, Request::UnlockNode { node: hers, holder: HERS, owner: 5 });
+    world.ask(ALICE, Request::UnlockNode { node: hers, client_id: HERS, owner: 5 });
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Write, true)), ErrorCode::Fenced);
     assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
     assert!(world.mds.retag_devices().unwrap().is_empty(), "nobody was fenced");
@@ -247,7 +247,7 @@ fn a_file_that_is_locked_again_and_again_is_put_on_record_once() {
         assert!(is_free(&world.ask(ALICE, lock(hers, HERS, kind, false))));
     }
     assert_eq!(world.disk.dump(), before);
-    world.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    world.ask(ALICE, Request::CloseNode { node: hers, client_id: HERS });
     assert!(!world.disk.dump().iter().any(|(key, _)| key[0] == b'L'));
 }
 
@@ -256,7 +256,7 @@ fn whoever_dies_while_he_is_fenced_for_a_lease_loses_his_locks_too() {
     let mut world = World::with_devices(1);
     let hers = world.shared_file("f");
     let his = world.node(BOB, hers.inode);
-    let era = world.lead(ALICE, HERS);
+    let epoch = world.lead(ALICE, HERS);
     assert!(world.opened(ALICE, open(hers, Access::Update, HERS, false)).lease.is_some());
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, false))));
     world.now += GIVE_UP_MS + 1;
@@ -277,11 +277,11 @@ fn whoever_dies_while_he_is_fenced_for_a_lease_loses_his_locks_too() {
     world.tell_devices();
     world.pass(1, &[(BOB, HIS)]);
     assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
-    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
+    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
     world.told(ALICE, HERS, now_era, 0);
     world.refuses_what_is_late(hers);
-    world.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
-    world.ask(BOB, Request::CloseNode { node: his, holder: HIS });
+    world.ask(ALICE, Request::CloseNode { node: hers, client_id: HERS });
+    world.ask(BOB, Request::CloseNode { node: his, client_id: HIS });
     world.opened(ALICE, open(hers, Access::Update, HERS, false));
 }
 
@@ -290,20 +290,20 @@ fn whoever_gives_a_lease_back_too_late_hears_that_it_is_fenced_and_begins_anew()
     let mut world = World::with_devices(1);
     let hers = world.shared_file("f");
     let his = world.node(BOB, hers.inode);
-    let era = world.lead(ALICE, HERS);
+    let epoch = world.lead(ALICE, HERS);
     let [.., written] = late(hers);
     let lease = world.opened(ALICE, open(hers, Access::Update, HERS, false)).lease.unwrap();
     world.now += GIVE_UP_MS + 1;
     let his_open = open(his, Access::Update, HIS, false);
     assert!(matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }));
     // While its devices are being told.
-    world.ask(ALICE, Request::ReturnLease { holder: HERS, inode: hers.inode, number: lease.number });
+    world.ask(ALICE, Request::ReturnLease { client_id: HERS, inode: hers.inode, number: lease.number });
     assert_eq!(world.refused(ALICE, written.clone()), ErrorCode::Fenced);
     world.tell_devices();
     world.tidied();
     assert_eq!(world.refused(ALICE, written.clone()), ErrorCode::Fenced);
-    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
-    assert_ne!(now_era, era, "it is told");
+    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
+    assert_ne!(now_era, epoch, "it is told");
     world.told(ALICE, HERS, now_era, 0);
     world.opened(ALICE, open(hers, Access::Update, HERS, true));
     let told = world.ask(ALICE, written);
@@ -316,7 +316,7 @@ fn a_fence_goes_on_from_wherever_a_crash_left_it() {
         let mut world = World::with_devices(1);
         let (hers, his) = world.locked_file(Access::Update);
         world.now += HOLD_MS + 1;
-        world.ask(BOB, Request::KeepNodes { holder: HIS });
+        world.ask(BOB, Request::KeepNodes { client_id: HIS });
         world.disk.fail_after(Some(writes));
         for _ in 0..3 {
             let _ = world.mds.tidy(world.now);
@@ -352,7 +352,7 @@ fn two() -> ([World; 2], Node, Node) {
     assert!(one.mds.leads(one.now).unwrap());
     let hers = one.shared_file("f");
     let his = one.node(BOB, hers.inode);
-    one.ask(ALICE, Request::CloseNode { node: hers, holder: HOLDER });
+    one.ask(ALICE, Request::CloseNode { node: hers, client_id: CLIENT });
     one.opened(ALICE, open(hers, Access::Update, HERS, false));
     other.opened(BOB, open(his, Access::Update, HIS, false));
     assert!(is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Write, false))));
@@ -360,14 +360,14 @@ fn two() -> ([World; 2], Node, Node) {
 }
 
 /// Time passes at servers that are alive.
-fn pass(worlds: &mut [&mut World], ms: u64, alive: &[(SessionId, HolderId)]) {
+fn pass(worlds: &mut [&mut World], ms: u64, alive: &[(SessionId, ClientId)]) {
     for _ in 0..ms / 5_000 {
         for world in worlds.iter_mut() {
             world.now += 5_000;
             let _ = world.mds.catch_up();
             let _ = world.mds.leads(world.now);
-            for (who, holder) in alive {
-                world.ask(*who, Request::KeepNodes { holder: *holder });
+            for (who, client_id) in alive {
+                world.ask(*who, Request::KeepNodes { client_id: *client_id });
             }
             world.mds.tidy_memory(world.now);
         }
@@ -379,10 +379,10 @@ fn a_lock_at_one_server_is_in_the_way_at_the_other_until_it_is_given_up() {
     let ([mut one, mut other], hers, his) = two();
     let want = lock(his, HIS, LockKind::Write, false);
     assert!(!is_free(&other.ask(BOB, want.clone())));
-    one.ask(ALICE, Request::UnlockNode { node: hers, holder: HERS, owner: 5 });
+    one.ask(ALICE, Request::UnlockNode { node: hers, client_id: HERS, owner: 5 });
     assert!(is_free(&other.ask(BOB, want)));
     assert!(!is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Read, false))));
-    other.ask(BOB, Request::CloseNode { node: his, holder: HIS });
+    other.ask(BOB, Request::CloseNode { node: his, client_id: HIS });
     assert!(is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Read, false))));
 }
 
@@ -401,7 +401,7 @@ fn a_dead_mount_of_one_server_is_fenced_for_those_of_the_other() {
     for world in [&mut one, &mut other] {
         world.refuses_what_is_late(hers);
     }
-    other.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    other.ask(ALICE, Request::CloseNode { node: hers, client_id: HERS });
     one.opened(ALICE, open(hers, Access::Update, HERS, false));
 }
 

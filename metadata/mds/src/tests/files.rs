@@ -2,8 +2,8 @@
 
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceId, DevicePin, DeviceState, ErrorCode, Handle, Method, Name, NewDevice,
-    ObjectRef, PinKind, ProblemKind, Request, Response, Secret, Text, XattrMode, XattrName, XattrValue,
+    Access, CreatedFile, DeviceId, DevicePin, DeviceState, ErrorCode, Method, Name, NewDevice, ObjectRef,
+    OpenHandle, PinKind, ProblemKind, Request, Response, Secret, Text, XattrMode, XattrName, XattrValue,
 };
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
@@ -113,7 +113,7 @@ fn renewing_keeps_a_slow_create_alive() {
         world.now += world.mds.config.intent_lifetime_ms / 2;
         let renewed = world.ask(
             ALICE,
-            Request::RenewGrants { handle: Handle::Intent(file.intent), method: Method::AllData },
+            Request::RenewGrants { handle: OpenHandle::Intent(file.intent), method: Method::AllData },
         );
         assert!(matches!(renewed, Response::Grants { grants, .. } if grants.len() == file.grants.len()));
         world.reap_all();
@@ -127,7 +127,7 @@ fn somebody_elses_create_is_no_create() {
     let file = world.create(ALICE, "/f", None);
     assert_eq!(world.commit(BOB, file.intent, 1), Err(ErrorCode::Stale));
     assert_eq!(world.refused(BOB, Request::Abandon { intent: file.intent }), ErrorCode::Stale);
-    let renew = Request::RenewGrants { handle: Handle::Intent(file.intent), method: Method::AllData };
+    let renew = Request::RenewGrants { handle: OpenHandle::Intent(file.intent), method: Method::AllData };
     assert_eq!(world.refused(BOB, renew), ErrorCode::Stale);
 }
 
@@ -234,7 +234,7 @@ fn rights_decide_who_reads_writes_and_replaces() {
     // A revoked right takes effect immediately, for renewals too.
     let file = world.open(BOB, open("/public", Access::Read));
     world.ask(ALICE, Request::SetMode { path: path("/public"), mode: 0o600 });
-    let handle = Handle::File { node: file.stat.node(), access: Access::Read };
+    let handle = OpenHandle::File { node: file.stat.node(), access: Access::Read };
     assert_eq!(
         world.refused(BOB, Request::RenewGrants { handle, method: Method::AllData }),
         ErrorCode::Denied
@@ -247,7 +247,7 @@ fn a_handle_of_a_replaced_file_is_stale() {
     world.put(ALICE, "/f", 1);
     let old = world.stat(ALICE, "/f").unwrap();
     world.put(ALICE, "/f", 2);
-    let handle = Handle::File { node: old.node(), access: Access::Read };
+    let handle = OpenHandle::File { node: old.node(), access: Access::Read };
     assert_eq!(
         world.refused(ALICE, Request::RenewGrants { handle, method: Method::AllData }),
         ErrorCode::Stale

@@ -2,7 +2,7 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, AccountKind, CheckScope, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method,
+    Access, AccountKind, CheckScope, DeviceState, ErrorCode, FileKind, GroupName, Method, OpenHandle,
     QuotaChange, QuotaOf, Request, Response, RevokeWhat, Role, UserName,
 };
 
@@ -92,12 +92,12 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
         (Request::ReadDir { path: path("/"), after: None, limit: 1 }, admin | user_ | reader),
         (Request::Open { path: path("/f"), access: read, method }, admin | user_ | reader),
         (
-            Request::RenewGrants { handle: Handle::File { node: stat.node(), access: read }, method },
+            Request::RenewGrants { handle: OpenHandle::File { node: stat.node(), access: read }, method },
             admin | user_ | reader,
         ),
         (Request::Open { path: path("/f"), access: update, method }, admin | user_),
         (
-            Request::RenewGrants { handle: Handle::File { node: stat.node(), access: update }, method },
+            Request::RenewGrants { handle: OpenHandle::File { node: stat.node(), access: update }, method },
             admin | user_,
         ),
         (create("/new", None), admin | user_),
@@ -158,7 +158,7 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
                 continue;
             }
             let mut request = request.clone();
-            if let Request::RenewGrants { handle: Handle::File { node, .. }, .. } = &mut request {
+            if let Request::RenewGrants { handle: OpenHandle::File { node, .. }, .. } = &mut request {
                 // With the user's own proof.
                 let name = match who {
                     READER => "rita",

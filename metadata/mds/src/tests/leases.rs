@@ -6,9 +6,9 @@ use std::task::{Wake, Waker};
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, Change, ErrorCode, HolderId, InodeId, Lease, LeaseKind, Lock, LockKind, Method, Node, NodeChange,
-    NodeKind, Recall, RenameMode, Request, Response, RevokeWhat, Role, Turn, XattrMode, XattrName,
-    XattrValue,
+    Access, ChangeRequest, ClientId, ErrorCode, InodeId, LeaseKind, Lock, LockKind, Method, Node, NodeChange,
+    NodeKind, NodeLease, Recall, RenameMode, Request, RequestId, Response, RevokeWhat, Role, XattrMode,
+    XattrName, XattrValue,
 };
 
 use super::nodes::name;
@@ -18,24 +18,24 @@ use crate::leases::{BARRED_MS, BELIEVED_MS, GIVE_UP_MS};
 
 const METHOD: Method = Method::AllData;
 /// The mounts of alice and bob, and one of bob's that knows nothing of leases.
-const HERS: HolderId = HolderId { number: 11 };
-const HIS: HolderId = HolderId { number: 22 };
-const PLAIN: HolderId = HolderId { number: 33 };
+const HERS: ClientId = ClientId { number: 11 };
+const HIS: ClientId = ClientId { number: 22 };
+const PLAIN: ClientId = ClientId { number: 33 };
 
-fn open(node: Node, access: Access, holder: HolderId) -> Request {
-    Request::OpenNode { node, access, method: METHOD, holder, again: false }
+fn open(node: Node, access: Access, client_id: ClientId) -> Request {
+    Request::OpenNode { node, access, method: METHOD, client_id, reclaim: false }
 }
 
-fn recalls(holder: HolderId, era: u64, known: u64) -> Request {
-    Request::Recalls { holder, era, known, wait_ms: 0 }
+fn recalls(client_id: ClientId, epoch: u64, known: u64) -> Request {
+    Request::Recalls { client_id, epoch, known, wait_ms: 0 }
 }
 
-fn written(node: Node, size_at_least: u64, generation: u32, holder: HolderId) -> Request {
-    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, fit: false, holder }
+fn written(node: Node, size_at_least: u64, generation: u32, client_id: ClientId) -> Request {
+    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, fit: false, client_id }
 }
 
-fn set(node: Node, change: NodeChange, holder: Option<HolderId>) -> Request {
-    Request::SetNode { node, change, holder, through: false }
+fn set(node: Node, change: NodeChange, client_id: Option<ClientId>) -> Request {
+    Request::SetNode { node, change, client_id, through: false }
 }
 
 fn mode(mode: u16) -> NodeChange {
@@ -46,8 +46,8 @@ pub(super) fn set_mode(node: Node, bits: u16) -> Request {
     set(node, mode(bits), None)
 }
 
-fn lease(node: Node, holder: HolderId, kind: LeaseKind) -> Request {
-    Request::LeaseNode { node, holder, kind }
+fn lease(node: Node, client_id: ClientId, kind: LeaseKind) -> Request {
+    Request::LeaseNode { node, client_id, kind }
 }
 
 fn attribute() -> XattrName {
@@ -62,29 +62,29 @@ impl World {
     pub(super) fn told(
         &mut self,
         who: SessionId,
-        holder: HolderId,
-        era: u64,
+        client_id: ClientId,
+        epoch: u64,
         known: u64,
     ) -> (u64, u64, Vec<Recall>) {
-        match self.ask(who, recalls(holder, era, known)) {
-            Response::Recalls { era, last, recalls, .. } => (era, last, recalls),
+        match self.ask(who, recalls(client_id, epoch, known)) {
+            Response::Recalls { epoch, last, recalls, .. } => (epoch, last, recalls),
             other => panic!("{other:?}"),
         }
     }
 
     /// A holder comes, and knows its era.
-    pub(super) fn lead(&mut self, who: SessionId, holder: HolderId) -> u64 {
-        let (era, ..) = self.told(who, holder, 0, 0);
-        assert_eq!(self.told(who, holder, era, 0).0, era);
-        era
+    pub(super) fn lead(&mut self, who: SessionId, client_id: ClientId) -> u64 {
+        let (epoch, ..) = self.told(who, client_id, 0, 0);
+        assert_eq!(self.told(who, client_id, epoch, 0).0, epoch);
+        epoch
     }
 
     /// It lives on for so long.
-    pub(super) fn lead_on(&mut self, who: SessionId, holder: HolderId, ms: u64) {
+    pub(super) fn lead_on(&mut self, who: SessionId, client_id: ClientId, ms: u64) {
         for _ in 0..ms.div_ceil(1000) {
             self.now += 1000;
-            let (era, ..) = self.told(who, holder, 0, 0);
-            self.told(who, holder, era, 0);
+            let (epoch, ..) = self.told(who, client_id, 0, 0);
+            self.told(who, client_id, epoch, 0);
         }
     }
 
@@ -93,12 +93,12 @@ impl World {
         let file = self.file(ALICE, at);
         self.node_stat(ALICE, set(file, mode(0o666), None));
         self.write(ALICE, file, 9);
-        let close = Request::CloseNode { node: file, holder: super::nodes::HOLDER };
+        let close = Request::CloseNode { node: file, client_id: super::nodes::CLIENT };
         assert!(matches!(self.ask(ALICE, close), Response::Kept { .. }));
         file
     }
 
-    fn leased(&mut self, who: SessionId, request: Request) -> Option<Lease> {
+    fn leased(&mut self, who: SessionId, request: Request) -> Option<NodeLease> {
         match self.ask(who, request) {
             Response::Leased { lease, .. } => lease,
             Response::NodeOpened { node } => node.lease,
@@ -107,12 +107,12 @@ impl World {
     }
 
     /// Alice's mount has the file leased.
-    fn holding(&mut self, file: Node, kind: LeaseKind) -> (u64, Lease) {
-        let era = self.lead(ALICE, HERS);
+    fn holding(&mut self, file: Node, kind: LeaseKind) -> (u64, NodeLease) {
+        let epoch = self.lead(ALICE, HERS);
         let access = if kind == LeaseKind::Read { Access::Read } else { Access::Update };
         let given = self.leased(ALICE, open(file, access, HERS)).expect("nobody is in the way");
-        assert_eq!((given.kind, given.era), (kind, era));
-        (era, given)
+        assert_eq!((given.kind, given.epoch), (kind, epoch));
+        (epoch, given)
     }
 }
 
@@ -134,10 +134,15 @@ type Make = fn(&mut World, InodeId) -> Request;
 /// What others ask, and whether a lease to read, or one to write, is in its way.
 const ASKED: &[(&str, Make, bool, bool)] = &[
     ("look", |world, id| Request::GetNode { node: world.node(ADMIN, id) }, false, false),
-    ("look up", |_, _| Request::Lookup { parent: Node::ROOT, name: name("f"), holder: None }, false, false),
+    (
+        "look up",
+        |_, _| Request::Lookup { parent: Node::ROOT, name: name("f"), client_id: None },
+        false,
+        false,
+    ),
     (
         "list",
-        |_, _| Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9, holder: None },
+        |_, _| Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9, client_id: None },
         false,
         false,
     ),
@@ -249,7 +254,7 @@ const ASKED: &[(&str, Make, bool, bool)] = &[
         true,
         true,
     ),
-    ("live", |_, _| Request::KeepNodes { holder: PLAIN }, false, false),
+    ("live", |_, _| Request::KeepNodes { client_id: PLAIN }, false, false),
 ];
 
 #[test]
@@ -258,22 +263,22 @@ fn every_request_waits_for_the_leases_that_it_is_in_the_way_of_and_for_no_other(
         for (kind, waits) in [(LeaseKind::Read, *read), (LeaseKind::Write, *write)] {
             let mut world = World::with_devices(1);
             let file = world.shared_file("f");
-            let (era, given) = world.holding(file, kind);
+            let (epoch, given) = world.holding(file, kind);
             let request = make(&mut world, file.inode);
             let answer = world.ask(ADMIN, request.clone());
             assert_eq!(is_busy(&answer), waits, "{what} against {kind:?}: {answer:?}");
-            let (_, last, recalls) = world.told(ALICE, HERS, era, 0);
+            let (_, last, recalls) = world.told(ALICE, HERS, epoch, 0);
             let expected: Vec<_> =
                 waits.then_some(Recall { inode: file.inode, number: given.number }).into_iter().collect();
             assert_eq!(recalls, expected, "{what} against {kind:?}");
             // Told once, and it still waits.
-            assert_eq!(world.told(ALICE, HERS, era, last), (era, last, vec![]));
+            assert_eq!(world.told(ALICE, HERS, epoch, last), (epoch, last, vec![]));
             if !waits {
                 assert!(!matches!(answer, Response::Failed { .. }), "{what}: {answer:?}");
                 continue;
             }
             assert!(is_busy(&world.ask(ADMIN, request.clone())), "{what}: nothing was done");
-            let back = Request::ReturnLease { inode: file.inode, holder: HERS, number: given.number };
+            let back = Request::ReturnLease { inode: file.inode, client_id: HERS, number: given.number };
             assert!(matches!(world.ask(ALICE, back), Response::Done {}));
             let answer = world.ask(ADMIN, request);
             assert!(!matches!(answer, Response::Failed { .. }), "{what} against {kind:?}: {answer:?}");
@@ -285,16 +290,16 @@ fn every_request_waits_for_the_leases_that_it_is_in_the_way_of_and_for_no_other(
 fn who_has_a_lease_to_write_changes_the_file_as_he_likes() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
-    let (era, _) = world.holding(file, LeaseKind::Write);
+    let (epoch, _) = world.holding(file, LeaseKind::Write);
     let once = |number, request| {
-        let turn = Turn { holder: HERS, place: 0, number };
-        Request::Once { turn, change: Change::new(request).unwrap() }
+        let turn = RequestId { client_id: HERS, slot: 0, sequence: number };
+        Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() }
     };
     let generation = world.node_stat(ALICE, Request::GetNode { node: file }).generation;
     for request in [
         set(file, mode(0o640), Some(HERS)),
         written(file, 20, generation, HERS),
-        Request::Allocate { node: file, size_hint: None, method: METHOD, holder: HERS },
+        Request::Allocate { node: file, size_hint: None, method: METHOD, client_id: HERS },
         open(file, Access::Update, HERS),
         once(1, Request::LinkNode { node: file, parent: Node::ROOT, name: name("g") }),
         once(2, Request::RemoveNode { parent: Node::ROOT, name: name("g"), directory: false }),
@@ -303,7 +308,7 @@ fn who_has_a_lease_to_write_changes_the_file_as_he_likes() {
         let answer = world.ask(ALICE, request);
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
     }
-    assert_eq!(world.told(ALICE, HERS, era, 0).2, []);
+    assert_eq!(world.told(ALICE, HERS, epoch, 0).2, []);
 }
 
 #[test]
@@ -319,16 +324,16 @@ fn readers_share_and_a_writer_is_alone() {
     assert!(is_busy(&world.ask(BOB, lease(bobs, HIS, LeaseKind::Write))));
     assert_eq!(world.told(ALICE, HERS, hers, 0).2, [Recall { inode: file.inode, number: first.number }]);
     assert_eq!(world.told(BOB, HIS, his, 0).2, []);
-    world.ask(ALICE, Request::ReturnLease { inode: file.inode, holder: HERS, number: first.number });
+    world.ask(ALICE, Request::ReturnLease { inode: file.inode, client_id: HERS, number: first.number });
     // It is his turn, whoever else asks.
     assert!(is_busy(&world.ask(ALICE, lease(file, HERS, LeaseKind::Read))));
     let third = world.leased(BOB, lease(bobs, HIS, LeaseKind::Write)).expect("alone");
     assert!(third.number > second.number && third.kind == LeaseKind::Write);
     // A return that was meant for the old one does nothing.
-    world.ask(BOB, Request::ReturnLease { inode: bobs.inode, holder: HIS, number: second.number });
+    world.ask(BOB, Request::ReturnLease { inode: bobs.inode, client_id: HIS, number: second.number });
     assert_eq!(world.mds.leases_out(), 1);
     assert!(is_busy(&world.ask(ALICE, lease(file, HERS, LeaseKind::Read))));
-    world.ask(BOB, Request::CloseNode { node: bobs, holder: HIS });
+    world.ask(BOB, Request::CloseNode { node: bobs, client_id: HIS });
     assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)).is_some(), "closing gives it back");
 }
 
@@ -337,9 +342,9 @@ fn only_who_knows_his_era_and_lives_is_given_leases() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None, "it never asked for recalls");
-    let (era, ..) = world.told(ALICE, HERS, 0, 0);
+    let (epoch, ..) = world.told(ALICE, HERS, 0, 0);
     assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None, "it may have some of before");
-    world.told(ALICE, HERS, era, 0);
+    world.told(ALICE, HERS, epoch, 0);
     assert!(world.leased(ALICE, open(file, Access::Read, HERS)).is_some());
     world.now += BELIEVED_MS + 1;
     assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None, "it does not answer");
@@ -350,7 +355,7 @@ fn a_new_file_is_its_makers() {
     let mut world = World::with_devices(1);
     world.lead(ALICE, HERS);
     let (parent, what) = (Node::ROOT, NodeKind::File);
-    let make = |at: &str, holder| Request::MakeNode {
+    let make = |at: &str, client_id| Request::MakeNode {
         parent,
         name: name(at),
         what: what.clone(),
@@ -358,10 +363,13 @@ fn a_new_file_is_its_makers() {
         umask: 0,
         owner: None,
         group: None,
-        holder: Some(holder),
+        client_id: Some(client_id),
     };
     let made = world.ask(ALICE, make("f", HERS));
-    assert!(matches!(made, Response::Made { lease: Lease { kind: LeaseKind::Write, .. }, .. }), "{made:?}");
+    assert!(
+        matches!(made, Response::Made { lease: NodeLease { kind: LeaseKind::Write, .. }, .. }),
+        "{made:?}"
+    );
     assert!(matches!(world.ask(ALICE, make("g", PLAIN)), Response::Stat { .. }));
 }
 
@@ -376,12 +384,12 @@ fn where_somebody_writes_without_a_lease_nobody_is_given_one() {
     world.now += BARRED_MS;
     world.lead(ALICE, HERS);
     assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)), None);
-    world.ask(BOB, Request::CloseNode { node: bobs, holder: PLAIN });
+    world.ask(BOB, Request::CloseNode { node: bobs, client_id: PLAIN });
     assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)).is_some());
     // By its path: as long as the credential lives, which nobody gives back.
     let by_path = Request::Open { path: path("/f"), access: Access::Update, method: METHOD };
     assert!(is_busy(&world.ask(BOB, by_path.clone())));
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HERS });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: HERS });
     world.open(BOB, by_path);
     world.now += world.mds.config.grant_lifetime_ms() - 1;
     world.lead(ALICE, HERS);
@@ -395,7 +403,7 @@ fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
     for kind in [LeaseKind::Read, LeaseKind::Write] {
         let mut world = World::with_devices(1);
         let file = world.shared_file("f");
-        let (era, _) = world.holding(file, kind);
+        let (epoch, _) = world.holding(file, kind);
         let remove = Request::Remove { path: path("/f"), recursive: false };
         world.now += 5_000;
         assert!(is_busy(&world.ask(ADMIN, remove.clone())));
@@ -412,7 +420,7 @@ fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
         }
         assert!(matches!(answer, Response::Removed { .. }), "{kind:?}: {answer:?}");
         // He hears that nothing is as it was.
-        assert_ne!(world.told(ALICE, HERS, era, 0).0, era);
+        assert_ne!(world.told(ALICE, HERS, epoch, 0).0, epoch);
     }
 }
 
@@ -420,13 +428,13 @@ fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
 fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
-    let (era, _) = world.holding(file, LeaseKind::Write);
+    let (epoch, _) = world.holding(file, LeaseKind::Write);
     let change = Request::SetMode { path: path("/f"), mode: 0o600 };
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
     let (mut waited, mut known) = (0, 0);
     while is_busy(&world.ask(ADMIN, change.clone())) {
         world.tell_devices();
-        known = world.told(ALICE, HERS, era, known).1;
+        known = world.told(ALICE, HERS, epoch, known).1;
         world.now += 1_000;
         waited += 1_000;
         assert!(waited < 2 * GIVE_UP_MS);
@@ -439,7 +447,7 @@ fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
 fn who_lost_a_lease_to_write_is_given_nothing_for_what_he_wrote() {
     let mut world = World::with_devices(2);
     let file = world.shared_file("f");
-    let (era, _) = world.holding(file, LeaseKind::Write);
+    let (epoch, _) = world.holding(file, LeaseKind::Write);
     let bobs = world.node(BOB, file.inode);
     world.now += GIVE_UP_MS + 1;
     let generation = world.node_stat(ALICE, Request::GetNode { node: file }).generation;
@@ -449,12 +457,18 @@ fn who_lost_a_lease_to_write_is_given_nothing_for_what_he_wrote() {
     for _ in 0..5 {
         assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
     }
-    let again =
-        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: HERS, again: true };
-    let handle = sealstone_mds_protocol::Handle::Node { node: file, access: Access::Update, holder: HERS };
+    let again = Request::OpenNode {
+        node: file,
+        access: Access::Update,
+        method: METHOD,
+        client_id: HERS,
+        reclaim: true,
+    };
+    let handle =
+        sealstone_mds_protocol::OpenHandle::Node { node: file, access: Access::Update, client_id: HERS };
     let late = [
         written(file, 99, generation, HERS),
-        Request::Allocate { node: file, size_hint: None, method: METHOD, holder: HERS },
+        Request::Allocate { node: file, size_hint: None, method: METHOD, client_id: HERS },
         Request::RenewGrants { handle, method: METHOD },
         again,
     ];
@@ -467,8 +481,8 @@ fn who_lost_a_lease_to_write_is_given_nothing_for_what_he_wrote() {
         assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Fenced);
     }
     assert!(is_busy(&world.ask(ALICE, open(file, Access::Update, HERS))), "it is to hear of it first");
-    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
-    assert_ne!(now_era, era);
+    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
+    assert_ne!(now_era, epoch);
     world.told(ALICE, HERS, now_era, 0);
     world.opened(ALICE, open(file, Access::Update, HERS));
     world.node_stat(ALICE, written(file, 99, generation, HERS));
@@ -479,7 +493,7 @@ fn leases_of_before_a_restart_are_waited_for() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let other = world.shared_file("other");
-    let (era, _) = world.holding(file, LeaseKind::Write);
+    let (epoch, _) = world.holding(file, LeaseKind::Write);
     world.restart();
     // Nobody knows which files they were on; looking is in nobody's way, nor are names of other things.
     let change = Request::SetMode { path: path("/other"), mode: 0o600 };
@@ -488,10 +502,15 @@ fn leases_of_before_a_restart_are_waited_for() {
     assert!(matches!(world.ask(BOB, Request::Stat { path: path("/f") }), Response::Stat { .. }));
     world.mkdir(BOB, "/d", 0o755);
     // He tells what he wrote, before he says that he has nothing left.
-    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
-    assert_ne!(now_era, era);
-    let again =
-        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: HERS, again: true };
+    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
+    assert_ne!(now_era, epoch);
+    let again = Request::OpenNode {
+        node: file,
+        access: Access::Update,
+        method: METHOD,
+        client_id: HERS,
+        reclaim: true,
+    };
     let generation = world.opened(ALICE, again).stat.generation;
     world.node_stat(ALICE, written(file, 77, generation, HERS));
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
@@ -526,25 +545,25 @@ fn who_says_that_he_is_gone_has_nothing_left_and_is_not_waited_for() {
     let file = world.shared_file("f");
     let orphan = world.file(ALICE, "orphan");
     world.opened(ALICE, open(orphan, Access::Update, HERS));
-    let (era, _) = world.holding(file, LeaseKind::Write);
+    let (epoch, _) = world.holding(file, LeaseKind::Write);
     let remove = Request::RemoveNode { parent: Node::ROOT, name: name("orphan"), directory: false };
     world.ask(ALICE, remove);
     world.node_stat(ALICE, Request::GetNode { node: orphan });
     let change = Request::SetMode { path: path("/f"), mode: 0o600 };
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
     for _ in 0..2 {
-        assert!(matches!(world.ask(ALICE, Request::EndHolder { holder: HERS }), Response::Done {}));
+        assert!(matches!(world.ask(ALICE, Request::EndClient { client_id: HERS }), Response::Done {}));
     }
     assert_eq!(world.mds.leases_out(), 0);
     assert_eq!(world.refused(ALICE, Request::GetNode { node: orphan }), ErrorCode::Stale);
     assert!(matches!(world.ask(ADMIN, change.clone()), Response::Stat { .. }));
     // His wait for what is called back comes to its end, and does not make him known again.
-    assert_eq!(world.told(ALICE, HERS, era, 0), (0, 0, vec![]));
+    assert_eq!(world.told(ALICE, HERS, epoch, 0), (0, 0, vec![]));
     world.restart();
     assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }), "nobody may come back");
     // Whoever goes on all the same is met again.
     world.opened(ALICE, open(file, Access::Read, HERS));
-    assert_ne!(world.told(ALICE, HERS, era, 0).0, 0);
+    assert_ne!(world.told(ALICE, HERS, epoch, 0).0, 0);
 }
 
 #[test]
@@ -560,19 +579,19 @@ fn several_servers_on_one_store_give_none() {
 fn who_is_given_another_role_or_is_revoked_has_his_leases_called_in() {
     let mut world = World::with_accounts(1);
     let file = world.shared_file("f");
-    let (era, given) = world.holding(file, LeaseKind::Read);
+    let (epoch, given) = world.holding(file, LeaseKind::Read);
     assert!(matches!(
         world.ask(ADMIN, Request::Revoke { what: RevokeWhat::Object(path("/f")) }),
         Response::Revocation { .. }
     ));
-    assert_eq!(world.told(ALICE, HERS, era, 0).2, [Recall { inode: file.inode, number: given.number }]);
+    assert_eq!(world.told(ALICE, HERS, epoch, 0).2, [Recall { inode: file.inode, number: given.number }]);
     assert!(matches!(
         world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user("alice")) }),
         Response::Revocation { .. }
     ));
     while world.mds.collect_revocations(world.now).unwrap() {}
-    let (second, ..) = world.told(ALICE, HERS, era, 0);
-    assert_ne!(second, era);
+    let (second, ..) = world.told(ALICE, HERS, epoch, 0);
+    assert_ne!(second, epoch);
     world.told(ALICE, HERS, second, 0);
     assert_eq!(world.mds.leases_out(), 0);
     world.session_as(ALICE, "alice", Role::ReadOnly);
@@ -587,19 +606,19 @@ fn a_lease_needs_the_file_open_and_the_right_to_it() {
     let bobs = world.node(BOB, file.inode);
     assert_eq!(world.refused(BOB, lease(bobs, HIS, LeaseKind::Read)), ErrorCode::Invalid);
     world.opened(BOB, open(bobs, Access::Read, HIS));
-    world.ask(BOB, Request::ReturnLease { inode: bobs.inode, holder: HIS, number: 1 });
+    world.ask(BOB, Request::ReturnLease { inode: bobs.inode, client_id: HIS, number: 1 });
     world.lead(BOB, HIS);
     let (_, last, _) = world.told(BOB, HIS, 0, 0);
     while is_busy(&world.ask(ALICE, set(file, mode(0o644), None))) {
-        let (era, _, recalls) = world.told(BOB, HIS, 0, last);
+        let (epoch, _, recalls) = world.told(BOB, HIS, 0, last);
         for recall in recalls {
-            world.ask(BOB, Request::ReturnLease { inode: bobs.inode, holder: HIS, number: recall.number });
+            world.ask(BOB, Request::ReturnLease { inode: bobs.inode, client_id: HIS, number: recall.number });
         }
-        world.told(BOB, HIS, era, last);
+        world.told(BOB, HIS, epoch, last);
     }
     assert_eq!(world.refused(BOB, lease(bobs, HIS, LeaseKind::Write)), ErrorCode::Denied);
     let lock = Lock { kind: LockKind::Read, whole: false, start: 0, end: 9, owner: 5, pid: 6 };
-    let lock = Request::LockNode { node: bobs, holder: HIS, lock, test: false, again: false };
+    let lock = Request::LockNode { node: bobs, client_id: HIS, lock, test: false, reclaim: false };
     assert_eq!(world.ask(BOB, lock), Response::Locked { conflict: None });
 }
 
@@ -615,10 +634,10 @@ impl Wake for Flag {
 fn who_waits_is_woken_by_a_recall() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
-    let (era, _) = world.holding(file, LeaseKind::Read);
+    let (epoch, _) = world.holding(file, LeaseKind::Read);
     let flag = Arc::new(Flag(AtomicBool::new(false)));
     let waker = Waker::from(flag.clone());
-    let body = Request::Recalls { holder: HERS, era, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
+    let body = Request::Recalls { client_id: HERS, epoch, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
     let waiting = world.mds.waiting(&ALICE, &body).expect("it may wait");
     assert!(waiting.max_ms() < 9_999);
     assert!(!world.mds.has_news(&waiting, &waker));
@@ -628,7 +647,8 @@ fn who_waits_is_woken_by_a_recall() {
     assert!(flag.0.load(Ordering::SeqCst));
     assert!(world.mds.has_news(&waiting, &waker));
     // Who is not known, or is of another era, does not wait.
-    let body = Request::Recalls { holder: HERS, era: era + 1, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
+    let body =
+        Request::Recalls { client_id: HERS, epoch: epoch + 1, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
     assert!(world.mds.has_news(&world.mds.waiting(&ALICE, &body).unwrap(), &waker));
     assert!(world.mds.waiting(&[9; 16], &body).is_none());
 }

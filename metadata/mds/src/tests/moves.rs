@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, Device, DeviceId, DeviceState, Drain, ErrorCode, Handle, HolderId, Method, Node, NodeChange,
-    ObjectRef, Request, Response, RevokeWhat,
+    Access, ClientId, Device, DeviceId, DeviceState, Drain, ErrorCode, Method, Node, NodeChange, ObjectRef,
+    OpenHandle, Request, Response, RevokeWhat,
 };
 
 use super::world::{ADMIN, ALICE, BOB, GIB, World, create, path};
@@ -219,7 +219,7 @@ fn who_has_it_open_is_told_the_new_place_when_he_renews() {
     let order = go(begin(&mut world, "/f"));
     answer(&world, GONE).unwrap();
     assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
-    let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
+    let handle = OpenHandle::File { node: opened.stat.node(), access: Access::Read };
     match world.ask(BOB, Request::RenewGrants { handle, method: Method::AllData }) {
         Response::Grants { layout, generation, grants } => {
             assert_eq!((layout.number(), grants[0].object), (opened.layout.unwrap().number(), order.to));
@@ -264,26 +264,27 @@ fn a_program_with_a_capability_file_keeps_what_it_has() {
 #[test]
 fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
     let mut world = one_file();
-    let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
-    let open = |access| Request::OpenNode { node, access, method: Method::AllData, holder, again: false };
+    let (node, client_id) = (node_of(&mut world, "/f"), ClientId { number: 7 });
+    let open =
+        |access| Request::OpenNode { node, access, method: Method::AllData, client_id, reclaim: false };
     assert!(matches!(world.ask(ALICE, open(Access::Read)), Response::NodeOpened { .. }));
     answer(&world, GONE).unwrap();
     go(begin(&mut world, "/f"));
     answer(&world, GONE).unwrap();
     assert!(matches!(world.ask(ALICE, open(Access::Update)), Response::NodeOpened { .. }));
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
-    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder }), Response::Kept { .. }));
+    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, client_id }), Response::Kept { .. }));
     go(begin(&mut world, "/f"));
     // As long as a client may create its objects.
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     let cut = NodeChange { size: Some(0), ..NodeChange::default() };
-    world.ask(ALICE, Request::SetNode { node, change: cut, holder: None, through: false });
+    world.ask(ALICE, Request::SetNode { node, change: cut, client_id: None, through: false });
     world.mds.change_device(GONE, Some(DeviceState::Active)).unwrap();
     for other in [2, 3] {
         world.mds.change_device(DeviceId(other), Some(DeviceState::Draining)).unwrap();
     }
-    let ask = Request::Allocate { node, size_hint: Some(9), method: Method::AllData, holder };
+    let ask = Request::Allocate { node, size_hint: Some(9), method: Method::AllData, client_id };
     let Response::NodeOpened { node: opened } = world.ask(ALICE, ask) else { panic!("objects") };
     assert!(!opened.made && opened.layout.unwrap().objects()[0].device == GONE);
     for other in [2, 3] {
@@ -300,11 +301,11 @@ fn what_a_writer_could_make_again_in_the_old_place_stays_until_he_cannot() {
     let file = world.create(ALICE, "/f", None);
     world.commit(ALICE, file.intent, 9).unwrap();
     later(&mut world);
-    let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
+    let (node, client_id) = (node_of(&mut world, "/f"), ClientId { number: 7 });
     let (access, method) = (Access::Update, Method::AllData);
-    world.ask(ALICE, Request::OpenNode { node, access, method, holder, again: false });
+    world.ask(ALICE, Request::OpenNode { node, access, method, client_id, reclaim: false });
     // The open file is forgotten, but its credentials are still valid.
-    world.ask(ALICE, Request::CloseNode { node, holder });
+    world.ask(ALICE, Request::CloseNode { node, client_id });
     let filled = file.layout.objects()[0].device;
     let begun = |world: &World| world.mds.begin_move(node.inode, filled, world.now).unwrap();
     assert_eq!(begun(&world), Begun::InUse);
@@ -318,9 +319,9 @@ fn what_moved_stays_fenced_as_long_as_a_writer_could_make_it_again() {
     let file = world.create(ALICE, "/f", None);
     world.commit(ALICE, file.intent, 9).unwrap();
     later(&mut world);
-    let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
+    let (node, client_id) = (node_of(&mut world, "/f"), ClientId { number: 7 });
     let (access, method) = (Access::Update, Method::AllData);
-    world.ask(ALICE, Request::OpenNode { node, access, method, holder, again: false });
+    world.ask(ALICE, Request::OpenNode { node, access, method, client_id, reclaim: false });
     let generation =
         crate::namespace::node(&*world.mds.store.snapshot().unwrap(), node.inode).unwrap().generation;
     let written = Request::Written {
@@ -330,11 +331,11 @@ fn what_moved_stays_fenced_as_long_as_a_writer_could_make_it_again() {
         generation,
         made: true,
         fit: false,
-        holder,
+        client_id,
     };
     assert!(matches!(world.ask(ALICE, written), Response::Stat { .. }));
     // The open file is forgotten. Its credentials can create missing objects at the old place.
-    world.ask(ALICE, Request::CloseNode { node, holder });
+    world.ask(ALICE, Request::CloseNode { node, client_id });
     let old = file.layout.objects()[0];
     let order = go(world.mds.begin_move(node.inode, old.device, world.now).unwrap());
     assert!(order.stays);
@@ -390,7 +391,7 @@ fn a_file_that_is_cut_or_revoked_meanwhile_stays_with_its_object() {
             let cut = NodeChange { size: Some(4), ..NodeChange::default() };
             let node = node_of(world, "/f");
             assert!(matches!(
-                world.ask(ALICE, Request::SetNode { node, change: cut, holder: None, through: false }),
+                world.ask(ALICE, Request::SetNode { node, change: cut, client_id: None, through: false }),
                 Response::Stat { .. }
             ));
         },

@@ -2,20 +2,20 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Change, ErrorCode, HolderId, Lease, LeaseKind, Name, Node, NodeKind, Recall, RenameMode, Request,
-    Response, SetTime, Stat, Turn,
+    ChangeRequest, ClientId, ErrorCode, LeaseKind, Name, Node, NodeKind, NodeLease, Recall, RenameMode,
+    Request, RequestId, Response, SetTime, Stat,
 };
 
 use super::leases::is_busy;
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, BOB, World, path};
-use crate::leases::{QUIET_MS, UNASKED_OF_HOLDER_MAX};
+use crate::leases::{QUIET_MS, UNREQUESTED_PER_CLIENT_MAX};
 
-const HERS: HolderId = HolderId { number: 11 };
-const HIS: HolderId = HolderId { number: 22 };
+const HERS: ClientId = ClientId { number: 11 };
+const HIS: ClientId = ClientId { number: 22 };
 
 fn lookup(parent: Node, name: Name) -> Request {
-    Request::Lookup { parent, name, holder: Some(HERS) }
+    Request::Lookup { parent, name, client_id: Some(HERS) }
 }
 
 fn remove(parent: Node, at: &str, directory: bool) -> Request {
@@ -28,7 +28,11 @@ fn rename(from_parent: Node, from: &str, to_parent: Node, to: &str) -> Request {
 
 impl World {
     /// What was looked up, and the leases on its directory and on itself.
-    fn looked(&mut self, who: SessionId, request: Request) -> (Option<Stat>, Option<Lease>, Option<Lease>) {
+    fn looked(
+        &mut self,
+        who: SessionId,
+        request: Request,
+    ) -> (Option<Stat>, Option<NodeLease>, Option<NodeLease>) {
         match self.ask(who, request) {
             Response::LookedUp { stat, directory, lease } => (stat, directory, lease),
             Response::Stat { stat } => (Some(stat), None, None),
@@ -74,8 +78,8 @@ const ASKED: &[(&str, Make, bool)] = &[
     ("its mode", |d, _| super::leases::set_mode(d, 0o700), true),
     ("the directory itself is renamed", |_, _| rename(Node::ROOT, "d", Node::ROOT, "x"), true),
     ("make beside", |_, e| make(e, "new", NodeKind::Fifo, 0o644), false),
-    ("look up", |d, _| Request::Lookup { parent: d, name: name("f"), holder: None }, false),
-    ("list", |d, _| Request::ReadNodes { directory: d, after: None, limit: 9, holder: None }, false),
+    ("look up", |d, _| Request::Lookup { parent: d, name: name("f"), client_id: None }, false),
+    ("list", |d, _| Request::ReadNodes { directory: d, after: None, limit: 9, client_id: None }, false),
 ];
 
 #[test]
@@ -83,19 +87,19 @@ fn every_change_of_a_name_waits_for_the_leases_on_its_directory_and_nothing_else
     for (what, make, waits) in ASKED {
         let mut world = World::with_devices(1);
         let (d, e) = world.directories();
-        let era = world.lead(ALICE, HERS);
+        let epoch = world.lead(ALICE, HERS);
         let hers = world.node(ALICE, d.inode);
         let (none, given, _) = world.looked(ALICE, lookup(hers, name("nothing")));
         let given = given.expect("nobody is in the way");
-        assert_eq!((none, given.kind, given.era), (None, LeaseKind::Read, era));
+        assert_eq!((none, given.kind, given.epoch), (None, LeaseKind::Read, epoch));
         let request = make(d, e);
         let answer = world.ask(ADMIN, request.clone());
         assert_eq!(is_busy(&answer), *waits, "{what}: {answer:?}");
-        let recalls = world.told(ALICE, HERS, era, 0).2;
+        let recalls = world.told(ALICE, HERS, epoch, 0).2;
         let expected = waits.then_some(Recall { inode: d.inode, number: given.number });
         assert_eq!(recalls, expected.into_iter().collect::<Vec<_>>(), "{what}");
         if *waits {
-            let back = Request::ReturnLease { inode: d.inode, holder: HERS, number: given.number };
+            let back = Request::ReturnLease { inode: d.inode, client_id: HERS, number: given.number };
             assert!(matches!(world.ask(ALICE, back), Response::Done {}));
         }
         let answer = if *waits { world.ask(ADMIN, request) } else { answer };
@@ -107,7 +111,7 @@ fn every_change_of_a_name_waits_for_the_leases_on_its_directory_and_nothing_else
 fn who_has_a_directory_leased_changes_names_in_it_as_he_likes() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
-    let era = world.lead(ALICE, HERS);
+    let epoch = world.lead(ALICE, HERS);
     let d = world.node(ALICE, d.inode);
     let (_, given, _) = world.looked(ALICE, lookup(d, name("f")));
     for (number, request) in
@@ -115,11 +119,12 @@ fn who_has_a_directory_leased_changes_names_in_it_as_he_likes() {
             .into_iter()
             .enumerate()
     {
-        let turn = Turn { holder: HERS, place: 0, number: number as u64 + 1 };
-        let answer = world.ask(ALICE, Request::Once { turn, change: Change::new(request).unwrap() });
+        let turn = RequestId { client_id: HERS, slot: 0, sequence: number as u64 + 1 };
+        let answer =
+            world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() });
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
     }
-    assert_eq!(world.told(ALICE, HERS, era, 0).2, []);
+    assert_eq!(world.told(ALICE, HERS, epoch, 0).2, []);
     assert_eq!(world.looked(ALICE, lookup(d, name("newer"))), (None, given, None));
 }
 
@@ -131,7 +136,7 @@ fn what_several_change_is_looked_up_without_leases_for_a_while() {
     let hers = world.node(ALICE, d.inode);
     let given = world.looked(ALICE, lookup(hers, name("nothing"))).1.unwrap();
     assert!(is_busy(&world.ask(ADMIN, make(d, "new", NodeKind::Fifo, 0o644))));
-    world.ask(ALICE, Request::ReturnLease { inode: d.inode, holder: HERS, number: given.number });
+    world.ask(ALICE, Request::ReturnLease { inode: d.inode, client_id: HERS, number: given.number });
     assert!(!is_busy(&world.ask(ADMIN, make(d, "new", NodeKind::Fifo, 0o644))));
     for _ in 0..3 {
         let (stat, directory, lease) = world.looked(ALICE, lookup(hers, name("new")));
@@ -151,9 +156,9 @@ fn who_may_not_pass_a_directory_is_given_no_lease_on_it() {
     let private = world.node_at("/private");
     world.lead(BOB, HIS);
     let his = world.node(BOB, private.inode);
-    let asks = Request::Lookup { parent: his, name: name("f"), holder: Some(HIS) };
+    let asks = Request::Lookup { parent: his, name: name("f"), client_id: Some(HIS) };
     assert_eq!(world.refused(BOB, asks), ErrorCode::Denied);
-    let lists = Request::ReadNodes { directory: his, after: None, limit: 9, holder: Some(HIS) };
+    let lists = Request::ReadNodes { directory: his, after: None, limit: 9, client_id: Some(HIS) };
     assert_eq!(world.refused(BOB, lists), ErrorCode::Denied);
     assert_eq!(world.mds.leases_out(), 0);
 }
@@ -162,7 +167,7 @@ fn who_may_not_pass_a_directory_is_given_no_lease_on_it() {
 fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
-    let era = world.lead(ALICE, HERS);
+    let epoch = world.lead(ALICE, HERS);
     let hers = world.node(ALICE, d.inode);
     let (stat, _, lease) = world.looked(ALICE, lookup(hers, name("f")));
     let (stat, lease) = (stat.unwrap(), lease.unwrap());
@@ -172,11 +177,11 @@ fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
     // Times are attributes: whoever changes them waits.
     let change = sealstone_mds_protocol::NodeChange { mtime: Some(SetTime::At(5)), ..Default::default() };
     let file = world.node(ADMIN, stat.inode);
-    let set = Request::SetNode { node: file, change, holder: None, through: false };
+    let set = Request::SetNode { node: file, change, client_id: None, through: false };
     assert!(is_busy(&world.ask(ADMIN, set.clone())));
-    let recalls = world.told(ALICE, HERS, era, 0).2;
+    let recalls = world.told(ALICE, HERS, epoch, 0).2;
     assert_eq!(recalls, [Recall { inode: stat.inode, number: lease.number }]);
-    world.ask(ALICE, Request::ReturnLease { inode: stat.inode, holder: HERS, number: lease.number });
+    world.ask(ALICE, Request::ReturnLease { inode: stat.inode, client_id: HERS, number: lease.number });
     assert!(!is_busy(&world.ask(ADMIN, set)));
     // Nobody else's lease to write is called back for that: what is seen is as of the last time that it was told.
     world.lead(BOB, HIS);
@@ -189,12 +194,12 @@ fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
         umask: 0,
         owner: None,
         group: None,
-        holder: Some(HIS),
+        client_id: Some(HIS),
     };
     // Her lease on the directory is in his way first.
     assert!(is_busy(&world.ask(BOB, open.clone())));
-    let (_, _, recalls) = world.told(ALICE, HERS, era, 1);
-    world.ask(ALICE, Request::ReturnLease { inode: d.inode, holder: HERS, number: recalls[0].number });
+    let (_, _, recalls) = world.told(ALICE, HERS, epoch, 1);
+    world.ask(ALICE, Request::ReturnLease { inode: d.inode, client_id: HERS, number: recalls[0].number });
     assert!(matches!(world.ask(BOB, open), Response::Made { .. }));
     let (seen, directory, lease) = world.looked(ALICE, lookup(hers, name("his")));
     assert!(seen.is_some() && directory.is_none() && lease.is_none());
@@ -207,7 +212,7 @@ fn a_new_directory_is_its_makers_and_there_is_room_left_for_files() {
     world.lead(ALICE, HERS);
     let d = world.node(ALICE, d.inode);
     let mut given = 0;
-    for number in 0..UNASKED_OF_HOLDER_MAX + 9 {
+    for number in 0..UNREQUESTED_PER_CLIENT_MAX + 9 {
         let request = Request::MakeNode {
             parent: d,
             name: name(&number.to_string()),
@@ -216,7 +221,7 @@ fn a_new_directory_is_its_makers_and_there_is_room_left_for_files() {
             umask: 0,
             owner: None,
             group: None,
-            holder: Some(HERS),
+            client_id: Some(HERS),
         };
         match world.ask(ALICE, request) {
             Response::Made { lease, .. } => {
@@ -227,7 +232,7 @@ fn a_new_directory_is_its_makers_and_there_is_room_left_for_files() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((given, world.mds.leases_out()), (UNASKED_OF_HOLDER_MAX, UNASKED_OF_HOLDER_MAX));
+    assert_eq!((given, world.mds.leases_out()), (UNREQUESTED_PER_CLIENT_MAX, UNREQUESTED_PER_CLIENT_MAX));
     let file = Request::MakeNode {
         parent: d,
         name: name("file"),
@@ -236,7 +241,7 @@ fn a_new_directory_is_its_makers_and_there_is_room_left_for_files() {
         umask: 0,
         owner: None,
         group: None,
-        holder: Some(HERS),
+        client_id: Some(HERS),
     };
     assert!(matches!(world.ask(ALICE, file), Response::Made { .. }));
 }

@@ -8,8 +8,8 @@ mod model;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, FileKind, GroupName, Handle, HolderId, InodeId, LINKS_MAX, Lock, LockKind, Method,
-    Name, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Request, Response, SetTime, Stat, Target,
+    Access, ClientId, ErrorCode, FileKind, GroupName, InodeId, LINKS_MAX, LinkTarget, Lock, LockKind, Method,
+    Name, Node, NodeChange, NodeKind, OpenHandle, OpenedNode, RenameMode, Request, Response, SetTime, Stat,
     UserName,
 };
 
@@ -17,15 +17,15 @@ use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::holds::HOLD_MS;
 use crate::records::Inode;
 
-pub(super) const HOLDER: HolderId = HolderId { number: 1 };
+pub(super) const CLIENT: ClientId = ClientId { number: 1 };
 const METHOD: Method = Method::AllData;
 
 pub(super) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn target(text: &str) -> Target {
-    Target::new(text).unwrap()
+fn target(text: &str) -> LinkTarget {
+    LinkTarget::new(text).unwrap()
 }
 
 fn code(response: &Response) -> Option<ErrorCode> {
@@ -88,15 +88,24 @@ impl World {
 }
 
 pub(super) fn make(parent: Node, at: &str, what: NodeKind, mode: u16) -> Request {
-    Request::MakeNode { parent, name: name(at), what, mode, umask: 0, owner: None, group: None, holder: None }
+    Request::MakeNode {
+        parent,
+        name: name(at),
+        what,
+        mode,
+        umask: 0,
+        owner: None,
+        group: None,
+        client_id: None,
+    }
 }
 
 fn open(node: Node, access: Access) -> Request {
-    Request::OpenNode { node, access, method: METHOD, holder: HOLDER, again: false }
+    Request::OpenNode { node, access, method: METHOD, client_id: CLIENT, reclaim: false }
 }
 
 fn allocate(node: Node, size_hint: Option<u64>) -> Request {
-    Request::Allocate { node, size_hint, method: METHOD, holder: HOLDER }
+    Request::Allocate { node, size_hint, method: METHOD, client_id: CLIENT }
 }
 
 fn written(node: Node, size_at_least: u64, generation: u32) -> Request {
@@ -107,7 +116,7 @@ fn written(node: Node, size_at_least: u64, generation: u32) -> Request {
         generation,
         made: true,
         fit: false,
-        holder: HOLDER,
+        client_id: CLIENT,
     }
 }
 
@@ -117,11 +126,11 @@ fn remove(parent: Node, at: &str) -> Request {
 
 fn resize(node: Node, size: u64) -> Request {
     let change = NodeChange { size: Some(size), ..NodeChange::default() };
-    Request::SetNode { node, change, holder: None, through: false }
+    Request::SetNode { node, change, client_id: None, through: false }
 }
 
 fn set(node: Node, change: NodeChange) -> Request {
-    Request::SetNode { node, change, holder: None, through: false }
+    Request::SetNode { node, change, client_id: None, through: false }
 }
 
 #[test]
@@ -135,11 +144,11 @@ fn a_number_alone_opens_nothing() {
         for request in [
             Request::GetNode { node: guessed },
             Request::RenewGrants {
-                handle: Handle::File { node: guessed, access: Access::Read },
+                handle: OpenHandle::File { node: guessed, access: Access::Read },
                 method: METHOD,
             },
             Request::RenewGrants {
-                handle: Handle::Node { node: guessed, access: Access::Update, holder: HOLDER },
+                handle: OpenHandle::Node { node: guessed, access: Access::Update, client_id: CLIENT },
                 method: METHOD,
             },
             open(guessed, Access::Read),
@@ -152,14 +161,14 @@ fn a_number_alone_opens_nothing() {
         }
     }
     assert_eq!(
-        world.refused(BOB, Request::Lookup { parent: Node::ROOT, name: name("nothing"), holder: None }),
+        world.refused(BOB, Request::Lookup { parent: Node::ROOT, name: name("nothing"), client_id: None }),
         ErrorCode::NotFound
     );
     let seen = world
-        .node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("private"), holder: None })
+        .node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("private"), client_id: None })
         .node();
     assert_eq!(
-        world.refused(BOB, Request::Lookup { parent: seen, name: name("f"), holder: None }),
+        world.refused(BOB, Request::Lookup { parent: seen, name: name("f"), client_id: None }),
         ErrorCode::Denied
     );
     // A proof outlives sessions and the server.
@@ -183,12 +192,12 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
         let made = world.make(ADMIN, Node::ROOT, at, what.clone(), 0o640);
         assert_eq!((made.kind, made.links), (what.kind(), if at == "directory" { 2 } else { 1 }));
         let again =
-            world.node_stat(ADMIN, Request::Lookup { parent: Node::ROOT, name: name(at), holder: None });
+            world.node_stat(ADMIN, Request::Lookup { parent: Node::ROOT, name: name(at), client_id: None });
         assert_eq!(again, made);
         assert_eq!(world.refused(ADMIN, make(Node::ROOT, at, NodeKind::File, 0)), ErrorCode::Exists);
     }
     let Response::Directory { entries, more: false } =
-        world.ask(BOB, Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9, holder: None })
+        world.ask(BOB, Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9, client_id: None })
     else {
         panic!("a list")
     };
@@ -199,7 +208,7 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
     };
     assert_eq!((rdev("null"), rdev("sda"), rdev("fifo")), (0x103, 0x800, 0));
     let link =
-        world.node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("symlink"), holder: None });
+        world.node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("symlink"), client_id: None });
     assert_eq!((link.mode, link.size), (0o777, 6));
     let Response::Target { target: found } = world.ask(BOB, Request::ReadLink { node: link.node() }) else {
         panic!("a target")
@@ -237,7 +246,7 @@ fn a_name_has_every_byte_but_slash_and_nul() {
         umask: 0,
         owner: None,
         group: None,
-        holder: None,
+        client_id: None,
     };
     world.node_stat(ALICE, request);
     let at = sealstone_mds_protocol::FilePath::root().join(&all).unwrap();
@@ -309,7 +318,7 @@ fn what_is_removed_while_it_is_open_stays_until_it_is_closed() {
     let link = Request::LinkNode { node: file, parent: Node::ROOT, name: name("g") };
     assert_eq!(world.refused(ALICE, link), ErrorCode::NotFound);
     assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).size, 9);
-    let handle = Handle::Node { node: file, access: Access::Read, holder: HOLDER };
+    let handle = OpenHandle::Node { node: file, access: Access::Read, client_id: CLIENT };
     assert!(matches!(
         world.ask(ALICE, Request::RenewGrants { handle, method: METHOD }),
         Response::Grants { .. }
@@ -318,13 +327,13 @@ fn what_is_removed_while_it_is_open_stays_until_it_is_closed() {
     for _ in 0..10 {
         world.now += HOLD_MS - 1;
         assert!(matches!(
-            world.ask(ALICE, Request::KeepNodes { holder: HOLDER }),
+            world.ask(ALICE, Request::KeepNodes { client_id: CLIENT }),
             Response::Kept { held: 1, .. }
         ));
         world.reap_all();
     }
     assert_eq!(world.records(b'i'), 2);
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     assert_eq!(world.records(b'i'), 1);
     world.now += 1_000_000;
     assert_eq!(world.reap_all().len(), 1);
@@ -343,7 +352,7 @@ fn what_a_dead_holder_held_goes_in_time_and_a_restart_forgets_nobody_who_comes_b
         world.node_stat(ALICE, remove(Node::ROOT, "f"));
         assert_eq!(world.records(b'i'), 2);
         if comes_back {
-            let Response::Kept { held: 0, .. } = world.ask(ALICE, Request::KeepNodes { holder: HOLDER })
+            let Response::Kept { held: 0, .. } = world.ask(ALICE, Request::KeepNodes { client_id: CLIENT })
             else {
                 panic!("it is told that nothing is held")
             };
@@ -351,8 +360,8 @@ fn what_a_dead_holder_held_goes_in_time_and_a_restart_forgets_nobody_who_comes_b
                 node: file,
                 access: Access::Update,
                 method: METHOD,
-                holder: HOLDER,
-                again: true,
+                client_id: CLIENT,
+                reclaim: true,
             };
             assert_eq!(world.opened(ALICE, again).stat.links, 0);
             world.now += HOLD_MS;
@@ -560,7 +569,7 @@ fn only_administrators_make_nodes_for_others_and_numbers_are_nobodys_account() {
         umask: 0,
         owner: Some(UserName::new(owner).unwrap()),
         group: group.map(|group| GroupName::new(group).unwrap()),
-        holder: None,
+        client_id: None,
     };
     assert_eq!(world.refused(ALICE, made("uid-1000", None)), ErrorCode::NotPermitted);
     assert_eq!(world.refused(ALICE, made("alice", Some("gid-7"))), ErrorCode::NotPermitted);
@@ -583,57 +592,57 @@ fn only_administrators_make_nodes_for_others_and_numbers_are_nobodys_account() {
 fn locks_last_as_long_as_the_file_is_held_and_are_taken_up_again_after_a_restart() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
-    let (one, two) = (HOLDER, HolderId { number: 2 });
-    let lock = |holder, kind, again| Request::LockNode {
+    let (one, two) = (CLIENT, ClientId { number: 2 });
+    let lock = |client_id, kind, reclaim| Request::LockNode {
         node: file,
-        holder,
+        client_id,
         lock: Lock { kind, whole: false, start: 0, end: 9, owner: 5, pid: 6 },
         test: false,
-        again,
+        reclaim,
     };
-    let hold = |holder, again| Request::OpenNode {
+    let hold = |client_id, reclaim| Request::OpenNode {
         node: file,
         access: Access::Update,
         method: METHOD,
-        holder,
-        again,
+        client_id,
+        reclaim,
     };
     let is_free = |answer: Response| match answer {
         Response::Locked { conflict } => conflict.is_none(),
         other => panic!("{other:?}"),
     };
     assert_eq!(world.refused(ALICE, lock(one, LockKind::Write, false)), ErrorCode::Invalid);
-    for holder in [one, two] {
-        world.opened(ALICE, hold(holder, false));
+    for client_id in [one, two] {
+        world.opened(ALICE, hold(client_id, false));
     }
     assert!(is_free(world.ask(ALICE, lock(one, LockKind::Write, false))));
     assert!(!is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
     // A restart: who had it gets it, others wait.
     world.restart();
-    for holder in [one, two] {
-        world.opened(ALICE, hold(holder, true));
+    for client_id in [one, two] {
+        world.opened(ALICE, hold(client_id, true));
     }
     assert_eq!(world.refused(ALICE, lock(two, LockKind::Read, false)), ErrorCode::Busy);
     assert!(is_free(world.ask(ALICE, lock(one, LockKind::Write, true))));
     world.now += HOLD_MS;
-    for holder in [one, two] {
-        world.ask(ALICE, Request::KeepNodes { holder });
+    for client_id in [one, two] {
+        world.ask(ALICE, Request::KeepNodes { client_id });
     }
     assert!(!is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
     // A dead holder's lock goes with it; a closed file's and a given up one's at once.
     world.now += HOLD_MS;
-    world.ask(ALICE, Request::KeepNodes { holder: two });
+    world.ask(ALICE, Request::KeepNodes { client_id: two });
     world.now += 1;
     while world.mds.tidy(world.now).unwrap() {}
     assert!(is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
     // It is fenced, and begins anew when it has nothing left.
     assert_eq!(world.refused(ALICE, hold(one, true)), ErrorCode::Fenced);
-    world.ask(ALICE, Request::CloseNode { node: file, holder: one });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: one });
     world.opened(ALICE, hold(one, false));
     assert!(!is_free(world.ask(ALICE, lock(one, LockKind::Write, false))));
-    world.ask(ALICE, Request::UnlockNode { node: file, holder: two, owner: 5 });
+    world.ask(ALICE, Request::UnlockNode { node: file, client_id: two, owner: 5 });
     assert!(is_free(world.ask(ALICE, lock(one, LockKind::Write, false))));
-    world.ask(ALICE, Request::CloseNode { node: file, holder: one });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: one });
     assert!(is_free(world.ask(ALICE, lock(two, LockKind::Write, false))));
 }
 
@@ -646,7 +655,7 @@ fn pages_of_a_directory_go_on_where_the_last_one_ended() {
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
         let request =
-            Request::ReadNodes { directory: Node::ROOT, after: after.clone(), limit: 7, holder: None };
+            Request::ReadNodes { directory: Node::ROOT, after: after.clone(), limit: 7, client_id: None };
         let Response::Directory { entries, more } = world.ask(BOB, request) else { panic!("a page") };
         // Each can be gone on with at once.
         for entry in &entries {

@@ -2,8 +2,8 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, Change, ErrorCode, HolderId, Method, Node, NodeChange, NodeKind, PLACES_MAX, Request, Response,
-    Turn,
+    Access, ChangeRequest, ClientId, ErrorCode, Method, Node, NodeChange, NodeKind, Request, RequestId,
+    Response, SLOTS_MAX,
 };
 
 use super::nodes::{make, name};
@@ -11,14 +11,14 @@ use super::world::{ADMIN, ALICE, BOB, World};
 use crate::once::{ANSWERS_BY_USER_MAX, REMEMBERED_MS, REMEMBERED_OF_MANY_MS};
 use crate::{Config, Mds};
 
-const HOLDER: HolderId = HolderId { number: 5 };
+const CLIENT: ClientId = ClientId { number: 5 };
 
-fn turn(place: u16, number: u64) -> Turn {
-    Turn { holder: HOLDER, place, number }
+fn turn(place: u16, number: u64) -> RequestId {
+    RequestId { client_id: CLIENT, slot: place, sequence: number }
 }
 
-fn once(turn: Turn, request: Request) -> Request {
-    Request::Once { turn, change: Change::new(request).unwrap() }
+fn once(turn: RequestId, request: Request) -> Request {
+    Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() }
 }
 
 fn directory(at: &str) -> Request {
@@ -38,7 +38,7 @@ fn code(response: &Response) -> Option<ErrorCode> {
 
 impl World {
     fn is_there(&mut self, who: SessionId, at: &str) -> bool {
-        let found = self.ask(who, Request::Lookup { parent: Node::ROOT, name: name(at), holder: None });
+        let found = self.ask(who, Request::Lookup { parent: Node::ROOT, name: name(at), client_id: None });
         matches!(found, Response::Stat { .. })
     }
 }
@@ -97,7 +97,7 @@ fn a_number_is_good_for_one_change() {
     let secret = world.ask(ALICE, make(Node::ROOT, "secret", NodeKind::File, 0o600));
     assert!(matches!(secret, Response::Stat { .. }), "{secret:?}");
     let Response::Stat { stat } =
-        world.ask(BOB, Request::Lookup { parent: Node::ROOT, name: name("secret"), holder: None })
+        world.ask(BOB, Request::Lookup { parent: Node::ROOT, name: name("secret"), client_id: None })
     else {
         panic!("the directory may be listed");
     };
@@ -111,26 +111,26 @@ fn a_number_is_good_for_one_change() {
         umask: 0,
         owner: None,
         group: None,
-        holder: Some(HOLDER),
+        client_id: Some(CLIENT),
     };
     if matches!(linked, Response::Stat { .. }) {
         let other = world.ask(BOB, once(turn(0, 1), held("other")));
         assert_eq!(code(&other), Some(ErrorCode::Invalid));
     }
     let (access, method) = (Access::Update, Method::AllData);
-    let open = Request::OpenNode { node: stat.node(), access, method, holder: HOLDER, again: false };
+    let open = Request::OpenNode { node: stat.node(), access, method, client_id: CLIENT, reclaim: false };
     assert_eq!(code(&world.ask(BOB, open)), Some(ErrorCode::Denied));
     // Nor does who made a file hold it by asking again when it is another one's.
     let mine = once(turn(1, 2), held("mine"));
     let Response::Stat { stat } = world.ask(BOB, mine.clone()) else { panic!("made") };
-    world.ask(BOB, Request::CloseNode { node: stat.node(), holder: HOLDER });
+    world.ask(BOB, Request::CloseNode { node: stat.node(), client_id: CLIENT });
     let owner = Some(super::world::user("alice"));
     let change = NodeChange { owner, ..NodeChange::default() };
     let node = world.node(ADMIN, stat.inode);
-    let given = world.ask(ADMIN, Request::SetNode { node, change, holder: None, through: false });
+    let given = world.ask(ADMIN, Request::SetNode { node, change, client_id: None, through: false });
     assert_eq!(code(&given), None, "{given:?}");
     assert_eq!(code(&world.ask(BOB, mine)), None);
-    let open = Request::OpenNode { node: stat.node(), access, method, holder: HOLDER, again: false };
+    let open = Request::OpenNode { node: stat.node(), access, method, client_id: CLIENT, reclaim: false };
     assert_eq!(code(&world.ask(BOB, open)), Some(ErrorCode::Denied));
 }
 
@@ -152,28 +152,28 @@ fn it_is_remembered_over_a_restart_and_by_every_server_of_a_store() {
 #[test]
 fn what_is_remembered_has_limits_and_ends() {
     let mut world = World::empty();
-    let outside = once(turn(PLACES_MAX, 1), directory("d"));
+    let outside = once(turn(SLOTS_MAX, 1), directory("d"));
     assert_eq!(code(&world.ask(ADMIN, outside)), Some(ErrorCode::Invalid));
     world.ask(ADMIN, directory("d"));
     let name = name("d");
     let key = sealstone_mds_protocol::XattrName::new("user.k").unwrap();
     let value = sealstone_mds_protocol::XattrValue::new("v").unwrap();
     let Response::Stat { stat } =
-        world.ask(ADMIN, Request::Lookup { parent: Node::ROOT, name, holder: None })
+        world.ask(ADMIN, Request::Lookup { parent: Node::ROOT, name, client_id: None })
     else {
         panic!("it is there");
     };
     let mode = sealstone_mds_protocol::XattrMode::Set;
     let set = Request::SetXattr { node: stat.node(), name: key, value, mode };
     let ask = |world: &mut World, number: u64| {
-        let holder = HolderId { number: number / u64::from(PLACES_MAX) };
-        let place = (number % u64::from(PLACES_MAX)) as u16;
-        code(&world.ask(ADMIN, once(Turn { holder, place, number: 1 }, set.clone())))
+        let client_id = ClientId { number: number / u64::from(SLOTS_MAX) };
+        let place = (number % u64::from(SLOTS_MAX)) as u16;
+        code(&world.ask(ADMIN, once(RequestId { client_id, slot: place, sequence: 1 }, set.clone())))
     };
     // What is refused takes no room.
     for number in 0..ANSWERS_BY_USER_MAX as u64 + 9 {
-        let holder = HolderId { number: u64::MAX - number };
-        let exists = world.ask(ADMIN, once(Turn { holder, place: 0, number: 1 }, directory("d")));
+        let client_id = ClientId { number: u64::MAX - number };
+        let exists = world.ask(ADMIN, once(RequestId { client_id, slot: 0, sequence: 1 }, directory("d")));
         assert_eq!(code(&exists), Some(ErrorCode::Exists));
     }
     for number in 0..ANSWERS_BY_USER_MAX as u64 {

@@ -14,7 +14,7 @@ use sealstone_mds_protocol::paper::{
     PaperHeader, PaperLogout, PaperType, SERVER_IDENTITY,
 };
 use sealstone_mds_protocol::{
-    ErrorCode, HEADER_BYTES, Request, Response, Secret, Wire, Writer, decode_message, encode_message,
+    ErrorCode, HEADER_BYTES, Request, Response, Secret, Wire, WireWriter, decode_message, encode_message,
 };
 
 use super::accounts::register;
@@ -139,7 +139,7 @@ fn answer<T: Wire>(output: &Output, kind: PaperType) -> Result<T, PaperErrorCode
 }
 
 fn content(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     message.put(&mut out);
     out.finish(1024).unwrap()
 }

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, CheckScope, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf,
-    QuotaPlace, RenameMode, Request, Response, Stat, Target, XattrMode, XattrName, XattrValue,
+    Access, CheckScope, ErrorCode, Failure, LinkTarget, Method, Node, NodeChange, NodeKind, Quota,
+    QuotaChange, QuotaOf, QuotaPlace, RenameMode, Request, Response, Stat, XattrMode, XattrName, XattrValue,
 };
 
-use super::nodes::{HOLDER, make, name};
+use super::nodes::{CLIENT, make, name};
 use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
 use crate::holds::HOLD_MS;
 use crate::records::{load, save};
@@ -75,17 +75,17 @@ fn grow(node: Node, size: u64) -> Request {
     Request::SetNode {
         node,
         change: NodeChange { size: Some(size), ..NodeChange::default() },
-        holder: None,
+        client_id: None,
         through: false,
     }
 }
 
 fn allocate(node: Node) -> Request {
-    Request::Allocate { node, size_hint: None, method: METHOD, holder: HOLDER }
+    Request::Allocate { node, size_hint: None, method: METHOD, client_id: CLIENT }
 }
 
 fn written(node: Node, size_at_least: u64, generation: u32, fit: bool) -> Request {
-    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, fit, holder: HOLDER }
+    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, fit, client_id: CLIENT }
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
     assert_eq!(world.refused(ALICE, create("/b", Some(401))), ErrorCode::Quota);
     let a = world.at(ALICE, "/a");
     assert_eq!(world.refused(ALICE, grow(a, 601)), ErrorCode::Quota);
-    let link = make(Node::ROOT, "l", NodeKind::Symlink(Target::new("x").unwrap()), 0);
+    let link = make(Node::ROOT, "l", NodeKind::Symlink(LinkTarget::new("x").unwrap()), 0);
     assert_eq!(world.refused(ALICE, link), ErrorCode::Quota);
     // An empty file has no space left for its first byte; a write that needs no more space
     // succeeds.
@@ -272,13 +272,18 @@ fn what_is_held_open_counts_until_it_is_closed() {
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/f", 900);
     let file = world.at(ALICE, "/f");
-    let open =
-        Request::OpenNode { node: file, access: Access::Read, method: METHOD, holder: HOLDER, again: false };
+    let open = Request::OpenNode {
+        node: file,
+        access: Access::Read,
+        method: METHOD,
+        client_id: CLIENT,
+        reclaim: false,
+    };
     assert!(matches!(world.ask(ALICE, open), Response::NodeOpened { .. }));
     world.ask(ALICE, Request::RemoveNode { parent: Node::ROOT, name: name("f"), directory: false });
     assert_eq!(world.used(of_user("alice")), (900, 1));
     assert_eq!(world.refused(ALICE, create("/g", Some(200))), ErrorCode::Quota);
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     assert_eq!(world.used(of_user("alice")), (0, 0));
     world.put(ALICE, "/g", 200);
 }
@@ -534,7 +539,7 @@ impl Run {
                 let what = match kind {
                     0 => NodeKind::File,
                     // No node is created through it.
-                    1 => NodeKind::Symlink(Target::new("no/where").unwrap()),
+                    1 => NodeKind::Symlink(LinkTarget::new("no/where").unwrap()),
                     _ => NodeKind::Directory,
                 };
                 self.world.ask(WHO[who], make(parent, last, what, 0o777));
@@ -591,14 +596,14 @@ impl Run {
             Step::Open { who, at } => {
                 let node = self.node(who, at)?;
                 let (access, method) = (Access::Update, METHOD);
-                let open = Request::OpenNode { node, access, method, holder: HOLDER, again: false };
+                let open = Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: false };
                 if matches!(self.world.ask(WHO[who], open), Response::NodeOpened { .. }) {
                     self.open.push((who, node));
                 }
             }
             Step::Close => {
                 for (who, node) in std::mem::take(&mut self.open) {
-                    self.world.ask(WHO[who], Request::CloseNode { node, holder: HOLDER });
+                    self.world.ask(WHO[who], Request::CloseNode { node, client_id: CLIENT });
                 }
             }
             Step::Limit { of, bytes, nodes } => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sealstone_mds_protocol::{
-    Access, CheckScope, DeviceId, DeviceState, ErrorCode, HolderId, Method, Rebalance, Request, Response,
+    Access, CheckScope, ClientId, DeviceId, DeviceState, ErrorCode, Method, Rebalance, Request, Response,
 };
 
 use super::moves::{answer, live};
@@ -122,8 +122,11 @@ fn files_that_are_open_to_write_stay_and_it_ends_all_the_same() {
     let mut nodes = Vec::new();
     for at in 0..120 {
         let node = world.stat(ALICE, &format!("/f{at}")).unwrap().node();
-        let (access, holder) = (Access::Update, HolderId { number: 7 });
-        world.ask(ALICE, Request::OpenNode { node, access, method: Method::AllData, holder, again: false });
+        let (access, client_id) = (Access::Update, ClientId { number: 7 });
+        world.ask(
+            ALICE,
+            Request::OpenNode { node, access, method: Method::AllData, client_id, reclaim: false },
+        );
         nodes.push(node);
     }
     told(&mut world, Request::Rebalance { rate: 0 });

@@ -3,14 +3,14 @@
 use alloc::boxed::Box;
 
 use super::Request;
-use crate::wire::{Reader, Wire, WireError, Writer};
+use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
 /// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute, or
 /// tells of such changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change(Box<Request>);
+pub struct ChangeRequest(Box<Request>);
 
-impl Change {
+impl ChangeRequest {
     /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr, ChangeNames.
     const OPERATIONS: [u16; 7] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070, 0x007A];
 
@@ -39,13 +39,13 @@ impl Change {
     }
 }
 
-impl Wire for Change {
-    fn put(&self, out: &mut Writer) {
+impl Wire for ChangeRequest {
+    fn put(&self, out: &mut WireWriter) {
         self.0.operation().put(out);
         self.0.put_fields(out);
     }
 
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         let operation = u16::get(input)?;
         // Before its fields, so that none is inside another one.
         if !Self::OPERATIONS.contains(&operation) {

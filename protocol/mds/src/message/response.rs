@@ -5,22 +5,22 @@
 use alloc::vec::Vec;
 
 use super::{BODY_MAX, SCHEMA};
-use crate::ahead::{LeaseOn, Numbers};
-use crate::check::{Check, Finding};
+use crate::ahead::{InodeLease, InodeRange};
+use crate::check::{CheckFinding, CheckStatus};
 use crate::error::Failure;
 use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation};
 use crate::keys::{KeyInfo, KeyPlace};
 use crate::layout::Layout;
 use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
-use crate::nodes::{Lease, Lock, OpenedNode, Recall, Target, XattrName, XattrValue};
-use crate::placed::{Placed, Rebalance};
+use crate::nodes::{LinkTarget, Lock, NodeLease, OpenedNode, Recall, XattrName, XattrValue};
+use crate::placed::{PlacementRecord, Rebalance};
 use crate::quota::Quota;
 use crate::records::{
-    CreatedFile, Device, DirEntry, Grant, Group, Holder, Method, OpenedFile, Role, Stat, User,
+    CreatedFile, CredentialHolder, Device, DirEntry, Grant, Group, Method, OpenedFile, Role, Stat, User,
 };
 use crate::secret::Secret;
-use crate::wire::{Reader, Text, Wire, WireError, Writer};
+use crate::wire::{Text, Wire, WireError, WireReader, WireWriter};
 
 messages! {
     /// What the server answers.
@@ -120,7 +120,7 @@ messages! {
             /// Where they lie; none before the first byte.
             layout: Option<Layout>,
             /// Why the layout was chosen; none if it was not noted.
-            placed: Option<Placed>,
+            placed: Option<PlacementRecord>,
         },
         /// To DiskFree.
         0x0020 => DiskFree {
@@ -188,7 +188,7 @@ messages! {
         /// To GrantHolders.
         0x003F => Holders {
             /// Who holds what, those that last longest first; cut at [`PAGE_MAX`](super::PAGE_MAX).
-            holders: Vec<Holder>,
+            holders: Vec<CredentialHolder>,
             /// Is nobody left out? Not if the list was cut, or if the server began or lost track within the longest
             /// life of a credential.
             complete: bool,
@@ -238,9 +238,9 @@ messages! {
             /// What has the name; none if nothing has.
             stat: Option<Stat>,
             /// On the directory: until it is called back no name in it changes but by who has it.
-            directory: Option<Lease>,
+            directory: Option<NodeLease>,
             /// On what has the name.
-            lease: Option<Lease>,
+            lease: Option<NodeLease>,
         },
         /// To ReadNodes, if there is a lease for who asks.
         0x0062 => Listed {
@@ -249,14 +249,14 @@ messages! {
             /// May there be more?
             more: bool,
             /// On the directory.
-            lease: Lease,
+            lease: NodeLease,
         },
         /// To MakeNode, if its maker is given a lease: of a directory with nothing in it one to read.
         0x0063 => Made {
             /// What was made.
             stat: Stat,
             /// On it.
-            lease: Lease,
+            lease: NodeLease,
         },
         /// To RenameNode.
         0x0066 => Renamed {
@@ -268,7 +268,7 @@ messages! {
         /// To ReadLink.
         0x0068 => Target {
             /// Where it leads.
-            target: Target,
+            target: LinkTarget,
         },
         /// To OpenNode and Allocate.
         0x0069 => NodeOpened {
@@ -312,9 +312,9 @@ messages! {
         /// To Recalls.
         0x0076 => Recalls {
             /// Leases of any other era are gone; 0: none are given here.
-            era: u64,
+            epoch: u64,
             /// Leases are believed in for so long after the request was sent, milliseconds.
-            believed_ms: u32,
+            lease_ms: u32,
             /// The last recall that is told of here: what the next request calls known.
             last: u64,
             /// What is to be given back, in the order in which it was recalled.
@@ -325,23 +325,23 @@ messages! {
             /// The file as it is now.
             stat: Stat,
             /// None: there is none to be had. Nobody else has one that is in the way, nor is given one to write for a while.
-            lease: Option<Lease>,
+            lease: Option<NodeLease>,
         },
         /// To LeadNames.
-        0x0079 => Leads {
+        0x0079 => DirDelegated {
             /// To write, on the directory; none: there is none to be had.
-            lease: Option<Lease>,
+            lease: Option<NodeLease>,
             /// The number of the lease that it took the place of, without a moment in between.
             before: Option<u64>,
             /// What was reserved.
-            numbers: Option<Numbers>,
+            numbers: Option<InodeRange>,
         },
         /// To ChangeNames.
-        0x007A => NamesChanged {
+        0x007A => NameBatchApplied {
             /// How many were done.
             done: u16,
             /// On files that were made and are held.
-            leases: Vec<LeaseOn>,
+            leases: Vec<InodeLease>,
             /// Why the next one was not.
             failure: Option<Failure>,
         },
@@ -360,12 +360,12 @@ messages! {
         /// To CheckBegin and CheckShow.
         0x0084 => Check {
             /// None: there was none since the server began.
-            check: Option<Check>,
+            check: Option<CheckStatus>,
         },
         /// To CheckFindings.
         0x0086 => CheckFindings {
             /// In the order in which they were found.
-            findings: Vec<Finding>,
+            findings: Vec<CheckFinding>,
             /// Were more found already?
             more: bool,
         },

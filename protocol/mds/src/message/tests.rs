@@ -6,7 +6,7 @@ use crate::grants::{DelegatedFile, IssueEntry, IssueKind, Revocation, WaitingDev
 use crate::keys::{KeyInfo, KeyUse};
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
-use crate::placed::{Chosen, Condition, Placed, WidthBound};
+use crate::placed::{ChosenDevice, DeviceCondition, PlacementRecord, WidthBound};
 use crate::records::*;
 use crate::secret::Secret;
 use alloc::string::String;
@@ -18,7 +18,7 @@ mod check;
 mod nodes;
 mod quota;
 
-use nodes::{holder, node};
+use nodes::{client_id, node};
 
 fn name() -> impl Strategy<Value = Name> {
     prop::collection::vec(any::<u8>(), 1..=255).prop_filter_map("no name", |bytes| {
@@ -99,14 +99,14 @@ fn grant() -> impl Strategy<Value = Grant> {
     )
 }
 
-fn handle() -> impl Strategy<Value = Handle> {
+fn handle() -> impl Strategy<Value = OpenHandle> {
     prop_oneof![
-        (node(), of(Access::ALL)).prop_map(|(node, access)| Handle::File { node, access }),
-        any::<u64>().prop_map(|i| Handle::Intent(IntentId(i))),
-        (node(), of(Access::ALL), holder()).prop_map(|(node, access, holder)| Handle::Node {
+        (node(), of(Access::ALL)).prop_map(|(node, access)| OpenHandle::File { node, access }),
+        any::<u64>().prop_map(|i| OpenHandle::Intent(IntentId(i))),
+        (node(), of(Access::ALL), client_id()).prop_map(|(node, access, client_id)| OpenHandle::Node {
             node,
             access,
-            holder
+            client_id
         }),
     ]
 }
@@ -293,15 +293,12 @@ fn grant_request() -> impl Strategy<Value = Request> {
     ]
 }
 
-fn placed() -> impl Strategy<Value = Placed> {
-    let chosen = (of(Condition::ALL), any::<(u16, u16)>()).prop_map(|(condition, (fill, weight))| Chosen {
-        condition,
-        fill,
-        weight,
-    });
+fn placed() -> impl Strategy<Value = PlacementRecord> {
+    let chosen = (of(DeviceCondition::ALL), any::<(u16, u16)>())
+        .prop_map(|(condition, (fill, weight))| ChosenDevice { condition, fill, weight });
     let figures = any::<(u64, Option<u64>, u32, u32, Option<u16>)>();
     (figures, of(WidthBound::ALL), prop::collection::vec(chosen, 0..9)).prop_map(
-        |((at_ms, size_hint, considered, left_out, outgrew), bound, chosen)| Placed {
+        |((at_ms, size_hint, considered, left_out, outgrew), bound, chosen)| PlacementRecord {
             at_ms,
             size_hint,
             bound,
@@ -464,8 +461,8 @@ fn response() -> impl Strategy<Value = Response> {
         (secret(), any::<u64>()).prop_map(|(code, expires_ms)| Response::Invitation { code, expires_ms }),
         (user(), object(), any::<([u8; 16], bool, u64)>()).prop_map(
             |(user, object, (session, writes, expires_ms))| {
-                let holder = Holder { user, session, object, writes, expires_ms };
-                Response::Holders { holders: vec![holder; 2], complete: writes }
+                let client_id = CredentialHolder { user, session, object, writes, expires_ms };
+                Response::Holders { holders: vec![client_id; 2], complete: writes }
             }
         ),
         (prop::collection::vec(key_info(), 0..9), prop::option::of(key_place()))
@@ -565,13 +562,13 @@ fn a_message_over_the_frame_limit_is_an_error_for_the_sender() {
 
 #[test]
 fn login_bodies_have_the_documented_sizes() {
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     LoginChallenge { login_id: [0; 16], ke2: [0; KE2_BYTES], time_ms: 0, max_error_ms: 0 }.put(&mut out);
     assert_eq!(out.len(), 16 + 320 + 8 + 4);
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     Resume { session: [0; 16], nonce: [0; 16], mac: [0; 32] }.put(&mut out);
     assert_eq!(out.len(), 64);
-    let mut out = Writer::new();
+    let mut out = WireWriter::new();
     Retry { cookie: [0; 40], retry_ms: 1 }.put(&mut out);
     assert_eq!(out.len(), 44);
 }
@@ -580,13 +577,13 @@ fn login_bodies_have_the_documented_sizes() {
 fn a_body_that_only_looks_up_is_told_from_all_others_before_it_is_read() {
     let root = Node::ROOT;
     let lookup =
-        Request::Lookup { parent: root, name: Name::new("a").unwrap(), holder: None }.encode(7).unwrap();
+        Request::Lookup { parent: root, name: Name::new("a").unwrap(), client_id: None }.encode(7).unwrap();
     let looks_up = [lookup.clone(), Request::GetNode { node: root }.encode(8).unwrap()];
     assert!(looks_up.iter().all(|body| Request::only_looks_up(body)));
     for request in [
         Request::WhoAmI {},
         Request::StatFs { node: None },
-        Request::ReadNodes { directory: root, after: None, limit: 9, holder: None },
+        Request::ReadNodes { directory: root, after: None, limit: 9, client_id: None },
         Request::RemoveNode { parent: root, name: Name::new("a").unwrap(), directory: false },
     ] {
         assert!(!Request::only_looks_up(&request.encode(9).unwrap()), "{request:?}");

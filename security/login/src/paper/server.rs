@@ -7,7 +7,7 @@ use sealstone_mds_protocol::paper::{
     Confirm, CookieRequest, CookieResponse, Identity, Init, InitResponse, NONCE_MIN, Nonce, PaperType, Proof,
     SessionOk,
 };
-use sealstone_mds_protocol::{BODY_MAX, UserName, Wire as _, Writer};
+use sealstone_mds_protocol::{BODY_MAX, UserName, Wire as _, WireWriter};
 
 use super::client::{tbs1, tbs2, tbs3};
 use super::group::{self, CheckedElement, Exponent, Group};
@@ -230,7 +230,7 @@ impl ServerProven {
         terms: &SessionOk,
     ) -> Result<(alloc::vec::Vec<u8>, Channel), PaperFailure> {
         let mut channel = Channel::new(&self.session, false, &[]);
-        let mut out = Writer::new();
+        let mut out = WireWriter::new();
         terms.put(&mut out);
         let content = out.finish(BODY_MAX).map_err(|_| RecordFailure::TooLong)?;
         let frame = channel.sealer.seal(rng, PaperType::SessionOk, &content)?;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sealstone_mds_protocol::{AheadIn, InodeId, Lease, LeaseKind, Node, Request};
+use sealstone_mds_protocol::{DirLeaseId, InodeId, LeaseKind, Node, NodeLease, Request};
 use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -29,7 +29,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(in super::super) fn while_led<T>(
         &self,
         directories: [InodeId; 2],
-        work: impl FnOnce([AheadIn; 2]) -> Option<T>,
+        work: impl FnOnce([DirLeaseId; 2]) -> Option<T>,
     ) -> Option<T> {
         if !self.leads_names() {
             return None;
@@ -38,27 +38,27 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         if book.until?.left(self.wall_ms()).is_zero() {
             return None;
         }
-        let mut led = [AheadIn { inode: InodeId(0), era: 0, lease: 0 }; 2];
+        let mut led = [DirLeaseId { inode: InodeId(0), epoch: 0, lease: 0 }; 2];
         for (led, inode) in led.iter_mut().zip(directories) {
             let entry = book.entries.get_mut(&inode)?;
-            let Lease { kind, number, era } = entry.lease;
-            if entry.called.is_some() || era != book.era || kind != LeaseKind::Write {
+            let NodeLease { kind, number, epoch } = entry.lease;
+            if entry.called.is_some() || epoch != book.epoch || kind != LeaseKind::Write {
                 return None;
             }
             entry.used = Instant::now();
-            *led = AheadIn { inode, era, lease: number };
+            *led = DirLeaseId { inode, epoch, lease: number };
         }
         work(led)
     }
 
     /// Replaces a valid lease by its upgrade and keeps the cached dentries. Returns false if the
     /// old lease is not valid any more.
-    pub(in super::super) fn take_over_lease(&self, inode: InodeId, before: u64, lease: Lease) -> bool {
+    pub(in super::super) fn take_over_lease(&self, inode: InodeId, before: u64, lease: NodeLease) -> bool {
         let mut book = lock(&self.leases.book);
         let called = book.overtaken.contains_key(&lease.number);
-        let era = book.era;
+        let epoch = book.epoch;
         let Some(entry) = book.entries.get_mut(&inode) else { return false };
-        let same = entry.lease.number == before && entry.lease.era == lease.era && lease.era == era;
+        let same = entry.lease.number == before && entry.lease.epoch == lease.epoch && lease.epoch == epoch;
         if !same || entry.called.is_some() || called {
             return false;
         }
@@ -69,9 +69,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Records as returned a lease on a file that was closed meanwhile; the queued close returns
     /// it.
-    pub(in super::super) fn not_ours(&self, inode: InodeId, lease: Lease) {
+    pub(in super::super) fn not_ours(&self, inode: InodeId, lease: NodeLease) {
         let mut book = lock(&self.leases.book);
-        if lease.era == book.era {
+        if lease.epoch == book.epoch {
             book.gone.note(inode, lease.number);
         }
     }
@@ -97,7 +97,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 .filter(|entry| entry.lease.kind == LeaseKind::Write)
                 .map(|entry| entry.lease)
         };
-        let Some(Lease { number, .. }) = led.filter(|_| self.body(inode).is_none()) else { return Ok(()) };
+        let Some(NodeLease { number, .. }) = led.filter(|_| self.body(inode).is_none()) else {
+            return Ok(());
+        };
         self.lead_is_lost(inode, number);
         let begun = Instant::now();
         loop {
@@ -129,7 +131,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             let shared = self.clone();
             works.spawn_on(
                 async move {
-                    let request = Request::ReturnLease { inode, holder: shared.holder, number };
+                    let request = Request::ReturnLease { inode, client_id: shared.client_id, number };
                     if let Err(error) = shared.core.metadata.call(request).await {
                         tracing::debug!(inode = inode.0, %error, "could not return a directory delegation; the server waits until it expires");
                     }

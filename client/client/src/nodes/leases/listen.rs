@@ -13,14 +13,14 @@ use crate::{Devices, Metadata};
 
 /// Sends Recalls requests in a loop.
 pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
-    let Some((second, wanted, holder)) = weak.upgrade().and_then(|shared| {
-        Some((shared.leases.second.clone()?, shared.leases.wanted.clone(), shared.holder))
+    let Some((second, wanted, client_id)) = weak.upgrade().and_then(|shared| {
+        Some((shared.leases.second.clone()?, shared.leases.wanted.clone(), shared.client_id))
     }) else {
         return;
     };
     let mut busy = Instant::now();
     loop {
-        let (era, known, sent, wall_ms) = {
+        let (epoch, known, sent, wall_ms) = {
             let Some(shared) = weak.upgrade() else { return };
             if shared.leases.ended.load(Ordering::Acquire) {
                 return;
@@ -30,7 +30,7 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
                 busy = Instant::now();
             }
             let book = lock(&shared.leases.book);
-            (book.era, book.known, Instant::now(), shared.wall_ms())
+            (book.epoch, book.known, Instant::now(), shared.wall_ms())
         };
         if busy.elapsed() > IDLE {
             if timeout(PACE, wanted.notified()).await.is_ok() {
@@ -38,7 +38,7 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
             }
             continue;
         }
-        let answer = second.call(Request::Recalls { holder, era, known, wait_ms: WAIT_MS }).await;
+        let answer = second.call(Request::Recalls { client_id, epoch, known, wait_ms: WAIT_MS }).await;
         let Some(shared) = weak.upgrade() else { return };
         if shared.leases.ended.load(Ordering::Acquire) {
             // A request now would register this client again.
@@ -46,7 +46,7 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
         }
         let paced;
         match answer {
-            Ok(Response::Recalls { era: 0, .. }) => {
+            Ok(Response::Recalls { epoch: 0, .. }) => {
                 shared.begin_era(0).await;
                 drop(shared);
                 for _ in 0..NONE_HERE.as_secs() {
@@ -57,19 +57,17 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
                 }
                 continue;
             }
-            Ok(Response::Recalls { era: now, .. }) if now != era => {
+            Ok(Response::Recalls { epoch: now, .. }) if now != epoch => {
                 shared.begin_era(now).await;
                 // Limits the rate if each answer has another epoch.
-                paced = era != 0 && sent.elapsed() < AGAIN;
+                paced = epoch != 0 && sent.elapsed() < AGAIN;
             }
-            Ok(Response::Recalls { believed_ms, last, recalls, .. }) => {
+            Ok(Response::Recalls { lease_ms, last, recalls, .. }) => {
                 // Done first, since the answer does not renew the leases that it recalls.
                 shared.recalled(&recalls);
-                let believed = Duration::from_millis(u64::from(believed_ms));
-                let until = Until {
-                    instant: sent + believed,
-                    wall_ms: wall_ms.saturating_add(u64::from(believed_ms)),
-                };
+                let believed = Duration::from_millis(u64::from(lease_ms));
+                let until =
+                    Until { instant: sent + believed, wall_ms: wall_ms.saturating_add(u64::from(lease_ms)) };
                 let mut book = lock(&shared.leases.book);
                 book.known = last;
                 // A full answer may be incomplete: more leases may have been recalled before it was

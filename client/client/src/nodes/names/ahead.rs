@@ -3,7 +3,7 @@
 //! Contract: each function changes the cache only if the entries are certain, and otherwise does
 //! nothing. Answers to earlier requests are not cached after it.
 
-use sealstone_mds_protocol::{AheadIn, FileKind, InodeId, Lease, Name, Node, Stat};
+use sealstone_mds_protocol::{DirLeaseId, FileKind, InodeId, Name, Node, NodeLease, Stat};
 
 use super::super::shared::lock;
 use super::{Book, Known, Names, Under, number, way};
@@ -11,15 +11,15 @@ use super::{Book, Known, Names, Under, number, way};
 /// A name in a directory with a delegation.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Place<'a> {
-    pub(in super::super) directory: AheadIn,
+    pub(in super::super) directory: DirLeaseId,
     pub(in super::super) name: &'a Name,
 }
 
 impl Book {
     /// Returns the certain entry of a name; none if it is being changed or has to be looked up.
     fn sure(&self, place: Place<'_>) -> Option<Option<(Node, FileKind)>> {
-        let Place { directory: AheadIn { inode, era, lease }, name } = place;
-        let one = self.directories.get(&inode).filter(|one| one.lease == (era, lease))?;
+        let Place { directory: DirLeaseId { inode, epoch, lease }, name } = place;
+        let one = self.directories.get(&inode).filter(|one| one.lease == (epoch, lease))?;
         if self.pending.contains_key(&(inode, name.clone())) {
             return None;
         }
@@ -33,7 +33,7 @@ impl Book {
     }
 
     /// Records a change in a directory, with the attributes that the server will set.
-    fn touch(&mut self, AheadIn { inode, .. }: AheadIn, at_ms: u64) {
+    fn touch(&mut self, DirLeaseId { inode, .. }: DirLeaseId, at_ms: u64) {
         self.ways[way(inode)].count += 1;
         self.all.count += 1;
         if let Some((_, stat)) = self.nodes.get_mut(&inode) {
@@ -64,11 +64,11 @@ impl Names {
         if book.sure(place) != Some(None) {
             return false;
         }
-        let AheadIn { inode, era, lease } = place.directory;
+        let DirLeaseId { inode, epoch, lease } = place.directory;
         book.put(inode, place.name, Known::of(stat));
         book.touch(place.directory, at_ms);
         book.make_room(stat.inode);
-        book.nodes.insert(stat.inode, (Under::Made(inode, (era, lease)), stat.clone()));
+        book.nodes.insert(stat.inode, (Under::Made(inode, (epoch, lease)), stat.clone()));
         true
     }
 
@@ -108,16 +108,16 @@ impl Names {
         }
         book.changed(node, at_ms);
         if let Some((Under::Made(directory, lease), _)) = book.nodes.get_mut(&node) {
-            let AheadIn { inode, era, lease: led } = to.directory;
-            (*directory, *lease) = (inode, (era, led));
+            let DirLeaseId { inode, epoch, lease: led } = to.directory;
+            (*directory, *lease) = (inode, (epoch, led));
         }
         true
     }
 
     /// Moves cached entries to the lease that replaced `before` without a gap.
-    pub(in super::super) fn go_on(&self, directory: InodeId, before: u64, lease: &Lease) {
+    pub(in super::super) fn go_on(&self, directory: InodeId, before: u64, lease: &NodeLease) {
         let book = &mut *lock(&self.0);
-        let (before, now) = ((lease.era, before), number(lease));
+        let (before, now) = ((lease.epoch, before), number(lease));
         if let Some(one) = book.directories.get_mut(&directory).filter(|one| one.lease == before) {
             one.lease = now;
         }

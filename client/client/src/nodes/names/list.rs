@@ -6,7 +6,7 @@
 
 use core::ops::Bound;
 
-use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Lease, Name};
+use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, NodeLease};
 
 use super::super::shared::lock;
 use super::{Directory, Known, Names, number, way};
@@ -14,7 +14,7 @@ use super::{Directory, Known, Names, number, way};
 /// Identifies a state of a directory's list: one lease and a number of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edition {
-    era: u64,
+    epoch: u64,
     lease: u64,
     changes: u64,
 }
@@ -22,8 +22,8 @@ pub struct Edition {
 impl Edition {
     /// Creates the edition of this lease after `changes` changes.
     #[must_use]
-    pub const fn new(lease: &Lease, changes: u64) -> Self {
-        Self { era: lease.era, lease: lease.number, changes }
+    pub const fn new(lease: &NodeLease, changes: u64) -> Self {
+        Self { epoch: lease.epoch, lease: lease.number, changes }
     }
 }
 
@@ -60,7 +60,7 @@ impl Directory {
 
 impl Names {
     /// Returns the edition of a directory under a valid lease.
-    pub(in super::super) fn edition(&self, directory: InodeId, lease: &Lease) -> Edition {
+    pub(in super::super) fn edition(&self, directory: InodeId, lease: &NodeLease) -> Edition {
         Edition::new(lease, lock(&self.0).ways[way(directory)].count)
     }
 
@@ -70,7 +70,7 @@ impl Names {
     }
 
     /// Whether all of a directory is cached and may be listed, under a valid lease.
-    pub(in super::super) fn lists(&self, directory: InodeId, lease: &Lease) -> bool {
+    pub(in super::super) fn lists(&self, directory: InodeId, lease: &NodeLease) -> bool {
         let book = lock(&self.0);
         let one = book.directories.get(&directory).filter(|one| one.lease == number(lease));
         one.is_some_and(|one| one.whole && one.shown)
@@ -80,7 +80,7 @@ impl Names {
     /// it did not take that one. `take` must not call this cache.
     pub(in super::super) fn list(
         &self,
-        (directory, lease): (InodeId, &Lease),
+        (directory, lease): (InodeId, &NodeLease),
         after: Option<&Name>,
         mut take: impl FnMut(&Name, InodeId, FileKind) -> bool,
     ) -> Listed {

@@ -33,17 +33,17 @@ fn any_form() -> impl Strategy<Value = Form> {
     prop_oneof![Just(Form { unit: None, width: 1 }), striped]
 }
 
-fn placed(choice: &Choice, size_hint: Option<u64>) -> Placed {
+fn placed(choice: &Choice, size_hint: Option<u64>) -> PlacementRecord {
     let bound = choice.bound;
     let chosen = choice.chosen.clone();
-    Placed { at_ms: 0, size_hint, bound, considered: 0, left_out: 0, chosen, outgrew: None }
+    PlacementRecord { at_ms: 0, size_hint, bound, considered: 0, left_out: 0, chosen, outgrew: None }
 }
 
 /// A growing file: its layout, and the bytes copied for it.
 struct Growing {
     seed: u64,
     form: Form,
-    placed: Placed,
+    placed: PlacementRecord,
     size: u64,
     mark: bool,
     copied: u64,

@@ -5,8 +5,8 @@ use sealstone_mds_protocol::NodeChange;
 
 const METHOD: Method = Method::AllData;
 
-fn held(there: AheadIn, at: &str, id: InodeId) -> NameChange {
-    NameChange::Made(MadeAhead { held: true, ..made(there, at, id) })
+fn held(there: DirLeaseId, at: &str, id: InodeId) -> NameChange {
+    NameChange::Create(CreateOp { held: true, ..made(there, at, id) })
 }
 
 #[test]
@@ -43,20 +43,21 @@ fn who_tells_again_has_leases_and_rights_only_to_what_is_still_his() {
     hers.gives_back(&mut world, there);
     for id in [a, b, c] {
         let node = world.node(ALICE, id);
-        world.ask(ALICE, Request::CloseNode { node, holder: HERS });
+        world.ask(ALICE, Request::CloseNode { node, client_id: HERS });
     }
     let change = NodeChange { owner: Some(user("bob")), ..NodeChange::default() };
     let node = world.node(ADMIN, a);
-    let given = world.ask(ADMIN, Request::SetNode { node, change, holder: None, through: false });
+    let given = world.ask(ADMIN, Request::SetNode { node, change, client_id: None, through: false });
     assert!(matches!(given, Response::Stat { .. }), "{given:?}");
     world.ask(ALICE, Request::Remove { path: path("/d/c"), recursive: false });
     assert!(!world.is_stored(c));
     assert_eq!(hers.tells_again(&mut world, &changes), (3, None, vec![b]));
     assert!(!world.mds.holds.is_held(c), "it is gone");
     let node = world.node(ALICE, a);
-    let open = Request::OpenNode { node, access: Access::Update, method: METHOD, holder: HERS, again: false };
+    let open =
+        Request::OpenNode { node, access: Access::Update, method: METHOD, client_id: HERS, reclaim: false };
     assert_eq!(world.refused(ALICE, open), ErrorCode::Denied);
-    let allocate = Request::Allocate { node, size_hint: None, method: METHOD, holder: HERS };
+    let allocate = Request::Allocate { node, size_hint: None, method: METHOD, client_id: HERS };
     assert_eq!(world.refused(ALICE, allocate), ErrorCode::Denied);
 }
 
@@ -67,14 +68,15 @@ fn who_tells_again_does_not_let_go_of_what_he_has_opened_since() {
     let node = world.node(ALICE, id);
     hers.told(&mut world, &[make_file(there, "a", id)]);
     hers.turn += 1;
-    let turn = Turn { holder: HERS, place: 0, number: hers.turn };
+    let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.turn };
     let parent = world.node(ALICE, there.inode);
     let link = Request::LinkNode { node, parent, name: name("b") };
-    world.ask(ALICE, Request::Once { turn, change: Change::new(link).unwrap() });
-    let gone = RemovedAhead { directory: there, name: name("a"), inode: id, at_ms: 0, let_go: true };
-    let gone = [NameChange::Removed(gone)];
+    world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(link).unwrap() });
+    let gone = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
+    let gone = [NameChange::Unlink(gone)];
     hers.told(&mut world, &gone);
-    let open = Request::OpenNode { node, access: Access::Update, method: METHOD, holder: HERS, again: false };
+    let open =
+        Request::OpenNode { node, access: Access::Update, method: METHOD, client_id: HERS, reclaim: false };
     assert!(world.opened(ALICE, open).lease.is_some());
     let out = world.mds.leases_out();
     assert_eq!(hers.tells_again(&mut world, &gone), (1, None, vec![]));
@@ -92,15 +94,15 @@ fn a_crash_before_any_commit_leaves_all_of_a_request_or_nothing() {
         hers.turn += 1;
         world.disk.fail_after(Some(crash_at));
         let answer = world.ask(ALICE, hers.once(&changes));
-        let told = matches!(answer, Response::NamesChanged { .. });
+        let told = matches!(answer, Response::NameBatchApplied { .. });
         world.restart();
         let names = world.names_in(there.inode);
         assert!(names == before || (names.len() == 2 && !names.contains(&before[0])), "{names:?}");
         assert!(!told || names != before, "crash at {crash_at}: what was promised is there");
-        let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
+        let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
         let (done, failure, _) = hers.tells_again(&mut world, &changes);
         assert_eq!((done, failure), (3, None), "crash at {crash_at}");
-        world.told(ALICE, HERS, era, 0);
+        world.told(ALICE, HERS, epoch, 0);
         assert_eq!(world.names_in(there.inode).len(), 2);
         world.now += 10 * crate::holds::HOLD_MS;
         world.reap_all();
@@ -111,13 +113,13 @@ fn a_crash_before_any_commit_leaves_all_of_a_request_or_nothing() {
 #[test]
 fn what_a_holder_has_on_record_is_forgotten_a_day_after_he_was_last_there() {
     let (mut world, mut hers, there) = ahead();
-    let era = hers.era;
+    let epoch = hers.epoch;
     let hours = |world: &mut World, hours: u64, comes: bool| {
         for _ in 0..hours {
             world.now += 3_600_000;
             world.session(ALICE, "alice", false);
             if comes {
-                world.told(ALICE, HERS, era, 0);
+                world.told(ALICE, HERS, epoch, 0);
             }
             world.mds.tidy_memory(world.now);
         }

@@ -13,8 +13,8 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Make { dir: usize, name: usize, held: bool },
-    Remove { dir: usize, name: usize, let_go: bool },
-    Rename { from: (usize, usize), to: (usize, usize), let_go: bool },
+    Remove { dir: usize, name: usize, close: bool },
+    Rename { from: (usize, usize), to: (usize, usize), close: bool },
 }
 
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ fn any_op() -> impl Strategy<Value = Op> {
     let at = || (0..2usize, 0..NAMES.len());
     prop_oneof![
         4 => (at(), any::<bool>()).prop_map(|((dir, name), held)| Op::Make { dir, name, held }),
-        2 => (at(), any::<bool>()).prop_map(|((dir, name), let_go)| Op::Remove { dir, name, let_go }),
-        3 => (at(), at(), any::<bool>()).prop_map(|(from, to, let_go)| Op::Rename { from, to, let_go }),
+        2 => (at(), any::<bool>()).prop_map(|((dir, name), close)| Op::Remove { dir, name, close }),
+        3 => (at(), at(), any::<bool>()).prop_map(|(from, to, close)| Op::Rename { from, to, close }),
     ]
 }
 
@@ -61,13 +61,13 @@ fn any_step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Model {
     names: BTreeMap<(usize, usize), InodeId>,
-    ahead: [Option<AheadIn>; 2],
+    ahead: [Option<DirLeaseId>; 2],
     /// Numbers that are good.
     reserved: BTreeSet<InodeId>,
 }
 
 impl Model {
-    fn is_ahead(&self, dir: usize, there: AheadIn) -> Result<(), ErrorCode> {
+    fn is_ahead(&self, dir: usize, there: DirLeaseId) -> Result<(), ErrorCode> {
         if self.ahead[dir] == Some(there) { Ok(()) } else { Err(ErrorCode::Fenced) }
     }
 
@@ -81,7 +81,7 @@ impl Model {
 
     fn apply(&mut self, (op, change): &(Op, NameChange)) -> Result<(), ErrorCode> {
         match (op, change) {
-            (Op::Make { dir, name, .. }, NameChange::Made(made)) => {
+            (Op::Make { dir, name, .. }, NameChange::Create(made)) => {
                 self.is_ahead(*dir, made.directory)?;
                 if !self.reserved.contains(&made.inode) {
                     return Err(ErrorCode::Invalid);
@@ -90,12 +90,12 @@ impl Model {
                 self.reserved.retain(|id| *id > made.inode);
                 self.names.insert((*dir, *name), made.inode);
             }
-            (Op::Remove { dir, name, .. }, NameChange::Removed(gone)) => {
+            (Op::Remove { dir, name, .. }, NameChange::Unlink(gone)) => {
                 self.is_ahead(*dir, gone.directory)?;
                 self.leads_to((*dir, *name), Some(gone.inode))?;
                 self.names.remove(&(*dir, *name));
             }
-            (Op::Rename { from, to, .. }, NameChange::Renamed(moved)) => {
+            (Op::Rename { from, to, .. }, NameChange::Rename(moved)) => {
                 self.is_ahead(from.0, moved.from_directory)?;
                 self.is_ahead(to.0, moved.to_directory)?;
                 self.leads_to(*from, Some(moved.inode))?;
@@ -127,7 +127,7 @@ struct History {
     hers: Mount,
     model: Model,
     /// Leases that were given back or lost, to be named all the same.
-    old: AheadIn,
+    old: DirLeaseId,
     held: BTreeSet<InodeId>,
 }
 
@@ -138,7 +138,7 @@ impl History {
             world.ask(ADMIN, Request::Remove { path: path(at), recursive: false });
         }
         let hers = Mount::new(&mut world, ALICE, HERS);
-        let old = AheadIn { inode: d, era: hers.era, lease: 0 };
+        let old = DirLeaseId { inode: d, epoch: hers.epoch, lease: 0 };
         Self { world, dirs: [d, e], hers, model: Model::default(), old, held: BTreeSet::new() }
     }
 
@@ -154,15 +154,15 @@ impl History {
                 Op::Make { dir, name: at, held } => {
                     let number = seen.reserved.first().copied().filter(|_| !is_wrong);
                     let inode = number.unwrap_or(self.dirs[1]);
-                    let new = MadeAhead { held, at_ms: now, ..made(there(dir), NAMES[at], inode) };
-                    NameChange::Made(new)
+                    let new = CreateOp { held, at_ms: now, ..made(there(dir), NAMES[at], inode) };
+                    NameChange::Create(new)
                 }
-                Op::Remove { dir, name: at, let_go } => {
+                Op::Remove { dir, name: at, close } => {
                     let inode = found((dir, at)).filter(|_| !is_wrong).unwrap_or(InodeId(77));
                     let (directory, name) = (there(dir), name(NAMES[at]));
-                    NameChange::Removed(RemovedAhead { directory, name, inode, at_ms: now, let_go })
+                    NameChange::Unlink(UnlinkOp { directory, name, inode, at_ms: now, close })
                 }
-                Op::Rename { from, to, let_go } => NameChange::Renamed(RenamedAhead {
+                Op::Rename { from, to, close } => NameChange::Rename(RenameOp {
                     from_directory: there(from.0),
                     from: name(NAMES[from.1]),
                     inode: found(from).unwrap_or(InodeId(77)),
@@ -170,7 +170,7 @@ impl History {
                     to: name(NAMES[to.1]),
                     replaced: found(to),
                     at_ms: now,
-                    let_go,
+                    close,
                 }),
             };
             changes.push((*op, change));
@@ -182,8 +182,8 @@ impl History {
     fn note_held(&mut self, changes: &[(Op, NameChange)]) {
         for (_, change) in changes {
             match change {
-                NameChange::Made(made) if made.held => _ = self.held.insert(made.inode),
-                other => _ = other.let_go().map(|id| self.held.remove(&id)),
+                NameChange::Create(made) if made.held => _ = self.held.insert(made.inode),
+                other => _ = other.closed_inode().map(|id| self.held.remove(&id)),
             }
         }
     }
@@ -202,10 +202,10 @@ impl History {
 
     /// She hears of another era, if there is one, and has nothing left of before.
     fn poll(&mut self) {
-        let (era, ..) = self.world.told(ALICE, HERS, self.hers.era, 0);
-        if era != self.hers.era {
-            self.world.told(ALICE, HERS, era, 0);
-            self.hers.era = era;
+        let (epoch, ..) = self.world.told(ALICE, HERS, self.hers.epoch, 0);
+        if epoch != self.hers.epoch {
+            self.world.told(ALICE, HERS, epoch, 0);
+            self.hers.epoch = epoch;
             self.model.ahead = [None; 2];
         }
     }
@@ -215,8 +215,8 @@ impl History {
             Step::Lead(dir) => {
                 let (lease, _, numbers) = self.hers.asks(&mut self.world, Some(self.dirs[*dir]), 4);
                 if let Some(lease) = lease {
-                    let (era, lease) = (lease.era, lease.number);
-                    self.model.ahead[*dir] = Some(AheadIn { inode: self.dirs[*dir], era, lease });
+                    let (epoch, lease) = (lease.epoch, lease.number);
+                    self.model.ahead[*dir] = Some(DirLeaseId { inode: self.dirs[*dir], epoch, lease });
                     // Of several ranges she uses the newest one.
                     self.model.reserved = numbers.into_iter().collect();
                 }
@@ -250,11 +250,11 @@ impl History {
                 self.held.clear();
                 let stored = self.names_stored();
                 assert!(stored == after.names || stored == before, "all of it, or nothing");
-                if matches!(answer, Response::NamesChanged { .. }) {
+                if matches!(answer, Response::NameBatchApplied { .. }) {
                     assert_eq!(stored, after.names, "what was promised is there");
                 }
-                let (era, ..) = self.world.told(ALICE, HERS, self.hers.era, 0);
-                assert_ne!(era, self.hers.era);
+                let (epoch, ..) = self.world.told(ALICE, HERS, self.hers.epoch, 0);
+                assert_ne!(epoch, self.hers.epoch);
                 let told = self.hers.tells_again(&mut self.world, &asked);
                 assert_eq!((told.0, told.1), expected, "she comes back");
                 self.model = after;
@@ -294,10 +294,10 @@ impl History {
                 let Some(there) = self.model.ahead[*dir].take() else { return };
                 self.old = there;
                 let directory = self.world.node(BOB, there.inode);
-                let list = Request::ReadNodes { directory, after: None, limit: 9, holder: None };
+                let list = Request::ReadNodes { directory, after: None, limit: 9, client_id: None };
                 assert!(is_busy(&self.world.ask(BOB, list.clone())));
                 self.world.now += GIVE_UP_MS;
-                self.world.told(ALICE, HERS, self.hers.era, 0);
+                self.world.told(ALICE, HERS, self.hers.epoch, 0);
                 // The first one finds that it is too late, if nobody did before.
                 self.world.ask(BOB, list.clone());
                 assert!(matches!(self.world.ask(BOB, list), Response::Directory { .. }));
@@ -305,7 +305,7 @@ impl History {
             Step::Close => {
                 for inode in std::mem::take(&mut self.held) {
                     let node = self.world.node(ALICE, inode);
-                    self.world.ask(ALICE, Request::CloseNode { node, holder: HERS });
+                    self.world.ask(ALICE, Request::CloseNode { node, client_id: HERS });
                 }
             }
             Step::Later => {

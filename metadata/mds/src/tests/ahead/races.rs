@@ -25,11 +25,13 @@ fn a_name_that_was_made_before_somebody_asked_is_there() {
         for _ in 0..ROUNDS {
             // What had to be given back is not led for a while.
             *clock.write() += QUIET_MS + 1;
-            ask(ALICE, Request::Recalls { holder: HERS, era: hers.era, known: u64::MAX, wait_ms: 0 });
+            ask(ALICE, Request::Recalls { client_id: HERS, epoch: hers.epoch, known: u64::MAX, wait_ms: 0 });
             let directory = Some(world.node(ALICE, d));
-            let led = ask(ALICE, Request::LeadNames { directory, holder: HERS, numbers: 4 });
-            let Response::Leads { lease: Some(lease), numbers: Some(numbers), .. } = led else { continue };
-            let there = AheadIn { inode: d, era: lease.era, lease: lease.number };
+            let led = ask(ALICE, Request::DelegateDir { directory, client_id: HERS, numbers: 4 });
+            let Response::DirDelegated { lease: Some(lease), numbers: Some(numbers), .. } = led else {
+                continue;
+            };
+            let there = DirLeaseId { inode: d, epoch: lease.epoch, lease: lease.number };
             for id in (numbers.first.0..).take(4).map(InodeId) {
                 rounds += 1;
                 made_last.store(rounds, Ordering::SeqCst);
@@ -37,13 +39,13 @@ fn a_name_that_was_made_before_somebody_asked_is_there() {
                 let asked = hers.once(&[make_file(there, &rounds.to_string(), id)]);
                 loop {
                     match ask(ALICE, asked.clone()) {
-                        Response::NamesChanged { done: 1, .. } => break,
+                        Response::NameBatchApplied { done: 1, .. } => break,
                         answer if is_busy(&answer) => {}
                         other => panic!("{other:?}"),
                     }
                 }
             }
-            let back = Request::ReturnLease { inode: d, holder: HERS, number: lease.number };
+            let back = Request::ReturnLease { inode: d, client_id: HERS, number: lease.number };
             assert!(matches!(ask(ALICE, back), Response::Done {}));
         }
         is_over.store(true, Ordering::SeqCst);
@@ -56,7 +58,7 @@ fn a_name_that_was_made_before_somebody_asked_is_there() {
                 continue;
             }
             let request = match seed % 2 {
-                0 => Request::Lookup { parent, name: name(&last.to_string()), holder: None },
+                0 => Request::Lookup { parent, name: name(&last.to_string()), client_id: None },
                 _ => Request::Stat { path: path(&format!("/d/{last}")) },
             };
             let now = clock.read();

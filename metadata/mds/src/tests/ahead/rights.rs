@@ -12,14 +12,14 @@ fn set_mode(world: &mut World, id: InodeId, mode: u16) {
 fn own(request: Request) -> Request {
     match request {
         Request::SetNode { node, change, through, .. } => {
-            Request::SetNode { node, change, holder: Some(HERS), through }
+            Request::SetNode { node, change, client_id: Some(HERS), through }
         }
         other => other,
     }
 }
 
 /// Alice is ahead in a directory of hers, in which bob has a file.
-fn of_hers() -> (World, Mount, AheadIn, InodeId) {
+fn of_hers() -> (World, Mount, DirLeaseId, InodeId) {
     let (mut world, ..) = world();
     world.mkdir(ALICE, "/a", 0o777);
     world.put(BOB, "/a/his", 1);
@@ -55,14 +55,14 @@ fn owners_groups_and_limits_are_judged_as_ever() {
     let id = hers.number();
     let group = Some(GroupName::new("staff").unwrap());
     for (made, why) in [
-        (MadeAhead { owner: Some(user("bob")), ..made(there, "x", id) }, ErrorCode::NotPermitted),
-        (MadeAhead { group, ..made(there, "x", id) }, ErrorCode::NotPermitted),
+        (CreateOp { owner: Some(user("bob")), ..made(there, "x", id) }, ErrorCode::NotPermitted),
+        (CreateOp { group, ..made(there, "x", id) }, ErrorCode::NotPermitted),
     ] {
-        let told = hers.tells(&mut world, &[NameChange::Made(made.clone())]);
+        let told = hers.tells(&mut world, &[NameChange::Create(made.clone())]);
         assert_eq!(told, (0, Some(why), vec![]), "{made:?}");
     }
-    let masked = MadeAhead { mode: 0o4666, umask: 0o22, ..made(there, "m", id) };
-    hers.told(&mut world, &[NameChange::Made(masked)]);
+    let masked = CreateOp { mode: 0o4666, umask: 0o22, ..made(there, "m", id) };
+    hers.told(&mut world, &[NameChange::Create(masked)]);
     let stat = world.node_stat(ALICE, Request::GetNode { node: world.node(ALICE, id) });
     assert_eq!(stat.mode, 0o4644);
     // A limit that is set while she is ahead counts.
@@ -80,8 +80,8 @@ fn an_administrator_makes_files_of_others_ahead() {
     let mut mount = Mount::new(&mut world, ADMIN, HERS);
     let there = mount.leads(&mut world, d);
     let id = mount.number();
-    let change = MadeAhead { owner: Some(user("bob")), held: true, ..made(there, "x", id) };
-    assert_eq!(mount.tells(&mut world, &[NameChange::Made(change)]), (1, None, vec![id]));
+    let change = CreateOp { owner: Some(user("bob")), held: true, ..made(there, "x", id) };
+    assert_eq!(mount.tells(&mut world, &[NameChange::Create(change)]), (1, None, vec![id]));
     mount.gives_back(&mut world, there);
     assert_eq!(world.stat(BOB, "/d/x").unwrap().owner, user("bob"));
     world.counted();
@@ -96,7 +96,7 @@ fn who_only_reads_or_is_out_neither_leads_nor_tells_and_others_go_on() {
     let asked = hers.once(&[make_file(there, "x", id)]);
     assert_eq!(world.refused(ALICE, asked.clone()), ErrorCode::Denied);
     let directory = Some(world.node(ALICE, there.inode));
-    let lead = Request::LeadNames { directory, holder: HERS, numbers: 0 };
+    let lead = Request::DelegateDir { directory, client_id: HERS, numbers: 0 };
     assert_eq!(world.refused(ALICE, lead), ErrorCode::Denied);
     // He may say that he has nothing left.
     hers.gives_back(&mut world, there);
@@ -123,14 +123,14 @@ fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
     let (mut world, mut hers, there) = ahead();
     let secret = world.file(BOB, "secret");
     world.ask(BOB, super::super::leases::set_mode(secret, 0o600));
-    let (method, holder, access) = (Method::AllData, HIS, Access::Update);
+    let (method, client_id, access) = (Method::AllData, HIS, Access::Update);
     world.lead(BOB, HIS);
-    world.opened(BOB, Request::OpenNode { node: secret, access, method, holder, again: false });
+    world.opened(BOB, Request::OpenNode { node: secret, access, method, client_id, reclaim: false });
     let out = world.mds.leases_out();
     let id = secret.inode;
     let directory = there;
-    let let_go = RemovedAhead { directory, name: name("none"), inode: id, at_ms: 0, let_go: true };
-    let replaced = RenamedAhead {
+    let close = UnlinkOp { directory, name: name("none"), inode: id, at_ms: 0, close: true };
+    let replaced = RenameOp {
         from_directory: there,
         from: name("f"),
         inode: id,
@@ -138,12 +138,12 @@ fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
         to: name("x"),
         replaced: Some(id),
         at_ms: 0,
-        let_go: true,
+        close: true,
     };
     for change in [
-        NameChange::Made(MadeAhead { held: true, ..made(there, "x", id) }),
-        NameChange::Removed(let_go),
-        NameChange::Renamed(replaced),
+        NameChange::Create(CreateOp { held: true, ..made(there, "x", id) }),
+        NameChange::Unlink(close),
+        NameChange::Rename(replaced),
     ] {
         assert_eq!(hers.tells(&mut world, std::slice::from_ref(&change)).0, 0, "{change:?}");
         assert!(world.mds.holds.is_held_by(&user("bob"), HIS, id));
@@ -151,8 +151,8 @@ fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
         assert_eq!(world.mds.leases_out(), out);
         let node = world.node(ALICE, id);
         for request in [
-            Request::OpenNode { node, access, method, holder: HERS, again: false },
-            Request::Allocate { node, size_hint: None, method, holder: HERS },
+            Request::OpenNode { node, access, method, client_id: HERS, reclaim: false },
+            Request::Allocate { node, size_hint: None, method, client_id: HERS },
         ] {
             assert_eq!(world.refused(ALICE, request), ErrorCode::Denied);
         }
@@ -189,7 +189,7 @@ fn each_change_is_written_down_once_as_if_it_had_been_asked_for() {
     assert_eq!(records.take(), [] as [String; 0], "nothing was done");
     // Whose answer did not leave is written down all the same: here the holder is not taken up again.
     let c = hers.number();
-    hers.told(&mut world, &[NameChange::Made(MadeAhead { held: true, ..made(there, "c", c) })]);
+    hers.told(&mut world, &[NameChange::Create(CreateOp { held: true, ..made(there, "c", c) })]);
     assert_eq!(records.take().len(), 1);
 }
 

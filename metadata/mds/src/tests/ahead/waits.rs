@@ -30,13 +30,21 @@ fn at(world: &mut World, id: InodeId) -> Node {
 
 /// What an administrator asks for about `/p/d`, in which alice is ahead, and whether he waits.
 const ASKED: &[(&str, Make, bool)] = &[
-    ("look up", |_, d| Request::Lookup { parent: d, name: name("f"), holder: None }, true),
-    ("look up what is not there", |_, d| Request::Lookup { parent: d, name: name("x"), holder: None }, true),
-    ("look up by a holder", |_, d| Request::Lookup { parent: d, name: name("f"), holder: Some(HIS) }, true),
-    ("list", |_, d| Request::ReadNodes { directory: d, after: None, limit: 9, holder: None }, true),
+    ("look up", |_, d| Request::Lookup { parent: d, name: name("f"), client_id: None }, true),
+    (
+        "look up what is not there",
+        |_, d| Request::Lookup { parent: d, name: name("x"), client_id: None },
+        true,
+    ),
+    (
+        "look up by a holder",
+        |_, d| Request::Lookup { parent: d, name: name("f"), client_id: Some(HIS) },
+        true,
+    ),
+    ("list", |_, d| Request::ReadNodes { directory: d, after: None, limit: 9, client_id: None }, true),
     (
         "list by a holder",
-        |_, d| Request::ReadNodes { directory: d, after: None, limit: 9, holder: Some(HIS) },
+        |_, d| Request::ReadNodes { directory: d, after: None, limit: 9, client_id: Some(HIS) },
         true,
     ),
     ("stat", |_, _| Request::Stat { path: path("/p/d/f") }, true),
@@ -125,7 +133,7 @@ const ASKED: &[(&str, Make, bool)] = &[
         "look below",
         |world, _| {
             let below = world.below();
-            Request::Lookup { parent: at(world, below), name: name("f"), holder: None }
+            Request::Lookup { parent: at(world, below), name: name("f"), client_id: None }
         },
         false,
     ),
@@ -151,7 +159,7 @@ impl World {
 }
 
 /// Alice is ahead in `/p/d`, which has a file and a directory.
-fn nested() -> (World, Mount, AheadIn) {
+fn nested() -> (World, Mount, DirLeaseId) {
     let (mut world, ..) = world();
     for at in ["/p", "/p/d", "/p/d/sub"] {
         world.mkdir(ADMIN, at, 0o777);
@@ -162,7 +170,7 @@ fn nested() -> (World, Mount, AheadIn) {
     let change = QuotaChange { bytes_max: Some(Some(99)), nodes_max: None };
     world.mkdir(ADMIN, "/p/d/tree", 0o755);
     world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::Tree(path("/p/d/tree")), change });
-    let link = NodeKind::Symlink(Target::new("p/d").unwrap());
+    let link = NodeKind::Symlink(LinkTarget::new("p/d").unwrap());
     world.ask(ADMIN, make(Node::ROOT, "link", link, 0o777));
     let d = world.inode("/p/d");
     let mut hers = Mount::new(&mut world, ALICE, HERS);
@@ -198,9 +206,9 @@ fn who_is_ahead_is_never_in_his_own_way() {
     let (mut world, mut hers, there) = nested();
     let d = world.node(ALICE, there.inode);
     let asks = [
-        Request::Lookup { parent: d, name: name("f"), holder: Some(HERS) },
-        Request::Lookup { parent: d, name: name("x"), holder: Some(HERS) },
-        Request::ReadNodes { directory: d, after: None, limit: 9, holder: Some(HERS) },
+        Request::Lookup { parent: d, name: name("f"), client_id: Some(HERS) },
+        Request::Lookup { parent: d, name: name("x"), client_id: Some(HERS) },
+        Request::ReadNodes { directory: d, after: None, limit: 9, client_id: Some(HERS) },
         Request::MakeNode {
             parent: d,
             name: name("own"),
@@ -209,7 +217,7 @@ fn who_is_ahead_is_never_in_his_own_way() {
             umask: 0,
             owner: None,
             group: None,
-            holder: Some(HERS),
+            client_id: Some(HERS),
         },
     ];
     for request in asks {
@@ -223,14 +231,15 @@ fn who_is_ahead_is_never_in_his_own_way() {
         Request::RemoveNode { parent: d, name: name("n"), directory: true },
     ] {
         hers.turn += 1;
-        let turn = Turn { holder: HERS, place: 0, number: hers.turn };
-        let answer = world.ask(ALICE, Request::Once { turn, change: Change::new(request).unwrap() });
+        let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.turn };
+        let answer =
+            world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() });
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
     }
     assert_eq!(hers.recalled(&mut world), [] as [u64; 0]);
     // Another mount of hers is another holder, and so is who names none.
-    for holder in [None, Some(HolderId { number: 12 })] {
-        let asks = Request::Lookup { parent: d, name: name("f"), holder };
+    for client_id in [None, Some(ClientId { number: 12 })] {
+        let asks = Request::Lookup { parent: d, name: name("f"), client_id };
         assert!(is_busy(&world.ask(ALICE, asks)));
     }
     // Recalled, he still tells of all that he did.
@@ -262,10 +271,10 @@ fn what_is_told_after_the_lease_was_given_back_or_under_another_one_is_not_taken
     let before = world.names_in(there.inode);
     let id = hers.number();
     for wrong in [
-        AheadIn { lease: there.lease + 1, ..there },
-        AheadIn { era: there.era ^ 1, ..there },
-        AheadIn { inode: InodeId(1), ..there },
-        AheadIn { inode: InodeId(u64::MAX), ..there },
+        DirLeaseId { lease: there.lease + 1, ..there },
+        DirLeaseId { epoch: there.epoch ^ 1, ..there },
+        DirLeaseId { inode: InodeId(1), ..there },
+        DirLeaseId { inode: InodeId(u64::MAX), ..there },
         beside,
     ] {
         let told = hers.tells(&mut world, &[make_file(wrong, "x", id)]);
@@ -277,17 +286,18 @@ fn what_is_told_after_the_lease_was_given_back_or_under_another_one_is_not_taken
     // By another user of the same number, and by another holder of the same user.
     let mut others = [
         Mount { who: BOB, ..hers.clone() },
-        Mount { holder: HolderId { number: 12 }, ..hers.clone() },
+        Mount { client_id: ClientId { number: 12 }, ..hers.clone() },
         Mount { who: ADMIN, ..hers.clone() },
     ];
     for other in &mut others {
         assert_eq!(other.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
-        let back = Request::ReturnLease { inode: there.inode, holder: other.holder, number: there.lease };
+        let back =
+            Request::ReturnLease { inode: there.inode, client_id: other.client_id, number: there.lease };
         world.ask(other.who, back);
     }
     hers.told(&mut world, &[make_file(there, "x", id)]);
     // A lease of another number is not it.
-    hers.gives_back(&mut world, AheadIn { lease: there.lease + 1, ..there });
+    hers.gives_back(&mut world, DirLeaseId { lease: there.lease + 1, ..there });
     let id = hers.number();
     hers.told(&mut world, &[make_file(there, "y", id)]);
     hers.gives_back(&mut world, there);
@@ -300,12 +310,12 @@ fn what_is_told_after_the_lease_was_given_back_or_under_another_one_is_not_taken
 fn who_closes_a_directory_or_lets_go_of_it_is_still_ahead_in_it() {
     let (mut world, mut hers, there) = ahead();
     let node = world.node(ALICE, there.inode);
-    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder: HERS }), Response::Kept { .. }));
+    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, client_id: HERS }), Response::Kept { .. }));
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())), "what he did may not be told yet");
     let inode = there.inode;
-    let gone = RemovedAhead { directory: there, name: name("none"), inode, at_ms: 0, let_go: true };
-    assert_eq!(hers.tells(&mut world, &[NameChange::Removed(gone)]).0, 0);
+    let gone = UnlinkOp { directory: there, name: name("none"), inode, at_ms: 0, close: true };
+    assert_eq!(hers.tells(&mut world, &[NameChange::Unlink(gone)]).0, 0);
     assert!(is_busy(&world.ask(BOB, stat())));
     let id = hers.number();
     hers.told(&mut world, &[make_file(there, "x", id)]);
@@ -319,7 +329,7 @@ fn who_does_not_answer_a_recall_is_not_waited_for_and_what_he_tells_then_is_not_
     let e = world.inode("/e");
     let beside = {
         let (lease, ..) = hers.asks(&mut world, Some(e), 0);
-        AheadIn { inode: e, era: hers.era, lease: lease.unwrap().number }
+        DirLeaseId { inode: e, epoch: hers.epoch, lease: lease.unwrap().number }
     };
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())));
@@ -334,10 +344,10 @@ fn who_does_not_answer_a_recall_is_not_waited_for_and_what_he_tells_then_is_not_
     assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]), (0, Some(ErrorCode::Fenced), vec![]));
     // In the other one nobody asked, and he is heard of.
     hers.told(&mut world, &[make_file(beside, "x", id)]);
-    let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
-    assert_ne!(era, hers.era, "he hears of it");
+    let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
+    assert_ne!(epoch, hers.epoch, "he hears of it");
     assert_eq!(world.count_of(b'A'), 1);
-    world.told(ALICE, HERS, era, 0);
+    world.told(ALICE, HERS, epoch, 0);
     assert_eq!(world.count_of(b'A'), 0, "he has nothing left of before");
     assert_eq!(hers.tells(&mut world, &[removed(beside, "x", id)]).1, Some(ErrorCode::Fenced));
 }
@@ -370,12 +380,12 @@ fn after_a_start_others_wait_for_who_was_ahead_there_and_only_there() {
     world.mkdir(BOB, "/n", 0o755);
     assert!(is_busy(&world.ask(BOB, mine.clone())));
     // She comes back, and tells of all that she did before she names her new era: also of what was there before.
-    let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
-    assert_ne!(era, hers.era);
+    let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
+    assert_ne!(epoch, hers.epoch);
     let id = hers.number();
     hers.told(&mut world, &[make_file(there, "x", id), removed(there, "f", f)]);
     assert!(is_busy(&world.ask(BOB, mine.clone())), "there may be more");
-    world.told(ALICE, HERS, era, 0);
+    world.told(ALICE, HERS, epoch, 0);
     assert_eq!(world.refused(BOB, mine), ErrorCode::NotFound);
     assert!(matches!(world.ask(BOB, Request::Stat { path: path("/d/x") }), Response::Stat { .. }));
     let id = hers.number();
@@ -429,8 +439,9 @@ fn a_directory_that_its_leader_removes_leaves_nothing_behind() {
             Request::RemoveNode { parent: Node::ROOT, name: name("a"), directory: true }
         };
         hers.turn += 1;
-        let turn = Turn { holder: HERS, place: 0, number: hers.turn };
-        let answer = world.ask(ALICE, Request::Once { turn, change: Change::new(request).unwrap() });
+        let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.turn };
+        let answer =
+            world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() });
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
         assert_eq!((world.mds.leases_out(), world.count_of(b'A')), (0, 0));
         let id = hers.number();
@@ -450,15 +461,15 @@ fn what_many_see_too_late_at_the_same_time_is_deposed_once() {
     world.mds.leases.to_fence(there.inode, vec![who.clone()]);
     assert!(is_busy(&world.ask(BOB, stat())));
     assert_eq!((world.count_of(b'F'), world.count_of(b'A')), (0, 0), "nothing is there to be fenced");
-    let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
-    hers.era = era;
-    world.told(ALICE, HERS, era, 0);
+    let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
+    hers.epoch = epoch;
+    world.told(ALICE, HERS, epoch, 0);
     world.lead_on(ALICE, HERS, crate::leases::penalty::FIRST_MS);
     // And another one even slower, when she is ahead again.
     let there = hers.leads(&mut world, there.inode);
     world.mds.leases.to_fence(there.inode, vec![who]);
     world.mds.fence_lost(world.now);
-    assert_eq!(world.told(ALICE, HERS, era, 0).0, era);
+    assert_eq!(world.told(ALICE, HERS, epoch, 0).0, epoch);
     let id = hers.number();
     hers.told(&mut world, &[make_file(there, "x", id)]);
 }

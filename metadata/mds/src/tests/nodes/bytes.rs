@@ -1,12 +1,12 @@
 //! Objects, sizes, grants.
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, HolderId, Node, NodeChange, NodeKind, OpenedNode, Request, Response,
+    Access, ClientId, ErrorCode, Node, NodeChange, NodeKind, OpenHandle, OpenedNode, Request, Response,
 };
 use sealstone_osd::{CapabilityBytes, Generation, Permissions};
 
 use super::super::world::{ALICE, BOB, World, path};
-use super::{HOLDER, METHOD, allocate, name, open, remove, resize, set, written};
+use super::{CLIENT, METHOD, allocate, name, open, remove, resize, set, written};
 
 #[test]
 fn a_file_has_no_objects_before_its_first_bytes_and_reads_as_zeros() {
@@ -21,7 +21,7 @@ fn a_file_has_no_objects_before_its_first_bytes_and_reads_as_zeros() {
         panic!("opened")
     };
     assert_eq!((by_path.layout, by_path.sparse, by_path.stat.size), (None, true, 1 << 40));
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     world.node_stat(ALICE, remove(Node::ROOT, "f"));
     world.now += 1_000_000;
     assert!(world.reap_all().is_empty());
@@ -46,7 +46,7 @@ fn grants_may_make_objects_only_until_they_are_made() {
     assert!(!permissions(&later).contains(Permissions::CREATE));
     assert!(!permissions(&world.opened(ALICE, open(file, Access::Read))).contains(Permissions::WRITE));
     // Objects that a dead client never made, or made and never told of, go with the file.
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     let lost = world.file(ALICE, "lost");
     let objects = world.opened(ALICE, allocate(lost, Some(1 << 20))).layout.unwrap().objects().to_vec();
     world.restart();
@@ -87,16 +87,21 @@ fn what_is_open_stays_open_whatever_its_mode_becomes() {
         umask: 0,
         owner: None,
         group: None,
-        holder: Some(HOLDER),
+        client_id: Some(CLIENT),
     };
     let file = world.node_stat(ALICE, request).node();
     world.write(ALICE, file, 9);
     assert_eq!(world.refused(BOB, open(world.node(BOB, file.inode), Access::Read)), ErrorCode::Denied);
-    let other = HolderId { number: 2 };
-    let fresh =
-        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: other, again: false };
+    let other = ClientId { number: 2 };
+    let fresh = Request::OpenNode {
+        node: file,
+        access: Access::Update,
+        method: METHOD,
+        client_id: other,
+        reclaim: false,
+    };
     assert_eq!(world.refused(ALICE, fresh), ErrorCode::Denied, "another open looks at the mode");
-    let handle = Handle::Node { node: file, access: Access::Update, holder: HOLDER };
+    let handle = OpenHandle::Node { node: file, access: Access::Update, client_id: CLIENT };
     assert!(matches!(
         world.ask(ALICE, Request::RenewGrants { handle, method: METHOD }),
         Response::Grants { .. }
@@ -104,7 +109,7 @@ fn what_is_open_stays_open_whatever_its_mode_becomes() {
     let shrink = Request::SetNode {
         node: file,
         change: NodeChange { size: Some(1), ..NodeChange::default() },
-        holder: Some(HOLDER),
+        client_id: Some(CLIENT),
         through: true,
     };
     world.node_stat(ALICE, shrink);
@@ -126,13 +131,16 @@ fn bytes_that_were_cut_off_never_come_back() {
         allocate(file, None),
         open(file, Access::Update),
         Request::RenewGrants {
-            handle: Handle::Node { node: file, access: Access::Update, holder: HOLDER },
+            handle: OpenHandle::Node { node: file, access: Access::Update, client_id: CLIENT },
             method: METHOD,
         },
         // Nor by path: the server's cut could take what is written with it.
         Request::Open { path: path("/f"), access: Access::Update, method: METHOD },
         Request::Open { path: path("/f"), access: Access::Write, method: METHOD },
-        Request::RenewGrants { handle: Handle::File { node: file, access: Access::Update }, method: METHOD },
+        Request::RenewGrants {
+            handle: OpenHandle::File { node: file, access: Access::Update },
+            method: METHOD,
+        },
     ] {
         assert_eq!(world.refused(ALICE, request), ErrorCode::Busy);
     }
@@ -152,15 +160,26 @@ fn bytes_that_were_cut_off_never_come_back() {
     assert_eq!(world.clear_all(), 0);
     assert_eq!(world.node_stat(ALICE, resize(file, 2000)).size, 2000);
     // Whoever wrote between the cut and the clearing has to write again too.
-    let late = HolderId { number: 9 };
-    let again =
-        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: late, again: false };
+    let late = ClientId { number: 9 };
+    let again = Request::OpenNode {
+        node: file,
+        access: Access::Update,
+        method: METHOD,
+        client_id: late,
+        reclaim: false,
+    };
     let now = world.opened(ALICE, again).stat.generation;
     assert_eq!(world.refused(ALICE, written(file, 4000, cut.generation)), ErrorCode::Stale);
     // Whoever wrote behind the cut before it, and tells now, has to write again.
     world.opened(
         ALICE,
-        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: HOLDER, again: true },
+        Request::OpenNode {
+            node: file,
+            access: Access::Update,
+            method: METHOD,
+            client_id: CLIENT,
+            reclaim: true,
+        },
     );
     assert_eq!(world.refused(ALICE, written(file, 4000, before.generation)), ErrorCode::Stale);
     assert_eq!(world.node_stat(ALICE, written(file, 4000, now)).size, 4000);

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, HolderId, Lock, LockKind, Node, NodeChange, NodeKind, Request, Response,
+    Access, ClientId, ErrorCode, Lock, LockKind, Node, NodeChange, NodeKind, OpenHandle, Request, Response,
     RevokeWhat, Role,
 };
 
 use super::super::world::{ADMIN, ALICE, BOB, World, path};
-use super::{HOLDER, METHOD, code, make, name, open, remove, set};
+use super::{CLIENT, METHOD, code, make, name, open, remove, set};
 use crate::audit::{AuditRecord, AuditSink};
-use crate::holds::{HOLD_MS, HOLDERS_MAX};
+use crate::holds::{CLIENTS_MAX, HOLD_MS};
 use crate::shared::LEASE_MS;
 use crate::{Config, Mds};
 
@@ -20,11 +20,11 @@ fn mode(mode: u16) -> NodeChange {
 }
 
 fn renew(node: Node, access: Access) -> Request {
-    Request::RenewGrants { handle: Handle::Node { node, access, holder: HOLDER }, method: METHOD }
+    Request::RenewGrants { handle: OpenHandle::Node { node, access, client_id: CLIENT }, method: METHOD }
 }
 
-fn keep(holder: HolderId) -> Request {
-    Request::KeepNodes { holder }
+fn keep(client_id: ClientId) -> Request {
+    Request::KeepNodes { client_id }
 }
 
 fn revoke(at: &str) -> Request {
@@ -39,7 +39,7 @@ fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
     world.make(ALICE, seen.node(), "g", NodeKind::Directory, 0o777);
     let bobs = world.node(BOB, seen.inode);
     let by_path = Request::ReadDir { path: path("/d"), after: None, limit: 9 };
-    let by_node = |directory| Request::ReadNodes { directory, after: None, limit: 9, holder: None };
+    let by_node = |directory| Request::ReadNodes { directory, after: None, limit: 9, client_id: None };
     for request in [by_path.clone(), by_node(bobs)] {
         let Response::Directory { entries, more: false } = world.ask(BOB, request) else { panic!("a list") };
         let told: Vec<_> =
@@ -50,7 +50,7 @@ fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
         assert!(entries.iter().all(|entry| entry.stat.is_none()), "neither proof nor anything else");
     }
     assert_eq!(
-        world.refused(BOB, Request::Lookup { parent: bobs, name: name("f"), holder: None }),
+        world.refused(BOB, Request::Lookup { parent: bobs, name: name("f"), client_id: None }),
         ErrorCode::Denied
     );
     // Who may pass it is told all.
@@ -76,13 +76,13 @@ fn a_revocation_of_a_file_reaches_whoever_has_it_open() {
     assert!(matches!(world.ask(ALICE, renew(file, Access::Update)), Response::Grants { .. }), "hers still");
     // It is not closed: it stays for him as long as he is there, though he gets nothing.
     world.node_stat(ALICE, remove(Node::ROOT, "f"));
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
-    assert!(matches!(world.ask(BOB, keep(HOLDER)), Response::Kept { held: 1, .. }));
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
+    assert!(matches!(world.ask(BOB, keep(CLIENT)), Response::Kept { held: 1, .. }));
     assert!(code(&world.ask(BOB, Request::GetNode { node: bobs })).is_none());
     let lock = Lock { kind: LockKind::Read, whole: false, start: 0, end: 9, owner: 5, pid: 6 };
-    let lock = Request::LockNode { node: bobs, holder: HOLDER, lock, test: false, again: false };
+    let lock = Request::LockNode { node: bobs, client_id: CLIENT, lock, test: false, reclaim: false };
     assert_eq!(world.ask(BOB, lock), Response::Locked { conflict: None });
-    world.ask(BOB, Request::CloseNode { node: bobs, holder: HOLDER });
+    world.ask(BOB, Request::CloseNode { node: bobs, client_id: CLIENT });
     assert_eq!(world.records(b'i'), 1);
 }
 
@@ -171,14 +171,19 @@ fn what_was_removed_while_it_was_open_waits_after_a_restart_until_its_holders_ha
     world.node_stat(ALICE, remove(Node::ROOT, "f"));
     // Its time has nearly come when the server ends, and it comes before the holder is back.
     world.now += HOLD_MS - 5;
-    world.ask(ALICE, keep(HOLDER));
+    world.ask(ALICE, keep(CLIENT));
     world.restart();
     world.now += 10;
     while world.mds.tidy(world.now).unwrap() {}
-    let again =
-        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: HOLDER, again: true };
+    let again = Request::OpenNode {
+        node: file,
+        access: Access::Update,
+        method: METHOD,
+        client_id: CLIENT,
+        reclaim: true,
+    };
     assert_eq!(world.opened(ALICE, again).stat.size, 9);
-    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
+    world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     // Nobody comes back for it: it goes in the end.
     world.now += 3 * HOLD_MS;
     while world.mds.tidy(world.now).unwrap() {}
@@ -205,7 +210,7 @@ fn what_is_held_at_a_server_that_does_not_lead_stays() {
         one.now += LEASE_MS / 2;
         other.now = one.now;
         assert!(one.mds.leads(one.now).unwrap() && !other.mds.leads(other.now).unwrap());
-        other.ask(ALICE, keep(HOLDER));
+        other.ask(ALICE, keep(CLIENT));
         other.mds.tidy_memory(other.now);
         while one.mds.tidy(one.now).unwrap() {}
         assert!(code(&other.ask(ALICE, Request::GetNode { node: held })).is_none());
@@ -228,22 +233,30 @@ fn holders_that_never_held_anything_leave_no_records() {
     let file = world.file(ALICE, "f");
     world.node_stat(ALICE, set(file, mode(0o600)));
     let bobs = world.node(BOB, file.inode);
-    for number in 0..HOLDERS_MAX as u64 + 9 {
-        let holder = HolderId { number };
-        let expected = if number < HOLDERS_MAX as u64 { ErrorCode::Denied } else { ErrorCode::Limit };
+    for number in 0..CLIENTS_MAX as u64 + 9 {
+        let client_id = ClientId { number };
+        let expected = if number < CLIENTS_MAX as u64 { ErrorCode::Denied } else { ErrorCode::Limit };
         let Request::MakeNode { name, what, mode, owner, group, .. } =
             make(parent, "new", NodeKind::File, 0o644)
         else {
             panic!("a request")
         };
-        let made =
-            Request::MakeNode { parent, name, what, mode, umask: 0, owner, group, holder: Some(holder) };
+        let made = Request::MakeNode {
+            parent,
+            name,
+            what,
+            mode,
+            umask: 0,
+            owner,
+            group,
+            client_id: Some(client_id),
+        };
         assert_eq!(world.refused(BOB, made), expected);
         let opened =
-            Request::OpenNode { node: bobs, access: Access::Read, method: METHOD, holder, again: false };
+            Request::OpenNode { node: bobs, access: Access::Read, method: METHOD, client_id, reclaim: false };
         assert_eq!(world.refused(BOB, opened), expected);
     }
-    assert_eq!(world.records(b'f'), HOLDERS_MAX);
+    assert_eq!(world.records(b'f'), CLIENTS_MAX);
     world.now += HOLD_MS + 1;
     while world.mds.tidy(world.now).unwrap() {}
     assert_eq!(world.records(b'f'), 0);
@@ -299,15 +312,16 @@ fn neither_proofs_nor_holders_are_written_down() {
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 9);
     let admins = world.node(ADMIN, file.inode);
-    let holder = HolderId { number: 0x1234_5678_9ABC };
+    let client_id = ClientId { number: 0x1234_5678_9ABC };
     for (who, node) in [(ALICE, file), (ADMIN, admins)] {
         world.opened(
             who,
-            Request::OpenNode { node, access: Access::Read, method: METHOD, holder, again: false },
+            Request::OpenNode { node, access: Access::Read, method: METHOD, client_id, reclaim: false },
         );
-        for handle in
-            [Handle::Node { node, access: Access::Read, holder }, Handle::File { node, access: Access::Read }]
-        {
+        for handle in [
+            OpenHandle::Node { node, access: Access::Read, client_id },
+            OpenHandle::File { node, access: Access::Read },
+        ] {
             let renewed = world.ask(who, Request::RenewGrants { handle, method: METHOD });
             assert!(matches!(renewed, Response::Grants { .. }), "{renewed:?}");
         }

@@ -7,7 +7,7 @@ use sealstone_mds_protocol::{
 };
 
 use super::super::world::{ADMIN, ALICE, BOB, World, path};
-use super::{HOLDER, make, open, target};
+use super::{CLIENT, make, open, target};
 
 fn set(node: Node, which: &str, text: &str, mode: XattrMode) -> Request {
     let value = XattrValue::new(text).unwrap();
@@ -29,7 +29,7 @@ impl World {
 
     fn opens(&mut self, who: SessionId, node: Node, access: Access) -> bool {
         let opened = self.ask(who, open(node, access));
-        let closed = Request::CloseNode { node, holder: HOLDER };
+        let closed = Request::CloseNode { node, client_id: CLIENT };
         match opened {
             Response::NodeOpened { .. } => matches!(self.ask(who, closed), Response::Kept { .. }),
             Response::Failed { failure } => {
@@ -48,7 +48,7 @@ fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
     let (file, bobs) = (stat.node(), world.node(BOB, stat.inode));
     let chmod = |mode| {
         let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
-        Request::SetNode { node: file, change, holder: None, through: false }
+        Request::SetNode { node: file, change, client_id: None, through: false }
     };
     assert_eq!(world.list(BOB, bobs, ACL_ACCESS), Err(ErrorCode::NoAttribute));
     assert!(!world.opens(BOB, bobs, Access::Read));
@@ -126,8 +126,8 @@ fn what_is_made_in_a_directory_gets_its_list_as_far_as_the_mode_goes() {
     assert_eq!(world.ask(ALICE, set(directory, ACL_DEFAULT, text, XattrMode::Set)), Response::Done {});
     assert_eq!(world.list(ALICE, directory, ACL_ACCESS), Err(ErrorCode::NoAttribute));
     let made = |parent, at, what, bits, mask| match make(parent, at, what, bits) {
-        Request::MakeNode { parent, name, what, mode, owner, group, holder, .. } => {
-            Request::MakeNode { parent, name, what, mode, umask: mask, owner, group, holder }
+        Request::MakeNode { parent, name, what, mode, owner, group, client_id, .. } => {
+            Request::MakeNode { parent, name, what, mode, umask: mask, owner, group, client_id }
         }
         other => other,
     };

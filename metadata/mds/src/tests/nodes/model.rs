@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, CheckScope, ErrorCode, FileKind, InodeId, Method, NodeChange, NodeKind, RenameMode, Request,
-    Response, Target,
+    Access, CheckScope, ErrorCode, FileKind, InodeId, LinkTarget, Method, NodeChange, NodeKind, RenameMode,
+    Request, Response,
 };
 
 use super::super::world::{ADMIN, ALICE, BOB, World};
-use super::{HOLDER, make, name};
+use super::{CLIENT, make, name};
 use crate::holds::HOLD_MS;
 
 const WHO: [SessionId; 3] = [ADMIN, ALICE, BOB];
@@ -413,7 +413,7 @@ impl Run {
                 let parent = near(parent);
                 let (what, kind) = match kind {
                     0 => (NodeKind::Directory, FileKind::Directory),
-                    1 => (NodeKind::Symlink(Target::new("x").unwrap()), FileKind::Symlink),
+                    1 => (NodeKind::Symlink(LinkTarget::new("x").unwrap()), FileKind::Symlink),
                     2 => (NodeKind::Fifo, FileKind::Fifo),
                     _ => (NodeKind::File, FileKind::File),
                 };
@@ -455,7 +455,7 @@ impl Run {
                 let expected = self.model.set_mode(who, node, mode);
                 let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
                 let request =
-                    Request::SetNode { node: self.at(who, node), change, holder: None, through: false };
+                    Request::SetNode { node: self.at(who, node), change, client_id: None, through: false };
                 (self.ask(who, request).map(drop), expected)
             }
             Step::Size { who, node, size } => {
@@ -463,15 +463,15 @@ impl Run {
                 let expected = self.model.set_size(who, node, size);
                 let change = NodeChange { size: Some(size), ..NodeChange::default() };
                 let request =
-                    Request::SetNode { node: self.at(who, node), change, holder: None, through: false };
+                    Request::SetNode { node: self.at(who, node), change, client_id: None, through: false };
                 (self.ask(who, request).map(drop), expected)
             }
             Step::Write { who, node, size } => {
                 let node = near(node);
                 let expected = self.model.write(who, node, size);
                 let node = self.at(who, node);
-                let (method, holder) = (Method::AllData, HOLDER);
-                let allocate = Request::Allocate { node, size_hint: Some(size), method, holder };
+                let (method, client_id) = (Method::AllData, CLIENT);
+                let allocate = Request::Allocate { node, size_hint: Some(size), method, client_id };
                 let found = self.ask(who, allocate).and_then(|response| {
                     let Response::NodeOpened { node: opened } = response else { panic!("objects") };
                     let generation = opened.stat.generation;
@@ -485,7 +485,7 @@ impl Run {
                             generation,
                             made,
                             fit: false,
-                            holder,
+                            client_id,
                         },
                     )
                 });
@@ -496,13 +496,13 @@ impl Run {
                 let expected = self.model.open(who, node, writes);
                 let access = if writes { Access::Update } else { Access::Read };
                 let (node, method) = (self.at(who, node), Method::AllData);
-                let request = Request::OpenNode { node, access, method, holder: HOLDER, again: false };
+                let request = Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: false };
                 (self.ask(who, request).map(drop), expected)
             }
             Step::Close { who, node } => {
                 let node = near(node);
                 self.model.close(who, node);
-                let request = Request::CloseNode { node: self.at(who, node), holder: HOLDER };
+                let request = Request::CloseNode { node: self.at(who, node), client_id: CLIENT };
                 (self.ask(who, request).map(drop), Ok(()))
             }
             Step::Look { who, parent, name: at } => {
@@ -512,7 +512,7 @@ impl Run {
                     .directory(who, parent)
                     .and_then(|thing| thing.entries.get(&at).copied().ok_or(ErrorCode::NotFound));
                 let request =
-                    Request::Lookup { parent: self.at(who, parent), name: name(NAMES[at]), holder: None };
+                    Request::Lookup { parent: self.at(who, parent), name: name(NAMES[at]), client_id: None };
                 let found = self.ask(who, request).map(|response| {
                     let Response::Stat { stat } = response else { panic!("a stat") };
                     self.ids.iter().position(|id| *id == stat.inode).unwrap()
@@ -528,12 +528,12 @@ impl Run {
             Step::Tidy => {
                 // Holders are heard of in time.
                 for who in 0..3 {
-                    let _ = self.ask(who, Request::KeepNodes { holder: HOLDER });
+                    let _ = self.ask(who, Request::KeepNodes { client_id: CLIENT });
                 }
                 self.world.now += HOLD_MS / 2;
                 self.world.mds.tidy(self.world.now).unwrap();
                 for who in 0..3 {
-                    let _ = self.ask(who, Request::KeepNodes { holder: HOLDER });
+                    let _ = self.ask(who, Request::KeepNodes { client_id: CLIENT });
                 }
                 (Ok(()), Ok(()))
             }
@@ -553,7 +553,8 @@ impl Run {
                 for (who, id, writes) in held {
                     let access = if writes { Access::Update } else { Access::Read };
                     let (node, method) = (self.at(who, id), Method::AllData);
-                    let request = Request::OpenNode { node, access, method, holder: HOLDER, again: true };
+                    let request =
+                        Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: true };
                     if self.ask(who, request).is_err() {
                         // Not the owner, and no right any more: it is lost, as over NFS.
                         self.model.close(who, id);
@@ -587,7 +588,7 @@ impl Run {
             if expected.kind == FileKind::Directory {
                 let node = self.world.node(ADMIN, id);
                 let Ok(Response::Directory { entries, .. }) = self
-                    .ask(0, Request::ReadNodes { directory: node, after: None, limit: 256, holder: None })
+                    .ask(0, Request::ReadNodes { directory: node, after: None, limit: 256, client_id: None })
                 else {
                     return Err(TestCaseError::fail("a directory that does not list"));
                 };

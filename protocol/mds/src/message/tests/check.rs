@@ -12,7 +12,7 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
-fn check() -> impl Strategy<Value = Check> {
+fn check() -> impl Strategy<Value = CheckStatus> {
     let codes = (prop::sample::select(CheckScope::ALL), prop::sample::select(CheckPhase::ALL));
     (codes, any::<(bool, [u64; 8])>(), "[a-z ]{0,40}").prop_map(
         |(
@@ -21,7 +21,7 @@ fn check() -> impl Strategy<Value = Check> {
             why,
         )| {
             let problem = Text::new(why).unwrap();
-            Check {
+            CheckStatus {
                 number,
                 scope,
                 repair,
@@ -39,11 +39,11 @@ fn check() -> impl Strategy<Value = Check> {
     )
 }
 
-fn finding() -> impl Strategy<Value = Finding> {
+fn finding() -> impl Strategy<Value = CheckFinding> {
     let drift = prop::option::of(quota::drift());
     let kind = prop::sample::select(FindingKind::ALL);
     (kind, any::<(Option<u64>, bool)>(), "[a-z/]{0,40}", "[a-z ]{0,40}", drift).prop_map(
-        |(kind, (node, repaired), path, said, drift)| Finding {
+        |(kind, (node, repaired), path, said, drift)| CheckFinding {
             kind,
             node: node.map(InodeId),
             path: Text::new(path).unwrap(),

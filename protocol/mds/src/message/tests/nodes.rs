@@ -8,8 +8,8 @@ pub(super) fn node() -> impl Strategy<Value = Node> {
     any::<(u64, [u8; 8])>().prop_map(|(inode, proof)| Node { inode: InodeId(inode), proof })
 }
 
-pub(super) fn holder() -> impl Strategy<Value = HolderId> {
-    any::<u64>().prop_map(|number| HolderId { number })
+pub(super) fn client_id() -> impl Strategy<Value = ClientId> {
+    any::<u64>().prop_map(|number| ClientId { number })
 }
 
 fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
@@ -20,7 +20,7 @@ fn kind() -> impl Strategy<Value = NodeKind> {
     prop_oneof![
         Just(NodeKind::File),
         Just(NodeKind::Directory),
-        bytes(99).prop_map(|target| NodeKind::Symlink(Target::new(target).unwrap())),
+        bytes(99).prop_map(|target| NodeKind::Symlink(LinkTarget::new(target).unwrap())),
         Just(NodeKind::Fifo),
         Just(NodeKind::Socket),
         any::<u32>().prop_map(NodeKind::CharDevice),
@@ -52,41 +52,49 @@ fn lock() -> impl Strategy<Value = Lock> {
         .prop_map(|(kind, (whole, start, end, owner, pid))| Lock { kind, whole, start, end, owner, pid })
 }
 
-fn lease() -> impl Strategy<Value = Lease> {
-    (of(LeaseKind::ALL), any::<(u64, u64)>()).prop_map(|(kind, (number, era))| Lease { kind, number, era })
+fn lease() -> impl Strategy<Value = NodeLease> {
+    (of(LeaseKind::ALL), any::<(u64, u64)>()).prop_map(|(kind, (number, epoch))| NodeLease {
+        kind,
+        number,
+        epoch,
+    })
 }
 
-fn ahead_in() -> impl Strategy<Value = AheadIn> {
-    any::<(u64, u64, u64)>().prop_map(|(inode, era, lease)| AheadIn { inode: InodeId(inode), era, lease })
+fn ahead_in() -> impl Strategy<Value = DirLeaseId> {
+    any::<(u64, u64, u64)>().prop_map(|(inode, epoch, lease)| DirLeaseId {
+        inode: InodeId(inode),
+        epoch,
+        lease,
+    })
 }
 
 fn name_change() -> impl Strategy<Value = NameChange> {
     let what = prop_oneof![
         Just(NodeKind::File),
-        bytes(99).prop_map(|target| NodeKind::Symlink(Target::new(target).unwrap())),
+        bytes(99).prop_map(|target| NodeKind::Symlink(LinkTarget::new(target).unwrap())),
         Just(NodeKind::Fifo),
         Just(NodeKind::Socket),
     ];
     let whose = (prop::option::of(user()), prop::option::of(group()));
     prop_oneof![
-        any::<u64>().prop_map(|inode| NameChange::LetGo(InodeId(inode))),
+        any::<u64>().prop_map(|inode| NameChange::Close(InodeId(inode))),
         ((ahead_in(), name(), what), whose, any::<(u64, u16, u16, u64, bool)>()).prop_map(
             |((directory, name, what), (owner, group), (inode, mode, umask, at_ms, held))| {
                 let inode = InodeId(inode);
-                let made = MadeAhead { directory, name, inode, what, mode, umask, owner, group, at_ms, held };
-                NameChange::Made(made)
+                let made = CreateOp { directory, name, inode, what, mode, umask, owner, group, at_ms, held };
+                NameChange::Create(made)
             }
         ),
         (ahead_in(), name(), any::<(u64, u64, bool)>()).prop_map(
-            |(directory, name, (inode, at_ms, let_go))| {
+            |(directory, name, (inode, at_ms, close))| {
                 let inode = InodeId(inode);
-                NameChange::Removed(RemovedAhead { directory, name, inode, at_ms, let_go })
+                NameChange::Unlink(UnlinkOp { directory, name, inode, at_ms, close })
             }
         ),
         ((ahead_in(), name()), (ahead_in(), name()), any::<(u64, Option<u64>, u64, bool)>()).prop_map(
-            |((from_directory, from), (to_directory, to), (inode, replaced, at_ms, let_go))| {
+            |((from_directory, from), (to_directory, to), (inode, replaced, at_ms, close))| {
                 let (inode, replaced) = (InodeId(inode), replaced.map(InodeId));
-                NameChange::Renamed(RenamedAhead {
+                NameChange::Rename(RenameOp {
                     from_directory,
                     from,
                     inode,
@@ -94,7 +102,7 @@ fn name_change() -> impl Strategy<Value = NameChange> {
                     to,
                     replaced,
                     at_ms,
-                    let_go,
+                    close,
                 })
             }
         ),
@@ -103,21 +111,18 @@ fn name_change() -> impl Strategy<Value = NameChange> {
 
 pub(super) fn request() -> impl Strategy<Value = Request> {
     let names = prop_oneof![
-        (node(), name(), prop::option::of(holder())).prop_map(|(parent, name, holder)| Request::Lookup {
-            parent,
-            name,
-            holder
-        }),
+        (node(), name(), prop::option::of(client_id()))
+            .prop_map(|(parent, name, client_id)| Request::Lookup { parent, name, client_id }),
         node().prop_map(|node| Request::GetNode { node }),
-        (node(), prop::option::of(name()), any::<u16>(), prop::option::of(holder())).prop_map(
-            |(directory, after, limit, holder)| Request::ReadNodes { directory, after, limit, holder }
+        (node(), prop::option::of(name()), any::<u16>(), prop::option::of(client_id())).prop_map(
+            |(directory, after, limit, client_id)| Request::ReadNodes { directory, after, limit, client_id }
         ),
         (
             (node(), name(), kind(), any::<(u16, u16)>()),
-            (prop::option::of(user()), prop::option::of(group()), prop::option::of(holder()))
+            (prop::option::of(user()), prop::option::of(group()), prop::option::of(client_id()))
         )
-            .prop_map(|((parent, name, what, (mode, umask)), (owner, group, holder))| {
-                Request::MakeNode { parent, name, what, mode, umask, owner, group, holder }
+            .prop_map(|((parent, name, what, (mode, umask)), (owner, group, client_id))| {
+                Request::MakeNode { parent, name, what, mode, umask, owner, group, client_id }
             }),
         (node(), node(), name()).prop_map(|(node, parent, name)| Request::LinkNode { node, parent, name }),
         (node(), name(), any::<bool>()).prop_map(|(parent, name, directory)| Request::RemoveNode {
@@ -134,56 +139,61 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
                 mode
             }
         ),
-        (node(), change(), prop::option::of(holder()), any::<bool>())
-            .prop_map(|(node, change, holder, through)| Request::SetNode { node, change, holder, through }),
+        (node(), change(), prop::option::of(client_id()), any::<bool>()).prop_map(
+            |(node, change, client_id, through)| Request::SetNode { node, change, client_id, through }
+        ),
         node().prop_map(|node| Request::ReadLink { node }),
     ];
     let bytes = prop_oneof![
-        (node(), of(Access::ALL), of(Method::ALL), holder(), any::<bool>()).prop_map(
-            |(node, access, method, holder, again)| Request::OpenNode { node, access, method, holder, again }
+        (node(), of(Access::ALL), of(Method::ALL), client_id(), any::<bool>()).prop_map(
+            |(node, access, method, client_id, reclaim)| Request::OpenNode {
+                node,
+                access,
+                method,
+                client_id,
+                reclaim
+            }
         ),
-        (node(), any::<Option<u64>>(), of(Method::ALL), holder()).prop_map(
-            |(node, size_hint, method, holder)| Request::Allocate { node, size_hint, method, holder }
+        (node(), any::<Option<u64>>(), of(Method::ALL), client_id()).prop_map(
+            |(node, size_hint, method, client_id)| Request::Allocate { node, size_hint, method, client_id }
         ),
-        (node(), holder(), any::<(u64, Option<i64>, u32, bool, bool)>()).prop_map(
-            |(node, holder, (size_at_least, mtime_ns, generation, made, fit))| Request::Written {
+        (node(), client_id(), any::<(u64, Option<i64>, u32, bool, bool)>()).prop_map(
+            |(node, client_id, (size_at_least, mtime_ns, generation, made, fit))| Request::Written {
                 node,
                 size_at_least,
                 mtime_ns,
                 generation,
                 made,
                 fit,
-                holder
+                client_id
             }
         ),
-        (node(), holder()).prop_map(|(node, holder)| Request::CloseNode { node, holder }),
-        holder().prop_map(|holder| Request::KeepNodes { holder }),
-        (node(), holder(), lock(), any::<(bool, bool)>()).prop_map(|(node, holder, lock, (test, again))| {
-            Request::LockNode { node, holder, lock, test, again }
-        }),
-        (node(), holder(), any::<u64>()).prop_map(|(node, holder, owner)| Request::UnlockNode {
+        (node(), client_id()).prop_map(|(node, client_id)| Request::CloseNode { node, client_id }),
+        client_id().prop_map(|client_id| Request::KeepNodes { client_id }),
+        (node(), client_id(), lock(), any::<(bool, bool)>()).prop_map(
+            |(node, client_id, lock, (test, reclaim))| {
+                Request::LockNode { node, client_id, lock, test, reclaim }
+            }
+        ),
+        (node(), client_id(), any::<u64>()).prop_map(|(node, client_id, owner)| Request::UnlockNode {
             node,
-            holder,
+            client_id,
             owner
         }),
-        (holder(), any::<(u64, u64, u32)>()).prop_map(|(holder, (era, known, wait_ms))| Request::Recalls {
-            holder,
-            era,
-            known,
-            wait_ms
+        (client_id(), any::<(u64, u64, u32)>()).prop_map(|(client_id, (epoch, known, wait_ms))| {
+            Request::Recalls { client_id, epoch, known, wait_ms }
         }),
-        (node(), holder(), of(LeaseKind::ALL)).prop_map(|(node, holder, kind)| Request::LeaseNode {
+        (node(), client_id(), of(LeaseKind::ALL)).prop_map(|(node, client_id, kind)| Request::LeaseNode {
             node,
-            holder,
+            client_id,
             kind
         }),
-        (any::<u64>(), holder(), any::<u64>()).prop_map(|(inode, holder, number)| Request::ReturnLease {
-            inode: InodeId(inode),
-            holder,
-            number
+        (any::<u64>(), client_id(), any::<u64>()).prop_map(|(inode, client_id, number)| {
+            Request::ReturnLease { inode: InodeId(inode), client_id, number }
         }),
-        (prop::option::of(node()), holder(), any::<u16>())
-            .prop_map(|(directory, holder, numbers)| Request::LeadNames { directory, holder, numbers }),
+        (prop::option::of(node()), client_id(), any::<u16>()).prop_map(|(directory, client_id, numbers)| {
+            Request::DelegateDir { directory, client_id, numbers }
+        }),
     ];
     let others = prop_oneof![
         (node(), xattr()).prop_map(|(node, name)| Request::GetXattr { node, name }),
@@ -196,21 +206,24 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
     let once = prop_oneof![
         (node(), node(), name()).prop_map(|(node, parent, name)| Request::LinkNode { node, parent, name }),
         (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
-        prop::collection::vec(name_change(), 0..4).prop_map(|changes| Request::ChangeNames { changes }),
+        prop::collection::vec(name_change(), 0..4).prop_map(|changes| Request::NameBatch { changes }),
     ];
-    let once = (once, holder(), any::<(u16, u64)>()).prop_map(|(request, holder, (place, number))| {
-        Request::Once { turn: Turn { holder, place, number }, change: Change::new(request).unwrap() }
+    let once = (once, client_id(), any::<(u16, u64)>()).prop_map(|(request, client_id, (slot, sequence))| {
+        Request::Once {
+            id: RequestId { client_id, slot, sequence },
+            request: ChangeRequest::new(request).unwrap(),
+        }
     });
     prop_oneof![names.boxed(), bytes.boxed(), others.boxed(), once.boxed()]
 }
 
 #[test]
 fn only_a_change_is_inside_a_request_that_is_done_once() {
-    let turn = Turn { holder: HolderId { number: 1 }, place: 2, number: 3 };
+    let id = RequestId { client_id: ClientId { number: 1 }, slot: 2, sequence: 3 };
     let inner = Request::RemoveNode { parent: Node::ROOT, name: Name::new("a").unwrap(), directory: false };
-    let once = Request::Once { turn, change: Change::new(inner.clone()).unwrap() };
-    assert_eq!(Change::new(once.clone()), Err(once.clone()));
-    assert_eq!(Change::new(Request::WhoAmI {}), Err(Request::WhoAmI {}));
+    let once = Request::Once { id, request: ChangeRequest::new(inner.clone()).unwrap() };
+    assert_eq!(ChangeRequest::new(once.clone()), Err(once.clone()));
+    assert_eq!(ChangeRequest::new(Request::WhoAmI {}), Err(Request::WhoAmI {}));
     let body = once.encode(7).unwrap();
     assert_eq!(Request::decode(&body), Ok((7, once)));
     // Operation of the change: behind the body's header and the turn.
@@ -226,7 +239,7 @@ fn only_a_change_is_inside_a_request_that_is_done_once() {
 pub(super) fn response() -> impl Strategy<Value = Response> {
     prop_oneof![
         (stat(), prop::option::of(stat())).prop_map(|(moved, other)| Response::Renamed { moved, other }),
-        bytes(99).prop_map(|target| Response::Target { target: Target::new(target).unwrap() }),
+        bytes(99).prop_map(|target| Response::Target { target: LinkTarget::new(target).unwrap() }),
         (
             stat(),
             prop::option::of(object()),
@@ -250,25 +263,25 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
         }),
         (stat(), prop::option::of(lease())).prop_map(|(stat, lease)| Response::Leased { stat, lease }),
         (any::<(u64, u32, u64)>(), prop::collection::vec(any::<(u64, u64)>(), 0..9)).prop_map(
-            |((era, believed_ms, last), recalls)| {
+            |((epoch, lease_ms, last), recalls)| {
                 let recall = |(inode, number)| Recall { inode: InodeId(inode), number };
                 let recalls = recalls.into_iter().map(recall).collect();
-                Response::Recalls { era, believed_ms, last, recalls }
+                Response::Recalls { epoch, lease_ms, last, recalls }
             }
         ),
         (prop::option::of(lease()), any::<(Option<u64>, Option<(u64, [[u8; 8]; 3])>)>()).prop_map(
             |(lease, (before, numbers))| {
-                let numbers =
-                    numbers.map(|(first, proofs)| Numbers { first: InodeId(first), proofs: proofs.to_vec() });
-                Response::Leads { lease, before, numbers }
+                let numbers = numbers
+                    .map(|(first, proofs)| InodeRange { first: InodeId(first), proofs: proofs.to_vec() });
+                Response::DirDelegated { lease, before, numbers }
             }
         ),
         (any::<u16>(), prop::collection::vec((any::<u64>(), lease()), 0..5), any::<bool>()).prop_map(
             |(done, leases, refused)| {
-                let on = |(inode, lease)| LeaseOn { inode: InodeId(inode), lease };
+                let on = |(inode, lease)| InodeLease { inode: InodeId(inode), lease };
                 let leases = leases.into_iter().map(on).collect();
                 let failure = refused.then(|| Failure::new(ErrorCode::Fenced, "x"));
-                Response::NamesChanged { done, leases, failure }
+                Response::NameBatchApplied { done, leases, failure }
             }
         ),
         value().prop_map(|value| Response::Xattr { value }),
@@ -286,10 +299,10 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
 
 #[test]
 fn every_limit_of_a_byte_string_is_kept() {
-    assert!(Target::new(vec![b'x'; TARGET_MAX]).is_ok());
-    assert_eq!(Target::new(vec![b'x'; TARGET_MAX + 1]), Err(WireError::TooLong { limit: TARGET_MAX }));
-    assert_eq!(Target::new(""), Err(WireError::Malformed("target")));
-    assert_eq!(Target::new("a\0"), Err(WireError::Malformed("target")));
+    assert!(LinkTarget::new(vec![b'x'; TARGET_MAX]).is_ok());
+    assert_eq!(LinkTarget::new(vec![b'x'; TARGET_MAX + 1]), Err(WireError::TooLong { limit: TARGET_MAX }));
+    assert_eq!(LinkTarget::new(""), Err(WireError::Malformed("target")));
+    assert_eq!(LinkTarget::new("a\0"), Err(WireError::Malformed("target")));
     assert!(XattrName::new(vec![b'x'; XATTR_NAME_MAX]).is_ok());
     assert_eq!(
         XattrName::new(vec![b'x'; XATTR_NAME_MAX + 1]),
@@ -303,9 +316,9 @@ fn every_limit_of_a_byte_string_is_kept() {
 
 #[test]
 fn as_many_numbers_as_are_given_at_once_fit_into_a_frame() {
-    let proofs = vec![[9; NODE_PROOF_BYTES]; usize::from(NUMBERS_MAX)];
-    let numbers = Some(Numbers { first: InodeId(1), proofs });
-    assert!(Response::Leads { lease: None, before: None, numbers }.encode(0).is_ok());
+    let proofs = vec![[9; NODE_PROOF_BYTES]; usize::from(RESERVED_INODES_MAX)];
+    let numbers = Some(InodeRange { first: InodeId(1), proofs });
+    assert!(Response::DirDelegated { lease: None, before: None, numbers }.encode(0).is_ok());
 }
 
 #[test]
