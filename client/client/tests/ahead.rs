@@ -190,7 +190,7 @@ async fn a_lost_answer_does_nothing_twice() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
-    *one.client.metadata().lose.lock().unwrap() = Some("ChangeNames");
+    *one.client.metadata().lose.lock().unwrap() = Some("NameBatch");
     let made = one.touch(directory, "f").await;
     one.rename(directory, "f", "g").await;
     one.nodes.sync_all().await.unwrap();
@@ -203,7 +203,7 @@ async fn what_the_server_does_not_take_is_told_once_and_not_believed() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
-    *one.client.metadata().refuse.lock().unwrap() = Some("ChangeNames");
+    *one.client.metadata().refuse.lock().unwrap() = Some("NameBatch");
     one.touch(directory, "f").await;
     one.nodes.sync_all().await.unwrap_err();
     one.nodes.sync_all().await.unwrap();
@@ -263,7 +263,7 @@ async fn with_dirsync_each_change_is_asked_for() {
         one.touch(directory, &format!("f{number}")).await;
         sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!((one.called("MakeNode"), one.called("LeadNames")), (21, 0));
+    assert_eq!((one.called("MakeNode"), one.called("DelegateDir")), (21, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,7 +291,7 @@ async fn who_was_away_for_a_day_makes_files_by_numbers_that_are_his() {
         world.mds.tidy_memory(world.clock.now() + hours * 3_600_000);
     }
     sleep(QUIET).await;
-    let led = one.called("LeadNames");
+    let led = one.called("DelegateDir");
     for number in 0..40 {
         // As a mount does before it makes something.
         assert_eq!(one.look(directory, &format!("f{number}")).await, None);
@@ -299,7 +299,7 @@ async fn who_was_away_for_a_day_makes_files_by_numbers_that_are_his() {
         sleep(Duration::from_millis(500)).await;
     }
     one.nodes.sync_all().await.unwrap();
-    assert!(one.called("LeadNames") > led, "it leads again");
+    assert!(one.called("DelegateDir") > led, "it leads again");
     for number in 0..40 {
         assert!(other.look(directory, &format!("f{number}")).await.is_some(), "f{number}");
     }
@@ -329,7 +329,7 @@ async fn who_syncs_a_file_hears_that_it_has_not_the_name_that_it_was_given() {
     let directory = one.led("d").await;
     let (_, file) = one.write(directory, "f", b"some bytes").await;
     file.sync().await.unwrap();
-    *one.client.metadata().refuse.lock().unwrap() = Some("ChangeNames");
+    *one.client.metadata().refuse.lock().unwrap() = Some("NameBatch");
     one.rename(directory, "f", "g").await;
     file.sync().await.unwrap_err();
     file.sync().await.unwrap();
@@ -466,7 +466,7 @@ async fn each_sees_what_the_other_has_done() {
             }
             sleep(Duration::from_millis(rng.gen_range(0..4000))).await;
         }
-        let told: usize = mounts.iter().map(|mount| mount.called("ChangeNames")).sum();
+        let told: usize = mounts.iter().map(|mount| mount.called("NameBatch")).sum();
         assert!(told > 10, "seed {seed}: {told}");
         for mount in &mounts {
             mount.nodes.shut_down().await.unwrap();

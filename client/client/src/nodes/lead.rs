@@ -462,7 +462,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             match self.core.metadata.call(request.clone()).await {
                 Err(error) if passes(&error) => {
                     if self.core.now_ms() > until_ms || self.is_alone() {
-                        break Err(ClientError::OutcomeUnknown { request: "ChangeNames" });
+                        break Err(ClientError::OutcomeUnknown { request: "NameBatch" });
                     }
                     tracing::debug!(%error, "directory changes not acknowledged; retrying");
                     sleep(pause).await;

@@ -34,7 +34,7 @@ struct Mount {
     numbers: Vec<InodeId>,
 }
 
-/// What LeadNames was answered.
+/// What DelegateDir was answered.
 type Leads = (Option<NodeLease>, Option<u64>, Vec<InodeId>);
 
 impl Mount {

@@ -11,7 +11,7 @@ use crate::wire::{Wire, WireError, WireReader, WireWriter};
 pub struct ChangeRequest(Box<Request>);
 
 impl ChangeRequest {
-    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr, ChangeNames.
+    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr, NameBatch.
     const OPERATIONS: [u16; 7] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070, 0x007A];
 
     /// Any other request comes back.

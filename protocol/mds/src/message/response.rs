@@ -327,7 +327,7 @@ messages! {
             /// None: there is none to be had. Nobody else has one that is in the way, nor is given one to write for a while.
             lease: Option<NodeLease>,
         },
-        /// To LeadNames.
+        /// To DelegateDir.
         0x0079 => DirDelegated {
             /// To write, on the directory; none: there is none to be had.
             lease: Option<NodeLease>,
@@ -336,7 +336,7 @@ messages! {
             /// What was reserved.
             numbers: Option<InodeRange>,
         },
-        /// To ChangeNames.
+        /// To NameBatch.
         0x007A => NameBatchApplied {
             /// How many were done.
             done: u16,
