@@ -1,8 +1,8 @@
-//! Why a command failed, apart from want of authority, and what the initiator hears.
+//! Errors of OSD commands other than missing authority, and their sense data.
 //!
-//! Does: one variant per thing that can go wrong; status, sense key and code of each.
-//! Does not: refusals of authority; those are `sealstone_seal::Denial`.
-//! Contract: no `_` arm over our own variants: a new one must choose what it says.
+//! Does: one variant per failure; status, sense key and code of each.
+//! Does not: denials of authority; those are `sealstone_seal::Denial`.
+//! Contract: no `_` arm over our own variants: a new variant must choose its sense data.
 //! Truth: docs/design/t10-osd.md 5.3.
 
 use sealstone_osd::AttributeId;
@@ -12,7 +12,7 @@ use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
-/// Where in the request the mistake is.
+/// Position of an error in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pointer {
     /// Byte of the CDB.
@@ -24,81 +24,82 @@ pub(crate) enum Pointer {
 /// Why a command failed.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
-    /// A field of the CDB has a value it must not have.
+    /// A field of the CDB has an invalid value.
     #[error("invalid field in CDB, byte {0}")]
     Field(u16),
-    /// The CDB continuation segment says what it must not; byte of the Data-Out Buffer.
+    /// The CDB continuation segment has an invalid value at this byte of the Data-Out Buffer.
     #[error("invalid field in CDB continuation segment, byte {0}")]
     Continuation(u16),
-    /// This device does not know the service action, or does not implement it.
+    /// The service action is unknown, or not implemented on this device.
     #[error("unsupported service action")]
     UnsupportedAction,
-    /// A list or segment is shorter, longer or elsewhere than the CDB says.
+    /// The length or position of a list or segment differs from the CDB.
     #[error("parameter list length error")]
     ListLength,
-    /// More than one command does at a time.
+    /// The command exceeds the work limit of one command.
     #[error("too much work for one command")]
     TooMuchWork,
-    /// An entry of a list must not be what it is; byte of the Data-Out Buffer.
+    /// A list has an invalid entry at this byte of the Data-Out Buffer.
     #[error("invalid field in parameter list, byte {0}")]
     Parameter(u16),
-    /// An attribute cannot be had or set on this object.
-    #[error("attribute {0:?} is not possible here")]
+    /// The attribute cannot be accessed or set on this object.
+    #[error("attribute {0:?} cannot be accessed or set on this object")]
     Attribute(AttributeId),
-    /// The partition still holds user objects.
+    /// The partition contains user objects.
     #[error("partition not empty")]
     NotEmpty,
     /// A quota would be exceeded.
-    #[error("quota: {0}")]
+    #[error("quota exceeded: {0}")]
     Quota(&'static str),
-    /// No buffer for the data: the initiator tries again.
+    /// No buffer for the data. The initiator retries.
     #[error("no buffer")]
     NoBuffer,
-    /// The device's clock is behind what it promised before it was restarted.
+    /// The device's clock is behind the lease of an earlier start.
     #[error("clock not set")]
     ClockNotSet,
     /// The store failed.
-    #[error("store")]
+    #[error("store failed")]
     Store(#[from] StoreError),
-    /// A key that must be there is not.
-    #[error("keys")]
+    /// A required key is not set.
+    #[error("required key is not set")]
     Keys(#[source] KeyError),
-    /// The key behind the credential was changed while the command waited for its turn: sent again, it is refused for
-    /// good, or runs under the new key.
-    #[error("keys changed meanwhile")]
+    /// The key of the credential changed while the command waited. A retry is refused, or runs
+    /// under the new key.
+    #[error("keys changed while the command waited")]
     KeysChanged,
-    /// The keys could not be stored; they are as they were, or nobody knows until the next start.
-    #[error("key store")]
+    /// The keys could not be stored. Their durable state may be unknown until the next start.
+    #[error("keys could not be stored")]
     KeyStore,
-    /// SET MASTER KEY: another exchange is under way, or there is none to end.
-    #[error("command sequence")]
+    /// SET MASTER KEY: another exchange is in progress, or there is none to end.
+    #[error("command sequence error")]
     Sequence,
-    /// The device was restarted several times within seconds: time itself makes it ready.
+    /// The device was restarted several times within seconds, and will be ready shortly.
     #[error("clock settling")]
     ClockSettling,
-    /// A command within this one failed: its own sense data.
-    #[error("embedded command: {0:?}")]
+    /// An embedded command failed with this sense data.
+    #[error("embedded command failed: {0:?}")]
     Embedded(Box<Sense>),
-    /// Tasks that were ended have not come back in time.
+    /// Ended tasks have not finished in time.
     #[error("tasks have not ended")]
     TasksUnfinished,
-    /// FORMAT OSD runs.
+    /// FORMAT OSD is running.
     #[error("format in progress")]
     Formatting,
-    /// Somebody duplicates or replaces the partition, or checks the structure already: it passes.
-    #[error("the partition is taken")]
+    /// Another command duplicates or replaces the partition, or checks the structure. The initiator
+    /// retries.
+    #[error("the partition is in use by another command")]
     Taken,
-    /// The object's bytes or attributes are not what a condition says; the first byte of the object that is not.
+    /// The object's bytes or attributes do not match a condition. The first byte that differs.
     #[error("miscompare at byte {0}")]
     Miscompare(u64),
-    /// The partition is a snapshot: nothing in it changes.
+    /// The partition is a snapshot, whose contents cannot change.
     #[error("a snapshot is read-only")]
     ReadOnly,
-    /// The device ends: what it had not finished is given up.
-    #[error("the device ends")]
+    /// The device is shutting down and abandons unfinished work.
+    #[error("the device is shutting down")]
     Stopping,
-    /// What `begin_boot` and the lease are kept in failed.
-    #[error("boot record")]
+    /// The boot record with the lease could not be written.
+    #[error("boot record could not be written")]
     BootRecord,
 }
 
@@ -112,7 +113,7 @@ impl From<ClockBehind> for Failure {
 }
 
 impl Failure {
-    /// A short name, for audit and logs.
+    /// Returns a short name for audit and logs.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Field(_) | Self::Continuation(_) => "invalid_field_in_cdb",
@@ -151,7 +152,7 @@ impl Failure {
         }
     }
 
-    /// BUSY for what passes by itself; CHECK CONDITION for the rest.
+    /// Returns BUSY for temporary conditions, CHECK CONDITION otherwise.
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished | Self::Stopping => {
@@ -161,7 +162,7 @@ impl Failure {
         }
     }
 
-    /// Sense key, code, and where the mistake is.
+    /// Returns sense key, code and position of the error.
     pub(crate) fn sense(&self) -> (SenseKey, AdditionalSense, Option<Pointer>) {
         use SenseKey::{DataProtect, HardwareError, IllegalRequest, MediumError, NotReady};
         match self {
@@ -208,7 +209,7 @@ impl Failure {
                 StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } | StoreError::ListGap { .. } => {
                     (MediumError, additional::UNRECOVERED_READ_ERROR, None)
                 }
-                // A store of another kind may fail in ways of its own.
+                // Another kind of store may have errors of its own.
                 _ => (HardwareError, additional::INTERNAL_TARGET_FAILURE, None),
             },
         }
@@ -223,11 +224,11 @@ pub(crate) const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
 /// COMMAND SEQUENCE ERROR.
 const COMMAND_SEQUENCE_ERROR: AdditionalSense = AdditionalSense(0x2C00);
 
-/// Byte of the CDB: SERVICE ACTION.
+/// CDB byte of SERVICE ACTION.
 pub(crate) const SERVICE_ACTION: u16 = 8;
-/// Byte of the CDB: PARTITION_ID.
+/// CDB byte of PARTITION_ID.
 pub(crate) const PARTITION: u16 = 16;
-/// Byte of the CDB: USER_OBJECT_ID.
+/// CDB byte of USER_OBJECT_ID.
 pub(crate) const OBJECT: u16 = 24;
-/// Byte of the CDB: attribute parameters.
+/// CDB byte of the attribute parameters.
 pub(crate) const ATTRIBUTES: u16 = 52;

@@ -1,11 +1,13 @@
-//! The seam to the folder that keeps a device's own small files: a directory, or the simulator.
+//! Access to the folder with a device's own small files: a directory, or the simulator.
 //!
-//! Does: read and write whole files, overwrite a part of one in place, store state in slot files. Does not: know what is
-//! in the files.
-//! Contract: `write` and `overwrite` return when the content is durable; a name, when `sync` did. After a crash at any
-//! step a file that `replace` or `store` wrote has either the old or the new content, whole. `store` needs no space
-//! where the content fits the slots of the file.
-//! Truth: docs/design/security.md 3.7 (atomic rename, fsync of the directory); docs/adr/0056-full-disks.md.
+//! Does: read and write whole files, overwrite a part of one in place, store state in slot files.
+//! Does not: interpret the content.
+//! Contract: when `write` and `overwrite` return, the content is durable; names are durable when
+//! `sync` returns. After a crash at any step, a file that `replace` or `store` wrote has either the
+//! old or the new content, complete. `store` needs no free space if the content fits the slots of
+//! the file.
+//! Truth: docs/design/security.md 3.7 (atomic rename, fsync of the directory);
+//! docs/adr/0056-full-disks.md.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -20,66 +22,65 @@ use crate::provision::ProvisionError;
 
 /// A flat folder of small private files.
 pub trait Folder: Send + Sync {
-    /// The content of a file; `None` if it is not there. Refuses one that is longer than `len_max` bytes, is not a
-    /// regular file, or can be read by others than its owner.
+    /// Returns the content of a file; `None` if it does not exist. Refuses a file that is longer
+    /// than `len_max` bytes, not a regular file, or readable by other users.
     ///
     /// # Errors
-    /// What the system said; `PermissionDenied` for a file that others may read.
+    /// The error of the system; `PermissionDenied` for a file that other users can read.
     fn read(&self, name: &str, len_max: u64) -> io::Result<Option<Vec<u8>>>;
 
-    /// Writes a file anew, with mode 0600, and makes its content durable.
+    /// Writes a whole file with mode 0600, and makes its content durable.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     fn write(&self, name: &str, content: &[u8]) -> io::Result<()>;
 
-    /// Writes a part of a file that exists, durably, without a change of its length.
+    /// Overwrites a part of an existing file durably, without changing its length.
     ///
     /// # Errors
-    /// Those of the system; the part may then hold anything.
+    /// The error of the system. The part may then have any content.
     fn overwrite(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Gives a file another name; what had that name is gone.
+    /// Renames a file, replacing any file of the new name.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Makes names durable.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     fn sync(&self) -> io::Result<()>;
 
-    /// Where a file is, for messages.
+    /// Returns the path of a file, for messages.
     fn path(&self, name: &str) -> PathBuf;
 }
 
-/// Replaces a file so that after a crash either the old or the new content is there, whole.
+/// Replaces a file atomically: after a crash it has either the old or the new content.
 ///
 /// # Errors
-/// [`ProvisionError::Io`]: either content may be there. With `StorageFull` it is the old one.
+/// [`ProvisionError::Io`]: the content may be old or new. With `StorageFull` it is the old one.
 pub fn replace(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
     let fresh = format!("{name}.new");
     folder
         .write(&fresh, content)
         .and_then(|()| folder.rename(&fresh, name))
-        // The new file has the name, whatever the reason is that the folder was not synced.
+        // The new file already has the name, so a failed sync must not look like a full disk.
         .and_then(|()| folder.sync().map_err(io::Error::other))
         .map_err(|source| ProvisionError::Io { path: folder.path(name), source })
 }
 
-/// Stores the content of a slot file: in place where it fits, so that a full disk does not refuse it.
+/// Stores the content of a slot file: in place if it fits, so that a full disk does not matter.
 ///
 /// # Errors
-/// [`ProvisionError::Io`]: the file holds the old or the new content. With `StorageFull` it is the
-/// old one.
+/// [`ProvisionError::Io`]: the content is old or new. With `StorageFull` it is the old one.
 pub fn store(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
     let file_max = sealstone_slots::file_len_max(sealstone_slots::CONTENT_MAX as u64);
     let at = |source| ProvisionError::Io { path: folder.path(name), source };
     let file = folder.read(name, file_max).map_err(at)?.map(Zeroizing::new);
     match sealstone_slots::plan(file.as_deref().map(Vec::as_slice), content) {
-        // A write in place is not known to have changed nothing.
+        // A failed write in place may have changed the file, so it must not look like a full disk.
         Plan::InPlace { offset, bytes } => {
             folder.overwrite(name, offset, &bytes).map_err(io::Error::other).map_err(at)
         }
@@ -90,14 +91,14 @@ pub fn store(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), Prov
 /// Reads the content of a slot file, of at most `len_max` bytes; `None` if there is no file.
 ///
 /// # Errors
-/// As [`Folder::read`]; `InvalidData` for a slot file without a sound slot.
+/// As [`Folder::read`]; `InvalidData` for a slot file without a valid slot.
 pub fn load(folder: &dyn Folder, name: &str, len_max: u64) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let file = folder.read(name, sealstone_slots::file_len_max(len_max))?.map(Zeroizing::new);
     let content = file.as_deref().map(|file| sealstone_slots::content(file)).transpose()?;
     Ok(content.map(|content| Zeroizing::new(content.to_vec())))
 }
 
-/// A directory.
+/// A directory of the file system.
 #[derive(Clone, Debug)]
 pub struct Directory(pub PathBuf);
 
@@ -116,9 +117,9 @@ impl Folder for Directory {
         };
         let meta = file.metadata()?;
         if meta.len() > len_max {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "longer than any file of ours"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "file is too long"));
         }
-        // Reserved in full, so that no copy of a secret stays behind when it grows.
+        // Allocated in full, so that growing leaves no copy of a secret behind.
         let mut content = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
         file.take(len_max).read_to_end(&mut content)?;
         Ok(Some(content))

@@ -1,7 +1,7 @@
-//! The device's end of the security model: keys, gate, nonce lease, and the answers the gate asks for.
+//! Security state of the device: keys, admission, nonce lease, and the facts that admission needs.
 //!
-//! Does: put `sealstone_seal` to work on this device. Does not: decide anything itself.
-//! Contract: no nonce is accepted whose time is later than the lease that was made durable.
+//! Does: apply `sealstone_seal` to this device. Does not: decide anything itself.
+//! Contract: no nonce is accepted whose time is later than the durable lease.
 //! Truth: docs/design/security.md 3.3, 3.4, 3.6, 4.4.
 
 use parking_lot::Mutex;
@@ -24,19 +24,19 @@ use crate::keyring::Keyring;
 use crate::nexus::Nexus;
 use crate::provision::ProvisionError;
 
-/// A command renews the lease itself only when the shell's upkeep is this late, milliseconds.
+/// If maintenance is this late, in milliseconds, a command renews the lease itself.
 const UPKEEP_LATE_MS: u64 = 1000;
 
-/// Where the nonce lease and the eras before it are kept across restarts.
+/// Stores the nonce lease and earlier eras across restarts.
 pub trait LeaseStore: Send + Sync {
     /// Makes the lease and the eras durable before returning.
     ///
     /// # Errors
-    /// The device refuses signed commands until it succeeds.
+    /// The device refuses signed commands until a call succeeds.
     fn persist(&self, history: &NonceHistory) -> Result<(), ProvisionError>;
 }
 
-/// Forgets the lease: for tests, and for devices whose objects do not survive a restart either.
+/// Stores nothing. For tests, and for devices whose objects do not survive a restart either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolatileLease;
 
@@ -46,18 +46,18 @@ impl LeaseStore for VolatileLease {
     }
 }
 
-/// Keys, gate and lease of one device.
+/// Keys, admission and lease of one device.
 pub(crate) struct Guard {
     pub(crate) keys: Keyring,
     gate: Gate<RustCrypto, ParkingLot>,
     lease: Mutex<Lease>,
 }
 
-/// The nonce history as it is durable, and where it goes.
+/// The durable nonce history, and where it is stored.
 struct Lease {
     store: Box<dyn LeaseStore>,
     history: NonceHistory,
-    /// The lease that the era continued from at the start: the next start must not begin before it.
+    /// Lease at the start of the current era. The next start must not begin before it.
     before_ms: u64,
 }
 
@@ -77,7 +77,8 @@ impl Guard {
         Self { keys, gate, lease }
     }
 
-    /// Begins an era at `now_ms`, to which the clock was set back: durably, before any nonce of it is accepted.
+    /// Starts an era at `now_ms`, to which the clock is set back. It is durable before any nonce of
+    /// it is accepted.
     ///
     /// # Errors
     /// [`Failure::BootRecord`]; then the old era continues.
@@ -91,12 +92,14 @@ impl Guard {
         Ok(())
     }
 
-    /// How long the clock is in a time whose nonces are refused because an earlier era had it, milliseconds.
+    /// Returns for how many milliseconds nonces will be refused because an earlier era used these
+    /// times.
     pub(crate) fn spent_for_ms(&self, now_ms: u64) -> u64 {
         self.gate.nonces().spent_for_ms(now_ms)
     }
 
-    /// Forgets the eras before this one: all keys were replaced, so nothing that was signed in them verifies.
+    /// Forgets earlier eras. Called after all keys were replaced, so nothing signed in them
+    /// verifies.
     pub(crate) fn forget_eras(&self) -> Result<(), Failure> {
         let mut lease = self.lease.lock();
         let history = lease.history.without_spent();
@@ -106,7 +109,8 @@ impl Guard {
         Ok(())
     }
 
-    /// A partition gets its keys, durably: before it is in the store, so that none there is without.
+    /// Creates the keys of a partition durably, before the partition is stored, so that no
+    /// partition lacks keys.
     pub(crate) fn add_partition(&self, id: u64, signed: Option<SignedBy>) -> Result<(), Failure> {
         self.keys.change(signed, |keys| {
             keys.add_partition(id).map_err(|error| match error {
@@ -119,20 +123,21 @@ impl Guard {
         })
     }
 
-    /// The key behind a credential is still set: nothing that was revoked runs, however long it waited for its turn.
+    /// Whether the key of a credential is still set. A revoked command must not run, however long
+    /// it waited.
     pub(crate) fn still_signed(&self, signed: Option<SignedBy>) -> bool {
         signed.is_none_or(|signed| signed.holds(&self.keys.read()))
     }
 
-    /// The end of this start: nothing signed is accepted any more, and the lease goes back to the latest of what was
-    /// accepted and told, so that the next start has a clock that is right.
+    /// Ends this start: nothing signed is accepted any more, and the lease is reduced to the latest
+    /// accepted or reported time. The next start then needs no wait if the clock is correct.
     pub(crate) fn retire(&self, now_ms: u64) -> Result<(), ProvisionError> {
         let lease = self.lease.lock();
         let newest_ms = self.gate.nonces().retire();
         lease.store.persist(&lease.history.retired(newest_ms.max(now_ms).max(lease.before_ms)))
     }
 
-    /// Keeps the lease ahead of the clock, and idle memory small. Call about twice a second.
+    /// Renews the lease and frees idle memory. Call about twice a second.
     pub(crate) fn upkeep(&self, now_ms: u64) -> Result<(), Failure> {
         self.gate.nonces().sweep(now_ms);
         self.keys.expire_exchange(now_ms);
@@ -144,7 +149,7 @@ impl Guard {
             return Ok(());
         }
         let mut lease = self.lease.lock();
-        // Another thread may have renewed it while this one waited, or the clock may have been set back.
+        // Another thread may have renewed it, or the clock may have been set back.
         if let Some(due) = self.gate.nonces().lease_due(now_ms) {
             let history = lease.history.extended(due, self.gate.nonces().limits().old_ms);
             lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
@@ -157,13 +162,13 @@ impl Guard {
         Ok(())
     }
 
-    /// Renews a lease that the upkeep let run low.
+    /// Renews a lease that maintenance has not renewed in time.
     pub(crate) fn check_lease(&self, now_ms: u64) -> Result<(), Failure> {
         let late = now_ms.saturating_sub(UPKEEP_LATE_MS);
         if self.gate.nonces().lease_due(late).is_some() { self.renew(now_ms) } else { Ok(()) }
     }
 
-    /// Steps 2 to 6 of the order of checks.
+    /// Runs steps 2 to 6 of the order of checks.
     pub(crate) fn admit(
         &self,
         device: &Device,
@@ -187,7 +192,7 @@ impl Guard {
     }
 }
 
-/// A command as it came, for the checks that follow its admission.
+/// A received command, for checks after its admission.
 pub(crate) struct Came<'a> {
     pub(crate) nexus: &'a Nexus,
     pub(crate) cdb: &'a Cdb,
@@ -196,7 +201,7 @@ pub(crate) struct Came<'a> {
 }
 
 impl Guard {
-    /// Checks an extension capability that an admitted command brings along.
+    /// Checks an extension capability of an admitted command.
     pub(crate) fn extend(
         &self,
         device: &Device,
@@ -234,7 +239,8 @@ impl Facts for Device {
             Ok(facts) => {
                 floor.max(SecurityMethod::from_nibble(facts.method).unwrap_or(SecurityMethod::AllData))
             }
-            // It is not there, or cannot be read: the command will find out, under the partition's floor.
+            // It does not exist or cannot be read: the command will fail under the partition's
+            // floor.
             Err(_) => floor,
         }
     }
@@ -260,7 +266,7 @@ impl Facts for Device {
             });
         }
         if collections::is_everything(id) {
-            // It lives and is protected as its partition is.
+            // It has the created time and tag of its partition.
             let policy = self.catalog.partition(id.partition)?.policy();
             return Some(ObjectFacts {
                 kind: ObjectType::Collection,
@@ -283,7 +289,7 @@ impl Facts for Device {
     fn length(&self, id: ObjectId) -> Option<u64> {
         match self.store.stat(id) {
             Ok(stat) if stat.kind == ObjectType::User => Some(stat.length),
-            // Number 0, where the device chooses the number of a new object.
+            // Object number 0 means that the device chooses the number of a new object.
             Ok(_) | Err(StoreError::NotFound(_)) => Some(0),
             Err(_) => None,
         }
@@ -292,7 +298,7 @@ impl Facts for Device {
     fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool {
         let list = AttributeId::new(PARTITION + page::ATTRIBUTES_ACCESS, access);
         let names = catalog::get(&*self.store, ObjectId::of_partition(partition), list);
-        // A list that is not there, or cannot be read, allows nothing.
+        // A list that does not exist or cannot be read allows nothing.
         let Ok(Some(names)) = names else { return false };
         let number = |bytes: &[u8]| bytes.iter().fold(0u32, |sum, &byte| sum << 8 | u32::from(byte));
         names.chunks_exact(8).any(|name| {

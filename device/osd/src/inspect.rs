@@ -1,8 +1,10 @@
-//! The check of a device that rests: `osd check`.
+//! Offline check of a stopped device: `osd check`.
 //!
-//! Does: have the store read every object against its checksums, and tell what is damaged, of objects and of the store
-//! itself; note it in the Error Recovery attributes if asked to, so that the device knows when it starts.
-//! Does not: need keys or write anything unless asked to. Contract: the caller holds the store alone.
+//! Does: have the store verify every object against its checksums, report damage of objects and of
+//! the store itself, and record it in the Error Recovery attributes on request, so that the device
+//! knows it at start.
+//! Does not: need keys, or write anything unless requested. Contract: the caller has exclusive
+//! access to the store.
 //! Truth: docs/how-to/check-and-repair.md.
 
 use sealstone_osd::{ObjectId, ObjectType};
@@ -12,22 +14,22 @@ use sealstone_store::{
 
 use crate::damage::{Book, Damage, Examiner};
 
-/// Bytes that the store reads between two words about how far it is.
+/// Bytes read between two progress reports.
 const STEP: u64 = 4 << 20;
 
-/// A damaged object.
+/// One damaged object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which.
+    /// Id of the object.
     pub id: ObjectId,
-    /// Of which kind; none if the record that says so is lost.
+    /// Type of the object; `None` if its record is lost.
     pub kind: Option<ObjectType>,
-    /// What of it, piece by piece.
+    /// Damaged pieces.
     pub pieces: Vec<Piece>,
 }
 
 impl Finding {
-    /// In the words of the Error Recovery attributes.
+    /// Returns the damage as the Error Recovery attributes describe it.
     #[must_use]
     pub fn damage(&self) -> Damage {
         let mut pieces = self.pieces.clone();
@@ -38,38 +40,38 @@ impl Finding {
     }
 }
 
-/// What a check found.
+/// Result of an offline check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// Objects read.
     pub objects: u64,
-    /// Bytes read; blocks that objects share once for each.
+    /// Bytes read. Shared blocks count once per object.
     pub bytes: u64,
-    /// Damaged objects, in order.
+    /// Damaged objects in order of their ids.
     pub findings: Vec<Finding>,
-    /// There are more of them than the store remembers.
+    /// Whether there are more than the store remembers.
     pub more: bool,
-    /// What of the store itself is damaged.
+    /// Damage of the store itself.
     pub faults: Vec<StoreFault>,
-    /// The store takes no changes as it is.
+    /// Whether the store refuses changes because of its state.
     pub read_only: bool,
-    /// Objects whose notes of damage are other than before: made, changed or taken back.
+    /// Objects whose record of damage changed.
     pub noted: u64,
 }
 
-/// Reads everything. With `note`, a moment in ms since 1970, what is found is noted on the objects, and what was noted
-/// before and is sound again is taken back. `tell` hears how far it is.
+/// Verifies the whole store. With `note`, the current time in ms since 1970, records damage on the
+/// objects and clears records of repaired damage. `report` receives the progress.
 ///
 /// # Errors
-/// [`StoreError`] of a store that fails as a whole; what is damaged is no error.
+/// [`StoreError`] if the store fails as a whole. Damage is not an error.
 pub fn inspect(
     store: &DiskStore,
     note: Option<u64>,
-    mut tell: impl FnMut(&ScrubProgress),
+    mut report: impl FnMut(&ScrubProgress),
 ) -> Result<Inspection, StoreError> {
     let mut walk = Scrub::new();
     while !store.scrub(&mut walk, STEP)?.done {
-        tell(&walk.progress(store));
+        report(&walk.progress(store));
     }
     let progress = walk.progress(store);
     let health = store.health();
@@ -84,7 +86,7 @@ pub fn inspect(
         }
     }
     let noted = match note {
-        Some(now_ms) => take_note(store, &findings, now_ms)?,
+        Some(now_ms) => record_findings(store, &findings, now_ms)?,
         None => 0,
     };
     Ok(Inspection {
@@ -98,14 +100,14 @@ pub fn inspect(
     })
 }
 
-/// Notes what was found, and takes back what is sound again; gives how many objects that changed.
-fn take_note(store: &DiskStore, findings: &[Finding], now_ms: u64) -> Result<u64, StoreError> {
+/// Records damage and clears records of repaired damage. Returns the number of changed objects.
+fn record_findings(store: &DiskStore, findings: &[Finding], now_ms: u64) -> Result<u64, StoreError> {
     let examiner = Examiner { store, locks: None };
     let book = Book::load(store);
     for finding in findings {
         book.settle(examiner, finding.id, &finding.damage(), now_ms)?;
     }
-    // Of old notes what was found now is all that is true.
+    // Earlier records are valid only as far as the damage was found again.
     for (id, _) in book.all() {
         if findings.binary_search_by_key(&id, |finding| finding.id).is_err() {
             book.settle(examiner, id, &Damage::default(), now_ms)?;

@@ -1,29 +1,31 @@
-//! Isolation: what commands that run at the same time may see of each other.
+//! Isolation of concurrent commands.
 //!
-//! Does: say which methods there are, and what a command that asks for one has to lock.
-//! Does not: lock; `locks` does.
-//! Contract: commands that address one object are always isolated as STRICT asks: they hold its lock from the first
-//! check to the last attribute. The methods differ for commands that reach several objects: under NONE and RANGE each
-//! object is seen at rest, but not all of them at one moment; under STRICT and FUNCTIONAL nothing else runs in their partition (of the root: on the device).
-//! Truth: docs/design/t10-osd.md 1.1, 3.5; docs/standards/device.md (what the methods mean is our reading).
+//! Does: define the supported methods, and the lock scope of a command that uses one. Does not:
+//! lock; `locks` does.
+//! Contract: commands on one object are always isolated as under STRICT: they hold its lock from
+//! the first check to the last attribute. The methods differ for commands on several objects. Under
+//! NONE and RANGE each object is consistent, but not all of them at one moment. Under STRICT and
+//! FUNCTIONAL nothing else runs in their partition (for the root: on the device).
+//! Truth: docs/design/t10-osd.md 1.1, 3.5; docs/standards/device.md (the meaning of the methods is
+//! our interpretation).
 
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{Cdb, Command, Isolation, Timestamps, pointer};
 
 use crate::failure::Failure;
 
-/// The method of commands that do not say one, until the attribute is set.
+/// Method of commands that select none, until the attribute is set.
 pub(crate) const DEFAULT_METHOD: Isolation = Isolation::Range;
-/// Its code.
+/// Code of [`DEFAULT_METHOD`].
 pub(crate) const DEFAULT: u8 = 4;
-/// Attribute R+1/111h: a bit for each method, from the left: NONE, STRICT, RANGE, FUNCTIONAL.
+/// Attribute R+1/111h: one bit per method, from the left: NONE, STRICT, RANGE, FUNCTIONAL.
 pub(crate) const SUPPORTED: [u8; 32] = {
     let mut bits = [0; 32];
     bits[0] = 0x40 | 0x20 | 0x08 | 0x04;
     bits
 };
 
-/// The method that a value of the default isolation attribute names; `None` if the device has none of that code.
+/// Returns the method for a value of the default isolation attribute; `None` if unsupported.
 pub(crate) fn method(value: &[u8]) -> Option<Isolation> {
     match value {
         [1] => Some(Isolation::None),
@@ -34,10 +36,10 @@ pub(crate) fn method(value: &[u8]) -> Option<Isolation> {
     }
 }
 
-/// The method that a command runs under.
+/// Returns the isolation method of a command.
 ///
 /// # Errors
-/// The device has no method of its own, and no timestamps control of its own either.
+/// Vendor-specific isolation methods and timestamp controls are not supported.
 pub(crate) fn check_options(cdb: &Cdb, default: Isolation) -> Result<Isolation, Failure> {
     if let Timestamps::Vendor(_) = cdb.timestamps {
         return Err(Failure::Field(pointer::TIMESTAMPS));
@@ -49,13 +51,13 @@ pub(crate) fn check_options(cdb: &Cdb, default: Isolation) -> Result<Isolation, 
     }
 }
 
-/// Must nothing else run meanwhile? What exactly FUNCTIONAL asks for, no source says; STRICT includes it under any
-/// reading.
+/// Whether nothing else may run meanwhile. No source defines FUNCTIONAL exactly; STRICT satisfies
+/// every interpretation.
 pub(crate) fn needs_the_whole(command: &Command, method: Isolation) -> bool {
     matches!(method, Isolation::Strict | Isolation::Functional) && reaches_several(command)
 }
 
-/// Does it look at objects besides the one it names?
+/// Whether the command accesses objects other than the one it names.
 fn reaches_several(command: &Command) -> bool {
     match command {
         Command::List(list) | Command::ListCollection(list) => list.with_attributes,
@@ -69,7 +71,7 @@ fn reaches_several(command: &Command) -> bool {
     }
 }
 
-/// The partition whose contents a command changes or lists.
+/// Returns the partition whose contents a command changes or lists.
 pub(crate) fn container(object: ObjectId) -> Option<ObjectId> {
     (object.partition != 0).then(|| ObjectId::of_partition(object.partition))
 }
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_supported_methods_are_those_that_can_be_set() {
-        // Bit n from the left of the string stands for code n.
+        // Bit n from the left stands for code n.
         for code in 0..8u8 {
             let supported = SUPPORTED[0] & 0x80 >> code != 0;
             assert_eq!(supported, method(&[code]).is_some(), "code {code}");

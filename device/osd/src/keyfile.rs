@@ -1,8 +1,9 @@
-//! The file that keeps a device's keys: `keys.sealed`, sealed under `seal.key`.
+//! File with a device's keys: `keys.sealed`, sealed under `seal.key`.
 //!
-//! Does: seal and store in place, open, count generations. Does not: know what a key is for.
-//! Contract: `persist_keys` returns when the new keys are durable; after a crash at any step the old or the new keys
-//! are there, whole. A copy older than the boot record knows of is refused.
+//! Does: seal and store in place, open, count generations. Does not: interpret keys.
+//! Contract: when `persist_keys` returns, the new keys are durable. After a crash at any step,
+//! either the old or the new keys are stored completely. A copy older than the boot record is
+//! refused.
 //! Truth: docs/design/security.md 3.7; `docs/adr/0007-keys-in-a-sealed-file.md`.
 
 use std::io;
@@ -17,16 +18,17 @@ use crate::folder::{Folder, load, replace, store};
 use crate::keyring::KeyStore;
 use crate::provision::{ProvisionError, hex, unhex};
 
-/// The sealed keys.
+/// File with the sealed keys.
 pub const KEYS_FILE: &str = "keys.sealed";
-/// What they are sealed under: 64 hex digits.
+/// File with the sealing key, as 64 hex digits.
 pub const SEAL_FILE: &str = "seal.key";
-/// The longest key file, bytes: [`sealstone_seal::hierarchy::PARTITIONS_MAX`] partitions with all their keys.
+/// Longest key file in bytes: [`sealstone_seal::hierarchy::PARTITIONS_MAX`] partitions with all
+/// their keys.
 const KEYS_LEN_MAX: u64 = 64 << 20;
-/// The longest seal file, bytes.
+/// Longest seal file in bytes.
 const SEAL_LEN_MAX: u64 = 1024;
 
-/// The key file of one device, open.
+/// The open key file of one device.
 pub struct KeyFile {
     folder: Arc<dyn Folder>,
     secret: Zeroizing<[u8; SECRET_LEN]>,
@@ -35,10 +37,10 @@ pub struct KeyFile {
 }
 
 impl KeyFile {
-    /// Opens the seal, or makes one: for a device that has no stored keys yet.
+    /// Opens or creates the seal file of a device that has no stored keys yet.
     ///
     /// # Errors
-    /// [`ProvisionError`].
+    /// [`ProvisionError`] if a file cannot be read or written.
     pub fn create(
         folder: Arc<dyn Folder>,
         environment: Arc<dyn Environment>,
@@ -57,12 +59,12 @@ impl KeyFile {
         Ok(Self { folder, secret, generation: Arc::new(AtomicU64::new(0)), surroundings })
     }
 
-    /// Opens the key file: the keys in it, as the hierarchy encodes them. `generation_least` is what the boot record
-    /// last saw.
+    /// Opens the key file and returns the encoded keys. `generation_least` is the generation in the
+    /// boot record.
     ///
     /// # Errors
-    /// [`ProvisionError::KeyMissing`] if one of the two files is not there, [`ProvisionError::Sealed`],
-    /// [`ProvisionError::KeysOld`], and what the system says.
+    /// [`ProvisionError::KeyMissing`] if one of the two files does not exist,
+    /// [`ProvisionError::Sealed`], [`ProvisionError::KeysOld`], or an error of the system.
     pub fn open(
         folder: Arc<dyn Folder>,
         environment: Arc<dyn Environment>,
@@ -87,11 +89,11 @@ impl KeyFile {
         Ok((Self { folder, secret, generation, surroundings }, opened.content))
     }
 
-    /// The key file of a device whose keys are to be replaced whole, readable or not: the next ones are newer than
-    /// those, and than what the boot record saw.
+    /// Opens the key file of a device whose keys are to be replaced, even if they are unreadable.
+    /// The next generation exceeds that of the file and that of the boot record.
     ///
     /// # Errors
-    /// [`ProvisionError`].
+    /// [`ProvisionError`] if a file cannot be read or written.
     pub(crate) fn renew(
         folder: Arc<dyn Folder>,
         environment: Arc<dyn Environment>,
@@ -106,7 +108,7 @@ impl KeyFile {
         Ok(this)
     }
 
-    /// The generation of the keys that are durable; for the boot record.
+    /// Returns the generation of the durable keys, for the boot record.
     #[must_use]
     pub fn generation(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.generation)

@@ -1,10 +1,11 @@
-//! The keys of a device: in memory, on stable storage, and on their way from one to the next.
+//! The keys of a device, in memory and in stable storage, and their changes.
 //!
-//! Does: change keys so that what was acknowledged survives, and what failed changed nothing; one SET MASTER KEY
-//! exchange at a time. Does not: check credentials; the gate does, with the keys from here.
-//! Contract: a change is made on a copy, stored, and only then takes the place of what is used. It is refused if the
-//! key that signed it was changed meanwhile. After a failed store nobody knows which keys are durable, so further
-//! changes are refused until the device is opened again; everything else goes on under the old keys.
+//! Does: change keys so that an acknowledged change is durable and a failed one has no effect; one
+//! SET MASTER KEY exchange at a time. Does not: check credentials; admission does, with these keys.
+//! Contract: a change is made on a copy, stored, and then put into use. It is refused if the key
+//! that signed it was changed meanwhile. After a failed store the durable keys are unknown, so
+//! further changes are refused until the device is reopened. Everything else continues under the
+//! old keys.
 //! Truth: docs/design/security.md 3.6, 3.7; docs/design/t10-osd.md 4.7 to 4.9.
 
 use std::collections::BTreeSet;
@@ -21,22 +22,22 @@ use zeroize::Zeroizing;
 use crate::failure::Failure;
 use crate::provision::ProvisionError;
 
-/// How keys are derived on this device.
+/// Hash for key derivation on this device.
 pub(crate) const KEY_HASH: Hash = Hash::Sha256;
 
 /// All keys of a device.
 pub(crate) type Keys = KeyHierarchy<RustCrypto>;
 
-/// Where keys are kept across restarts.
+/// Stores keys across restarts.
 pub trait KeyStore: Send + Sync {
-    /// Makes the keys durable before returning, in place of those before. The bytes are secret.
+    /// Replaces the stored keys durably before returning. The bytes are secret.
     ///
     /// # Errors
-    /// Either the old or the new keys are there after a restart.
+    /// After a restart either the old or the new keys are stored.
     fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError>;
 }
 
-/// Forgets the keys: for tests, and for devices whose objects do not survive a restart either.
+/// Stores nothing. For tests, and for devices whose objects do not survive a restart either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolatileKeys;
 
@@ -46,16 +47,16 @@ impl KeyStore for VolatileKeys {
     }
 }
 
-/// The keys that a device starts with, and where it keeps them.
+/// Initial keys of a device, and where changes are stored.
 pub struct KeyRecord {
-    /// What was last persisted; `None` for a device that still has its factory's keys.
+    /// The last stored keys; `None` for a device that still has its factory keys.
     pub stored: Option<Zeroizing<Vec<u8>>>,
-    /// Where changes go.
+    /// Receives changed keys.
     pub store: Box<dyn KeyStore>,
 }
 
 impl KeyRecord {
-    /// Factory keys at every start.
+    /// Returns a record without storage: factory keys at every start.
     #[must_use]
     pub fn volatile() -> Self {
         Self { stored: None, store: Box::new(VolatileKeys) }
@@ -65,7 +66,7 @@ impl KeyRecord {
 /// A seed exchange that waits for its change step.
 pub(crate) struct Exchange {
     pub(crate) nexus: NexusId,
-    /// It is over after this, by the device's clock, milliseconds.
+    /// Expiry by the device's clock, in milliseconds.
     pub(crate) until_ms: u64,
     pub(crate) client: Vec<u8>,
     pub(crate) device: Vec<u8>,
@@ -73,25 +74,25 @@ pub(crate) struct Exchange {
 
 struct Keeper {
     store: Box<dyn KeyStore>,
-    /// A store failed: what is durable is not known.
+    /// Whether a store failed, so that the durable keys are unknown.
     poisoned: bool,
     exchange: Option<Exchange>,
 }
 
-/// Keys in use, and their keeper.
+/// The keys in use, and their storage.
 pub(crate) struct Keyring {
     keys: RwLock<Keys>,
     keeper: Mutex<Keeper>,
-    /// Counts changes of the keys in use.
+    /// Number of changes of the keys in use.
     version: AtomicU64,
 }
 
 impl Keyring {
-    /// The keys of a start. `partitions` are those of the store: every one of them gets a place for keys, and keys of
-    /// others are dropped, which a CREATE or REMOVE PARTITION left behind that a crash cut off.
+    /// Opens the keys at a start. `partitions` are those in the store: each gets an entry for keys,
+    /// and keys of others, left by an interrupted CREATE or REMOVE PARTITION, are dropped.
     ///
     /// # Errors
-    /// [`KeyringError`].
+    /// [`KeyringError`] if the stored keys are invalid or cannot be stored.
     pub(crate) fn open(
         record: KeyRecord,
         initial: &InitialKey,
@@ -109,13 +110,14 @@ impl Keyring {
         let known: BTreeSet<u64> = keys.partitions().collect();
         let mut changed = factory;
         for &orphan in known.difference(partitions).filter(|id| **id != 0) {
-            // Retired, if it was REMOVE PARTITION that was cut off.
+            // Already retired if REMOVE PARTITION was interrupted.
             keys.forget_partition(orphan);
             changed = true;
         }
         for &id in partitions.difference(&known) {
-            // Only a device that never stored its keys has partitions without: they have their factory's. For any
-            // other it is damage, and nobody may come in by keys that may have been revoked.
+            // Only a device that never stored its keys has partitions without entries: they have
+            // factory keys. Otherwise it is damage, and keys that may have been revoked must not
+            // become valid.
             let added = if factory { keys.add_partition(id) } else { keys.add_partition_unset(id) };
             added.map_err(|error| KeyringError::Partition(id, error))?;
             changed = true;
@@ -127,17 +129,18 @@ impl Keyring {
         Ok(Self { keys: RwLock::new(keys), keeper: Mutex::new(keeper), version: AtomicU64::new(0) })
     }
 
-    /// The keys in use.
+    /// Returns the keys in use.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Keys> {
         self.keys.read()
     }
 
-    /// Counts changes: as long as it is the same, every key is.
+    /// Returns the number of changes. While it is unchanged, every key is.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Changes keys: on a copy, then on stable storage, then in use. `signed` is the key behind the command that asks.
+    /// Changes keys: on a copy, then in stable storage, then in use. `signed` is the key that
+    /// signed the command.
     ///
     /// # Errors
     /// The error of `work`, [`Failure::KeysChanged`], [`Failure::KeyStore`] or `NoSpace`. After an
@@ -160,17 +163,17 @@ impl Keyring {
             return Err(Failure::KeyStore);
         }
         let mut next = self.keys.read().clone();
-        // Another change may have come first while this one waited.
+        // Another change may have been made while this one waited.
         if signed.is_some_and(|signed| !signed.holds(&next)) {
             return Err(Failure::KeysChanged);
         }
         work(&mut next, &mut keeper.exchange)?;
         if let Err(error) = keeper.store.persist_keys(&next.encode()) {
             if is_disk_full(&error) {
-                tracing::error!(%error, "the keys could not be stored: free some space and repeat the change");
+                tracing::error!(%error, "disk full, keys not stored; free space and repeat the change");
                 return Err(Failure::Store(StoreError::NoSpace));
             }
-            tracing::error!(%error, "the keys could not be stored; no more changes of keys until the next start");
+            tracing::error!(%error, "keys could not be stored; key changes are refused until the device restarts");
             keeper.poisoned = true;
             return Err(Failure::KeyStore);
         }
@@ -183,10 +186,11 @@ impl Keyring {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes a partition's keys out of use at once, and from stable storage: the partition is gone there already.
+    /// Removes a partition's keys from use and from stable storage, after the partition was
+    /// removed.
     ///
     /// # Errors
-    /// [`Failure::KeyStore`]: the keys may come back at a restart, and are dropped then as nobody's.
+    /// [`Failure::KeyStore`]: the keys may reappear at a restart, and are then dropped as orphans.
     pub(crate) fn forget(&self, work: impl FnOnce(&mut Keys)) -> Result<(), Failure> {
         self.change(None, |keys| {
             work(keys);
@@ -194,10 +198,12 @@ impl Keyring {
         })
     }
 
-    /// Begins a SET MASTER KEY exchange; `propose` gives what the change step has to bring, and proposes the pair.
+    /// Starts a SET MASTER KEY exchange. `propose` proposes the key pair and returns the values
+    /// that the change step must send.
     ///
     /// # Errors
-    /// [`Failure::Sequence`] while another one is under way, [`Failure::KeysChanged`], and what `propose` fails with.
+    /// [`Failure::Sequence`] while another exchange is in progress, [`Failure::KeysChanged`], or
+    /// the error of `propose`.
     pub(crate) fn begin_exchange(
         &self,
         signed: Option<SignedBy>,
@@ -213,15 +219,17 @@ impl Keyring {
             return Err(Failure::KeysChanged);
         }
         keeper.exchange = Some(propose(&mut next)?);
-        // Nothing to store: a proposal does not survive a restart, and signs nothing but its own acceptance.
+        // Not stored: a proposal does not survive a restart, and signs nothing but its own
+        // acceptance.
         *self.keys.write() = next;
         Ok(())
     }
 
-    /// The change step: ends the exchange, whatever comes of it.
+    /// Runs the change step, which ends the exchange in any case.
     ///
     /// # Errors
-    /// [`Failure::Sequence`] if there is no exchange of this nexus; what `check` and [`Self::change`] fail with.
+    /// [`Failure::Sequence`] if there is no exchange of this nexus, or the error of `check` or
+    /// [`Self::change`].
     pub(crate) fn end_exchange(
         &self,
         signed: Option<SignedBy>,
@@ -242,7 +250,7 @@ impl Keyring {
         changed
     }
 
-    /// Is there an exchange of this nexus whose time is not over?
+    /// Whether there is an unexpired exchange of this nexus.
     pub(crate) fn awaits_change(&self, nexus: NexusId, now_ms: u64) -> bool {
         let keeper = self.keeper.lock();
         keeper
@@ -251,12 +259,12 @@ impl Keyring {
             .is_some_and(|exchange| exchange.nexus == nexus && now_ms <= exchange.until_ms)
     }
 
-    /// Wipes an exchange whose time is over.
+    /// Wipes an expired exchange.
     pub(crate) fn expire_exchange(&self, now_ms: u64) {
         self.abandon(|exchange| exchange.until_ms < now_ms);
     }
 
-    /// Wipes the exchange of a nexus that is gone.
+    /// Wipes the exchange of a lost nexus.
     pub(crate) fn lose(&self, nexus: NexusId) {
         self.abandon(|exchange| exchange.nexus == nexus);
     }
@@ -276,24 +284,24 @@ impl Keyring {
     }
 }
 
-/// Why a device has no keys to start with.
+/// Why the keys of a device cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
-    /// The stored bytes are no key hierarchy.
+    /// The stored bytes are not a valid key hierarchy.
     #[error("the stored keys are damaged")]
     Damaged,
-    /// They are those of another device.
+    /// The stored keys belong to another device.
     #[error("the stored keys belong to another device")]
     AnotherDevice,
-    /// The keys of a partition could not be made.
-    #[error("keys of partition {0:#x}")]
+    /// The keys of a partition could not be created.
+    #[error("cannot create the keys of partition {0:#x}")]
     Partition(u64, #[source] KeyError),
-    /// They could not be stored.
+    /// The keys could not be stored.
     #[error("the keys could not be stored")]
     Persist(#[source] ProvisionError),
 }
 
-/// Whether keys were not stored because the disk is full: those before are stored still.
+/// Whether keys were not stored because the disk is full, so that the old ones are still stored.
 fn is_disk_full(error: &ProvisionError) -> bool {
     let ProvisionError::Io { source, .. } = error else { return false };
     matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -309,18 +317,18 @@ mod tests {
 
     const SYSTEM: [u8; 20] = [7; 20];
 
-    /// Keeps what it was given, as many times as it was given something.
+    /// Records every stored version.
     #[derive(Default)]
-    struct Kept(Mutex<Vec<Vec<u8>>>);
+    struct RecordedKeys(Mutex<Vec<Vec<u8>>>);
 
-    impl KeyStore for Arc<Kept> {
+    impl KeyStore for Arc<RecordedKeys> {
         fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError> {
             self.0.lock().push(keys.to_vec());
             Ok(())
         }
     }
 
-    fn open(stored: Option<&[u8]>, kept: &Arc<Kept>, partitions: &[u64]) -> Keyring {
+    fn open(stored: Option<&[u8]>, kept: &Arc<RecordedKeys>, partitions: &[u64]) -> Keyring {
         let record = KeyRecord {
             stored: stored.map(|stored| Zeroizing::new(stored.to_vec())),
             store: Box::new(Arc::clone(kept)),
@@ -336,8 +344,8 @@ mod tests {
 
     #[test]
     fn every_partition_of_the_store_keeps_its_keys_in_whatever_order_they_are_named() {
-        let kept = Arc::new(Kept::default());
-        // As a start names them: those that are seen, then those that are not finished.
+        let kept = Arc::new(RecordedKeys::default());
+        // In the order of a start: visible partitions, then unfinished ones.
         let first = open(None, &kept, &[0x10000, 0x10002, 0x10005, 0x10001, 0x10003]);
         let stored = first.read().encode();
         let again = open(Some(&stored), &kept, &[0x10005, 0x10002, 0x10000, 0x10003, 0x10001]);
@@ -345,7 +353,7 @@ mod tests {
         assert_eq!(kept.0.lock().len(), 1, "nothing changed, so nothing was stored");
     }
 
-    /// A disk that is full for so many more calls.
+    /// A disk that is full for this many more calls.
     struct FullDisk(Mutex<u32>);
 
     impl KeyStore for FullDisk {
@@ -360,7 +368,7 @@ mod tests {
 
     #[test]
     fn full_disk_refuses_keys_until_space_returns() {
-        let keyring = open(None, &Arc::new(Kept::default()), &[0x10000]);
+        let keyring = open(None, &Arc::new(RecordedKeys::default()), &[0x10000]);
         keyring.keeper.lock().store = Box::new(FullDisk(Mutex::new(2)));
         let add = || keyring.change(None, |keys| keys.add_partition(0x10001).map_err(Failure::Keys));
         for _ in 0..2 {
@@ -372,7 +380,7 @@ mod tests {
 
     #[test]
     fn orphans_are_dropped_and_partitions_without_keys_get_none_that_could_have_been_revoked() {
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(RecordedKeys::default());
         let stored = open(None, &kept, &[0x10000, 0x10001]).read().encode();
         let again = open(Some(&stored), &kept, &[0x10001, 0x10002]);
         assert!(!again.read().partitions().any(|partition| partition == 0x10000));
@@ -385,7 +393,7 @@ mod tests {
 
     #[test]
     fn keys_of_another_device_and_bytes_that_are_no_keys_are_refused() {
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(RecordedKeys::default());
         let stored = open(None, &kept, &[]).read().encode();
         let initial = InitialKey::new(&[1; 32]).expect("32 bytes");
         let attempt = |stored: &[u8], system| {

@@ -1,10 +1,12 @@
 //! The OSD logical unit: command table, checks, attribute engine, handlers.
 //!
-//! Does: everything between a SCSI command and an object store. Does not: transport; a target shell brings commands
-//! and carries replies through `sealstone_scsi::lu::LogicalUnit`.
-//! Contract: one road to data. Bytes become a typed command, the gate's check gives a permit, and only the permit
-//! opens the way to a handler; every refusal has its sense data and its audit record.
-//! Truth: T10/1355-D and T10/1729-D as recorded in `docs/standards/osd.md`; docs/design/security.md section 3.
+//! Does: execute SCSI commands on an object store. Does not: transport; the target passes commands
+//! and replies through `sealstone_scsi::lu::LogicalUnit`.
+//! Contract: there is one path to data. Bytes become a typed command, the admission check yields a
+//! permit, and only a permit reaches a handler. Every refusal has its sense data and its audit
+//! record.
+//! Truth: T10/1355-D and T10/1729-D as recorded in `docs/standards/osd.md`; docs/design/security.md
+//! section 3.
 
 mod attributes;
 pub mod audit;

@@ -1,38 +1,43 @@
-//! Who may touch what at the same time.
+//! Locks for commands on objects, partitions and the device.
 //!
-//! Does: order commands so that each sees an object, a partition or the device at rest.
+//! Does: order commands so that each has a consistent view of an object, a partition or the device.
 //! Does not: protect the store's own structures; it does that itself.
-//! Contract: always taken in this order: gates, partition, object; several of one level only at once and in the
-//! order of the stripes. So no deadlock. Whoever touches anything of a partition shares its gate; who holds all gates
-//! alone is alone on the device.
-//! Truth: docs/design/security.md 3.5: a change of the policy access tag returns after all admitted under the old one.
+//! Contract: locks are acquired in the order partition access, partition, object; several of one
+//! level only at once and in the order of the stripes. So there is no deadlock. Every access to a
+//! partition shares its access lock; a command with all access locks exclusively is alone on the
+//! device.
+//! Truth: docs/design/security.md 3.5: a change of the policy access tag returns after all commands
+//! admitted under the old tag.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sealstone_osd::ObjectId;
 
-/// Locks for partitions; ids that fall together only wait for each other.
+/// Stripes of partition locks. Ids in the same stripe only wait for each other.
 const PARTITION_STRIPES: usize = 64;
-/// Locks for objects.
+/// Stripes of object locks.
 const OBJECT_STRIPES: usize = 1024;
 
-/// What a command is about to do to the thing it names.
+/// Lock scope of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Reads one object, partition or the root.
     Look(ObjectId),
     /// Changes one object, partition or the root.
     Change(ObjectId),
-    /// Adds or removes a user object of this partition: ids, counts and quotas are decided under the lock.
+    /// Adds or removes a user object of this partition. Ids, counts and quotas are decided under
+    /// the lock.
     Populate(ObjectId),
-    /// Makes a user object a member of collections of its partition, or ends that: no collection comes or goes.
+    /// Changes collection memberships of a user object. No collection is created or removed
+    /// meanwhile.
     Enroll(ObjectId),
-    /// Nothing else runs in this partition.
+    /// Excludes all other commands in this partition.
     Strict(u64),
-    /// Adds or removes partitions, or formats: nothing else runs.
+    /// Excludes all other commands: adds or removes partitions, or formats.
     Whole,
 }
 
-/// A lock that all commands on one partition share; each on a cache line of its own, since every command takes one.
+/// Access lock of a partition, shared by all commands on it. Each is on its own cache line, since
+/// every command takes one.
 #[repr(align(64))]
 struct Gate(RwLock<()>);
 
@@ -43,13 +48,13 @@ pub(crate) struct Locks {
     objects: Box<[RwLock<()>]>,
 }
 
-/// Either kind of guard on one level.
+/// A shared or exclusive guard.
 enum Held<'a> {
     Shared { _guard: RwLockReadGuard<'a, ()> },
     Alone { _guard: RwLockWriteGuard<'a, ()> },
 }
 
-/// Keeps what [`Locks::reach`] took; dropped innermost first.
+/// Guards that [`Locks::reach`] acquired; innermost are dropped first.
 pub(crate) struct Grasp<'a> {
     _objects: Vec<Held<'a>>,
     _object: Option<Held<'a>>,
@@ -72,7 +77,7 @@ impl Locks {
         &self.gates[stripe(partition, PARTITION_STRIPES)].0
     }
 
-    /// Waits until the command may go on.
+    /// Acquires the locks of a scope.
     pub(crate) fn reach(&self, reach: Reach) -> Grasp<'_> {
         let held = |gate, partition, object| Grasp {
             _objects: Vec::new(),
@@ -90,7 +95,7 @@ impl Locks {
             Reach::Populate(id) => {
                 let gate = shared(self.gate(id.partition));
                 let partition = alone_of(&self.partitions, id.partition);
-                // The object's own lock too: REMOVE must not overtake a READ under way.
+                // The object's own lock too: REMOVE must not overtake a READ in progress.
                 let object = (id.object != 0).then(|| alone_of(&self.objects, mix(id)));
                 return held(Some(gate), Some(partition), object);
             }
@@ -108,8 +113,9 @@ impl Locks {
         held(Some(gate), None, Some(object))
     }
 
-    /// Waits until a step of a long command may go on: over a partition, alone if it adds or removes objects, and
-    /// over some objects, of it or of others, each alone or not.
+    /// Acquires the locks for a step of a long command: of a partition, exclusively if it adds or
+    /// removes objects, and of some objects, of this or other partitions, each shared or
+    /// exclusively.
     pub(crate) fn several(&self, partition: u64, populate: bool, objects: &[(ObjectId, bool)]) -> Grasp<'_> {
         let gate_of = |partition| stripe(partition, PARTITION_STRIPES);
         let mut gates = vec![gate_of(partition)];
@@ -121,7 +127,7 @@ impl Locks {
         let partition = if populate { alone(lock) } else { shared(lock) };
         let mut stripes: Vec<(usize, bool)> =
             objects.iter().map(|&(id, alone)| (stripe(mix(id), OBJECT_STRIPES), !alone)).collect();
-        // Of objects that fall together, one that is held alone comes first and stands for all.
+        // Of objects in the same stripe, an exclusive one comes first and stands for all.
         stripes.sort_unstable();
         stripes.dedup_by_key(|(stripe, _)| *stripe);
         let hold = |(stripe, look): (usize, bool)| {
@@ -154,7 +160,7 @@ fn mix(id: ObjectId) -> u64 {
     id.partition.rotate_left(32) ^ id.object
 }
 
-/// Fibonacci hashing: neighbours fall far apart.
+/// Fibonacci hashing spreads neighbouring ids.
 fn stripe(key: u64, count: usize) -> usize {
     let spread = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     usize::try_from(spread).map_or(0, |spread| spread % count)
@@ -175,7 +181,7 @@ mod tests {
         let grasp = locks.several(0x10000, false, &wanted);
         assert!(grasp._objects.len() <= OBJECT_STRIPES);
         let lock = &locks.objects[stripe(mix(ids[7]), OBJECT_STRIPES)];
-        assert!(lock.try_read().is_none(), "held alone");
+        assert!(lock.try_read().is_none(), "locked exclusively");
         let others = locks.objects.iter().filter(|other| !std::ptr::eq(*other, lock));
         assert!(others.into_iter().all(|lock| lock.try_read().is_some() && lock.try_write().is_none()));
         drop(grasp);
@@ -196,9 +202,9 @@ mod tests {
         ] {
             drop(locks.reach(reach));
         }
-        assert!(locks.gate(one).try_read().is_none(), "nobody is in it");
+        assert!(locks.gate(one).try_read().is_none(), "no access to it");
         drop(strict);
-        // A copy between partitions is in both.
+        // A copy between partitions needs both access locks.
         let copy = locks.several(other, true, &[(ObjectId::new(one, 5), false)]);
         assert!(locks.gate(one).try_write().is_none() && locks.gate(other).try_write().is_none());
         drop(copy);

@@ -1,7 +1,7 @@
 //! Counters for `/metrics`.
 //!
 //! Does: count commands per row of the command table and denials per name. Does not: serve them.
-//! Contract: counting never blocks on the path of a command that is not refused.
+//! Contract: counting a command that is not refused never blocks.
 //! Truth: docs/design/architecture.md section 4 (metrics).
 
 use core::fmt::Write as _;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// One command's counts.
+/// Counts of one command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandCount {
     /// Commands received.
     pub received: u64,
-    /// Refused for want of authority.
+    /// Commands refused for lack of authority.
     pub refused: u64,
-    /// Failed for another reason.
+    /// Commands that failed for another reason.
     pub failed: u64,
     /// Bytes of data-out used.
     pub bytes_out: u64,
@@ -34,7 +34,7 @@ struct Cell {
     bytes_in: AtomicU64,
 }
 
-/// How a counted command ended.
+/// Result of a counted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Done,
@@ -72,7 +72,7 @@ impl Metrics {
         }
     }
 
-    /// The counts of each command, by name.
+    /// Returns the counts of each command, with its name.
     pub fn commands(&self) -> impl Iterator<Item = (&'static str, CommandCount)> + '_ {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.names.iter().zip(&self.cells).map(move |(&name, cell)| {
@@ -87,20 +87,21 @@ impl Metrics {
         })
     }
 
-    /// How often each denial was given.
+    /// Returns how often each denial occurred.
     #[must_use]
     pub fn denials(&self) -> BTreeMap<&'static str, u64> {
         self.denials.lock().clone()
     }
 
-    /// Prometheus text: only commands that were seen. `device` becomes a label.
+    /// Returns the counters as Prometheus text, for commands that were received. `device` becomes a
+    /// label.
     #[must_use]
     pub fn prometheus(&self, device: &str) -> String {
         let mut text = String::new();
         let families: [(&str, &str, fn(&CommandCount) -> u64); 5] = [
             ("sealstone_osd_commands_total", "Commands received.", |c| c.received),
-            ("sealstone_osd_refused_total", "Commands refused for want of authority.", |c| c.refused),
-            ("sealstone_osd_failed_total", "Commands that failed otherwise.", |c| c.failed),
+            ("sealstone_osd_refused_total", "Commands refused for lack of authority.", |c| c.refused),
+            ("sealstone_osd_failed_total", "Commands that failed for another reason.", |c| c.failed),
             ("sealstone_osd_data_out_bytes_total", "Bytes received with commands.", |c| c.bytes_out),
             ("sealstone_osd_data_in_bytes_total", "Bytes sent with replies.", |c| c.bytes_in),
         ];

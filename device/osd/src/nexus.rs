@@ -1,9 +1,11 @@
-//! What the logical unit remembers about each I_T nexus.
+//! State of the logical unit for each I_T nexus.
 //!
-//! Does: initiator name, whether the channel is sealed, security token, pending unit attentions.
+//! Does: initiator name, whether the channel is secure, security token, pending unit attentions.
 //! Does not: sessions or connections; the target does.
-//! Contract: a nexus that was never announced gets a record at its first command, as an open channel.
-//! Truth: SPC-4 (unit attention), docs/design/t10-osd.md 4.4 (security token), 6.3 (attention after login).
+//! Contract: a nexus that was not announced gets a record at its first command, without a secure
+//! channel.
+//! Truth: SPC-4 (unit attention), docs/design/t10-osd.md 4.4 (security token), 6.3 (attention after
+//! login).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,12 +17,13 @@ use sealstone_scsi::{AdditionalSense, Attentions};
 
 use crate::environment::Surroundings;
 
-/// Bytes of a security token (VPD page B1h). Exactly this many, so that it can never look like a CDB.
+/// Bytes of a security token (VPD page B1h). This length cannot be mistaken for a CDB.
 pub const TOKEN_LEN: usize = 32;
-/// Most nexuses remembered; beyond it an arbitrary one is forgotten and gets a new token and attention.
+/// Nexuses remembered. Beyond that an arbitrary one is forgotten, and gets a new token and unit
+/// attention.
 const NEXUSES_MAX: usize = 65_536;
 
-/// One nexus.
+/// State of one nexus.
 pub(crate) struct Nexus {
     pub(crate) id: NexusId,
     pub(crate) initiator: String,
@@ -35,7 +38,7 @@ struct State {
 }
 
 impl Nexus {
-    /// The security token that binds CAPKEY requests to this nexus.
+    /// Returns the security token that binds CAPKEY requests to this nexus.
     pub(crate) fn token(&self) -> [u8; TOKEN_LEN] {
         self.state.lock().token
     }
@@ -45,13 +48,13 @@ impl Nexus {
         self.state.lock().attentions.take()
     }
 
-    /// The oldest unit attention, which stays.
+    /// Returns the oldest unit attention without clearing it.
     pub(crate) fn first_attention(&self) -> Option<AdditionalSense> {
         self.state.lock().attentions.first()
     }
 
-    /// I_T NEXUS RESET: requests that were signed with the old token end with it. Inside TLS the token is the channel's and
-    /// stays: nobody else can bring such a request there.
+    /// I_T NEXUS RESET: requests signed with the old token become invalid. Inside TLS the token
+    /// belongs to the channel and stays, because no other peer can send such a request there.
     pub(crate) fn renew(&self) {
         if !self.secure_channel {
             self.state.lock().token = self.surroundings.random();
@@ -63,7 +66,7 @@ impl Nexus {
     }
 }
 
-/// Every nexus of a logical unit.
+/// All nexuses of a logical unit.
 pub(crate) struct Nexuses {
     known: RwLock<HashMap<NexusId, Arc<Nexus>>>,
     surroundings: Surroundings,
@@ -74,7 +77,8 @@ impl Nexuses {
         Self { known: RwLock::new(HashMap::new()), surroundings }
     }
 
-    /// A nexus logged in: its channel's token, or a new one, and the attention every initiator expects first.
+    /// Adds a nexus that logged in, with its channel's token or a new one, and its first unit
+    /// attention.
     pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
         let token = port.channel.map_or_else(|| self.surroundings.random(), |channel| channel.0);
         let state = State { token, attentions: Attentions::begin(port.attention()) };
@@ -104,7 +108,7 @@ impl Nexuses {
         known.unwrap_or_else(|| self.establish(id, &InitiatorPort::new("")))
     }
 
-    /// LOGICAL UNIT RESET: new tokens outside of TLS, and every nexus hears of it.
+    /// LOGICAL UNIT RESET: new tokens outside of TLS, and a unit attention for every nexus.
     pub(crate) fn reset(&self) {
         for nexus in self.known.read().values() {
             nexus.renew();
@@ -113,7 +117,7 @@ impl Nexuses {
         }
     }
 
-    /// A unit attention for one nexus, if it is known.
+    /// Queues a unit attention for a nexus, if it is known.
     pub(crate) fn attention(&self, id: NexusId, code: AdditionalSense) {
         if let Some(nexus) = self.known.read().get(&id) {
             nexus.state.lock().attentions.raise(code);

@@ -1,13 +1,17 @@
-//! The data directory of a device: made once by `osd init`, opened by `osd serve`.
+//! The data directory of a device: created by `osd init`, opened by `osd serve`.
 //!
-//! Does: system id, name and capacity in `device.toml`; the initial master key in `master.key` (0600); what changes
-//! at every start (boot epoch, nonce lease) in `boot.toml`. Does not: touch the objects under `store/`, or draw
-//! random bytes; they are passed in. The keys that SET KEY changes are [`crate::keyfile`]'s.
-//! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory), but `boot.toml`, which is
-//! overwritten in place, so that a full disk cannot stop a device. `device.toml` is written last, so a directory without it is no device, and one with a leftover marker says that init was cut off.
-//! From layout version 2 on the keys are in a file of their own and must be there: `osd init` makes version 1, whose
-//! keys are those of the factory, and the first start makes version 2 of it.
-//! Truth: docs/design/security.md 3.4 (lease), 3.7 (key files); docs/design/architecture.md section 5 (`osd init`).
+//! Does: system id, name and capacity in `device.toml`; the initial master key in `master.key`
+//! (0600); state that changes at every start (boot epoch, nonce lease) in `boot.toml`. Does not:
+//! touch the objects under `store/`, or generate random bytes, which are passed in. Keys that SET
+//! KEY changes are in [`crate::keyfile`].
+//! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory),
+//! except `boot.toml`, which is overwritten in place, so that a full disk cannot stop a device.
+//! `device.toml` is written last, so a directory without it is no device, and one with a leftover
+//! marker shows an interrupted init.
+//! From layout version 2 on the keys are in a separate file, which must exist. `osd init` creates
+//! version 1, whose keys are the factory keys, and the first start upgrades it to version 2.
+//! Truth: docs/design/security.md 3.4 (lease), 3.7 (key files); docs/design/architecture.md section
+//! 5 (`osd init`).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -29,15 +33,15 @@ pub use initial_key::{InitialKey, KeyFile, KeyFileError};
 
 /// Layout of the data directory that this version reads and writes.
 pub const LAYOUT_VERSION: u32 = 2;
-/// The layout of a device that was never started: its keys are not stored yet.
+/// Layout of a device that was never started: its keys are not stored yet.
 const LAYOUT_WITHOUT_KEYS: u32 = 1;
 /// Bytes of a master key.
 pub const MASTER_KEY_LEN: usize = 32;
 /// Bytes of an OSD SYSTEM ID.
 pub const SYSTEM_ID_LEN: usize = 20;
-/// Longest name of a device, bytes: it becomes part of its iSCSI name.
+/// Longest name of a device in bytes. It becomes part of its iSCSI name.
 pub const NAME_MAX: usize = 64;
-/// No file of ours is longer, bytes; more is refused unread.
+/// Longest file in bytes. Longer ones are refused unread.
 const FILE_MAX: u64 = 16 * 1024;
 
 const DEVICE_FILE: &str = "device.toml";
@@ -46,30 +50,30 @@ const KEY_FILE: &str = "master.key";
 const MARKER_FILE: &str = "init.incomplete";
 const STORE_DIR: &str = "store";
 
-/// Why a data directory could not be made or opened.
+/// Why a data directory cannot be created or opened.
 #[derive(Debug, Error)]
 pub enum ProvisionError {
-    /// There is already a device here.
+    /// The directory already contains a device.
     #[error("{0} already holds a device")]
     AlreadyInitialised(PathBuf),
-    /// The directory has something else in it.
+    /// The directory has other content.
     #[error("{0} is not empty")]
     NotEmpty(PathBuf),
-    /// There is no device here.
+    /// The directory contains no device.
     #[error("{0} holds no device; run `sealstone osd init`")]
     NotInitialised(PathBuf),
     /// `osd init` did not finish here.
     #[error("{0}: initialisation was interrupted; remove the directory and run `sealstone osd init` again")]
     Interrupted(PathBuf),
-    /// Made by another version of this program.
+    /// Created by another version of this program.
     #[error("{path} has layout version {found}, this program reads {LAYOUT_VERSION}")]
     Version {
-        /// The file that says so.
+        /// The file with the version.
         path: PathBuf,
-        /// What it says.
+        /// The version in the file.
         found: u32,
     },
-    /// A key file is not there.
+    /// A key file does not exist.
     #[error("{0} is missing: without it the device cannot be opened")]
     KeyMissing(PathBuf),
     /// The key file cannot be unsealed.
@@ -77,20 +81,20 @@ pub enum ProvisionError {
     Sealed {
         /// The key file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: VaultError,
     },
-    /// The key file is an old copy: keys in it may have been revoked since.
-    #[error("{path} is of generation {found}, and the device had stored generation {least}")]
+    /// The key file is an old copy, whose keys may have been revoked.
+    #[error("{path} is an old copy: generation {found}, but the device had stored generation {least}")]
     KeysOld {
         /// The key file.
         path: PathBuf,
         /// Its generation.
         found: u64,
-        /// The least that it can have.
+        /// The minimum generation.
         least: u64,
     },
-    /// The key file is readable by others than its owner.
+    /// The key file is readable by other users.
     #[error("{path} has mode {mode:04o}, want 0600")]
     KeyMode {
         /// The key file.
@@ -101,51 +105,51 @@ pub enum ProvisionError {
     /// The key file belongs to another device.
     #[error("{0} belongs to another device: its system id differs")]
     KeyOfAnotherDevice(PathBuf),
-    /// A file's content is not what it has to be.
+    /// The content of a file is invalid.
     #[error("{path}: {reason}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: String,
     },
-    /// A name that cannot be part of an iSCSI name.
+    /// The name cannot be part of an iSCSI name.
     #[error("bad device name {0:?}: 1 to {NAME_MAX} of a-z, 0-9, '.', '-'")]
     Name(String),
-    /// The operating system refused.
+    /// An operation of the system failed.
     #[error("{path}: {source}")]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// What never changes about a device.
+/// Immutable properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// OSD SYSTEM ID: a designation descriptor (VPD 83h) of the logical unit, zero padded.
     pub system_id: [u8; SYSTEM_ID_LEN],
-    /// Name of the device; the last part of its iSCSI name.
+    /// Name of the device, the last part of its iSCSI name.
     pub name: String,
-    /// Bytes the store may use.
+    /// Bytes that the store may use.
     pub capacity: u64,
 }
 
 impl Identity {
-    /// A new identity. `unique` becomes the vendor-specific part of the system id.
+    /// Creates an identity. `unique` becomes the vendor-specific part of the system id.
     ///
     /// # Errors
-    /// [`ProvisionError::Name`].
+    /// [`ProvisionError::Name`] if the name is invalid.
     pub fn new(name: &str, capacity: u64, unique: [u8; 12]) -> Result<Self, ProvisionError> {
         check_name(name)?;
         Ok(Self { system_id: system_id(unique), name: name.to_owned(), capacity })
     }
 }
 
-/// A VPD 83h designation descriptor of exactly 20 bytes: code set 1 (binary), association logical unit, designator
-/// type 0 (vendor specific), 16 bytes: `SEAL` and the unique part.
+/// Returns a VPD 83h designation descriptor of exactly 20 bytes: code set 1 (binary), association
+/// logical unit, designator type 0 (vendor specific), 16 bytes: `SEAL` and the unique part.
 #[must_use]
 pub fn system_id(unique: [u8; 12]) -> [u8; SYSTEM_ID_LEN] {
     let mut id = [0; SYSTEM_ID_LEN];
@@ -154,27 +158,27 @@ pub fn system_id(unique: [u8; 12]) -> [u8; SYSTEM_ID_LEN] {
     id
 }
 
-/// What changes at each start and every second.
+/// State that changes at each start and every second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Boot {
-    /// Starts so far, modulo 65536, never 0 (0 in a capability means unchecked).
+    /// Boot epoch: number of starts modulo 65536, never 0 (0 in a capability means unchecked).
     pub epoch: u16,
-    /// No request nonce with a later timestamp was ever accepted, ms since 1970.
+    /// Nonce lease in ms since 1970: no request nonce with a later time was ever accepted.
     pub lease_ms: u64,
-    /// The key file had at least this generation.
+    /// Minimum generation of the key file.
     #[serde(default)]
     pub keys: u64,
-    /// The start of the era of nonces that the lease ends, ms since 1970.
+    /// Start of the nonce era that the lease ends, in ms since 1970.
     #[serde(default)]
     pub era_ms: u64,
-    /// The closed eras of nonces, first and last time of each, ms since 1970.
+    /// Closed nonce eras, first and last time of each, in ms since 1970.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spent: Vec<[u64; 2]>,
 }
 
 impl Boot {
-    /// The times in which nonces may have been accepted.
+    /// Returns the times in which nonces may have been accepted.
     #[must_use]
     pub fn history(&self) -> NonceHistory {
         let spans: Vec<TimeSpan> =
@@ -182,7 +186,7 @@ impl Boot {
         NonceHistory::new(self.lease_ms, self.era_ms, &spans)
     }
 
-    /// The record with this history.
+    /// Returns the record with this history.
     #[must_use]
     pub fn with_history(self, history: &NonceHistory) -> Self {
         let spent = history.spent().iter().map(|span| [span.from_ms, span.to_ms]).collect();
@@ -190,27 +194,27 @@ impl Boot {
     }
 }
 
-/// The file with a device's boot record.
+/// File with a device's boot record.
 #[derive(Clone, Debug)]
 pub struct BootRecord(PathBuf);
 
 impl BootRecord {
-    /// Overwrites it in place, durably: the nonce lease moves with it.
+    /// Overwrites the record in place, durably. It contains the nonce lease.
     ///
     /// # Errors
-    /// [`ProvisionError::Io`].
+    /// [`ProvisionError::Io`] if writing fails.
     pub fn write(&self, boot: Boot) -> Result<(), ProvisionError> {
         folder::store(&Directory(self.0.clone()), BOOT_FILE, toml_text(&boot).as_bytes())
     }
 }
 
-/// A device's directory, open.
+/// The open directory of a device.
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
-    /// Who this device is.
+    /// Identity of the device.
     pub identity: Identity,
-    /// Its initial master key.
+    /// Initial master key of the device.
     pub master_key: InitialKey,
     version: u32,
 }
@@ -225,11 +229,11 @@ struct DeviceFile {
 }
 
 impl DataDir {
-    /// Makes a device out of an empty or absent directory. `make_store` gets the path of the store's own directory,
-    /// which does not exist yet; whatever it fails with goes into its `Result` and leaves the marker behind.
+    /// Creates a device in an empty or absent directory. `make_store` gets the path of the store's
+    /// directory, which does not exist yet. If it fails, the marker stays.
     ///
     /// # Errors
-    /// The inner result is the store's; the outer one is this module's.
+    /// The inner result is that of the store, the outer one that of this module.
     pub fn format<S, E>(
         root: &Path,
         identity: Identity,
@@ -260,10 +264,10 @@ impl DataDir {
         Ok(Ok((Self { root: root.to_owned(), identity, master_key, version: LAYOUT_WITHOUT_KEYS }, store)))
     }
 
-    /// Opens what [`Self::format`] made.
+    /// Opens a directory that [`Self::format`] created.
     ///
     /// # Errors
-    /// Each variant of [`ProvisionError`] but those about names and fullness.
+    /// All variants of [`ProvisionError`] except those about names and non-empty directories.
     pub fn open(root: &Path) -> Result<Self, ProvisionError> {
         if root.join(MARKER_FILE).exists() {
             return Err(ProvisionError::Interrupted(root.to_owned()));
@@ -275,7 +279,7 @@ impl DataDir {
             }
             other => other?,
         };
-        // The version first: another version may have other keys.
+        // The version is checked first, because another version may have other fields.
         let table: toml::Table = text.parse().map_err(malformed(&path))?;
         let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
         if found != i64::from(LAYOUT_VERSION) && found != i64::from(LAYOUT_WITHOUT_KEYS) {
@@ -293,48 +297,49 @@ impl DataDir {
         Ok(Self { root: root.to_owned(), identity, master_key, version: device.version })
     }
 
-    /// Where the store lives.
+    /// Returns the path of the store.
     #[must_use]
     pub fn store_path(&self) -> PathBuf {
         self.root.join(STORE_DIR)
     }
 
-    /// Are the keys in a file of their own? Otherwise they are the factory's.
+    /// Whether the keys are in a separate file. Otherwise they are the factory keys.
     #[must_use]
     pub const fn has_key_file(&self) -> bool {
         self.version != LAYOUT_WITHOUT_KEYS
     }
 
-    /// The keys are in a file of their own from now on, and a start without it fails.
+    /// Records that the keys are in a separate file, without which a start fails.
     ///
     /// # Errors
-    /// [`ProvisionError::Io`].
+    /// [`ProvisionError::Io`] if writing fails.
     pub fn require_key_file(&mut self) -> Result<(), ProvisionError> {
         write_device(&self.root, LAYOUT_VERSION, &self.identity)?;
         self.version = LAYOUT_VERSION;
         Ok(())
     }
 
-    /// Another initial key, durably. It counts where there is no key file, and for whoever is given it.
+    /// Replaces the initial key durably. It is used where there is no key file, and is passed to
+    /// the security manager.
     ///
     /// # Errors
-    /// [`ProvisionError::Io`].
+    /// [`ProvisionError::Io`] if writing fails.
     pub(crate) fn replace_key(&mut self, master_key: InitialKey) -> Result<(), ProvisionError> {
         replace(&self.root, KEY_FILE, key_file(&self.identity, &master_key).as_bytes())?;
         self.master_key = master_key;
         Ok(())
     }
 
-    /// The folder of the device's own files.
+    /// Returns the folder of the device's own files.
     #[must_use]
     pub fn folder(&self) -> Directory {
         Directory(self.root.clone())
     }
 
-    /// Begins a start of the device: counts the boot epoch up, durably.
+    /// Starts a boot: increments the boot epoch durably.
     ///
     /// # Errors
-    /// [`ProvisionError::Io`], [`ProvisionError::Malformed`].
+    /// [`ProvisionError::Io`] or [`ProvisionError::Malformed`].
     pub fn begin_boot(&self) -> Result<Boot, ProvisionError> {
         let path = self.root.join(BOOT_FILE);
         let content = folder::load(&self.folder(), BOOT_FILE, FILE_MAX)
@@ -347,7 +352,7 @@ impl DataDir {
         Ok(boot)
     }
 
-    /// The record of this start, to be written on its own.
+    /// Returns the handle that writes the boot record.
     #[must_use]
     pub fn boot_record(&self) -> BootRecord {
         BootRecord(self.root.clone())
@@ -357,10 +362,11 @@ impl DataDir {
         self.boot_record().write(boot)
     }
 
-    /// Writes the key file that `mds add-osd --key` reads: `system_id`, `name`, `master_key`; mode 0600.
+    /// Writes the key file that `mds add-osd --key` reads: `system_id`, `name`, `master_key`; mode
+    /// 0600.
     ///
     /// # Errors
-    /// [`ProvisionError::Io`]; a file that is there already is not overwritten.
+    /// [`ProvisionError::Io`]; an existing file is not overwritten.
     pub fn write_key_out(&self, path: &Path) -> Result<(), ProvisionError> {
         let mut file =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at(path))?;
@@ -421,7 +427,7 @@ fn read_bounded(path: &Path) -> Result<String, ProvisionError> {
 
 fn read_file(file: File, path: &Path) -> Result<String, ProvisionError> {
     if file.metadata().map_err(at(path))?.len() > FILE_MAX {
-        return Err(bad(path, "longer than any file of ours"));
+        return Err(bad(path, "file is too long"));
     }
     let mut text = String::new();
     file.take(FILE_MAX).read_to_string(&mut text).map_err(at(path))?;

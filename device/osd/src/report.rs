@@ -1,7 +1,7 @@
-//! From what happened to what the initiator hears.
+//! Converts results of commands to status and sense data.
 //!
-//! Does: keep count of the functions of a command, build sense data. Does not: sign it.
-//! Contract: a function that was neither completed nor left out has failed; exactly one can.
+//! Does: track the functions of a command, build sense data. Does not: sign it.
+//! Contract: a function that was started and not completed has failed; at most one can.
 //! Truth: docs/design/t10-osd.md 5.1, 5.2.
 
 use sealstone_osd::cdb::pointer;
@@ -20,9 +20,9 @@ use crate::failure::{Failure, Pointer};
 pub(crate) enum Refusal {
     /// Authority was missing.
     Denied(Denial),
-    /// Authority over a further object was missing: what an extension capability has to bring.
+    /// Authority for a second object, from an extension capability, was missing.
     Further(Denial),
-    /// Anything else.
+    /// Any other failure.
     Failed(Failure),
 }
 
@@ -45,7 +45,7 @@ impl From<StoreError> for Refusal {
 }
 
 impl Refusal {
-    /// The authority that was missing, if that was it.
+    /// Returns the missing authority, if that was the reason.
     pub(crate) const fn denial(&self) -> Option<&Denial> {
         match self {
             Self::Denied(denial) | Self::Further(denial) => Some(denial),
@@ -60,11 +60,11 @@ impl Refusal {
         }
     }
 
-    /// Sense data, if the status carries any.
+    /// Returns the sense data, if the status carries any.
     pub(crate) fn sense(&self, generation: Generation) -> Option<Sense> {
         match self {
             Self::Denied(denial) => denial.sense(generation),
-            // The field is one of the extension capability, which stands in the continuation segment.
+            // The field is in the extension capability, which is in the continuation segment.
             Self::Further(denial) => denial.sense(generation).map(|sense| Sense {
                 field: sense.field.map(|_| FieldPointer::cdb(pointer::CONTINUATION)),
                 ..sense
@@ -82,7 +82,7 @@ impl Refusal {
                 Some(match failure {
                     Failure::Attribute(id) => sense.with_attribute(id.page, id.number),
                     Failure::Miscompare(byte) => Sense { information: Some(*byte), ..sense },
-                    // Where: the first byte of the object that cannot be read.
+                    // The first byte of the object that cannot be read.
                     Failure::Store(StoreError::Damaged { offset, .. }) => {
                         Sense { information: Some(*offset), ..sense }
                     }
@@ -94,7 +94,7 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// A reply that nothing seals.
+    /// Returns an unsigned reply.
     pub(crate) fn bare_reply(&self) -> ScsiReply {
         match self.sense(Generation::Osd2) {
             Some(sense) => ScsiReply::check(sense.encode()),
@@ -103,7 +103,7 @@ impl Refusal {
     }
 }
 
-/// READ PAST END: the command did its work, with a remark.
+/// Returns the sense data of a status detail, for example READ PAST END.
 pub(crate) fn remark(remark: Remark) -> Sense {
     match remark {
         Remark::ReadPastEnd { transferred } => {
@@ -113,7 +113,7 @@ pub(crate) fn remark(remark: Remark) -> Sense {
     }
 }
 
-/// How far a command came.
+/// Functions of a command that were planned, started and completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     planned: Functions,
@@ -122,7 +122,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A command that may set and get attributes.
+    /// Creates the progress of a command that may set and get attributes.
     pub(crate) fn new(sets: bool, gets: bool) -> Self {
         let mut planned = Functions::VALIDATION
             | Functions::COMMAND_CAPABILITY
@@ -137,18 +137,18 @@ impl Progress {
         Self { planned, begun: Functions::NONE, done: Functions::NONE }
     }
 
-    /// A function begins.
+    /// Records the start of a function.
     pub(crate) fn begin(&mut self, function: Functions) {
         self.begun = self.begun | function;
     }
 
-    /// A function that had begun is done.
+    /// Records the completion of a function.
     pub(crate) fn complete(&mut self, function: Functions) {
         self.begun = self.begun | function;
         self.done = self.done | function;
     }
 
-    /// The OSD error identification.
+    /// Returns the OSD error identification.
     pub(crate) fn error(&self, object: ObjectId) -> OsdError {
         OsdError {
             not_initiated: Functions(self.planned.0 & !self.begun.0),

@@ -1,12 +1,13 @@
-//! The scrub: a slow walk over all objects that reads each of them against its checksums and stored digests.
+//! The scrub: reads all objects slowly and verifies their checksums and stored digests.
 //!
-//! Does: one small step at a time, over and over; keep where it is in the internal page of the root, so that it goes on
-//! there after a restart; look at once at what a command stumbled over, and again at what was written anew; have the
-//! store make the digests that are missing.
-//! Does not: make threads, wait or choose its pace: the shell that calls [`OsdUnit::scrub_step`] does.
-//! Contract: a step reads at most 1 MiB under one object's lock, and once more that much where digests are missing. What it
-//! finds is in the Error Recovery attributes, in the audit log (action `SCRUB`) and in [`OsdUnit::damaged`] when the step
-//! returns. An object that cannot be examined counts as damaged after [`TRIES`] tries, and the walk goes on behind it.
+//! Does: run in small steps; save its position in the internal page of the root, so that it resumes
+//! there after a restart; first examine objects on which a command failed, and known damage again;
+//! have the store compute missing digests.
+//! Does not: create threads, wait or control its rate: the caller of [`OsdUnit::scrub_step`] does.
+//! Contract: a step reads at most 1 MiB under one object's lock, and the same amount again if
+//! digests are missing. When it returns, its findings are in the Error Recovery attributes, in the
+//! audit log (action `SCRUB`) and in [`OsdUnit::damaged`]. An object that cannot be examined counts
+//! as damaged after [`TRIES`] attempts, and the pass continues with the next one.
 //! Truth: docs/standards/device.md; docs/how-to/check-and-repair.md.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,44 +29,45 @@ use crate::failure::Failure;
 use crate::report::Refusal;
 use crate::unit::OsdUnit;
 
-/// The name under which its findings are in the audit log.
+/// Action name of findings in the audit log.
 const ACTION: &str = "SCRUB";
 /// Sense of a finding: MEDIUM ERROR, UNRECOVERED READ ERROR.
 const SENSE: (u8, u8, u8) = (3, 0x11, 0);
-/// Objects that it asks the store for at a time.
+/// Objects listed per request to the store.
 const LIST_STEP: usize = 256;
-/// Most objects that wait to be looked at out of turn; more are left to the walk.
+/// Objects queued for early examination. Further ones are left to the regular pass.
 const SUSPECTS_MAX: usize = 4096;
-/// How often it notes where it is, ms.
+/// Interval at which the position is saved, in ms.
 const SAVE_EVERY_MS: u64 = 5_000;
-/// How often it looks again at all that is known as damaged: other roads than commands may have written it anew.
+/// Interval at which known damage is examined again, in ms: the data may have been rewritten
+/// without a command.
 const RECHECK_EVERY_MS: u64 = 30_000;
-/// How often an object that cannot be examined is tried, with a pause in between, before the walk goes on.
+/// Attempts to examine an object, with a pause in between, before the pass continues without it.
 const TRIES: u32 = 2;
-/// Most objects that could not be examined of which it is told why.
+/// Objects for which the reason of a failed examination is kept.
 const UNREAD_MAX: usize = 1000;
-/// Where it is.
+/// Attribute with the position.
 const WALK: AttributeId = AttributeId::new(INTERNAL, 0x22);
-/// First byte of that attribute: its layout.
+/// Layout version, the first byte of that attribute.
 const LAYOUT: u8 = 1;
 
-/// Why an object is looked at out of turn.
+/// Why an object is examined early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Suspicion {
-    /// It is known as damaged and may have been written anew.
+    /// Known damage that may have been rewritten.
     Known,
     /// This byte could not be read.
     Byte(u64),
-    /// Something of it could not be read.
+    /// Some part of it could not be read.
     Whole,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubStep {
-    /// Nothing is to be done.
+    /// There was nothing to do.
     Idle,
-    /// It read so many bytes, and there may be more to do.
+    /// The step read data, and there may be more to do.
     Worked {
         /// Bytes read.
         bytes: u64,
@@ -74,49 +76,50 @@ pub enum ScrubStep {
     Ended,
 }
 
-/// What can be told of the scrub. Times are ms since 1970, 0 for never.
+/// State of the scrub. Times are ms since 1970, 0 for never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubState {
-    /// A pass is under way.
+    /// Whether a pass is running.
     pub running: bool,
-    /// When the pass under way, or the last one, began.
+    /// Start of the current or last pass.
     pub began_ms: u64,
-    /// When a pass last came to its end.
+    /// End of the last complete pass.
     pub ended_ms: u64,
-    /// Objects that this pass has read.
+    /// Objects read in this pass.
     pub objects: u64,
-    /// Objects that there are.
+    /// Objects in the store.
     pub objects_total: u64,
-    /// Bytes that this pass has read; blocks that objects share are read once for each.
+    /// Bytes read in this pass. Shared blocks count once per object.
     pub bytes: u64,
     /// Bytes in use.
     pub bytes_total: u64,
-    /// Objects that this pass could not examine to their end; they count as damaged until they can be.
+    /// Objects that this pass could not examine completely. They count as damaged until they can be
+    /// examined.
     pub unread: u64,
-    /// Units to which this pass gave the stored digest that they had not.
+    /// Units for which this pass stored a missing digest.
     pub digested: u64,
-    /// Objects known as damaged.
+    /// Objects known to be damaged.
     pub damaged: u64,
-    /// There are more of them than the device lists.
+    /// Whether there are more than the device lists.
     pub more_damaged: bool,
-    /// Bytes read since the start of the device, over all passes.
+    /// Bytes read since the start of the device, in all passes.
     pub bytes_since_start: u64,
-    /// Objects read since the start of the device, over all passes.
+    /// Objects read since the start of the device, in all passes.
     pub objects_since_start: u64,
-    /// Digests made since the start of the device, over all passes.
+    /// Digests stored since the start of the device, in all passes.
     pub digested_since_start: u64,
-    /// Passes that ended since the start of the device.
+    /// Passes completed since the start of the device.
     pub passes_since_start: u64,
 }
 
-/// An object that a pass could not examine to its end.
+/// An object that a pass could not examine completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Which.
+    /// Id of the object.
     pub id: ObjectId,
-    /// The first byte that was not examined.
+    /// First byte that was not examined.
     pub at: u64,
-    /// Why.
+    /// Reason of the failure.
     pub error: String,
 }
 
@@ -129,19 +132,19 @@ struct Walk {
     bytes: u64,
     digested: u64,
     unread: u64,
-    /// The first of them.
+    /// The first of them, with reasons.
     unread_objects: Vec<Unread>,
-    /// The object that fails, and how often it did in a row.
+    /// The object that fails, and its failures in a row.
     failing: Option<(ObjectId, u32)>,
-    /// Objects from here on were not listed yet.
+    /// First object that was not listed yet.
     from: Option<ObjectId>,
-    /// Listed, not begun.
+    /// Objects listed but not started.
     queue: VecDeque<ObjectId>,
-    /// Begun.
+    /// Object in progress.
     now: Option<Examination>,
-    /// Looked at out of turn, begun.
+    /// Object in progress that is examined early.
     aside: Option<Examination>,
-    /// After a restart in the middle of an object: it and its first byte that was not read.
+    /// After a restart in the middle of an object: the object and its first unread byte.
     resume: Option<(ObjectId, u64)>,
     saved_ms: u64,
     rechecked_ms: u64,
@@ -158,7 +161,7 @@ pub(crate) struct Scrub {
 }
 
 impl Scrub {
-    /// Where it was before the restart.
+    /// Loads the position saved before a restart.
     pub(crate) fn load(store: &dyn ObjectStore) -> Self {
         let stored = store.attribute(ObjectId::ROOT, WALK).ok().flatten().unwrap_or_default();
         Self {
@@ -176,7 +179,7 @@ impl Scrub {
         if suspects.len() < SUSPECTS_MAX || suspects.contains_key(&id) {
             let known = suspects.entry(id).or_insert(why);
             *known = match (*known, why) {
-                // Two different bytes of it: all of it.
+                // Two different bytes: examine the whole object.
                 (Suspicion::Byte(a), Suspicion::Byte(b)) if a != b => Suspicion::Whole,
                 (known, why) => known.max(why),
             };
@@ -210,7 +213,7 @@ impl Walk {
         else {
             return None;
         };
-        // A pass of an older version counted less.
+        // A position stored by an older version has fewer counters.
         let (digested, unread) = match *later {
             [] => (0, 0),
             [digested, unread] => (digested, unread),
@@ -231,7 +234,7 @@ impl Walk {
         })
     }
 
-    /// The object to go on with, and its byte.
+    /// Returns the object and byte at which to resume.
     fn position(&self) -> (Option<ObjectId>, u64) {
         match (&self.now, &self.resume) {
             (Some(now), _) => (Some(now.id()), now.at()),
@@ -240,14 +243,14 @@ impl Walk {
         }
     }
 
-    /// From the first object.
+    /// Starts a pass at the first object.
     fn begin(&mut self, now_ms: u64) {
         let keep = (self.ended_ms, self.rechecked_ms);
         *self = Self { running: true, began_ms: now_ms, from: Some(ObjectId::ROOT), ..Self::default() };
         (self.ended_ms, self.rechecked_ms) = keep;
     }
 
-    /// The object to be read now; `None`: there is no other.
+    /// Returns the object to read next; `None` if there are no more.
     fn next(&mut self, examiner: Examiner<'_>) -> Result<Option<Examination>, StoreError> {
         if let Some(now) = self.now.take() {
             return Ok(Some(now));
@@ -263,7 +266,7 @@ impl Walk {
         let Some(id) = self.queue.pop_front() else { return Ok(None) };
         Ok(Some(match self.resume.take() {
             Some((half, offset)) if half == id => {
-                // What was found of its first half was noted then.
+                // Findings of its first part were recorded then.
                 let found = damage::known(examiner.store, id).unwrap_or_default();
                 Examination::resumed(id, offset, found)
             }
@@ -271,7 +274,7 @@ impl Walk {
         }))
     }
 
-    /// An object failed once more: is it time to go on without it?
+    /// Counts a failed attempt, and returns whether to continue without the object.
     fn gives_up(&mut self, id: ObjectId) -> bool {
         let tries = match self.failing {
             Some((failing, tries)) if failing == id => tries + 1,
@@ -283,10 +286,10 @@ impl Walk {
 }
 
 impl OsdUnit {
-    /// Begins a pass over all objects, if none is under way.
+    /// Starts a pass over all objects, if none is running.
     ///
     /// # Errors
-    /// [`StoreError`]: that it began could not be noted; then it is not under way.
+    /// [`StoreError`] if the start could not be stored; then no pass is running.
     pub fn scrub_begin(&self) -> Result<(), StoreError> {
         let mut walk = self.device.scrub.walk.lock();
         if !walk.running {
@@ -300,10 +303,10 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Ends the pass that is under way where it is. The next one begins anew.
+    /// Stops the running pass. The next one starts at the first object.
     ///
     /// # Errors
-    /// [`StoreError`]: that it ended could not be noted; after a restart it would go on.
+    /// [`StoreError`] if the stop could not be stored; after a restart the pass would resume.
     pub fn scrub_stop(&self) -> Result<(), StoreError> {
         let mut walk = self.device.scrub.walk.lock();
         walk.running = false;
@@ -311,7 +314,7 @@ impl OsdUnit {
         save(&self.device, &mut walk)
     }
 
-    /// How far it is.
+    /// Returns the state of the scrub.
     #[must_use]
     pub fn scrub_state(&self) -> ScrubState {
         let space = self.device.store.space();
@@ -338,23 +341,24 @@ impl OsdUnit {
         }
     }
 
-    /// The objects that are known as damaged, in order; at most 4000.
+    /// Returns the objects known to be damaged, in order of their ids, at most 4000.
     #[must_use]
     pub fn damaged(&self) -> Vec<(ObjectId, Damage)> {
         self.device.damaged.all()
     }
 
-    /// The objects that the pass under way, or the last one, could not examine; the first ones, and since the start.
+    /// Returns the objects that the current or last pass could not examine: the first ones, since
+    /// the start.
     #[must_use]
     pub fn unread(&self) -> Vec<Unread> {
         self.device.scrub.walk.lock().unread_objects.clone()
     }
 
-    /// One step: first what commands stumbled over, then the pass that is under way. Call it again as long as it works,
-    /// at the pace that is wanted; and about twice a second in any case.
+    /// Runs one step: first objects on which commands failed, then the running pass. Call it
+    /// repeatedly while it works, at the wanted rate, and about twice a second in any case.
     ///
     /// # Errors
-    /// [`StoreError`] of a store that failed as a whole. What is damaged is no error.
+    /// [`StoreError`] if the store failed as a whole. Damage is not an error.
     pub fn scrub_step(&self) -> Result<ScrubStep, StoreError> {
         let device = &self.device;
         let mut walk = device.scrub.walk.lock();
@@ -370,32 +374,32 @@ impl OsdUnit {
                     .for_each(|(id, _)| device.scrub.suspect(id, Suspicion::Known));
             }
         }
-        let outcome = match self.look_at_suspect(walk, now_ms) {
+        let outcome = match self.examine_suspect(walk, now_ms) {
             Ok(None) if walk.running => self.advance(walk, now_ms),
             Ok(None) => Ok(ScrubStep::Idle),
             Ok(Some(bytes)) => Ok(ScrubStep::Worked { bytes }),
             Err(error) => Err(error),
         };
-        self.tell_news(now_ms);
+        self.report_damage_changes(now_ms);
         outcome
     }
 
-    /// Notes where the pass is: for an orderly end.
+    /// Saves the position of the pass at a clean shutdown.
     pub(crate) fn scrub_save(&self) {
         let mut walk = self.device.scrub.walk.lock();
         if walk.running
             && let Err(error) = save(&self.device, &mut walk)
         {
-            tracing::warn!(%error, "where the scrub is could not be noted; it goes on where it last was");
+            tracing::warn!(%error, "cannot save the scrub position; it will resume at the last saved one");
         }
     }
 
-    /// Objects to be looked at before all others.
+    /// Queues objects for examination before all others.
     pub(crate) fn suspect_objects(&self, objects: impl Iterator<Item = ObjectId>) {
         objects.for_each(|id| self.device.scrub.suspect(id, Suspicion::Whole));
     }
 
-    /// A command was answered: did it stumble over damage, or change something that is damaged?
+    /// Queues examinations after a command that met damage, or changed something that is damaged.
     pub(crate) fn suspect(&self, command: &Command, changes: bool, outcome: &Outcome) {
         let scrub = &self.device.scrub;
         match &outcome.refusal {
@@ -419,8 +423,8 @@ impl OsdUnit {
         }
     }
 
-    /// Looks at one object out of turn; gives the bytes read, `None` if none waits.
-    fn look_at_suspect(&self, walk: &mut Walk, now_ms: u64) -> Result<Option<u64>, StoreError> {
+    /// Examines one queued object. Returns the bytes read; `None` if the queue is empty.
+    fn examine_suspect(&self, walk: &mut Walk, now_ms: u64) -> Result<Option<u64>, StoreError> {
         let device = &self.device;
         let examiner = device.examiner();
         if let Some(mut aside) = walk.aside.take() {
@@ -475,7 +479,7 @@ impl OsdUnit {
         Ok(Some(bytes))
     }
 
-    /// The next piece of the pass.
+    /// Reads the next piece of the pass.
     fn advance(&self, walk: &mut Walk, now_ms: u64) -> Result<ScrubStep, StoreError> {
         let device = &self.device;
         let examiner = device.examiner();
@@ -484,7 +488,7 @@ impl OsdUnit {
             device.scrub.passes.fetch_add(1, Ordering::Relaxed);
             let (damaged, _) = device.damaged.count();
             let Walk { objects, bytes, digested, unread, .. } = *walk;
-            tracing::info!(objects, bytes, damaged, unread, digested, "a scrub ended");
+            tracing::info!(objects, bytes, damaged, unread, digested, "scrub finished");
             save(device, walk)?;
             return Ok(ScrubStep::Ended);
         };
@@ -492,7 +496,7 @@ impl OsdUnit {
         let step = match examiner.step(&mut now) {
             Ok(step) => step,
             Err(error) if !walk.gives_up(id) => {
-                // Perhaps the store failed, and not the object: it is read when the store is back.
+                // The store may have failed instead of the object: retry later.
                 walk.now = Some(now);
                 return Err(error);
             }
@@ -522,7 +526,8 @@ impl OsdUnit {
                 device.scrub.objects.fetch_add(1, Ordering::Relaxed);
             }
             Step::End(_) => {
-                // Its partition is being duplicated: its last piece is read again, and noted later.
+                // Its partition is being duplicated: the last piece is read again and recorded
+                // later.
                 walk.now = Some(before);
                 return Ok(ScrubStep::Worked { bytes: read + completed });
             }
@@ -542,15 +547,16 @@ impl OsdUnit {
         Ok(ScrubStep::Worked { bytes: read + completed })
     }
 
-    /// An object cannot be examined to its end.
+    /// Records that an object cannot be examined completely.
     fn give_up(&self, examination: &mut Examination, error: &StoreError) -> Unread {
         let (id, at) = (examination.id(), examination.at());
-        tracing::error!(%id, at, %error, "an object cannot be read; the scrub goes on with the next one");
+        tracing::error!(%id, at, %error, "object cannot be read; scrub continues with the next one");
         examination.give_up(self.device.store.stat(id).ok().map(|stat| stat.length));
         Unread { id, at, error: error.to_string() }
     }
 
-    /// Has the store make the digests that are missing in a piece; gives the bytes read. That it cannot is no damage.
+    /// Has the store compute the missing digests of a piece. Returns the bytes read. A failure is
+    /// not damage.
     fn complete(&self, walk: &mut Walk, id: ObjectId, at: u64) -> u64 {
         match self.device.store.complete_digests(id, at) {
             Ok(done) => {
@@ -559,13 +565,13 @@ impl OsdUnit {
                 done.bytes
             }
             Err(error) => {
-                tracing::debug!(%id, at, %error, "digests that are missing could not be made");
+                tracing::debug!(%id, at, %error, "cannot store missing digests");
                 0
             }
         }
     }
 
-    /// Notes a finding; `false`: not now, somebody works on all of the partition.
+    /// Records a finding. Returns false if another command has an exclusive claim of the partition.
     fn settle(&self, id: ObjectId, found: &Damage, now_ms: u64) -> Result<bool, StoreError> {
         let device = &self.device;
         let Ok(_contents) = device.contents.claim(Claim::Change(id.partition)) else { return Ok(false) };
@@ -573,8 +579,8 @@ impl OsdUnit {
         Ok(true)
     }
 
-    /// Log and audit hear what changed.
-    fn tell_news(&self, now_ms: u64) {
+    /// Reports changes of damage to log and audit log.
+    fn report_damage_changes(&self, now_ms: u64) {
         while let Some(news) = self.device.damaged.news() {
             let damaged = !news.damage.is_none();
             if damaged {
@@ -586,9 +592,9 @@ impl OsdUnit {
                     .collect();
                 let ranges = ranges.join(",");
                 let (object, records) = (news.id, news.damage.attributes);
-                tracing::error!(%object, bytes = ranges, records, "damaged on the medium; write it anew");
+                tracing::error!(%object, bytes = ranges, records, "object is damaged on disk; write its data again");
             } else {
-                tracing::info!(object = %news.id, "damaged no more: written anew, or removed");
+                tracing::info!(object = %news.id, "object is no longer damaged: rewritten or removed");
             }
             self.audit.record(&AuditRecord {
                 time_ms: now_ms,
@@ -605,8 +611,8 @@ impl OsdUnit {
     }
 }
 
-/// Notes where the walk is. A store that refuses writes, or a root with as many attributes as there can be, keeps where it
-/// last was.
+/// Saves the position. A store that refuses writes, or a root whose attributes are full, keeps the
+/// last saved one.
 fn save(device: &Device, walk: &mut Walk) -> Result<(), StoreError> {
     walk.saved_ms = device.clock.machine_ms();
     match device.store.set_attribute(ObjectId::ROOT, WALK, &walk.encode()) {
@@ -619,7 +625,7 @@ fn save(device: &Device, walk: &mut Walk) -> Result<(), StoreError> {
 mod tests {
     use super::*;
 
-    /// Where a walk is comes back as it was; what is no walk is none.
+    /// A saved position decodes to the same position; an invalid one is ignored.
     #[test]
     fn a_walk_is_found_again_where_it_was() {
         let id = ObjectId::new(0x10000, 0x10007);

@@ -1,9 +1,9 @@
-//! A folder that misbehaves: the medium of the crash tests of a device's own files.
+//! A simulated folder with failures, for crash tests of a device's own files.
 //!
-//! Does: count the calls, fail or lose power in the n-th one, tear what was being written, lose names that were not
-//! synced. Does not: use time, threads or chance but its seed.
+//! Does: count calls, fail or lose power in the n-th one, tear the write in progress, lose names
+//! that were not synced. Does not: use time, threads or any randomness except its seed.
 //! Contract: one seed and one sequence of calls give one history.
-//! Truth: the promises in [`Folder`], kept to the letter and not a bit better.
+//! Truth: exactly the guarantees of [`Folder`], and none beyond them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 
 use crate::folder::Folder;
 
-/// What happens in the n-th call that changes something, counted from 1.
+/// A fault in the n-th changing call, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails, having done a part of its work.
+    /// The call fails after part of its work.
     Error(u64),
-    /// The power fails in the middle of it.
+    /// The power fails during the call.
     Power(u64),
 }
 
@@ -33,7 +33,7 @@ enum Pending {
 #[derive(Clone, Default)]
 struct State {
     seed: u64,
-    /// Contents by number; a name points at one.
+    /// Contents by number; a name refers to one.
     contents: Vec<Vec<u8>>,
     names: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
@@ -43,42 +43,43 @@ struct State {
     dead: bool,
 }
 
-/// The simulated folder. Clones are the same folder.
+/// The simulated folder. Clones share their state.
 #[derive(Clone, Default)]
 pub struct SimFolder(Arc<Mutex<State>>);
 
 impl SimFolder {
-    /// An empty folder.
+    /// Creates an empty folder.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State { seed, ..State::default() })))
     }
 
-    /// Sets the fault; it strikes once.
+    /// Sets the fault, which occurs once.
     pub fn fault(&self, fault: Option<Fault>) {
         self.0.lock().fault = fault;
     }
 
-    /// Calls that changed something so far.
+    /// Returns the number of changing calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.lock().calls
     }
 
-    /// Did the power fail?
+    /// Whether the power has failed.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.0.lock().dead
     }
 
-    /// Another folder in exactly this state.
+    /// Returns a separate folder with the same state.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self(Arc::new(Mutex::new(self.0.lock().clone())))
     }
 
-    /// The power fails now, if it did not already. Gives what survived: contents that were written in full, names up to
-    /// the last sync, and by the seed some of the changes of names after it, in their order.
+    /// Fails the power if it has not failed, and returns the surviving state: completely written
+    /// contents, names up to the last sync, and, depending on the seed, some of the later name
+    /// changes in order.
     #[must_use]
     pub fn crash(&self) -> Self {
         let mut state = self.0.lock();
@@ -122,10 +123,10 @@ impl State {
         next ^ next >> 31
     }
 
-    /// Counts a call; tells whether it is the one that fails, in part by chance.
-    fn strikes(&mut self) -> io::Result<bool> {
+    /// Counts a call and returns whether it fails.
+    fn count_call(&mut self) -> io::Result<bool> {
         if self.dead {
-            return Err(gone());
+            return Err(power_off());
         }
         self.calls += 1;
         let struck = match self.fault {
@@ -140,7 +141,7 @@ impl State {
     }
 }
 
-fn gone() -> io::Error {
+fn power_off() -> io::Error {
     io::Error::other("the simulated power is off")
 }
 
@@ -148,7 +149,7 @@ impl Folder for SimFolder {
     fn read(&self, name: &str, len_max: u64) -> io::Result<Option<Vec<u8>>> {
         let state = self.0.lock();
         if state.dead {
-            return Err(gone());
+            return Err(power_off());
         }
         let content = state.names.get(name).map(|&at| state.contents[at].clone());
         match content {
@@ -161,8 +162,8 @@ impl Folder for SimFolder {
 
     fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock();
-        let struck = state.strikes()?;
-        // A file that is there is cut to nothing first, under every name it has.
+        let struck = state.count_call()?;
+        // An existing file is truncated first, under every name it has.
         let at = match state.names.get(name) {
             Some(&at) => at,
             None => {
@@ -179,12 +180,12 @@ impl Folder for SimFolder {
             content.len()
         };
         state.contents[at] = content[..kept].to_vec();
-        if struck { Err(gone()) } else { Ok(()) }
+        if struck { Err(power_off()) } else { Ok(()) }
     }
 
     fn overwrite(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock();
-        let struck = state.strikes()?;
+        let struck = state.count_call()?;
         let at = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         let kept =
             if struck { usize::try_from(state.draw()).unwrap_or(0) % (bytes.len() + 1) } else { bytes.len() };
@@ -192,28 +193,28 @@ impl Folder for SimFolder {
         let part =
             state.contents[at].get_mut(start..start + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         part[..kept].copy_from_slice(&bytes[..kept]);
-        if struck { Err(gone()) } else { Ok(()) }
+        if struck { Err(power_off()) } else { Ok(()) }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.0.lock();
-        let struck = state.strikes()?;
+        let struck = state.count_call()?;
         if !state.names.contains_key(from) {
             return Err(io::ErrorKind::NotFound.into());
         }
         if struck && state.draw() & 1 == 0 {
-            return Err(gone());
+            return Err(power_off());
         }
         let change = Pending::Rename(from.to_owned(), to.to_owned());
         apply(&mut state.names, &change);
         state.pending.push(change);
-        if struck { Err(gone()) } else { Ok(()) }
+        if struck { Err(power_off()) } else { Ok(()) }
     }
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.0.lock();
-        if state.strikes()? {
-            return Err(gone());
+        if state.count_call()? {
+            return Err(power_off());
         }
         state.durable = state.names.clone();
         state.pending.clear();
@@ -236,7 +237,7 @@ mod tests {
             for fault in [Fault::Power(4), Fault::Error(4)] {
                 let folder = SimFolder::new(seed);
                 store(&folder, "boot", b"old").unwrap();
-                assert_eq!(folder.calls(), 3, "the first write makes the file");
+                assert_eq!(folder.calls(), 3, "the first write creates the file");
                 folder.fault(Some(fault));
                 assert!(store(&folder, "boot", b"new state").is_err());
                 let survivor = folder.crash();

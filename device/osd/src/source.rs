@@ -1,9 +1,10 @@
-//! What a command does beyond the object that its capability is about: the source of a copy, the second collection of a
+//! Authority of a command beyond its own object: the source of a copy, the second collection of a
 //! QUERY or of CREATE USER TRACKING COLLECTION, the operations of REWRITE.
 //!
-//! Does: ask for the rights that only the continuation segment tells. Does not: run anything.
-//! Contract: called under the command's locks, after its own permit, before anything is done; what comes back is asked
-//! again, under the lock of the further object, before each step of a command that goes on.
+//! Does: check permissions that depend on the continuation segment. Does not: run anything.
+//! Contract: called under the command's locks, after its own permit, before anything is done. The
+//! result is checked again, under the lock of the second object, before each step of a command that
+//! continues.
 //! Truth: docs/standards/security.md, extension capabilities; docs/design/security.md 4.7.
 
 use sealstone_crypto::RustCrypto;
@@ -19,7 +20,7 @@ use crate::failure::Failure;
 use crate::guard::Came;
 use crate::report::Refusal;
 
-/// What a command may do to a further object, by an extension capability.
+/// Authority for a second object, from an extension capability.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Further {
     extended: Extended,
@@ -27,21 +28,21 @@ pub(crate) struct Further {
 }
 
 impl Further {
-    /// May it still?
+    /// Checks whether the authority is still valid.
     pub(crate) fn check(&self, device: &Device) -> Result<(), Refusal> {
         if !device.guard.still_signed(Some(self.extended.signed_by())) {
             return Err(Failure::KeysChanged.into());
         }
         let permit = self.extended.permit(&self.need, device).map_err(Refusal::Further)?;
         if permit.is_for_nothing() {
-            // It is named in the segment, not in the CDB.
+            // The object is named in the segment, not in the CDB.
             return Err(Failure::Field(pointer::CONTINUATION).into());
         }
         Ok(())
     }
 }
 
-/// Checks what the segment asks for besides.
+/// Checks the authority that the segment requires in addition.
 pub(crate) fn check(
     device: &Device,
     came: &Came<'_>,
@@ -52,7 +53,7 @@ pub(crate) fn check(
     let need = match came.cdb.command {
         Command::Rewrite(_) => return check_rewrite(device, permit, continued).map(|()| None),
         Command::CopyUserObjects(_) => copied(continued)?,
-        // Whoever fills a collection changes what others find in it.
+        // Filling a collection changes what its other readers find in it.
         Command::Query(query) if query.matches != 0 => {
             collection(query.object.partition, query.matches, Permissions::M_OBJECT)
         }
@@ -64,7 +65,7 @@ pub(crate) fn check(
     extended(device, came, admitted, permit, continued, need)
 }
 
-/// The source of a copy is read, all of it: a capability for some bytes of the object is not enough.
+/// The source of a copy is read completely, so a capability for a byte range is not sufficient.
 fn copied(continued: &Continued) -> Result<Need, Refusal> {
     let source = continued.segment.copy_source.ok_or(Failure::Field(pointer::CONTINUATION))?;
     let permissions =
@@ -80,7 +81,7 @@ fn copied(continued: &Continued) -> Result<Need, Refusal> {
     })
 }
 
-/// A second collection of the same partition.
+/// Returns the need for a second collection of the same partition.
 fn collection(partition: u64, number: u64, permissions: Permissions) -> Need {
     let object = ObjectId::new(partition, number);
     Need {
@@ -94,7 +95,7 @@ fn collection(partition: u64, number: u64, permissions: Permissions) -> Need {
     }
 }
 
-/// The right to a further object has a capability of its own, proven like the first one.
+/// Checks the extension capability for a second object, which is authenticated like the first one.
 fn extended(
     device: &Device,
     came: &Came<'_>,
@@ -104,7 +105,7 @@ fn extended(
     need: Need,
 ) -> Result<Option<Further>, Refusal> {
     if admitted.capability().is_none() {
-        // NOSEC: nothing is proven anyway.
+        // NOSEC: nothing is authenticated anyway.
         let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
         return if permit.allows(asked) { Ok(None) } else { Err(Denial::Permission.into()) };
     }
@@ -122,7 +123,8 @@ fn extended(
     Ok(Some(further))
 }
 
-/// Operations that tell or move what is there need READ; those that look at an attribute, the right to it.
+/// Operations that return or move existing data need READ; those that read an attribute need
+/// permission for it.
 fn check_rewrite(device: &Device, permit: &Permit, continued: &Continued) -> Result<(), Refusal> {
     for operation in &continued.segment.rewrite {
         if operation.action.reads() && !permit.allows(Permissions::READ) {

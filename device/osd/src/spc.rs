@@ -1,7 +1,7 @@
-//! What an OSD tells to the commands that every logical unit answers.
+//! Data of an OSD for the SPC commands that every logical unit supports.
 //!
-//! Does: say who this device is, its pages, its commands. Does not: anything with objects; the shared commands
-//! themselves, which `sealstone_scsi::primary` runs.
+//! Does: identity, VPD pages, command list. Does not: access objects, or run the shared commands,
+//! which `sealstone_scsi::primary` does.
 //! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3.
 
 use std::sync::LazyLock;
@@ -23,21 +23,22 @@ use crate::report::Refusal;
 
 /// Relative identifier of the target port.
 const TARGET_PORT: u16 = 1;
-/// Bytes of a CDB of either generation.
+/// Length of a CDB in both generations.
 const CDB_OSD1: u16 = 200;
 const CDB_OSD2: u16 = 236;
-/// What is looked at in bytes 1 to 10 of an OSD CDB: CONTROL, ADDITIONAL CDB LENGTH, options; bytes from 11 on all are.
+/// Supported bits in bytes 1 to 10 of an OSD CDB: CONTROL, ADDITIONAL CDB LENGTH, options. All bits
+/// from byte 11 on are supported.
 const USAGE: &[u8] = &[0x84, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x1F];
 
-/// The device as one nexus sees it.
+/// The device as one nexus accesses it.
 pub(crate) struct Server<'a> {
     pub(crate) device: &'a Device,
     pub(crate) nexus: &'a Nexus,
 }
 
-/// Service actions that have a handler, one row for each code.
+/// Implemented service actions, one row per code.
 static OSD_2: LazyLock<Vec<CommandRow>> = LazyLock::new(|| rows(false));
-/// The same with those of OSD-1.
+/// As above, with the codes of OSD-1.
 static BOTH: LazyLock<Vec<CommandRow>> = LazyLock::new(|| rows(true));
 
 fn rows(osd1: bool) -> Vec<CommandRow> {
@@ -51,8 +52,9 @@ fn rows(osd1: bool) -> Vec<CommandRow> {
 }
 
 impl Server<'_> {
-    /// The OSD SYSTEM ID, which is a designation descriptor itself (OSD-2), then the names that SPC-4 §7.8.5 and
-    /// RFC 7143 require: NAA and T10 vendor of the logical unit, its target port, its target.
+    /// Returns the OSD SYSTEM ID, which is a designation descriptor itself (OSD-2), then the names
+    /// that SPC-4 §7.8.5 and RFC 7143 require: NAA and T10 vendor of the logical unit, its target
+    /// port, its target.
     fn identification(&self) -> Vec<u8> {
         let mut content = self.device.system_id.to_vec();
         let unique = &self.device.system_id[8..];
@@ -85,7 +87,7 @@ impl DeviceServer for Server<'_> {
         match page {
             vpd::SERIAL => Some(self.device.serial_number().as_bytes().to_vec()),
             vpd::IDENTIFICATION => Some(self.identification()),
-            // No source gives its contents.
+            // No source defines its contents.
             vpd::OSD_INFORMATION => Some(Vec::new()),
             vpd::METHOD_CIPHER => self.device.concealment.public(),
             vpd::SECURITY_TOKEN => Some(self.nexus.token().to_vec()),
@@ -129,7 +131,7 @@ impl DeviceServer for Server<'_> {
         vec![mode::control_page(true)]
     }
 
-    /// Nothing is changeable, so nothing comes here.
+    /// Never called with a page, because nothing is changeable.
     fn mode_select(&self, _: NexusId, _: &[NewPage], _: bool) -> Result<(), Sense> {
         Ok(())
     }

@@ -1,17 +1,18 @@
-//! Partitions whose duplication failed midway: tried again until it is done.
+//! Partitions whose duplication failed midway and is retried.
 //!
-//! Does: remember them, and when the next attempt is due. Does not: finish them; `commands::duplicates` does.
-//! Contract: nobody sees such a partition, and who asks for it hears BUSY. What failed for want of space, or of a medium
-//! that came back, is whole again without a restart.
+//! Does: keep them, with the time of the next attempt. Does not: complete them;
+//! `commands::duplicates` does.
+//! Contract: such a partition is hidden, and commands on it get BUSY. A failure for lack of space,
+//! or of a disk that works again, is repaired without a restart.
 //! Truth: docs/standards/device.md, duplicates.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// Pause before the first attempt, milliseconds; each one doubles it.
+/// Pause after the first attempt in milliseconds. Each attempt doubles it.
 const PAUSE_MS_FIRST: u64 = 1000;
-/// The longest pause, milliseconds.
+/// Longest pause in milliseconds.
 const PAUSE_MS_MAX: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,31 +26,32 @@ struct Attempt {
 pub(crate) struct Stranded(Mutex<BTreeMap<u64, Attempt>>);
 
 impl Stranded {
-    /// Its duplication failed. The first attempt is due at once.
+    /// Adds a partition whose duplication failed. The first attempt is due at once.
     pub(crate) fn add(&self, partition: u64) {
         self.0.lock().entry(partition).or_default();
     }
 
-    /// It is done.
+    /// Removes a partition whose duplication is complete.
     pub(crate) fn remove(&self, partition: u64) {
         self.0.lock().remove(&partition);
     }
 
-    /// Is it one of them?
+    /// Whether the partition is stranded.
     pub(crate) fn contains(&self, partition: u64) -> bool {
         self.0.lock().contains_key(&partition)
     }
 
-    /// FORMAT OSD: there are no partitions any more.
+    /// FORMAT OSD: removes all partitions.
     pub(crate) fn clear(&self) {
         self.0.lock().clear();
     }
 
-    /// One whose attempt is due by the machine's clock; the next one is put off as if this one failed.
+    /// Returns a partition whose attempt is due by the machine's clock, and schedules the next
+    /// attempt.
     pub(crate) fn due(&self, now_ms: u64) -> Option<u64> {
         let mut all = self.0.lock();
         let (&partition, attempt) = all.iter_mut().find(|(_, attempt)| {
-            // A clock that was set back must not put an attempt off for good.
+            // A clock that was set back must not delay an attempt indefinitely.
             now_ms >= attempt.due_ms || attempt.due_ms - now_ms > PAUSE_MS_MAX
         })?;
         attempt.pause_ms = (attempt.pause_ms * 2).clamp(PAUSE_MS_FIRST, PAUSE_MS_MAX);
@@ -57,7 +59,7 @@ impl Stranded {
         Some(partition)
     }
 
-    /// How many there are.
+    /// Returns the number of stranded partitions.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().len()
     }

@@ -1,9 +1,9 @@
-//! Commands that a tracking collection tells about, and those that go on after their status was sent.
+//! Commands followed by a tracking collection, and those that continue after their status was sent.
 //!
-//! Does: keep count of what runs, store what ended, hold the queue of immediate commands. Does not: run anything by
-//! itself; [`crate::OsdUnit::work`] is called for that.
-//! Contract: one command at a time for each collection. What is stored as begun and is not running here was cut off by
-//! a restart, and is told as ended with ABORTED COMMAND.
+//! Does: track running commands, store their results, hold the queue of immediate commands. Does
+//! not: run anything by itself; [`crate::OsdUnit::work`] is called for that.
+//! Contract: one command at a time per collection. A command that is stored as active but not
+//! running was interrupted by a restart, and is reported as ended with ABORTED COMMAND.
 //! Truth: docs/design/t10-osd.md 1.3 (IMMED_TR), 3.5 (C+4); docs/standards/osd.md, "Collections".
 
 use std::cell::Cell;
@@ -32,10 +32,10 @@ use crate::locks::Reach;
 use crate::report::Refusal;
 use crate::source::Further;
 
-/// Most immediate commands that wait or run; beyond, the initiator hears BUSY.
+/// Immediate commands that wait or run. Beyond that the initiator gets BUSY.
 pub(crate) const QUEUE_MAX: usize = 16;
 
-/// Numbers of the Command Tracking page.
+/// Attribute numbers of the Command Tracking page.
 pub(crate) mod number {
     pub(crate) const PERCENT: u32 = 0x1;
     pub(crate) const ACTIVE: u32 = 0x2;
@@ -54,23 +54,23 @@ const fn attribute(number: u32) -> AttributeId {
 pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) admitted: Admitted<RustCrypto>,
-    /// The right to a second collection.
+    /// Authority for a second collection.
     pub(crate) further: Option<Further>,
     pub(crate) data_out: Vec<u8>,
     pub(crate) now_ms: u64,
     pub(crate) plan: Plan,
-    /// Who is told in the audit: the nexus that it came by, and its initiator.
+    /// Nexus and initiator for the audit record.
     pub(crate) nexus: NexusId,
     pub(crate) initiator: String,
 }
 
 impl Job {
-    /// What it needs of the partition's contents while it runs.
+    /// Returns the partition claim that it needs while it runs.
     pub(crate) fn claim(&self) -> Claim {
         Claim::Change(self.cdb.command.object().partition)
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     pub(crate) fn run(&self, device: &Device) -> Result<Done, Refusal> {
         let (cdb, plan) = (&self.cdb, &self.plan);
         let _place = Place(&device.tracking);
@@ -106,7 +106,7 @@ impl Job {
                 steps: &steps,
             };
             let done = multi::perform(&mut run, plan, tally)?;
-            // As a command that is not immediate: before anybody is told that it ended.
+            // As for other commands: before the end of the command is reported.
             if cdb.options.fua || wishes.sets_security(ObjectType::User) {
                 device.flush()?;
             }
@@ -115,7 +115,7 @@ impl Job {
     }
 }
 
-/// The place of a job in the queue: given back when it drops, also by a panic.
+/// Place of a job in the queue, released when dropped, also by a panic.
 struct Place<'a>(&'a Tracking);
 
 impl Drop for Place<'_> {
@@ -124,7 +124,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A command that panics is told as one that a restart cut off: it does not run any more.
+/// Reports a command that panicked as interrupted, because it does not run any more.
 struct Unwound<'a> {
     tracking: &'a Tracking,
     collection: ObjectId,
@@ -138,7 +138,8 @@ impl Drop for Unwound<'_> {
     }
 }
 
-/// May a command that was admitted still go on? A key of it may have been replaced, or the tag of an object changed.
+/// Checks whether an admitted command may continue: its key may have been replaced, or the tag of
+/// an object changed.
 pub(crate) fn authority(
     device: &Device,
     admitted: &Admitted<RustCrypto>,
@@ -153,7 +154,7 @@ pub(crate) fn authority(
     further.map_or(Ok(()), |further| further.check(device))
 }
 
-/// A command under way.
+/// A running command.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     action: u16,
@@ -161,30 +162,30 @@ struct Running {
     tally: Tally,
 }
 
-/// All of a device.
+/// Command tracking of a device.
 #[derive(Default)]
 pub(crate) struct Tracking {
     running: Mutex<BTreeMap<ObjectId, Running>>,
     queue: Mutex<VecDeque<Job>>,
-    /// Immediate commands that were begun and have not ended.
+    /// Immediate commands that have not ended.
     immediate: Mutex<usize>,
-    /// Immediate commands that have ended since the start, well or not.
+    /// Immediate commands that have ended since the start, with any result.
     ended: AtomicU64,
-    /// Something came into the queue that nobody was woken for.
+    /// Whether a job was queued since the last wait.
     fresh: AtomicBool,
-    /// Wakes who waits for something in the queue.
+    /// Wakes the thread that waits for a job.
     pushed: Condvar,
-    /// The device ends.
+    /// Whether the device is shutting down.
     stopping: AtomicBool,
 }
 
 impl Tracking {
-    /// Does a command run that this collection tells about?
+    /// Whether a running command is tracked by this collection.
     pub(crate) fn is_active(&self, collection: ObjectId) -> bool {
         self.running.lock().contains_key(&collection)
     }
 
-    /// Takes a place in the queue; [`Tracking::leave_queue`] gives it back.
+    /// Takes a place in the queue, which [`Tracking::leave_queue`] releases.
     pub(crate) fn enter_queue(&self) -> Result<(), Failure> {
         let mut immediate = self.immediate.lock();
         if *immediate >= QUEUE_MAX {
@@ -200,7 +201,7 @@ impl Tracking {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were begun and have not ended, and how many have.
+    /// Returns how many immediate commands have not ended, and how many have.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (*self.immediate.lock() as u64, self.ended.load(Ordering::Relaxed))
     }
@@ -212,23 +213,23 @@ impl Tracking {
         self.pushed.notify_one();
     }
 
-    /// The first job that `may` says may run now; others keep their order.
+    /// Takes the first job for which `may` returns a value. The others keep their order.
     pub(crate) fn take<T>(&self, mut may: impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
         let mut queue = self.queue.lock();
         let (at, right) = queue.iter().enumerate().find_map(|(at, job)| Some((at, may(job)?)))?;
         Some((queue.remove(at)?, right))
     }
 
-    /// Sleeps until a job comes, the device ends, or the time is over.
+    /// Waits until a job is queued, the device shuts down, or the time is over.
     pub(crate) fn wait(&self, at_most: Duration) {
         let mut queue = self.queue.lock();
-        // One that came since the last look was not slept for.
+        // Does not sleep if a job was queued since the last call.
         if !self.is_stopping() && !self.fresh.swap(false, Ordering::Relaxed) {
             self.pushed.wait_for(&mut queue, at_most);
         }
     }
 
-    /// The device ends: no step of a job is taken any more.
+    /// Shuts down: no job takes another step.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         drop(self.queue.lock());
@@ -239,7 +240,7 @@ impl Tracking {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// How far the command came, for whoever asks meanwhile.
+    /// Updates the progress of a command.
     pub(crate) fn note(&self, collection: ObjectId, tally: Tally) {
         if let Some(running) = self.running.lock().get_mut(&collection) {
             running.tally = tally;
@@ -247,7 +248,7 @@ impl Tracking {
     }
 }
 
-/// A command begins that a tracking collection tells about.
+/// Starts a tracked command.
 pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total: u64) -> Result<(), Failure> {
     let device = steps.device;
     let _grasp = steps.reach(Reach::Change(collection));
@@ -273,7 +274,7 @@ pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total:
     stored
 }
 
-/// It ended.
+/// Stores the end of a tracked command.
 fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sense>) -> Result<(), Failure> {
     let device = steps.device;
     let _grasp = steps.reach(Reach::Change(collection));
@@ -287,7 +288,7 @@ fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sen
             (number::ENDED, running.action.to_be_bytes().to_vec()),
             (number::SENSE, sense.map(Sense::encode).unwrap_or_default()),
             (number::PROCESSED, tally.processed.to_be_bytes().to_vec()),
-            // An id used again is no member: nothing newer is ever met.
+            // A reused id is not a member, so there is never a newer one.
             (number::NEWER, 0_u64.to_be_bytes().to_vec()),
             (number::MISSING, tally.missing.to_be_bytes().to_vec()),
         ],
@@ -306,7 +307,7 @@ fn store(
     Ok(())
 }
 
-/// One attribute of the Command Tracking page of a tracking collection; `None` is undefined.
+/// Returns one attribute of the Command Tracking page; `None` if it is undefined.
 pub(crate) fn value(device: &Device, collection: ObjectId, wanted: u32) -> Result<Option<Vec<u8>>, Failure> {
     let stored = |number: u32| catalog::get(&*device.store, collection, attribute(number));
     let running = device.tracking.running.lock().get(&collection).copied();
@@ -337,23 +338,23 @@ fn aborted() -> Sense {
     Sense::new(SenseKey::AbortedCommand, additional::NO_ADDITIONAL_SENSE)
 }
 
-/// 100 only when nothing is left.
+/// Returns the percentage, which is below 100 while the command runs.
 fn percent(done: u64, total: u64) -> u8 {
     let hundredths = u128::from(done) * 100 / u128::from(total.max(1));
     u8::try_from(hundredths).unwrap_or(u8::MAX).min(99)
 }
 
-/// A command that was begun is not gone on with.
+/// Abandons a command after its first part.
 pub(crate) fn abandon(steps: &Steps<'_>, plan: &Plan, sense: Option<&Sense>) {
     steps.device.tracking.leave_queue();
     if let Some(collection) = plan.tracked
         && let Err(error) = end(steps, collection, Tally::default(), sense)
     {
-        tracing::warn!(%error, %collection, "the end of a command could not be stored");
+        tracing::warn!(%error, %collection, "cannot store the end of a tracked command");
     }
 }
 
-/// Runs what is left of a command, and notes for its tracking collection how it ended.
+/// Runs the remaining work of a command, and stores its result in its tracking collection.
 pub(crate) fn follow(
     steps: &Steps<'_>,
     collection: Option<ObjectId>,
@@ -367,11 +368,12 @@ pub(crate) fn follow(
     let result = work(&tally);
     drop(unwound);
     if let Some(collection) = collection {
-        // What passes by itself has no sense data; here nobody sends it again, so it was given up.
+        // A temporary condition has no sense data. The command is not retried here, so it counts as
+        // aborted.
         let sense = |refusal: &Refusal| refusal.sense(generation).unwrap_or_else(aborted);
         let sense = result.as_ref().err().map(sense);
         match end(steps, collection, tally.get(), sense.as_ref()) {
-            // It was removed meanwhile, with its partition: then nobody asks.
+            // The collection was removed meanwhile, with its partition.
             Ok(()) | Err(Failure::Store(StoreError::NotFound(_))) => {}
             Err(failure) if result.is_ok() => return Err(failure.into()),
             Err(_) => {}

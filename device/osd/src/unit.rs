@@ -1,8 +1,10 @@
-//! The OSD logical unit: what a target shell talks to.
+//! The OSD logical unit, as a target uses it.
 //!
 //! Does: dispatch by operation code, nexus bookkeeping, audit and metrics of every OSD command.
-//! Does not: transport, sockets, clocks. Contract: [`LogicalUnit`]; commands of any thread, any order.
-//! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3; docs/design/security.md section 8 (audit of refusals).
+//! Does not: transport, sockets, clocks. Contract: [`LogicalUnit`]; commands on any thread, in any
+//! order.
+//! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3; docs/design/security.md section 8 (audit of
+//! refusals).
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -46,43 +48,43 @@ use crate::spc::Server;
 use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 
-/// Name of what is no known OSD command, in metrics and audit records.
+/// Name of an unknown OSD command in metrics and audit records.
 const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
 
-/// Everything a device is made of.
+/// Parts of a device.
 pub struct Parts {
-    /// Where objects are kept.
+    /// Object store.
     pub store: Arc<dyn ObjectStore>,
-    /// What the operator decided.
+    /// Configuration.
     pub config: OsdConfig,
     /// OSD SYSTEM ID.
     pub system_id: [u8; 20],
     /// Name of the device.
     pub name: String,
-    /// The initial master key, from which all factory keys grow.
+    /// Initial master key, from which all factory keys are derived.
     pub master_key: InitialKey,
-    /// The keys as they were last stored, and where they go when they change.
+    /// The last stored keys, and where changes are stored.
     pub keys: KeyRecord,
-    /// This start's number.
+    /// Boot epoch of this start.
     pub boot_epoch: u16,
-    /// The nonce lease and the eras last persisted.
+    /// The last stored nonce lease and eras.
     pub nonces: NonceHistory,
-    /// Where the lease and the eras are persisted.
+    /// Storage of the lease and the eras.
     pub lease: Box<dyn LeaseStore>,
-    /// Time and chance.
+    /// Time and random bytes.
     pub environment: Arc<dyn Environment>,
-    /// Where audit records go.
+    /// Receiver of audit records.
     pub audit: Arc<dyn AuditSink>,
 }
 
-/// Why a device could not be started.
+/// Why a device cannot be started.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The store could not be read.
-    #[error("store")]
+    #[error("store failed")]
     Store(#[from] StoreError),
-    /// The keys.
-    #[error("keys")]
+    /// The keys could not be opened.
+    #[error("keys cannot be opened")]
     Keys(#[from] KeyringError),
 }
 
@@ -98,7 +100,7 @@ impl OsdUnit {
     /// Starts a device: reads its partitions and counts from the store.
     ///
     /// # Errors
-    /// [`StartError`].
+    /// [`StartError`] if the store or the keys are unusable.
     pub fn start(parts: Parts) -> Result<Self, StartError> {
         let surroundings = Surroundings::from(parts.environment);
         let least = parts.config.least_method();
@@ -156,23 +158,25 @@ impl OsdUnit {
         Ok(unit)
     }
 
-    /// Sets the iSCSI name of the target that offers the logical unit, for its device identification; once.
+    /// Sets the iSCSI name of the target that offers the logical unit, for its device
+    /// identification. Only the first call has an effect.
     pub fn set_target_name(&self, name: &str) {
-        // A second name would belong to another target of the same unit, which there is none of.
+        // A unit has one target, so a second name is ignored.
         let _ = self.device.target.set(name.to_owned());
     }
 
-    /// Call about twice a second: keeps the nonce lease ahead of the clock and gives unused memory back.
+    /// Renews the nonce lease and frees unused memory. Call about twice a second.
     ///
     /// # Errors
-    /// The lease could not be persisted, or the clock is too far behind; signed commands will be refused.
+    /// The lease could not be stored, or the clock is too far behind. Signed commands will be
+    /// refused.
     pub fn upkeep(&self) -> Result<(), UpkeepError> {
         if let Some(back_ms) = self.device.clock.wants_back_ms() {
             self.device.guard.set_back(back_ms).map_err(|_| UpkeepError::Lease)?;
             self.device.clock.set_back(back_ms);
             tracing::warn!(
                 clock_ms = back_ms,
-                "the device's clock is set back; nonces of the time before are refused"
+                "device clock set back; nonces of times already used are refused"
             );
         }
         let now_ms = self.device.clock.now_ms().map_err(|behind| match behind {
@@ -182,11 +186,12 @@ impl OsdUnit {
         self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)
     }
 
-    /// Does one piece of what waits, to its end: an immediate command whose status was sent already, or a duplication
-    /// that failed midway. `false` if there is none that could run now. It locks step by step, as other commands on many
-    /// objects do. A [`Worker`](crate::Worker) calls it from a thread of its own.
+    /// Runs one job to its end: an immediate command whose status was sent, or a duplication that
+    /// failed midway. Returns false if no job can run now. It locks step by step, like other
+    /// commands on many objects. A [`Worker`](crate::Worker) calls it on its own thread.
     pub fn work(&self) -> bool {
-        // One whose partition is being duplicated or replaced waits; those of other partitions do not.
+        // A job waits while its partition is being duplicated or replaced. Jobs of other partitions
+        // do not.
         let ready = self.device.tracking.take(|job| self.device.contents.claim(job.claim()).ok());
         let Some((job, _contents)) = ready else { return commands::finish_stranded(&self.device) };
         let result = job.run(&self.device).and_then(|done| match self.device.config.write_through {
@@ -217,41 +222,44 @@ impl OsdUnit {
         true
     }
 
-    /// Sleeps until there may be something to [`work`](Self::work) on, at most so long.
+    /// Waits until there may be a job for [`work`](Self::work), at most for this time.
     pub fn wait_for_work(&self, at_most: Duration) {
         self.device.tracking.wait(at_most);
     }
 
-    /// No immediate command takes another step: for an orderly end. They are told as ended with ABORTED COMMAND.
+    /// Stops all immediate commands at their next step, at a clean shutdown. They end with ABORTED
+    /// COMMAND.
     pub fn stop_work(&self) {
         self.device.tracking.stop();
     }
 
-    /// What the manager proves with that the time comes from it, and we that we ask; `None` while there is no root key. It
-    /// changes with the root key, so ask anew each time.
+    /// Returns the key that authenticates time messages between the security manager and the
+    /// device; `None` while there is no root key. It changes with the root key, so it must not be
+    /// cached.
     #[must_use]
     pub fn time_key(&self) -> Option<Zeroizing<[u8; 32]>> {
         self.device.guard.keys.read().time_key()
     }
 
-    /// What goes on beside the commands: for metrics.
+    /// Returns counts of background work, for metrics.
     #[must_use]
     pub fn work_counts(&self) -> Work {
         let (immediate, immediate_ended) = self.device.tracking.counts();
         Work { immediate, immediate_ended, stranded: self.device.stranded.count() as u64 }
     }
 
-    /// Makes everything durable: for an orderly end. Signed commands are refused from here on, so that the nonce lease
-    /// can be taken back to the last one accepted and the next start finds a clock that is right.
+    /// Makes everything durable at a clean shutdown. Signed commands are refused from now on, so
+    /// that the nonce lease can be reduced to the last accepted nonce, and the next start need not
+    /// wait.
     ///
     /// # Errors
     /// [`StoreError`]; then acknowledged commands without FUA may be lost.
     pub fn shut_down(&self) -> Result<(), StoreError> {
-        // Without a clock the lease stays ahead, which is safe; so it does if it cannot be written.
+        // If the clock is unknown or writing fails, the lease stays ahead, which is safe.
         if let Ok(now_ms) = self.device.clock.now_ms()
             && let Err(error) = self.device.guard.retire(now_ms)
         {
-            tracing::warn!(%error, "the nonce lease could not be taken back");
+            tracing::warn!(%error, "cannot reduce the nonce lease; the next start may have to wait");
         }
         self.scrub_save();
         match self.device.flush() {
@@ -260,19 +268,19 @@ impl OsdUnit {
         }
     }
 
-    /// The counters.
+    /// Returns the command counters.
     #[must_use]
     pub const fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What protected commands took from the store, and what was hashed for them.
+    /// Returns counts of stored digests that were used and of bytes that were hashed.
     #[must_use]
     pub fn hashing(&self) -> HashingCount {
         self.device.hashing.count()
     }
 
-    /// Bytes usable and used, and number of partitions: for metrics and health.
+    /// Returns usable and used bytes and the number of partitions, for metrics and health.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
@@ -284,21 +292,21 @@ impl OsdUnit {
 
     fn osd(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
         match self.device.concealment.reveal(command.cdb) {
-            Ok(cdb) => self.revealed(nexus, &ScsiCommand { cdb: &cdb, ..*command }),
-            Err(denial) => self.not_revealed(nexus, command, denial),
+            Ok(cdb) => self.execute_clear(nexus, &ScsiCommand { cdb: &cdb, ..*command }),
+            Err(denial) => self.refuse_concealed(nexus, command, denial),
         }
     }
 
-    /// A CDB that is concealed as it should not be: nothing in it is to be believed.
-    fn not_revealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, denial: Denial) -> ScsiReply {
+    /// Refuses a CDB whose concealment is wrong. Nothing in it is trusted.
+    fn refuse_concealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, denial: Denial) -> ScsiReply {
         let row = cost::service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let ending = Ending::Refused(denial.name());
         let sense = Refusal::Denied(denial).sense(Generation::Osd2);
-        self.tell_unread(nexus, row, ending, Verdict::Refused(denial.name()), sense.as_ref());
+        self.record_unparsed(nexus, row, ending, Verdict::Refused(denial.name()), sense.as_ref());
         Refusal::Denied(denial).bare_reply()
     }
 
-    fn revealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+    fn execute_clear(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
         let cdb = match Cdb::parse(command.cdb) {
             Ok(cdb) => cdb,
             Err(error) => return self.malformed(nexus, command, error),
@@ -316,45 +324,45 @@ impl OsdUnit {
                 Ok(()) => {
                     let execution = Execution::new(&self.device, nexus, command, &cdb, row, now_ms);
                     let outcome = execution.finish();
-                    self.tell(nexus, &cdb, row.changes || cdb.attributes.sets(), now_ms, &outcome);
+                    self.record(nexus, &cdb, row.changes || cdb.attributes.sets(), now_ms, &outcome);
                     return outcome.reply;
                 }
                 Err(failure) => failure,
             },
         };
         let outcome = refused(early);
-        self.tell(nexus, &cdb, true, now_ms.unwrap_or_else(|_| self.device.clock.machine_ms()), &outcome);
+        self.record(nexus, &cdb, true, now_ms.unwrap_or_else(|_| self.device.clock.machine_ms()), &outcome);
         outcome.reply
     }
 
-    /// Is it the change step of SET MASTER KEY while no exchange of this nexus waits for one? There is no key then with
-    /// which its check value could be compared, and that there is none is no secret.
+    /// Whether this is the change step of SET MASTER KEY without an exchange of this nexus. Then
+    /// there is no key to verify its check value, which is no secret.
     fn ends_no_exchange(&self, nexus: &Nexus, cdb: &Cdb, now_ms: u64) -> bool {
         matches!(cdb.command, Command::SetMasterKey(set) if set.step == DhStep::ChangeMasterKey)
             && !self.device.guard.keys.awaits_change(nexus.id, now_ms)
     }
 
-    /// A CDB that cannot be read.
+    /// Refuses a CDB that cannot be parsed.
     fn malformed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, error: CdbError) -> ScsiReply {
         let row = cost::service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let sense = match error {
-            // An action that is not implemented is told as such, whatever its fields are.
+            // An action that is not implemented is reported as such, whatever its fields are.
             CdbError::Field { .. } if row.is_some_and(|row| commands::row(row.action).is_none()) => {
                 CdbError::ServiceAction(0).sense()
             }
-            // Which bytes of a CDB are wrong is told to nobody who has not proven anything, unless no proof is asked
-            // for; what is not implemented is no secret.
+            // The position of an error in a CDB is reported only to authenticated initiators,
+            // unless NOSEC is allowed. Missing support is no secret.
             CdbError::Field { .. } if !self.device.config.insecure_nosec => {
                 Sense::new(SenseKey::IllegalRequest, error.code())
             }
             _ => error.sense(),
         };
-        self.tell_unread(nexus, row, Ending::Failed, Verdict::Failed("malformed_cdb"), Some(&sense));
+        self.record_unparsed(nexus, row, Ending::Failed, Verdict::Failed("malformed_cdb"), Some(&sense));
         ScsiReply::check(sense.encode())
     }
 
-    /// Metrics and audit of a command of which nothing but its service action was read.
-    fn tell_unread(
+    /// Records metrics and audit of a command that could not be parsed beyond its service action.
+    fn record_unparsed(
         &self,
         nexus: &Nexus,
         row: Option<&table::ServiceAction>,
@@ -377,8 +385,8 @@ impl OsdUnit {
         });
     }
 
-    /// Metrics and audit of a command.
-    fn tell(&self, nexus: &Nexus, cdb: &Cdb, changes: bool, now_ms: u64, outcome: &Outcome) {
+    /// Records metrics and audit of a command.
+    fn record(&self, nexus: &Nexus, cdb: &Cdb, changes: bool, now_ms: u64, outcome: &Outcome) {
         let (ending, verdict) = match &outcome.refusal {
             None => (Ending::Done, Verdict::Done),
             Some(Refusal::Denied(denial) | Refusal::Further(denial)) => {
@@ -390,8 +398,8 @@ impl OsdUnit {
         let row = cdb.command.row();
         let reply = &outcome.reply;
         self.metrics.count(row.action as usize, ending, reply.data_out_used, reply.data_in.len() as u64);
-        // A command that changes nothing belongs in the log when authority was missing. Its other failures, such as a read
-        // past the end, are counted.
+        // A command that changes nothing is audited if authority was missing. Other failures, such
+        // as a read past the end, are only counted.
         let refused = matches!(ending, Ending::Refused(_));
         if !refused && !changes && !self.device.config.audit_reads {
             return;
@@ -410,30 +418,30 @@ impl OsdUnit {
     }
 }
 
-/// In whose name a command comes: its capability's audit field.
+/// Returns the AUDIT field of the capability of a command.
 fn principal(cdb: &Cdb) -> Principal {
     let audit = offset::AUDIT.into();
     let principal = cdb.capability.get(audit..).and_then(|rest: &[u8]| rest.first_chunk());
     Principal(principal.copied().unwrap_or_default())
 }
 
-/// What goes on beside the commands.
+/// Counts of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Immediate commands that were begun and have not ended.
+    /// Immediate commands that have not ended.
     pub immediate: u64,
     /// Immediate commands that have ended since the start.
     pub immediate_ended: u64,
-    /// Partitions that nobody sees because their duplication failed midway; it is tried again.
+    /// Hidden partitions whose duplication failed midway and is retried.
     pub stranded: u64,
 }
 
 /// Capacity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes usable.
+    /// Usable bytes.
     pub total: u64,
-    /// Bytes used.
+    /// Used bytes.
     pub used: u64,
     /// Number of partitions.
     pub partitions: u64,
@@ -442,18 +450,18 @@ pub struct Usage {
 /// Why [`OsdUnit::upkeep`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum UpkeepError {
-    /// The machine's clock is too far behind what was promised before the restart.
+    /// The machine's clock is too far behind the nonce lease.
     #[error("the clock is too far behind; set it")]
     Clock,
     /// The device was restarted several times within seconds and waits for its clock.
-    #[error("the clock settles after several restarts")]
+    #[error("the clock is settling after several restarts; wait some seconds")]
     Settling,
-    /// The lease could not be persisted.
-    #[error("the nonce lease could not be persisted")]
+    /// The lease could not be stored.
+    #[error("the nonce lease could not be stored")]
     Lease,
 }
 
-/// A refusal before the gate: nothing to sign it with.
+/// Returns an unsigned refusal before admission.
 fn refused(failure: Failure) -> Outcome {
     let refusal = Refusal::Failed(failure);
     let sense = refusal.sense(Generation::Osd2);

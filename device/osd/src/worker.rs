@@ -1,9 +1,12 @@
-//! The thread that runs what is left of immediate commands, and brings failed duplications to their end.
+//! The thread that runs the remaining work of immediate commands, and completes failed
+//! duplications.
 //!
-//! Does: wait for work, do it, stop when asked. Does not: decide what may run; [`OsdUnit::work`] does.
-//! Contract: work begins as soon as there is some; what the device promised at fixed times (the nonce lease) never waits
-//! for it. Bounded: at most [`crate::tracking::QUEUE_MAX`] commands wait or run, each with at most 2 MiB of data; beyond,
-//! the initiator hears BUSY. Dropping it ends the command under way at its next step, told as ABORTED COMMAND.
+//! Does: wait for work, run it, stop on request. Does not: decide what may run; [`OsdUnit::work`]
+//! does.
+//! Contract: work starts as soon as there is some, and never delays periodic maintenance such as
+//! the nonce lease. Bounded: at most [`crate::tracking::QUEUE_MAX`] commands wait or run, each with
+//! at most 2 MiB of data; beyond that the initiator gets BUSY. Dropping the worker ends the running
+//! command at its next step with ABORTED COMMAND.
 //! Truth: docs/standards/device.md, IMMED_TR.
 
 use std::io;
@@ -15,10 +18,10 @@ use std::time::Duration;
 
 use crate::unit::OsdUnit;
 
-/// How long it sleeps when nobody wakes it: what cannot run yet is tried again after this.
+/// Longest sleep without a wakeup. Jobs that could not run are tried again after this.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A device's worker.
+/// Background worker of a device.
 pub struct Worker {
     unit: Arc<OsdUnit>,
     stop: Arc<AtomicBool>,
@@ -26,18 +29,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system cannot create a thread.
     pub fn start(unit: Arc<OsdUnit>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (held, stopped) = (Arc::clone(&unit), Arc::clone(&stop));
         let thread = Builder::new().name("osd-work".into()).spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                // A command that panics must not take those after it along.
+                // A panic of one command must not stop those after it.
                 let worked = catch_unwind(AssertUnwindSafe(|| held.work())).unwrap_or_else(|_| {
-                    tracing::error!("what was left of an immediate command ended in a panic");
+                    tracing::error!("an immediate command panicked");
                     false
                 });
                 if !worked {
@@ -56,7 +59,7 @@ impl Drop for Worker {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of immediate commands ended in a panic");
+            tracing::error!("the thread of immediate commands panicked");
         }
     }
 }

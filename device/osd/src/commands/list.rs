@@ -38,7 +38,7 @@ pub(crate) struct Entries<'a> {
     pub(crate) permit: Permit,
 }
 
-/// What is listed.
+/// Kind of entries of a list.
 #[derive(Clone, Copy)]
 enum Source {
     Partitions,

@@ -69,7 +69,7 @@ pub(crate) struct Pool {
     pub(crate) kind: Kind,
 }
 
-/// What a step does to its objects.
+/// Access of a step to its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// Reads them.

@@ -1,4 +1,5 @@
-//! A device's initial key as a file: `master.key` in its folder, and what is carried to the metadata server.
+//! File format of a device's initial key: `master.key` in its folder, and the copy for the metadata
+//! server.
 
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -15,27 +16,27 @@ impl core::fmt::Debug for InitialKey {
     }
 }
 
-/// Whose key it is, and the key.
+/// The initial key with the identity of its device.
 #[derive(Clone, Debug)]
 pub struct KeyFile {
     /// OSD SYSTEM ID of the device.
     pub system_id: [u8; SYSTEM_ID_LEN],
-    /// Its name.
+    /// Name of the device.
     pub name: String,
     /// The key.
     pub key: InitialKey,
 }
 
-/// Why a text is no key file. It says nothing of the text, which may hold the key.
+/// Why a text is not a valid key file. It never contains the text, which may include the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFileError {
-    /// Other fields, or none.
+    /// Missing or additional fields.
     #[error("not a key file of `osd init`")]
     Fields,
-    /// The system id.
+    /// Invalid system id.
     #[error("system_id is not 20 bytes of hex")]
     SystemId,
-    /// The key.
+    /// Invalid key.
     #[error("master_key is not 32 bytes of hex")]
     MasterKey,
 }
@@ -49,10 +50,10 @@ struct Fields {
 }
 
 impl KeyFile {
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// [`KeyFileError`].
+    /// [`KeyFileError`] if it is not a valid key file.
     pub fn parse(text: &str) -> Result<Self, KeyFileError> {
         // The parser's own message would quote the line.
         let fields: Fields = toml::from_str(text).map_err(|_| KeyFileError::Fields)?;
@@ -62,7 +63,7 @@ impl KeyFile {
         Ok(Self { system_id, name: fields.name, key: InitialKey(key) })
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub(super) fn to_text(&self) -> Zeroizing<String> {
         let secret = Zeroizing::new(hex(&*self.key.0));
         let mut text = Zeroizing::new(String::with_capacity(256 + self.name.len()));
