@@ -8,7 +8,7 @@ use crate::world::mounts::{
 use crate::world::{World, content};
 use sealstone_client::{ClientError, GetOptions, Metadata, OsdError};
 use sealstone_initiator::Operation;
-use sealstone_mds::{Begun, CarryOrder, Purpose};
+use sealstone_mds::{MigrationOrder, MoveStart, ServerPurpose};
 use sealstone_mds_protocol::{Access, ErrorCode, FilePath, Method, NodeChange, Request, RevokeWhat};
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
@@ -32,7 +32,7 @@ const STEPS: [Step; 5] = [Step::Noted, Step::Fenced, Step::Copied, Step::Changed
 /// A file on its way.
 struct Way<'a> {
     world: &'a World,
-    order: CarryOrder,
+    order: MigrationOrder,
 }
 
 impl<'a> Way<'a> {
@@ -40,8 +40,8 @@ impl<'a> Way<'a> {
         tell_tags(world).await;
         let (inode, _) = objects(&mount.client, "/f").await;
         assert_eq!(world.mds.next_outgrown(None).unwrap(), [inode], "its growth left a mark");
-        match world.mds.begin_carry(inode, world.clock.now()).unwrap() {
-            Begun::Go(order) => Self { world, order },
+        match world.mds.begin_migration(inode, world.clock.now()).unwrap() {
+            MoveStart::Started(order) => Self { world, order },
             other => panic!("{other:?}"),
         }
     }
@@ -54,7 +54,7 @@ impl<'a> Way<'a> {
             Step::Copied => self.copy().await,
             Step::Changed => {
                 let (now, size) = (self.world.clock.now(), self.order.size);
-                return self.world.mds.finish_carry(&self.order, size, now).unwrap();
+                return self.world.mds.finish_migration(&self.order, size, now).unwrap();
             }
             Step::Removed => reap(self.world).await,
         }
@@ -64,11 +64,11 @@ impl<'a> Way<'a> {
     /// All of it, by way of the file's bytes.
     async fn copy(&self) {
         let order = &self.order;
-        assert!(self.world.mds.is_carry_fenced(order).unwrap());
+        assert!(self.world.mds.is_migration_fenced(order).unwrap());
         let mut file = Vec::new();
         for (index, object) in order.from.objects().iter().enumerate() {
             let place = place_of(self.world, object.device);
-            let reader = self.world.own(place, Purpose::CopyFrom(object.object));
+            let reader = self.world.own(place, ServerPurpose::CopyFrom(object.object));
             let (mut offset, device) = (0u64, self.world.osd(place));
             loop {
                 let read =
@@ -113,7 +113,7 @@ impl<'a> Way<'a> {
         make: impl Fn(sealstone_osd::ObjectId) -> Operation,
     ) {
         let place = place_of(self.world, at.device);
-        let writer = self.world.own(place, Purpose::CopyTo(at.object));
+        let writer = self.world.own(place, ServerPurpose::CopyTo(at.object));
         self.world.osd(place).execute(&writer, make(at.object)).await.unwrap();
     }
 }

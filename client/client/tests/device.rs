@@ -5,7 +5,7 @@ use crate::world::faults::Fault;
 use bytes::Bytes;
 use sealstone_client::OsdError;
 use sealstone_initiator::{Operation, ScsiRequest};
-use sealstone_mds::Purpose;
+use sealstone_mds::ServerPurpose;
 use sealstone_osd::ObjectId;
 
 const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x2_0000);
@@ -14,11 +14,11 @@ const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x2_0000);
 async fn refusals_have_names() {
     let world = World::new(1).await;
     let device = world.osd(0);
-    let remover = world.own(0, Purpose::RemoveObject(OBJECT));
+    let remover = world.own(0, ServerPurpose::RemoveObject(OBJECT));
     assert!(matches!(device.remove(&remover, OBJECT).await, Err(OsdError::NotFound)));
     let denied = device.write(&remover, OBJECT, 0, Bytes::from_static(b"x")).await;
     assert!(matches!(denied, Err(OsdError::AccessDenied { field: Some(_) })), "{denied:?}");
-    let partition = world.own(0, Purpose::PreparePartition);
+    let partition = world.own(0, ServerPurpose::PreparePartition);
     assert!(matches!(device.create_partition(&partition, 0x1_0000).await, Err(OsdError::Exists)));
 }
 
@@ -26,7 +26,7 @@ async fn refusals_have_names() {
 async fn capacity_attributes_can_be_read() {
     use sealstone_osd::AttributeId;
     let world = World::new(1).await;
-    let bearer = world.own(0, Purpose::ReadCapacity);
+    let bearer = world.own(0, ServerPurpose::ReadCapacity);
     let ids = vec![AttributeId::new(0x9000_0001, 0x80), AttributeId::new(0x9000_0001, 0x81)];
     let got = world.osd(0).attributes(&bearer, ObjectId::ROOT, ids.clone()).await.unwrap();
     assert_eq!(got.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
@@ -38,7 +38,7 @@ async fn capacity_attributes_can_be_read() {
 async fn a_command_that_may_not_be_repeated_is_not() {
     let world = World::new(1).await;
     let device = world.osd(0);
-    let remover = world.own(0, Purpose::RemoveObject(OBJECT));
+    let remover = world.own(0, ServerPurpose::RemoveObject(OBJECT));
     // The stream breaks while a command is written: who knows how much of it arrived.
     world.faults.next([Some(Fault::CutWrites(3_000))]);
     let mut outcome = Ok(());
@@ -63,6 +63,6 @@ async fn raw_bytes_go_out_as_they_are() {
     // Nonsense is refused, not executed.
     let nonsense = ScsiRequest { cdb: vec![0x7F; 236].into(), ..Default::default() };
     assert_eq!(device.raw(nonsense).await.unwrap().status, 2);
-    let flush = device.execute(&world.own(0, Purpose::ReadCapacity), Operation::FlushOsd).await;
+    let flush = device.execute(&world.own(0, ServerPurpose::ReadCapacity), Operation::FlushOsd).await;
     assert!(flush.is_err());
 }

@@ -8,7 +8,7 @@ use crate::world::mounts::{
 use crate::world::{World, content};
 use sealstone_client::{DeviceId, GetOptions, Metadata, OsdError};
 use sealstone_initiator::Operation;
-use sealstone_mds::{Begun, MoveOrder, Purpose};
+use sealstone_mds::{MoveOrder, MoveStart, ServerPurpose};
 use sealstone_mds_protocol::{Access, FilePath, InodeId, NodeChange, ObjectRef, Request, RevokeWhat};
 use tokio::time::sleep;
 
@@ -16,16 +16,16 @@ const UNIT: usize = 64 << 10;
 /// Bytes of a file on three devices.
 const STRIPED: usize = 11 * UNIT + 77;
 
-fn begin(world: &World, inode: InodeId, device: DeviceId) -> Begun {
+fn begin(world: &World, inode: InodeId, device: DeviceId) -> MoveStart {
     world.mds.begin_move(inode, device, world.clock.now()).unwrap()
 }
 
 async fn copy(world: &World, order: &MoveOrder) -> u64 {
     assert!(world.mds.is_fenced(order).unwrap());
     let (from, to) = (place_of(world, order.from.device), place_of(world, order.to.device));
-    let reader = world.own(from, Purpose::CopyFrom(order.from.object));
+    let reader = world.own(from, ServerPurpose::CopyFrom(order.from.object));
     let object = order.to.object;
-    let writer = world.own(to, Purpose::CopyTo(object));
+    let writer = world.own(to, ServerPurpose::CopyTo(object));
     let (source, target) = (world.osd(from), world.osd(to));
     let mut done = 0;
     loop {
@@ -60,7 +60,7 @@ async fn copy(world: &World, order: &MoveOrder) -> u64 {
 async fn move_off(world: &World, mount: &Mount, path: &str, index: usize) -> ObjectRef {
     tell_tags(world).await;
     let (inode, before) = objects(&mount.client, path).await;
-    let Begun::Go(order) = begin(world, inode, before[index].device) else { panic!("it is in use") };
+    let MoveStart::Started(order) = begin(world, inode, before[index].device) else { panic!("it is in use") };
     assert_eq!(order.from, before[index]);
     tell_tags(world).await;
     let bytes = copy(world, &order).await;
@@ -100,7 +100,9 @@ async fn who_opens_it_or_reads_by_a_lease_reads_what_others_wrote_where_it_is_no
         let file = mount.open("f", Access::Read).await;
         tell_tags(&world).await;
         let (inode, before) = objects(&mount.client, "/f").await;
-        let Begun::Go(order) = begin(&world, inode, before[0].device) else { panic!("it is in use") };
+        let MoveStart::Started(order) = begin(&world, inode, before[0].device) else {
+            panic!("it is in use")
+        };
         tell_tags(&world).await;
         let copied = copy(&world, &order).await;
         // Whose credentials are for the tag of now may read the old object as long as it is there.
@@ -167,11 +169,15 @@ async fn what_is_open_to_write_stays_until_it_is_closed_and_proven() {
     let (inode, at) = objects(&mount.client, "/f").await;
     file.write(0, &bytes[..10]).await.unwrap();
     file.close().await.unwrap();
-    assert_eq!(begin(&world, inode, at[0].device), Begun::InUse, "what was closed is not proven yet");
+    assert_eq!(begin(&world, inode, at[0].device), MoveStart::InUse, "what was closed is not proven yet");
     let what = RevokeWhat::Object(FilePath::new("/f").unwrap());
     mount.client.metadata().call(Request::Revoke { what }).await.unwrap();
     tell_tags(&world).await;
-    assert_eq!(begin(&world, inode, at[0].device), Begun::InUse, "nor by who is asked for his right anew");
+    assert_eq!(
+        begin(&world, inode, at[0].device),
+        MoveStart::InUse,
+        "nor by who is asked for his right anew"
+    );
     sleep(Duration::from_secs(10)).await;
     move_off(&world, &mount, "/f", 0).await;
     assert!(seen(&world, "f").await == bytes);
@@ -206,7 +212,7 @@ async fn who_writes_while_his_object_is_copied_goes_first() {
     let (file, at) = forgotten_writer(&world, &mount, &bytes).await;
     tell_tags(&world).await;
     let (inode, _) = objects(&mount.client, "/f").await;
-    let Begun::Go(order) = begin(&world, inode, at.device) else { panic!("it is in use") };
+    let MoveStart::Started(order) = begin(&world, inode, at.device) else { panic!("it is in use") };
     tell_tags(&world).await;
     let copied = copy(&world, &order).await;
     // Refused with what he has, he asks, and writes to where it is.

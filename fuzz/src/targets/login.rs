@@ -102,7 +102,7 @@ pub(crate) fn log_in(
     suite: u16,
     rng: &mut StdRng,
 ) -> (SessionId, SessionKeys) {
-    let mut connection = sealstone_mds::Connection::new(*channel, sealstone_mds::Source::default());
+    let mut connection = sealstone_mds::Connection::new(*channel, sealstone_mds::LoginSource::default());
     let mut send = |kind, message: &dyn Fn(&mut WireWriter), rng: &mut StdRng| {
         let mut out = WireWriter::new();
         message(&mut out);

@@ -6,7 +6,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use sealstone_login::{ChannelBinding, SessionKeys};
 use sealstone_mds::store::MemoryMeta;
-use sealstone_mds::{Config, Connection, Mds, Output, Source};
+use sealstone_mds::{Config, Connection, LoginSource, Mds, Output};
 use sealstone_mds_protocol::login::{
     LoginError, LoginOk, Logout, LogoutOk, Resume, SUITE_LIGHT, SUITE_STANDARD, SessionId,
 };
@@ -102,7 +102,7 @@ fn send(mds: &Mds, connection: &mut Connection, bytes: &[u8], rng: &mut StdRng) 
 
 /// A connection on which a session was taken up.
 fn resumed(mds: &Mds, (session, keys): &(SessionId, SessionKeys), rng: &mut StdRng) -> Connection {
-    let mut connection = Connection::new(CHANNEL, Source::default());
+    let mut connection = Connection::new(CHANNEL, LoginSource::default());
     let message: Resume = keys.resume(*session, &CHANNEL, [7; 16]);
     let bytes = encode_message(MessageType::Resume, 0, &message).expect("a short message");
     let output = send(mds, &mut connection, &bytes, rng).expect("a frame of ours");
@@ -123,7 +123,7 @@ fn connection(input: &[u8]) {
     let mds = open(&store);
     let who = input.byte() % 3;
     let mut connection = match who {
-        0 => Connection::new(CHANNEL, Source::default()),
+        0 => Connection::new(CHANNEL, LoginSource::default()),
         1 => resumed(&mds, &world.user, &mut rng),
         _ => resumed(&mds, &world.admin, &mut rng),
     };

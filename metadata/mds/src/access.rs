@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_grants_exactly_what_its_bits_say() {
+    fn mode_bits_grant_exactly_their_rights() {
         for mode in 0..=0o777 {
             let file = inode("alice", mode);
             let classes: [(&str, &[&str], u16); 5] = [
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_grants_what_it_says_and_no_more_than_its_mask() {
+    fn acl_rights_are_limited_by_mask() {
         let list = "user::---,user:bob:rw-,user:carol:---,group::r--,group:dev:-w-,group:ops:--x,mask::rwx,other::r--";
         let with = |mode| Inode { acl: Some(Acl::parse(list).unwrap()), ..inode("alice", mode) };
         let rights = |who: &str, groups: &[&str], mode| {
@@ -245,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn the_group_bits_of_what_has_no_group_are_for_nobody() {
+    fn group_bits_without_group_grant_nothing() {
         let file = Inode { group: None, ..inode("alice", 0o070) };
         assert!(member("bob", Role::User, &["staff"]).needs(Right::Read, &file, "").is_err());
     }
 
     #[test]
-    fn hard_link_of_a_foreign_file_needs_read_and_write() {
+    fn hard_link_to_foreign_file_needs_read_write() {
         let file = |mode, kind| Inode { kind, ..inode("alice", mode) };
         let links = |name: &str, file: &Inode| principal(name, name == "root").needs_link(file, "").is_ok();
         for (mode, kind, expected) in [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_sticky_directory_others_keep_their_hands_off() {
+    fn sticky_directory_protects_entries_of_others() {
         let directory = inode("root", 0o1777);
         let entry = inode("alice", 0o777);
         assert!(principal("alice", false).needs_removal(&directory, &entry, "").is_ok());

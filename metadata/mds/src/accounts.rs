@@ -28,7 +28,7 @@ pub(crate) const CODE_LIFETIME_MAX_S: u32 = 30 * 24 * 3600;
 const SCAN_PAGE: usize = 256;
 
 /// An uploaded registration.
-pub(crate) struct Registration {
+pub(crate) struct AccountRegistration {
     pub(crate) name: UserName,
     pub(crate) record: [u8; 192],
     pub(crate) suite: u16,
@@ -39,7 +39,7 @@ pub(crate) struct Registration {
 }
 
 /// Account that an enrolment code is for.
-pub(crate) struct Invited {
+pub(crate) struct InvitedAccount {
     /// Kind of a new account.
     pub(crate) kind: AccountKind,
     /// Role of a new account.
@@ -64,7 +64,7 @@ pub(crate) fn may_register(who: &Principal, name: &UserName) -> Result<()> {
 pub(crate) fn register(
     tx: &mut dyn Transaction,
     who: &Principal,
-    new: &Registration,
+    new: &AccountRegistration,
     now_ms: u64,
 ) -> Result<Vec<SessionId>> {
     may_register(who, &new.name)?;
@@ -231,7 +231,7 @@ pub(crate) fn retire_key(tx: &mut dyn Transaction, name: &UserName, suite: u16) 
 pub(crate) fn invite(
     tx: &mut dyn Transaction,
     name: &UserName,
-    invited: &Invited,
+    invited: &InvitedAccount,
     lifetime_s: u32,
     now_ms: u64,
     mut rng: &mut dyn Entropy,

@@ -8,7 +8,7 @@
 
 use sealstone_mds_protocol::login::SessionId;
 
-use crate::limiter::Source;
+use crate::limiter::LoginSource;
 
 /// One decision.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct AuditRecord<'a> {
     /// connect can cause any number of such records.
     pub proven: bool,
     /// Source address of a login, with the precision used by rate limits.
-    pub source: Option<Source>,
+    pub source: Option<LoginSource>,
     /// `login`, `resume`, `logout`, or the request's name.
     pub action: &'a str,
     /// Subject: a path, an account or a device.

@@ -28,7 +28,7 @@ mod names;
 mod objects;
 mod paths;
 
-pub use objects::{Compared, Window};
+pub use objects::{ObjectDiff, ObjectWindow};
 
 /// Maximum number of findings that are kept; further ones are only counted.
 const FINDINGS_MAX: usize = 10_000;
@@ -42,7 +42,7 @@ const NODES_MAX: usize = 1 << 20;
 const REPAIR_BATCH: usize = 256;
 
 /// Mutable state of a check.
-struct State {
+struct CheckState {
     phase: CheckPhase,
     findings: Vec<CheckFinding>,
     problem: Text<512>,
@@ -62,13 +62,13 @@ pub struct CheckJob {
     objects: AtomicU64,
     found: AtomicU64,
     repaired: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<CheckState>,
 }
 
 impl CheckJob {
     /// Whether objects on devices are checked.
     #[must_use]
-    pub fn wants_objects(&self) -> bool {
+    pub fn checks_objects(&self) -> bool {
         self.scope == CheckScope::Objects
     }
 
@@ -84,15 +84,15 @@ impl CheckJob {
     }
 
     /// Adds to the number of checked objects.
-    pub fn saw_objects(&self, more: usize) {
+    pub fn count_objects(&self, more: usize) {
         self.objects.fetch_add(more as u64, Ordering::Relaxed);
     }
 
     /// Records a finding.
-    pub fn found(&self, finding: CheckFinding) {
+    pub fn add_finding(&self, finding: CheckFinding) {
         self.found.fetch_add(1, Ordering::Relaxed);
         self.repaired.fetch_add(u64::from(finding.repaired), Ordering::Relaxed);
-        tracing::warn!(kind = ?finding.kind, said = %finding.said, repaired = finding.repaired, "check found a problem");
+        tracing::warn!(kind = ?finding.kind, detail = %finding.said, repaired = finding.repaired, "check found a problem");
         let mut state = self.state.lock();
         if state.findings.len() < FINDINGS_MAX {
             state.findings.push(finding);
@@ -100,12 +100,12 @@ impl CheckJob {
     }
 
     /// Sets the current phase.
-    pub fn enters(&self, phase: CheckPhase) {
+    pub fn set_phase(&self, phase: CheckPhase) {
         self.state.lock().phase = phase;
     }
 
     /// Records the end of the check, with the error if it failed.
-    pub fn ends(&self, outcome: std::result::Result<(), String>) {
+    pub fn finish(&self, outcome: std::result::Result<(), String>) {
         let mut state = self.state.lock();
         match outcome {
             Ok(()) => state.phase = CheckPhase::Done,
@@ -121,14 +121,14 @@ impl CheckJob {
     }
 
     /// Fails if the check was stopped.
-    fn goes_on(&self) -> Result<()> {
+    fn ensure_running(&self) -> Result<()> {
         match self.stopped.load(Ordering::Relaxed) {
             true => Err(MdsError::refused(ErrorCode::Busy, "the server shuts down")),
             false => Ok(()),
         }
     }
 
-    fn told(&self) -> CheckStatus {
+    fn to_wire(&self) -> CheckStatus {
         let state = self.state.lock();
         let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         CheckStatus {
@@ -162,12 +162,12 @@ impl CheckJob {
 }
 
 /// Returns a finding about a node, or about none.
-fn finding(kind: FindingKind, node: Option<InodeId>, said: &str) -> CheckFinding {
+fn finding(kind: FindingKind, node: Option<InodeId>, text: &str) -> CheckFinding {
     CheckFinding {
         kind,
         node,
         path: Text::default(),
-        said: Text::truncated(said),
+        said: Text::truncated(text),
         drift: None,
         repaired: false,
     }
@@ -175,7 +175,7 @@ fn finding(kind: FindingKind, node: Option<InodeId>, said: &str) -> CheckFinding
 
 /// The last check.
 #[derive(Default)]
-pub(crate) struct Checks(Mutex<Option<Arc<CheckJob>>>);
+pub(crate) struct LastCheck(Mutex<Option<Arc<CheckJob>>>);
 
 impl Mds {
     pub(crate) fn check_begin(
@@ -191,7 +191,7 @@ impl Mds {
         if last.as_ref().is_some_and(|last| !last.is_over()) {
             return Err(MdsError::refused(ErrorCode::Exists, "a check is already running"));
         }
-        let state = State { phase: CheckPhase::Nodes, findings: Vec::new(), problem: Text::default() };
+        let state = CheckState { phase: CheckPhase::Nodes, findings: Vec::new(), problem: Text::default() };
         let job = Arc::new(CheckJob {
             number: last.as_ref().map_or(1, |last| last.number + 1),
             scope,
@@ -208,12 +208,12 @@ impl Mds {
             state: Mutex::new(state),
         });
         *last = Some(Arc::clone(&job));
-        Ok(Response::Check { check: Some(job.told()) })
+        Ok(Response::Check { check: Some(job.to_wire()) })
     }
 
     pub(crate) fn check_show(&self, who: &Principal) -> Result<Response> {
         who.needs_admin()?;
-        Ok(Response::Check { check: self.checks.0.lock().as_ref().map(|job| job.told()) })
+        Ok(Response::Check { check: self.checks.0.lock().as_ref().map(|job| job.to_wire()) })
     }
 
     pub(crate) fn check_findings(&self, who: &Principal, number: u64, from: u32) -> Result<Response> {
@@ -226,7 +226,7 @@ impl Mds {
     }
 
     /// Takes a requested check that has not been taken yet. The caller runs [`Mds::check_records`],
-    /// checks objects if [`CheckJob::wants_objects`], and reports the end.
+    /// checks objects if [`CheckJob::checks_objects`], and reports the end.
     #[must_use]
     pub fn take_check(&self) -> Option<Arc<CheckJob>> {
         let last = self.checks.0.lock();
@@ -251,7 +251,7 @@ impl Mds {
         }
         // Last, because a damaged node makes counting impossible; by then that node has been
         // reported.
-        job.enters(CheckPhase::Nodes);
+        job.set_phase(CheckPhase::Nodes);
         self.check_counts(job)
     }
 
@@ -261,21 +261,21 @@ impl Mds {
             job.nodes.store(0, Ordering::Relaxed);
             let drifts = quota::count(&*self.store.snapshot()?, || {
                 job.nodes.fetch_add(1, Ordering::Relaxed);
-                job.goes_on()
+                job.ensure_running()
             })?;
             if job.repair && !drifts.is_empty() {
                 for part in drifts.chunks(REPAIR_BATCH) {
-                    self.update(|tx| quota::put_right(tx, part))?;
+                    self.update(|tx| quota::apply_drifts(tx, part))?;
                 }
             }
             let none = drifts.is_empty();
             for drift in drifts {
-                let said = format!(
+                let text = format!(
                     "{}: counted {} bytes in {} files, found {} bytes in {} files",
                     drift.place, drift.bytes, drift.nodes, drift.bytes_found, drift.nodes_found
                 );
-                let found = finding(FindingKind::Count, None, &said);
-                job.found(CheckFinding { drift: Some(drift), repaired: job.repair, ..found });
+                let found = finding(FindingKind::Count, None, &text);
+                job.add_finding(CheckFinding { drift: Some(drift), repaired: job.repair, ..found });
             }
             if none || !job.repair {
                 return Ok(());
@@ -285,8 +285,8 @@ impl Mds {
     }
 
     /// Checks the stored totals.
-    fn check_figures(&self, job: &CheckJob, figures: &[names::Figure]) -> Result<()> {
-        let wrong: Vec<_> = figures.iter().filter(|figure| figure.said != figure.found).collect();
+    fn check_figures(&self, job: &CheckJob, figures: &[names::StoredTotal]) -> Result<()> {
+        let wrong: Vec<_> = figures.iter().filter(|figure| figure.stored != figure.found).collect();
         // A node with a damaged record may still exist.
         let unsure = job.state.lock().findings.iter().any(|finding| finding.kind == FindingKind::Record);
         let repair = job.repair && !unsure;
@@ -294,14 +294,14 @@ impl Mds {
             // Nodes created and removed since then are in the current total.
             self.update(|tx| {
                 wrong.iter().try_for_each(|figure| {
-                    let drift = figure.found.wrapping_sub(figure.said).cast_signed();
+                    let drift = figure.found.wrapping_sub(figure.stored).cast_signed();
                     Ok(count(tx, figure.name, drift)?)
                 })
             })?;
         }
         for figure in wrong {
-            let said = format!("{}: stored total {}, found {}", figure.name, figure.said, figure.found);
-            job.found(CheckFinding { repaired: repair, ..finding(FindingKind::Count, None, &said) });
+            let text = format!("{}: stored total {}, found {}", figure.name, figure.stored, figure.found);
+            job.add_finding(CheckFinding { repaired: repair, ..finding(FindingKind::Count, None, &text) });
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`; `Refused` if the check was stopped.
-    pub fn compare_objects(&self, job: &CheckJob, window: &Window) -> Result<Compared> {
+    pub fn compare_objects(&self, job: &CheckJob, window: &ObjectWindow) -> Result<ObjectDiff> {
         objects::compare(&*self.store.snapshot()?, job, window, |device| self.device_name(device))
     }
 
@@ -323,15 +323,15 @@ impl Mds {
     }
 
     /// Reports an object of a file that is missing on its device.
-    pub fn found_lost(&self, job: &CheckJob, node: InodeId, object: ObjectRef) {
-        let said = format!("{} is not on {}", object.object, self.device_name(object.device));
-        job.found(finding(FindingKind::Lost, Some(node), &said));
+    pub fn report_lost(&self, job: &CheckJob, node: InodeId, object: ObjectRef) {
+        let text = format!("{} is not on {}", object.object, self.device_name(object.device));
+        job.add_finding(finding(FindingKind::Lost, Some(node), &text));
     }
 
     /// Reports a device that could not be checked.
-    pub fn found_silent(&self, job: &CheckJob, device: DeviceId, why: &str) {
-        let said = format!("{} was not checked: {why}", self.device_name(device));
-        job.found(finding(FindingKind::Silent, None, &said));
+    pub fn report_unchecked(&self, job: &CheckJob, device: DeviceId, why: &str) {
+        let text = format!("{} was not checked: {why}", self.device_name(device));
+        job.add_finding(finding(FindingKind::Silent, None, &text));
     }
 
     /// Reports objects on devices that belong to no file. A check that repairs queues them for
@@ -339,15 +339,18 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn found_leaked(&self, job: &CheckJob, leaked: &[ObjectRef], now_ms: u64) -> Result<()> {
+    pub fn report_leaked(&self, job: &CheckJob, leaked: &[ObjectRef], now_ms: u64) -> Result<()> {
         if job.repair && !leaked.is_empty() {
             for part in leaked.chunks(REPAIR_BATCH) {
                 self.update(|tx| queue_objects(tx, part, now_ms, 0))?;
             }
         }
         for object in leaked {
-            let said = format!("{} on {} belongs to no file", object.object, self.device_name(object.device));
-            job.found(CheckFinding { repaired: job.repair, ..finding(FindingKind::Leaked, None, &said) });
+            let text = format!("{} on {} belongs to no file", object.object, self.device_name(object.device));
+            job.add_finding(CheckFinding {
+                repaired: job.repair,
+                ..finding(FindingKind::Leaked, None, &text)
+            });
         }
         Ok(())
     }
@@ -374,10 +377,10 @@ impl Mds {
 /// Describes why a check failed.
 #[must_use]
 pub fn check_failure(error: &MdsError) -> String {
-    let (mut said, mut cause) = (error.to_string(), std::error::Error::source(error));
+    let (mut text, mut cause) = (error.to_string(), std::error::Error::source(error));
     while let Some(next) = cause {
-        said = format!("{said}: {next}");
+        text = format!("{text}: {next}");
         cause = next.source();
     }
-    said
+    text
 }

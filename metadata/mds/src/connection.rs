@@ -22,10 +22,10 @@ use sealstone_mds_protocol::{
 use crate::counters::add;
 use crate::entropy::Entropy;
 use crate::handle::Waiting;
-use crate::limiter::Source;
-use crate::login::Challenged;
+use crate::limiter::LoginSource;
+use crate::login::PendingLogin;
 use crate::server::Mds;
-use crate::violation::{Violation, Where};
+use crate::violation::{Violation, ViolationContext};
 
 /// What the caller does after a frame.
 #[derive(Debug, Default)]
@@ -37,31 +37,31 @@ pub struct Output {
 }
 
 /// A request of a session that can be executed in parallel with others.
-pub struct Asked {
+pub struct SessionRequest {
     session: SessionId,
     id: u64,
     request: Request,
 }
 
-impl Asked {
+impl SessionRequest {
     /// Executes the request.
     #[must_use]
-    pub fn decide(self, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Answered {
-        Answered { id: self.id, response: mds.handle(Some(&self.session), self.request, now_ms, rng) }
+    pub fn decide(self, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> SessionResponse {
+        SessionResponse { id: self.id, response: mds.handle(Some(&self.session), self.request, now_ms, rng) }
     }
 }
 
 /// Response to a request.
-pub struct Answered {
+pub struct SessionResponse {
     id: u64,
     response: Response,
 }
 
-enum Phase {
+enum ConnectionPhase {
     /// Connected; Hello, LOGIN_START, RESUME and REGISTER_START are accepted.
     Fresh,
     /// The challenge was sent.
-    Challenged { login: Box<Challenged>, until_ms: u64 },
+    PendingLogin { login: Box<PendingLogin>, until_ms: u64 },
     /// An enrolment code was correct; the record is expected.
     Registering { user: UserName, code: Secret, until_ms: u64 },
     /// Logged in.
@@ -72,30 +72,30 @@ enum Phase {
 
 /// The server's end of one connection.
 pub struct Connection {
-    phase: Phase,
+    phase: ConnectionPhase,
     channel: ChannelBinding,
-    source: Source,
+    source: LoginSource,
 }
 
 impl Connection {
     /// Creates a connection. `channel` is the exporter value of its TLS, or a substitute in a
     /// simulation.
     #[must_use]
-    pub const fn new(channel: ChannelBinding, source: Source) -> Self {
-        Self { phase: Phase::Fresh, channel, source }
+    pub const fn new(channel: ChannelBinding, source: LoginSource) -> Self {
+        Self { phase: ConnectionPhase::Fresh, channel, source }
     }
 
     /// Whether the connection has a session. The server gives other connections less time.
     #[must_use]
     pub const fn is_active(&self) -> bool {
-        matches!(self.phase, Phase::Active { .. })
+        matches!(self.phase, ConnectionPhase::Active { .. })
     }
 
     /// Returns the user of the session, and whether it is an administrator; none before the login.
     #[must_use]
     pub fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
         match &self.phase {
-            Phase::Active { session, .. } => mds.session_user(session),
+            ConnectionPhase::Active { session, .. } => mds.session_user(session),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ impl Connection {
     /// Whether the login in progress needs a directory query when its proof arrives.
     #[must_use]
     pub fn asks_directory(&self) -> bool {
-        matches!(&self.phase, Phase::Challenged { login, .. } if login.asks_directory)
+        matches!(&self.phase, ConnectionPhase::PendingLogin { login, .. } if login.asks_directory)
     }
 
     /// Returns the event that a request has to wait for, if any. The server waits, and passes the
@@ -111,7 +111,9 @@ impl Connection {
     #[must_use]
     pub fn waits(&self, mds: &Mds, kind: MessageType, body: &[u8]) -> Option<Waiting> {
         match &self.phase {
-            Phase::Active { session, .. } if kind == MessageType::Request && Request::waits(body) => {
+            ConnectionPhase::Active { session, .. }
+                if kind == MessageType::Request && Request::waits(body) =>
+            {
                 mds.waiting(session, body)
             }
             _ => None,
@@ -121,13 +123,13 @@ impl Connection {
     /// Records the end of the connection; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
         match &self.phase {
-            Phase::Challenged { login, .. } => {
+            ConnectionPhase::PendingLogin { login, .. } => {
                 mds.login_failed(self.source, login.started.user(), "abandoned", now_ms);
             }
-            Phase::Registering { user, .. } => {
+            ConnectionPhase::Registering { user, .. } => {
                 mds.enrolment_failed(self.source, user, "abandoned", now_ms);
             }
-            Phase::Fresh | Phase::Active { .. } | Phase::Closed => {}
+            ConnectionPhase::Fresh | ConnectionPhase::Active { .. } | ConnectionPhase::Closed => {}
         }
     }
 
@@ -144,55 +146,61 @@ impl Connection {
             let answered = asked.decide(mds, now_ms, rng);
             let output = self.answer(mds, &answered, now_ms);
             if output.close {
-                self.phase = Phase::Closed;
+                self.phase = ConnectionPhase::Closed;
             }
             return output;
         }
         // An error leaves the connection closed.
-        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let phase = std::mem::replace(&mut self.phase, ConnectionPhase::Closed);
         let (phase, output) = match phase {
-            Phase::Fresh if header.sequence == 0 => self.fresh(mds, header.kind, body, now_ms, rng),
-            Phase::Challenged { login, until_ms } if header.sequence == 0 => {
+            ConnectionPhase::Fresh if header.sequence == 0 => self.fresh(mds, header.kind, body, now_ms, rng),
+            ConnectionPhase::PendingLogin { login, until_ms } if header.sequence == 0 => {
                 self.challenged(mds, header.kind, body, (*login, until_ms), now_ms, rng)
             }
-            Phase::Registering { user, code, until_ms } if header.sequence == 0 => {
+            ConnectionPhase::Registering { user, code, until_ms } if header.sequence == 0 => {
                 self.registering(mds, header.kind, body, (user, code, until_ms), now_ms)
             }
-            Phase::Active { session, received, sent } => {
+            ConnectionPhase::Active { session, received, sent } => {
                 self.active(mds, header, body, (session, received, sent), now_ms)
             }
             // A sequence number without a session.
-            phase @ (Phase::Fresh | Phase::Challenged { .. } | Phase::Registering { .. }) => {
+            phase @ (ConnectionPhase::Fresh
+            | ConnectionPhase::PendingLogin { .. }
+            | ConnectionPhase::Registering { .. }) => {
                 let why = Violation::Sequence(header.sequence);
                 self.violation(mds, &phase, header.kind.name(), &why, now_ms)
             }
-            Phase::Closed => {
-                self.violation(mds, &Phase::Closed, header.kind.name(), &Violation::OutOfPlace, now_ms)
-            }
+            ConnectionPhase::Closed => self.violation(
+                mds,
+                &ConnectionPhase::Closed,
+                header.kind.name(),
+                &Violation::OutOfPlace,
+                now_ms,
+            ),
         };
-        self.phase = if output.close { Phase::Closed } else { phase };
+        self.phase = if output.close { ConnectionPhase::Closed } else { phase };
         output
     }
 
     /// Takes a request of a session out of a frame. Returns none, without any change, for all other
     /// or invalid frames: those are for [`Connection::receive`], after all requests are answered.
-    pub fn ask(&mut self, header: &FrameHeader, body: &[u8]) -> Option<Asked> {
-        let Phase::Active { session, received, .. } = &mut self.phase else { return None };
+    pub fn ask(&mut self, header: &FrameHeader, body: &[u8]) -> Option<SessionRequest> {
+        let ConnectionPhase::Active { session, received, .. } = &mut self.phase else { return None };
         let mut next = *received;
         if header.kind != MessageType::Request || !next.accept(header.sequence) {
             return None;
         }
         let (id, request) = Request::decode(body).ok()?;
         *received = next;
-        Some(Asked { session: *session, id, request })
+        Some(SessionRequest { session: *session, id, request })
     }
 
     /// Returns the frame of a response. Responses may be in another order than requests. After one
     /// that closes the connection, pending responses are still sent, and no further frame is
     /// accepted.
-    pub fn answer(&mut self, mds: &Mds, answered: &Answered, now_ms: u64) -> Output {
-        let Answered { id, response } = answered;
-        let Phase::Active { session, sent, .. } = &mut self.phase else {
+    pub fn answer(&mut self, mds: &Mds, answered: &SessionResponse, now_ms: u64) -> Output {
+        let SessionResponse { id, response } = answered;
+        let ConnectionPhase::Active { session, sent, .. } = &mut self.phase else {
             return Output { frame: None, close: true };
         };
         let (session, sequence) = (*session, sent.advance());
@@ -200,7 +208,7 @@ impl Connection {
         let Some(sequence) = sequence else {
             let name = MessageType::Response.name();
             let output = self.violation(mds, &open(session), name, &Violation::Exhausted, now_ms).1;
-            self.phase = Phase::Closed;
+            self.phase = ConnectionPhase::Closed;
             return output;
         };
         let close =
@@ -211,7 +219,7 @@ impl Connection {
     /// Refuses bytes that are not a frame of this profile, or a frame that is too long, and closes
     /// the connection.
     pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let phase = std::mem::replace(&mut self.phase, ConnectionPhase::Closed);
         let output = self.violation(mds, &phase, "", &Violation::Frame(error), now_ms).1;
         match error {
             WireError::Frame("version" | "profile") => {
@@ -225,22 +233,22 @@ impl Connection {
     fn violation(
         &self,
         mds: &Mds,
-        phase: &Phase,
+        phase: &ConnectionPhase,
         message: &'static str,
         why: &Violation,
         now_ms: u64,
-    ) -> (Phase, Output) {
+    ) -> (ConnectionPhase, Output) {
         let (action, user, session) = match phase {
-            Phase::Fresh | Phase::Closed => ("login", None, None),
-            Phase::Challenged { login, .. } => ("login", Some(login.started.user()), None),
-            Phase::Registering { user, .. } => ("enrol", Some(user), None),
-            Phase::Active { session, .. } => ("session", None, Some(session)),
+            ConnectionPhase::Fresh | ConnectionPhase::Closed => ("login", None, None),
+            ConnectionPhase::PendingLogin { login, .. } => ("login", Some(login.started.user()), None),
+            ConnectionPhase::Registering { user, .. } => ("enrol", Some(user), None),
+            ConnectionPhase::Active { session, .. } => ("session", None, Some(session)),
         };
-        if matches!(phase, Phase::Challenged { .. } | Phase::Registering { .. }) {
+        if matches!(phase, ConnectionPhase::PendingLogin { .. } | ConnectionPhase::Registering { .. }) {
             // A failed login, too.
             add(&mds.counters.login_refused, 1);
         }
-        mds.violated(self.source, Where { action, message, user, session }, why, now_ms);
+        mds.record_violation(self.source, ViolationContext { action, message, user, session }, why, now_ms);
         refuse(LoginError { code: LoginErrorCode::Malformed, retry_ms: 0 })
     }
 
@@ -251,23 +259,27 @@ impl Connection {
         body: &[u8],
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> (Phase, Output) {
-        let refused = |why: &Violation| self.violation(mds, &Phase::Fresh, kind.name(), why, now_ms);
+    ) -> (ConnectionPhase, Output) {
+        let refused =
+            |why: &Violation| self.violation(mds, &ConnectionPhase::Fresh, kind.name(), why, now_ms);
         match kind {
             MessageType::Request => match Request::decode(body) {
                 Ok((id, request @ Request::Hello { .. })) => {
                     let response = mds.handle(None, request, now_ms, rng);
                     let close = matches!(response, Response::Failed { .. });
-                    (Phase::Fresh, Output { close, ..respond(id, &response, 0) })
+                    (ConnectionPhase::Fresh, Output { close, ..respond(id, &response, 0) })
                 }
                 Ok((id, _)) => {
                     let failure = Failure::new(ErrorCode::NotLoggedIn, "");
-                    (Phase::Fresh, respond(id, &Response::Failed { failure }, 0))
+                    (ConnectionPhase::Fresh, respond(id, &Response::Failed { failure }, 0))
                 }
                 Err((Some(id), error)) => {
                     let failure = error.into();
                     refused(&Violation::Malformed(error));
-                    (Phase::Closed, Output { close: true, ..respond(id, &Response::Failed { failure }, 0) })
+                    (
+                        ConnectionPhase::Closed,
+                        Output { close: true, ..respond(id, &Response::Failed { failure }, 0) },
+                    )
                 }
                 Err((None, error)) => refused(&Violation::Malformed(error)),
             },
@@ -288,7 +300,7 @@ impl Connection {
                     Ok(response) => {
                         let until_ms = now_ms.saturating_add(mds.config.challenge_ms);
                         (
-                            Phase::Registering { user: start.user, code: start.code, until_ms },
+                            ConnectionPhase::Registering { user: start.user, code: start.code, until_ms },
                             message(MessageType::RegisterResponse, 0, &response),
                         )
                     }
@@ -313,15 +325,15 @@ impl Connection {
         cookie: Option<&[u8; 40]>,
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> (Phase, Output) {
+    ) -> (ConnectionPhase, Output) {
         if let Some(retry) = mds.needs_cookie(&self.channel, start, cookie, now_ms, rng) {
-            return (Phase::Fresh, message(MessageType::Retry, 0, &retry));
+            return (ConnectionPhase::Fresh, message(MessageType::Retry, 0, &retry));
         }
         match mds.login_start(self.source, &self.channel, start, now_ms, rng) {
             Ok((challenge, login)) => {
                 let until_ms = now_ms.saturating_add(mds.config.challenge_ms);
                 (
-                    Phase::Challenged { login: Box::new(login), until_ms },
+                    ConnectionPhase::PendingLogin { login: Box::new(login), until_ms },
                     message(MessageType::LoginChallenge, 0, &challenge),
                 )
             }
@@ -337,7 +349,7 @@ impl Connection {
         body: &[u8],
         (user, code, until_ms): (UserName, Secret, u64),
         now_ms: u64,
-    ) -> (Phase, Output) {
+    ) -> (ConnectionPhase, Output) {
         let upload = match kind {
             MessageType::RegisterUpload => decode_message(body).map_err(Violation::Malformed),
             _ => Err(Violation::OutOfPlace),
@@ -349,7 +361,7 @@ impl Connection {
         let upload = match upload {
             Ok(upload) => upload,
             Err(why) => {
-                let phase = Phase::Registering { user, code, until_ms };
+                let phase = ConnectionPhase::Registering { user, code, until_ms };
                 return self.violation(mds, &phase, kind.name(), &why, now_ms);
             }
         };
@@ -359,7 +371,9 @@ impl Connection {
         }
         match mds.register_upload(self.source, &upload, now_ms) {
             // The new user may log in on this connection.
-            Ok(()) => (Phase::Fresh, message(MessageType::RegisterOk, 0, &RegisterOk { time_ms: now_ms })),
+            Ok(()) => {
+                (ConnectionPhase::Fresh, message(MessageType::RegisterOk, 0, &RegisterOk { time_ms: now_ms }))
+            }
             Err(error) => refuse(error),
         }
     }
@@ -369,10 +383,10 @@ impl Connection {
         mds: &Mds,
         kind: MessageType,
         body: &[u8],
-        (login, until_ms): (Challenged, u64),
+        (login, until_ms): (PendingLogin, u64),
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> (Phase, Output) {
+    ) -> (ConnectionPhase, Output) {
         let finish = match kind {
             MessageType::LoginFinish => decode_message::<LoginFinish>(body).map_err(Violation::Malformed),
             _ => Err(Violation::OutOfPlace),
@@ -380,7 +394,7 @@ impl Connection {
         let finish = match finish {
             Ok(finish) => finish,
             Err(why) => {
-                let phase = Phase::Challenged { login: Box::new(login), until_ms };
+                let phase = ConnectionPhase::PendingLogin { login: Box::new(login), until_ms };
                 return self.violation(mds, &phase, kind.name(), &why, now_ms);
             }
         };
@@ -401,14 +415,14 @@ impl Connection {
         body: &[u8],
         (session, mut received, mut sent): (SessionId, Sequence, Sequence),
         now_ms: u64,
-    ) -> (Phase, Output) {
+    ) -> (ConnectionPhase, Output) {
         let refused = |why: &Violation| self.violation(mds, &open(session), header.kind.name(), why, now_ms);
         if !received.accept(header.sequence) {
             return refused(&Violation::Sequence(header.sequence));
         }
         // After 2^32 frames the client reconnects.
         let Some(sequence) = sent.advance() else { return refused(&Violation::Exhausted) };
-        let phase = Phase::Active { session, received, sent };
+        let phase = ConnectionPhase::Active { session, received, sent };
         match header.kind {
             // Valid requests were taken out before.
             MessageType::Request => match Request::decode(body) {
@@ -424,14 +438,14 @@ impl Connection {
                         Ok(revoking) => {
                             let ok = LogoutOk { session, revoking };
                             (
-                                Phase::Closed,
+                                ConnectionPhase::Closed,
                                 Output { close: true, ..message(MessageType::LogoutOk, sequence, &ok) },
                             )
                         }
                         Err(_) => {
                             let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
                             (
-                                Phase::Closed,
+                                ConnectionPhase::Closed,
                                 Output { close: true, ..message(MessageType::Error, sequence, &error) },
                             )
                         }
@@ -445,14 +459,14 @@ impl Connection {
     }
 }
 
-fn open(session: SessionId) -> Phase {
-    Phase::Active { session, received: Sequence::default(), sent: Sequence::default() }
+fn open(session: SessionId) -> ConnectionPhase {
+    ConnectionPhase::Active { session, received: Sequence::default(), sent: Sequence::default() }
 }
 
 /// Returns the error for a refused step. If it can be retried later, the connection stays open.
-fn refuse(error: LoginError) -> (Phase, Output) {
+fn refuse(error: LoginError) -> (ConnectionPhase, Output) {
     let close = error.code != LoginErrorCode::Busy;
-    (Phase::Fresh, Output { close, ..message(MessageType::Error, 0, &error) })
+    (ConnectionPhase::Fresh, Output { close, ..message(MessageType::Error, 0, &error) })
 }
 
 fn message(kind: MessageType, sequence: u32, body: &impl Wire) -> Output {

@@ -24,11 +24,11 @@ use sealstone_seal::{AlgorithmSlots, Credential, InitialKey, IssueError, KeySele
 use zeroize::Zeroizing;
 
 use crate::access::Principal;
+use crate::device_keys::{self, DeviceKeyState, Keys};
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
-use crate::keybook::{self, Book, Keys};
 use crate::keys;
-use crate::placement::{Candidate, Pool};
+use crate::placement::{Candidate, DevicePool};
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
 use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 
@@ -68,12 +68,12 @@ impl SharedSpace {
     }
 }
 
-struct Known {
+struct DeviceEntry {
     record: DeviceRecord,
     keys: Arc<Keys>,
-    book: Book,
+    key_state: DeviceKeyState,
     /// Grants of each partition.
-    granted: BTreeMap<u64, Granted>,
+    granted: BTreeMap<u64, GrantCounter>,
     /// Total and used bytes as stored.
     stored: (u64, u64),
     /// Space that it shares with other devices; not stored.
@@ -85,7 +85,7 @@ struct Known {
 
 /// Grants of one partition.
 #[derive(Default)]
-struct Granted {
+struct GrantCounter {
     /// Number since the key state was last taken out to be changed.
     count: AtomicU64,
     /// Expiry time of the last one.
@@ -93,13 +93,13 @@ struct Granted {
 }
 
 /// Keys and key state of a device that no server has taken over yet.
-pub(crate) type FreshKeys = (Keys, Book);
+pub(crate) type FreshKeys = (Keys, DeviceKeyState);
 
 /// An added device, and the keys to be stored after the transaction.
-pub(crate) type AddedDevice = (DeviceId, DeviceRecord, keybook::Touched);
+pub(crate) type AddedDevice = (DeviceId, DeviceRecord, device_keys::UnsavedKeys);
 
 /// All devices, as stored.
-pub(crate) struct DeviceTable(RwLock<BTreeMap<DeviceId, Known>>);
+pub(crate) struct DeviceTable(RwLock<BTreeMap<DeviceId, DeviceEntry>>);
 
 /// Rights to the objects of a file opened for reading.
 pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;
@@ -139,7 +139,7 @@ pub struct DeviceAddress {
 
 /// Purposes of the server's own credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ServerPurpose {
     /// Create the partition of the files.
     PreparePartition,
     /// Read capacity and use: attributes of the root object.
@@ -151,7 +151,7 @@ pub enum Purpose {
     /// Remove an object.
     RemoveObject(ObjectId),
     /// Truncate an object.
-    CutObject(ObjectId),
+    TruncateObject(ObjectId),
     /// Read the length of an object.
     MeasureObject(ObjectId),
     /// Read an object that is moved to another device.
@@ -168,7 +168,7 @@ pub enum Purpose {
 }
 
 /// An object for which a credential is signed.
-pub(crate) struct Sign {
+pub(crate) struct ObjectToSign {
     pub(crate) object: ObjectRef,
     pub(crate) range: Range,
     /// Policy access tag.
@@ -176,7 +176,7 @@ pub(crate) struct Sign {
 }
 
 /// Contents of a capability besides the object.
-pub(crate) struct Terms {
+pub(crate) struct CapabilityTerms {
     pub(crate) method: Method,
     pub(crate) permissions: Permissions,
     pub(crate) expires_ms: u64,
@@ -195,7 +195,7 @@ impl DeviceTable {
         if !outdated.is_empty() {
             for (id, touched) in &outdated {
                 if let Some(known) = table.get(id) {
-                    known.book.store_in_steps(*id, &known.keys, touched, |work| {
+                    known.key_state.store_in_steps(*id, &known.keys, touched, |work| {
                         let mut tx = store.begin()?;
                         work(&mut *tx)?;
                         Ok(tx.commit()?)
@@ -218,7 +218,7 @@ impl DeviceTable {
                 if now.stored == known.stored {
                     (now.record.total, now.record.used) = (known.record.total, known.record.used);
                 }
-                for partition in now.book.parts.keys() {
+                for partition in now.key_state.parts.keys() {
                     now.granted.entry(*partition).or_default();
                 }
             }
@@ -234,24 +234,26 @@ impl DeviceTable {
         &self,
         tx: &mut dyn Transaction,
         new: &NewDevice,
-        (keys, book): &FreshKeys,
+        (keys, key_state): &FreshKeys,
         approved: bool,
     ) -> Result<AddedDevice> {
         let table = self.0.read();
-        let meets = |known: &Known| known.record.system_id == new.system_id || known.record.name == new.name;
-        let same = |known: &Known| known.record.system_id == new.system_id && known.record.name == new.name;
-        let pending = |known: &Known| known.record.state == DeviceState::Pending;
+        let meets =
+            |known: &DeviceEntry| known.record.system_id == new.system_id || known.record.name == new.name;
+        let same =
+            |known: &DeviceEntry| known.record.system_id == new.system_id && known.record.name == new.name;
+        let pending = |known: &DeviceEntry| known.record.state == DeviceState::Pending;
         // A pending device under one of the names must not block an administrator.
         let in_use = table.iter().find(|(_, known)| !pending(known) && meets(known));
         let waiting = || {
-            let fits = |known: &Known| if approved { same(known) } else { meets(known) };
+            let fits = |known: &DeviceEntry| if approved { same(known) } else { meets(known) };
             table.iter().find(|(_, known)| pending(known) && fits(known))
         };
         if let Some((id, known)) = in_use.or_else(waiting) {
             if !approved {
-                needs_no_approval(known, new)?;
+                check_unchanged(known, new)?;
             }
-            return moved(tx, *id, known, new, (keys, book), approved);
+            return update_known(tx, *id, known, new, (keys, key_state), approved);
         }
         if table.len() >= DEVICES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, "devices"));
@@ -274,7 +276,7 @@ impl DeviceTable {
             speed: new.speed,
         };
         save(tx, &keys::device(id), &record)?;
-        let rest = book.store_first(tx, id, keys)?;
+        let rest = key_state.store_first(tx, id, keys)?;
         Ok((id, record, rest))
     }
 
@@ -296,7 +298,7 @@ impl DeviceTable {
         id: DeviceId,
         record: DeviceRecord,
         new: &NewDevice,
-        (keys, book): FreshKeys,
+        (keys, key_state): FreshKeys,
     ) -> Result<()> {
         let mut table = self.0.write();
         match table.get_mut(&id) {
@@ -306,7 +308,7 @@ impl DeviceTable {
                 known.problem = None;
             }
             _ => {
-                table.insert(id, Known::new(record, keys, book));
+                table.insert(id, DeviceEntry::new(record, keys, key_state));
             }
         }
         Ok(())
@@ -314,36 +316,36 @@ impl DeviceTable {
 
     /// Returns keys and key state of a device to the caller that holds the key lock; counts of
     /// grants are added to it.
-    pub(crate) fn book(&self, id: DeviceId) -> Result<(Arc<Keys>, Book)> {
+    pub(crate) fn key_state(&self, id: DeviceId) -> Result<(Arc<Keys>, DeviceKeyState)> {
         let mut table = self.0.write();
         let known = table
             .get_mut(&id)
             .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
         for (partition, granted) in &known.granted {
-            if let Some(part) = known.book.parts.get_mut(partition) {
+            if let Some(part) = known.key_state.parts.get_mut(partition) {
                 part.credentials = part.credentials.saturating_add(granted.count.swap(0, Ordering::Relaxed));
                 part.grants_until_ms = granted.until_ms.load(Ordering::Relaxed);
             }
         }
-        Ok((Arc::clone(&known.keys), known.book.clone()))
+        Ok((Arc::clone(&known.keys), known.key_state.clone()))
     }
 
     /// Sets keys and key state after they were stored.
-    pub(crate) fn put_book(&self, id: DeviceId, keys: Arc<Keys>, book: Book) {
+    pub(crate) fn set_key_state(&self, id: DeviceId, keys: Arc<Keys>, key_state: DeviceKeyState) {
         if let Some(known) = self.0.write().get_mut(&id) {
             known.keys = keys;
-            known.book = book;
+            known.key_state = key_state;
         }
     }
 
     /// Whether all keys of the device were set by the server.
     pub(crate) fn keys_ready(&self, id: DeviceId) -> bool {
-        self.0.read().get(&id).is_some_and(|known| known.book.is_ready())
+        self.0.read().get(&id).is_some_and(|known| known.key_state.is_ready())
     }
 
     /// Whether no working key of these partitions of a device is requested or being replaced.
     pub(crate) fn are_keys_replaced(&self, id: DeviceId, partitions: &[u64], now_ms: u64) -> bool {
-        self.0.read().get(&id).is_none_or(|known| known.book.are_replaced(partitions, now_ms))
+        self.0.read().get(&id).is_none_or(|known| known.key_state.are_replaced(partitions, now_ms))
     }
 
     /// Returns the number of pending key changes, and of devices among them with a problem.
@@ -353,7 +355,7 @@ impl DeviceTable {
             device.is_none_or(|device| device == **id) && known.record.state != DeviceState::Pending
         });
         chosen.fold((0, 0), |(open, stuck), (_, known)| {
-            let own = known.book.open_count(now_ms);
+            let own = known.key_state.open_count(now_ms);
             (open + own, stuck + u32::from(own > 0 && known.problem.is_some()))
         })
     }
@@ -372,11 +374,11 @@ impl DeviceTable {
         let first = start.partition.filter(|_| id == start.device);
         let mut infos = Vec::new();
         if first.is_none() {
-            infos.extend(known.book.top_infos(id, &known.keys));
+            infos.extend(known.key_state.top_infos(id, &known.keys));
         }
-        let mut parts = known.book.parts.range(first.unwrap_or(0)..);
+        let mut parts = known.key_state.parts.range(first.unwrap_or(0)..);
         for (&partition, _) in parts.by_ref().take(KEY_PARTITIONS_PAGE) {
-            infos.extend(known.book.part_infos(id, &known.keys, partition));
+            infos.extend(known.key_state.part_infos(id, &known.keys, partition));
         }
         let next = match parts.next() {
             Some((&partition, _)) => Some(KeyPlace { device: id, partition: Some(partition) }),
@@ -438,7 +440,7 @@ impl DeviceTable {
     }
 
     pub(crate) fn addresses(&self) -> Vec<(DeviceAddress, DeviceState)> {
-        let address = |(id, known): (&DeviceId, &Known)| {
+        let address = |(id, known): (&DeviceId, &DeviceEntry)| {
             let Device { id, url, system_id, pin, state, .. } = device(*id, known);
             (DeviceAddress { id, url: url.as_str().to_owned(), system_id, pin }, state)
         };
@@ -452,14 +454,14 @@ impl DeviceTable {
     }
 
     /// Returns the devices that accept new objects.
-    pub(crate) fn pool(&self) -> Pool {
+    pub(crate) fn pool(&self) -> DevicePool {
         let table = self.0.read();
         let active = table.iter().filter(|(_, known)| known.record.state == DeviceState::Active);
-        let candidate = |(id, known): (&DeviceId, &Known)| {
+        let candidate = |(id, known): (&DeviceId, &DeviceEntry)| {
             let DeviceRecord { total, used, speed, .. } = known.record;
             Candidate { device: *id, total, used, speed, troubled: known.problem.is_some() }
         };
-        Pool::new(&active.map(candidate).collect::<Vec<_>>())
+        DevicePool::new(&active.map(candidate).collect::<Vec<_>>())
     }
 
     /// Whether devices exist that accepted objects before, and all of them are unreachable.
@@ -502,8 +504,8 @@ impl DeviceTable {
     /// Returns one grant for each object, in the same order.
     pub(crate) fn grants(
         &self,
-        objects: &[Sign],
-        terms: &Terms,
+        objects: &[ObjectToSign],
+        terms: &CapabilityTerms,
         rng: &mut dyn Entropy,
     ) -> Result<Vec<Grant>> {
         objects.iter().map(|sign| self.grant(sign, terms, rng)).collect()
@@ -518,8 +520,8 @@ impl DeviceTable {
         }
     }
 
-    fn grant(&self, sign: &Sign, terms: &Terms, rng: &mut dyn Entropy) -> Result<Grant> {
-        let &Sign { object, range, tag } = sign;
+    fn grant(&self, sign: &ObjectToSign, terms: &CapabilityTerms, rng: &mut dyn Entropy) -> Result<Grant> {
+        let &ObjectToSign { object, range, tag } = sign;
         let (keys, version) = self.current(object.device, object.object.partition, terms.expires_ms)?;
         let scope = Scope { policy_access_tag: tag, ..Scope::default() };
         let descriptor = Descriptor::User { scope, allowed: object.object, range };
@@ -540,66 +542,66 @@ impl DeviceTable {
     pub(crate) fn own_credential(
         &self,
         device: DeviceId,
-        purpose: Purpose,
+        purpose: ServerPurpose,
         expires_ms: u64,
         sealed: bool,
         rng: &mut dyn Entropy,
     ) -> Result<Credential> {
         let partition = match purpose {
-            Purpose::PreparePartition | Purpose::ReadCapacity => 0,
-            Purpose::TagPartition(partition) | Purpose::ListObjects(partition) => partition,
-            Purpose::RemoveObject(object)
-            | Purpose::CutObject(object)
-            | Purpose::MeasureObject(object)
-            | Purpose::CopyFrom(object)
-            | Purpose::CopyTo(object)
-            | Purpose::Retag { object, .. } => object.partition,
+            ServerPurpose::PreparePartition | ServerPurpose::ReadCapacity => 0,
+            ServerPurpose::TagPartition(partition) | ServerPurpose::ListObjects(partition) => partition,
+            ServerPurpose::RemoveObject(object)
+            | ServerPurpose::TruncateObject(object)
+            | ServerPurpose::MeasureObject(object)
+            | ServerPurpose::CopyFrom(object)
+            | ServerPurpose::CopyTo(object)
+            | ServerPurpose::Retag { object, .. } => object.partition,
         };
         let (keys, version) = self.current(device, partition, expires_ms)?;
         let scope = Scope::default();
         let (kind, permissions, descriptor) = match purpose {
-            Purpose::PreparePartition => {
+            ServerPurpose::PreparePartition => {
                 let descriptor = Descriptor::Partition { scope, partition: FILE_PARTITION };
                 // Its tags are set with the same command.
                 let rights = Permissions::CREATE.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
                 (ObjectType::Partition, rights, descriptor)
             }
-            Purpose::ReadCapacity => {
+            ServerPurpose::ReadCapacity => {
                 let descriptor = Descriptor::Partition { scope, partition: 0 };
                 (ObjectType::Root, Permissions::GET_ATTR, descriptor)
             }
-            Purpose::TagPartition(partition) => {
+            ServerPurpose::TagPartition(partition) => {
                 let descriptor = Descriptor::Partition { scope, partition };
                 let rights = Permissions::GET_ATTR.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
                 (ObjectType::Partition, rights, descriptor)
             }
-            Purpose::ListObjects(partition) => {
+            ServerPurpose::ListObjects(partition) => {
                 let descriptor = Descriptor::Partition { scope, partition };
                 (ObjectType::Partition, READ_RIGHTS, descriptor)
             }
-            Purpose::RemoveObject(object) => {
+            ServerPurpose::RemoveObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, Permissions::REMOVE, descriptor)
             }
-            Purpose::MeasureObject(object) => {
+            ServerPurpose::MeasureObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, Permissions::GET_ATTR, descriptor)
             }
-            Purpose::CutObject(object) => {
+            ServerPurpose::TruncateObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 // FLUSH needs OBJ_MGMT.
                 let rights = Permissions::SET_ATTR.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
                 (ObjectType::User, rights, descriptor)
             }
-            Purpose::CopyFrom(object) => {
+            ServerPurpose::CopyFrom(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, READ_RIGHTS, descriptor)
             }
-            Purpose::CopyTo(object) => {
+            ServerPurpose::CopyTo(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, CREATE_RIGHTS, descriptor)
             }
-            Purpose::Retag { object, creates } => {
+            ServerPurpose::Retag { object, creates } => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 let rights = Permissions::SET_ATTR.union(Permissions::POL_SEC);
                 let making = if creates { Permissions::CREATE } else { Permissions::NONE };
@@ -607,7 +609,8 @@ impl DeviceTable {
             }
         };
         // The server's own commands belong to no session, so their audit field is zero.
-        let terms = Terms { method: Method::AllData, permissions, expires_ms, audit: [0; 20], sealed };
+        let terms =
+            CapabilityTerms { method: Method::AllData, permissions, expires_ms, audit: [0; 20], sealed };
         let capability = capability(kind, descriptor, &terms, version, random(rng));
         let selector = KeySelector::Working { partition, version };
         Ok(signed(&keys, selector, &capability, sealed)
@@ -620,7 +623,7 @@ impl DeviceTable {
         let table = self.0.read();
         let known = table.get(&device).ok_or(MetaError::Damaged("layout refers to an unknown device"))?;
         let version = known
-            .book
+            .key_state
             .current(&known.keys, partition)
             .ok_or_else(|| MdsError::Refused(Failure::busy(KEYS_CHANGING_MS)))?;
         if let Some(granted) = known.granted.get(&partition) {
@@ -631,11 +634,11 @@ impl DeviceTable {
     }
 }
 
-impl Known {
-    fn new(record: DeviceRecord, keys: Keys, book: Book) -> Self {
+impl DeviceEntry {
+    fn new(record: DeviceRecord, keys: Keys, key_state: DeviceKeyState) -> Self {
         let stored = (record.total, record.used);
-        let granted = book.parts.keys().map(|id| (*id, Granted::default())).collect();
-        Self { record, keys: Arc::new(keys), book, granted, stored, shared: None, problem: None }
+        let granted = key_state.parts.keys().map(|id| (*id, GrantCounter::default())).collect();
+        Self { record, keys: Arc::new(keys), key_state, granted, stored, shared: None, problem: None }
     }
 }
 /// Signs a credential, sealed or open.
@@ -652,7 +655,7 @@ fn signed(
 fn capability(
     kind: ObjectType,
     descriptor: Descriptor,
-    terms: &Terms,
+    terms: &CapabilityTerms,
     key_version: u8,
     discriminator: [u8; 12],
 ) -> Capability {
@@ -689,15 +692,15 @@ fn initial_key(new: &NewDevice) -> Result<InitialKey> {
 /// Derives the factory keys of a device from its initial key. O(partitions): call it outside of
 /// transactions.
 pub(crate) fn factory_keys(new: &NewDevice, partitions: u64) -> Result<FreshKeys> {
-    keybook::fresh(&initial_key(new)?, new.system_id, partitions)
+    device_keys::fresh(&initial_key(new)?, new.system_id, partitions)
 }
 
 /// Whether the initial key is that of the known device. Then the device keeps its current keys.
-fn keeps_keys(known: &Known, new: &NewDevice) -> Result<bool> {
-    Ok(known.book.has_initial(&initial_key(new)?, new.system_id))
+fn keeps_keys(known: &DeviceEntry, new: &NewDevice) -> Result<bool> {
+    Ok(known.key_state.has_initial(&initial_key(new)?, new.system_id))
 }
 
-fn device(id: DeviceId, known: &Known) -> Device {
+fn device(id: DeviceId, known: &DeviceEntry) -> Device {
     let record = &known.record;
     Device {
         id,
@@ -718,22 +721,23 @@ fn device(id: DeviceId, known: &Known) -> Device {
 /// one matching name, it is another device and refused. Exceptions: a device never in use, whose
 /// key may have been mistyped, and a device that accepts none of our keys, which may have a new
 /// initial key.
-fn moved(
+fn update_known(
     tx: &mut dyn Transaction,
     id: DeviceId,
-    known: &Known,
+    known: &DeviceEntry,
     new: &NewDevice,
-    (keys, book): (&Keys, &Book),
+    (keys, key_state): (&Keys, &DeviceKeyState),
     approved: bool,
 ) -> Result<AddedDevice> {
     let same_name = known.record.system_id == new.system_id && known.record.name == new.name;
     let same_key = keeps_keys(known, new)?;
-    let never_used = !known.record.state.was_in_use() && !known.book.is_taken_over();
+    let never_used = !known.record.state.was_in_use() && !known.key_state.is_taken_over();
     let is_lost = known.problem.as_ref().is_some_and(|problem| problem.kind == ProblemKind::Denied);
     if !same_name || !(same_key || never_used || is_lost) {
         return Err(MdsError::refused(ErrorCode::Exists, known.record.name.shown()));
     }
-    let rest = if same_key { keybook::Touched::default() } else { book.store_first(tx, id, keys)? };
+    let rest =
+        if same_key { device_keys::UnsavedKeys::default() } else { key_state.store_first(tx, id, keys)? };
     // A device with a pin is never used again without TLS.
     let pin = new.pin.or(known.record.pin);
     let speed = if new.speed == 0 { known.record.speed } else { new.speed };
@@ -748,7 +752,7 @@ fn moved(
 
 /// Fails if an operator adds a known device with another address, certificate or key. Otherwise
 /// user data would go to an unapproved device.
-fn needs_no_approval(known: &Known, new: &NewDevice) -> Result<()> {
+fn check_unchanged(known: &DeviceEntry, new: &NewDevice) -> Result<()> {
     let same_place = known.record.url == new.url && new.pin.is_none_or(|pin| known.record.pin == Some(pin));
     if same_place && keeps_keys(known, new)? {
         return Ok(());
@@ -759,7 +763,7 @@ fn needs_no_approval(known: &Known, new: &NewDevice) -> Result<()> {
     ))
 }
 
-type ReadAll = (BTreeMap<DeviceId, Known>, Vec<(DeviceId, keybook::Touched)>);
+type ReadAll = (BTreeMap<DeviceId, DeviceEntry>, Vec<(DeviceId, device_keys::UnsavedKeys)>);
 
 /// Loads all devices, with the parts that have to be stored again.
 fn read_all(view: &dyn Snapshot, partitions: u64) -> Result<ReadAll> {
@@ -773,11 +777,11 @@ fn read_all(view: &dyn Snapshot, partitions: u64) -> Result<ReadAll> {
             .map(|id| DeviceId(u32::from_be_bytes(id)))
             .ok_or(MetaError::Damaged("device record with an invalid key"))?;
         let record: DeviceRecord = decode(&value)?;
-        let (keys, book, touched) = Book::load(view, id, partitions)?;
+        let (keys, key_state, touched) = DeviceKeyState::load(view, id, partitions)?;
         if !touched.is_empty() {
             outdated.push((id, touched));
         }
-        table.insert(id, Known::new(record, keys, book));
+        table.insert(id, DeviceEntry::new(record, keys, key_state));
     }
     Ok((table, outdated))
 }
@@ -798,7 +802,7 @@ mod tests {
     /// An expiration time of 0 would mean none.
     #[test]
     fn every_credential_has_an_end() {
-        let terms = Terms {
+        let terms = CapabilityTerms {
             method: Method::AllData,
             permissions: Permissions::READ,
             expires_ms: 0,

@@ -39,11 +39,11 @@ pub struct DirectoryEntry {
 
 /// Result of a lookup in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum DirectoryLookup {
     /// An entry of a user with access.
     Entry(DirectoryEntry),
     /// No entry, or one without access.
-    Nobody,
+    NotFound,
     /// A locked, disabled or expired entry, with the attribute that marks it.
     Closed(&'static str),
 }
@@ -95,7 +95,7 @@ pub trait Directory: Send + Sync + 'static {
     ///
     /// # Errors
     /// See [`DirectoryError`].
-    fn look_up(&self, user: &UserName) -> std::result::Result<Found, DirectoryError>;
+    fn look_up(&self, user: &UserName) -> std::result::Result<DirectoryLookup, DirectoryError>;
 }
 
 /// Directory groups whose members have a role. If none is set, an account has the role set by an
@@ -138,13 +138,13 @@ impl DirectoryRoles {
 }
 
 /// Result of a directory query for a user.
-pub(crate) enum Verdict {
+pub(crate) enum DirectoryVerdict {
     /// The user has access in this role.
-    In(Role, DirectoryGroups),
+    Access(Role, DirectoryGroups),
     /// The user has no access, for this reason.
-    Out(&'static str),
+    NoAccess(&'static str),
     /// The directory did not answer.
-    Silent,
+    Unavailable,
 }
 
 impl Mds {
@@ -160,11 +160,11 @@ impl Mds {
         self.directory.get().is_some()
     }
 
-    fn look_up(&self, user: &UserName) -> std::result::Result<Found, DirectoryError> {
+    fn look_up(&self, user: &UserName) -> std::result::Result<DirectoryLookup, DirectoryError> {
         let directory = self.directory.get().ok_or(DirectoryError::None)?;
         add(&self.counters.directory_questions, 1);
         let found = match directory.look_up(user) {
-            Ok(Found::Entry(entry)) if entry.groups.len() > DIRECTORY_GROUPS_MAX => {
+            Ok(DirectoryLookup::Entry(entry)) if entry.groups.len() > DIRECTORY_GROUPS_MAX => {
                 Err(DirectoryError::TooManyGroups)
             }
             found => found,
@@ -177,25 +177,29 @@ impl Mds {
     }
 
     /// Queries the directory about the user of an account.
-    pub(crate) fn verdict(&self, user: &UserName, account: &Account, now_ms: u64) -> Verdict {
+    pub(crate) fn query_verdict(&self, user: &UserName, account: &Account, now_ms: u64) -> DirectoryVerdict {
         let found = match self.look_up(user) {
-            Ok(Found::Entry(found)) => found,
-            Ok(Found::Nobody) => return Verdict::Out("not in the directory"),
-            Ok(Found::Closed(mark)) => {
+            Ok(DirectoryLookup::Entry(found)) => found,
+            Ok(DirectoryLookup::NotFound) => return DirectoryVerdict::NoAccess("not in the directory"),
+            Ok(DirectoryLookup::Closed(mark)) => {
                 tracing::info!(%user, mark, "account is closed in the user directory");
-                return Verdict::Out("closed in the directory");
+                return DirectoryVerdict::NoAccess("closed in the directory");
             }
-            Err(error) => return error.of_user().map_or(Verdict::Silent, Verdict::Out),
+            Err(error) => {
+                return error.of_user().map_or(DirectoryVerdict::Unavailable, DirectoryVerdict::NoAccess);
+            }
         };
         // The name belongs to another user now, but the password is still the previous user's.
         if account.entry != Some(found.entry) {
-            return Verdict::Out("another entry in the directory");
+            return DirectoryVerdict::NoAccess("another entry in the directory");
         }
         let roles = &self.config.directory_roles;
         let role = if roles.is_empty() { Some(account.role) } else { roles.of(&found.groups) };
         match role {
-            Some(role) => Verdict::In(role, DirectoryGroups { groups: found.groups, asked_ms: now_ms }),
-            None => Verdict::Out("in no group of the directory with a role"),
+            Some(role) => {
+                DirectoryVerdict::Access(role, DirectoryGroups { groups: found.groups, asked_ms: now_ms })
+            }
+            None => DirectoryVerdict::NoAccess("in no group of the directory with a role"),
         }
     }
 
@@ -215,11 +219,11 @@ impl Mds {
             AccountKind::Directory => {}
         }
         match self.look_up(name) {
-            Ok(Found::Entry(found)) => Ok(Some(found.entry)),
-            Ok(Found::Nobody) => {
+            Ok(DirectoryLookup::Entry(found)) => Ok(Some(found.entry)),
+            Ok(DirectoryLookup::NotFound) => {
                 Err(MdsError::refused(ErrorCode::NotFound, format!("{name} in the directory")))
             }
-            Ok(Found::Closed(mark)) => invalid(&format!("closed in the directory ({mark})")),
+            Ok(DirectoryLookup::Closed(mark)) => invalid(&format!("closed in the directory ({mark})")),
             Err(error @ (DirectoryError::Unreachable(_) | DirectoryError::Refused(_))) => {
                 // An administrator may see the reason.
                 Err(MdsError::refused(ErrorCode::Internal, error.to_string()))
@@ -230,14 +234,14 @@ impl Mds {
 
     /// Checks a session before it is resumed, with a new query if the last answer is too old.
     /// Returns whether it continues; the record then has the new groups.
-    pub(crate) fn may_take_up(
+    pub(crate) fn check_directory(
         &self,
         session: &SessionId,
         record: &mut SessionRecord,
         now_ms: u64,
     ) -> Result<bool> {
-        let Some(said) = &record.directory else { return Ok(true) };
-        let age_ms = now_ms.saturating_sub(said.asked_ms);
+        let Some(answer) = &record.directory else { return Ok(true) };
+        let age_ms = now_ms.saturating_sub(answer.asked_ms);
         if age_ms <= self.config.directory_age_ms {
             return Ok(true);
         }
@@ -245,27 +249,32 @@ impl Mds {
         let Some(account) = accounts::existing_enabled(&*self.store.snapshot()?, &user)? else {
             return Ok(false);
         };
-        match self.verdict(&user, &account, now_ms) {
-            Verdict::In(role, said) => {
-                self.keep(&[(user, role, said.clone())], now_ms)?;
+        match self.query_verdict(&user, &account, now_ms) {
+            DirectoryVerdict::Access(role, answer) => {
+                self.apply_verdicts(&[(user, role, answer.clone())], now_ms)?;
                 let stays = record.role == role;
-                record.directory = Some(said);
+                record.directory = Some(answer);
                 Ok(stays)
             }
-            Verdict::Out(why) => {
-                self.out(&user, why, now_ms)?;
+            DirectoryVerdict::NoAccess(why) => {
+                self.end_access(&user, why, now_ms)?;
                 Ok(false)
             }
-            Verdict::Silent if age_ms <= self.config.directory_grace_ms => Ok(true),
-            Verdict::Silent => {
-                self.out_of_grace(&user, session, now_ms)?;
+            DirectoryVerdict::Unavailable if age_ms <= self.config.directory_grace_ms => Ok(true),
+            DirectoryVerdict::Unavailable => {
+                self.end_session_without_directory(&user, session, now_ms)?;
                 Ok(false)
             }
         }
     }
 
     /// Ends a session whose directory was unavailable for longer than the grace time.
-    pub(crate) fn out_of_grace(&self, user: &UserName, session: &SessionId, now_ms: u64) -> Result<()> {
+    pub(crate) fn end_session_without_directory(
+        &self,
+        user: &UserName,
+        session: &SessionId,
+        now_ms: u64,
+    ) -> Result<()> {
         self.update(|tx| sessions::end(tx, session, user))?;
         self.sessions.forget(&[*session]);
         add(&self.counters.directory_ended, 1);
@@ -274,7 +283,7 @@ impl Mds {
     }
 
     /// Ends all sessions of a user who lost access, and revokes the user's credentials.
-    fn out(&self, user: &UserName, why: &'static str, now_ms: u64) -> Result<()> {
+    fn end_access(&self, user: &UserName, why: &'static str, now_ms: u64) -> Result<()> {
         // This includes sessions opened before the account became a directory account.
         let over = self.update(|tx| sessions::end_where(tx, user, |_, _| true))?;
         self.sessions.forget(&over);
@@ -287,13 +296,13 @@ impl Mds {
     }
 
     /// Stores the new answers for users with access. Sessions in another role than the new one end.
-    fn keep(&self, fine: &[(UserName, Role, DirectoryGroups)], now_ms: u64) -> Result<()> {
+    fn apply_verdicts(&self, fine: &[(UserName, Role, DirectoryGroups)], now_ms: u64) -> Result<()> {
         let over = self.update(|tx| {
             let mut over = Vec::new();
-            for (user, role, said) in fine {
+            for (user, role, answer) in fine {
                 let ended = sessions::end_where(tx, user, |_, session| session.role != *role)?;
                 over.extend(ended.into_iter().map(|id| (user.clone(), id)));
-                sessions::store_directory(tx, user, said)?;
+                sessions::store_directory(tx, user, answer)?;
             }
             Ok(over)
         })?;
@@ -307,8 +316,8 @@ impl Mds {
             self.revoke_user(user, now_ms);
         }
         add(&self.counters.directory_ended, over.len() as u64);
-        for (user, _, said) in fine {
-            self.sessions.set_directory(user, said);
+        for (user, _, answer) in fine {
+            self.sessions.set_directory(user, answer);
         }
         Ok(())
     }
@@ -332,13 +341,13 @@ impl Mds {
                 break;
             }
             let Some(account) = accounts::existing_enabled(&*self.store.snapshot()?, &user)? else {
-                self.out(&user, "no account", now_ms)?;
+                self.end_access(&user, "no account", now_ms)?;
                 continue;
             };
-            match self.verdict(&user, &account, now_ms) {
-                Verdict::In(role, said) => fine.push((user, role, said)),
-                Verdict::Out(why) => self.out(&user, why, now_ms)?,
-                Verdict::Silent => {
+            match self.query_verdict(&user, &account, now_ms) {
+                DirectoryVerdict::Access(role, answer) => fine.push((user, role, answer)),
+                DirectoryVerdict::NoAccess(why) => self.end_access(&user, why, now_ms)?,
+                DirectoryVerdict::Unavailable => {
                     // The queries for other users would fail too.
                     more = false;
                     break;
@@ -346,7 +355,7 @@ impl Mds {
             }
         }
         if !fine.is_empty() {
-            self.keep(&fine, now_ms)?;
+            self.apply_verdicts(&fine, now_ms)?;
         }
         Ok(more)
     }

@@ -14,7 +14,7 @@ pub enum MdsError {
     #[error("{0}")]
     Refused(Failure),
     /// The client gets `Internal`, or `Busy` if a retry can help. The log has the cause.
-    #[error("metadata store")]
+    #[error("metadata store error")]
     Store(#[from] MetaError),
 }
 

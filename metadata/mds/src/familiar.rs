@@ -10,7 +10,7 @@ use sealstone_mds_protocol::{UserName, record};
 
 use crate::error::Result;
 use crate::keys;
-use crate::limiter::{Familiarity, Source};
+use crate::limiter::{Familiarity, LoginSource};
 use crate::records::{load, save};
 use crate::server::{Mds, Wait};
 use crate::store::{Snapshot, Transaction};
@@ -26,7 +26,7 @@ record! {
     /// An address that an account has logged in from.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FamiliarSource {
-        /// The address as in [`Source`].
+        /// The address as in [`LoginSource`].
         pub source: [u8; 8],
         /// Time of the last login, milliseconds since 1970.
         pub seen_ms: u64,
@@ -50,14 +50,14 @@ fn load_all<S: Snapshot + ?Sized>(view: &S, user: &UserName) -> Result<FamiliarS
 pub(crate) fn of<S: Snapshot + ?Sized>(
     view: &S,
     user: &UserName,
-    source: Source,
+    source: LoginSource,
     now_ms: u64,
 ) -> Result<Familiarity> {
     let known = load_all(view, user)?;
     let valid = known.sources.iter().filter(|known| now_ms.saturating_sub(known.seen_ms) < FAMILIAR_MS);
     let mut found = Familiarity::Stranger;
     for known in valid {
-        let known = Source::from_bytes(known.source);
+        let known = LoginSource::from_bytes(known.source);
         if known == source {
             return Ok(Familiarity::Address);
         }
@@ -95,7 +95,7 @@ impl Mds {
     pub(crate) fn throttle(
         &self,
         user: &UserName,
-        source: Source,
+        source: LoginSource,
         now_ms: u64,
     ) -> std::result::Result<(), u64> {
         // Checked before the store is read, so that a flood from one address costs the store
@@ -110,7 +110,7 @@ impl Mds {
     }
 
     /// Records a successful login from this source.
-    pub(crate) fn note_login(&self, user: &UserName, source: Source, now_ms: u64) {
+    pub(crate) fn note_login(&self, user: &UserName, source: LoginSource, now_ms: u64) {
         self.limiter.lock().succeeded(user, source);
         let Some(bytes) = source.to_bytes() else { return };
         let noted = self.store.snapshot().map_err(crate::error::MdsError::from).and_then(|view| {
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::tests::world::{World, user};
 
-    fn source(last: u16) -> Source {
+    fn source(last: u16) -> LoginSource {
         std::net::IpAddr::from([10, 0, (last >> 8) as u8, last as u8]).into()
     }
 

@@ -17,11 +17,11 @@ use crate::audit::AuditRecord;
 use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
-use crate::issue::Wanted;
+use crate::issue::RefusedRequest;
 use crate::lengths::Written;
-use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
+use crate::namespace::{self, CommitParams, FinalLink, NewIntent, NewOwner};
 use crate::once::Asked;
-use crate::placement::{Choice, Pool, Shape};
+use crate::placement::{DevicePool, FileShape, PlacementChoice};
 use crate::records::{Inode, counter, figure, next_number};
 use crate::roles;
 use crate::server::Mds;
@@ -35,7 +35,7 @@ mod nodes;
 mod people;
 mod quotas;
 
-use delegate::{Delegation, Issue};
+use delegate::{DelegationRequest, Issue};
 
 pub use leases::Waiting;
 
@@ -64,9 +64,9 @@ impl Mds {
             Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
             request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
-                let wanted = asked_for(&request);
-                let checked =
-                    roles::check(who.role, &who.user, &request).and_then(|()| self.check_room(&request));
+                let wanted = requested_file(&request);
+                let checked = roles::check(who.role, &who.user, &request)
+                    .and_then(|()| self.check_disk_space(&request));
                 let result = checked.and_then(|()| {
                     let as_it = leases::asker(&self.leases, &who, &request, asked.as_ref(), now_ms);
                     leases::as_asker(as_it, || match &asked {
@@ -81,7 +81,7 @@ impl Mds {
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
                     && failure.code.is_denial()
                 {
-                    let wanted = Wanted { path: path.as_ref(), inode: *inode, method: *method };
+                    let wanted = RefusedRequest { path: path.as_ref(), inode: *inode, method: *method };
                     self.write_refusal(&who, &wanted, now_ms);
                 }
                 self.record(&who, operation, subject.as_deref(), result.as_ref().err(), now_ms);
@@ -106,7 +106,7 @@ impl Mds {
 
     /// Fails for requests that add records while the disk of the metadata server is short of space:
     /// the rest is for removals, revocations and sessions.
-    fn check_room(&self, request: &Request) -> Result<()> {
+    fn check_disk_space(&self, request: &Request) -> Result<()> {
         let adds = matches!(
             request,
             Request::Create { .. }
@@ -194,8 +194,8 @@ impl Mds {
             Request::Hello { .. } => Err(MdsError::refused(ErrorCode::Invalid, "Hello needs no session")),
             Request::WhoAmI {} => self.who_am_i(who),
             Request::ServerInfo {} => self.server_info(now_ms),
-            Request::Stat { path } => self.stat(who, &path, Last::Follow),
-            Request::Lstat { path } => self.stat(who, &path, Last::Itself),
+            Request::Stat { path } => self.stat(who, &path, FinalLink::Follow),
+            Request::Lstat { path } => self.stat(who, &path, FinalLink::NoFollow),
             Request::Placement { path } => {
                 let (layout, placed) = namespace::placement(&*self.store.snapshot()?, who, &path)?;
                 Ok(Response::Placement { layout, placed })
@@ -216,7 +216,7 @@ impl Mds {
             Request::RenewGrants { handle, method } => self.renew(who, handle, method, now_ms, rng),
             Request::Commit { intent, size, mtime_ns, checksum } => {
                 let stat = self.with_ending(now_ms, |tx, ending| {
-                    namespace::commit(tx, who, intent, Final { size, mtime_ns, checksum }, ending)
+                    namespace::commit(tx, who, intent, CommitParams { size, mtime_ns, checksum }, ending)
                 })?;
                 Ok(Response::Stat { stat })
             }
@@ -324,7 +324,7 @@ impl Mds {
             | Request::GroupMembers { .. }
             | Request::GrantHolders { .. }) => self.people(who, request, now_ms, rng),
             Request::Delegate { path, read, write, start, end, until_ms, method } => {
-                let asked = Delegation { path, read, write, start, end, until_ms, method };
+                let asked = DelegationRequest { path, read, write, start, end, until_ms, method };
                 self.delegate(who, &asked, now_ms, rng)
             }
             Request::Revoke { what } => self.revoke(who, what, now_ms),
@@ -349,7 +349,7 @@ impl Mds {
         }
     }
 
-    fn stat(&self, who: &Principal, path: &FilePath, last: Last) -> Result<Response> {
+    fn stat(&self, who: &Principal, path: &FilePath, last: FinalLink) -> Result<Response> {
         Ok(Response::Stat { stat: namespace::stat(&*self.store.snapshot()?, who, path, last)? })
     }
 
@@ -415,7 +415,7 @@ impl Mds {
         let written = Written::Create(intent, record.inode);
         let counted = size_hint.unwrap_or_default();
         if let Err(error) = self.check_lengths_later(written, &who.user, counted, grants_until_ms) {
-            self.update(|tx| namespace::give_up_create(tx, intent, now_ms))?;
+            self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
             return Err(error);
         }
         let (grants, _) = self.issue(&issuing, who, &issue, now_ms, rng)?;
@@ -430,7 +430,7 @@ impl Mds {
     }
 
     /// Returns the refusal of new objects; a client waits for unreachable devices.
-    fn no_room_for(&self, subject: &str) -> MdsError {
+    fn no_space_for(&self, subject: &str) -> MdsError {
         if self.devices.all_are_unreachable() {
             let subject = Text::truncated(&format!("no device is reachable for {subject}"));
             return MdsError::Refused(Failure { subject, ..Failure::busy(DEVICE_RETRY_MS) });
@@ -444,14 +444,14 @@ impl Mds {
         tx: &mut dyn Transaction,
         inode: InodeId,
         size_hint: Option<u64>,
-        (pool, at_ms): (&Pool, u64),
+        (pool, at_ms): (&DevicePool, u64),
         subject: &str,
     ) -> Result<(Layout, PlacementRecord)> {
         let choice =
-            pool.place(size_hint, inode.0, self.config.width_max).map_err(|_| self.no_room_for(subject))?;
+            pool.place(size_hint, inode.0, self.config.width_max).map_err(|_| self.no_space_for(subject))?;
         let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
         let left_out = self.devices.figures().3.saturating_sub(considered);
-        let Choice { shape, bound, chosen } = choice;
+        let PlacementChoice { shape, bound, chosen } = choice;
         let placed = PlacementRecord { at_ms, size_hint, bound, considered, left_out, chosen, outgrew: None };
         let mut object = |device| {
             let number = next_number(tx, counter::OBJECT)?;
@@ -459,8 +459,8 @@ impl Mds {
             Ok::<_, MdsError>(ObjectRef { device, object })
         };
         let layout = match shape {
-            Shape::Single(device) => Layout::single(object(device)?),
-            Shape::Striped(unit, devices) => {
+            FileShape::Single(device) => Layout::single(object(device)?),
+            FileShape::Striped(unit, devices) => {
                 Layout::striped(unit, devices.into_iter().map(object).collect::<Result<_>>()?)?
             }
         };
@@ -531,7 +531,7 @@ impl Mds {
             OpenHandle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record =
-                    self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
+                    self.update(|tx| namespace::renew_create(tx, who, intent, expires_ms, until, now_ms))?;
                 // After a restart: its charge covers at least the lengths of its objects at that
                 // time.
                 let written = Written::Create(intent, record.inode);
@@ -545,14 +545,14 @@ impl Mds {
     }
 
     fn add_device(&self, who: &Principal, new: &NewDevice) -> Result<Response> {
-        let _turn = self.key_turn.lock();
+        let _turn = self.key_lock.lock();
         let fresh = devices::factory_keys(new, self.config.file_partitions())?;
         let approved = who.is_admin();
         let (id, record, rest) = self.update(|tx| self.devices.add(tx, new, &fresh, approved))?;
         self.devices.insert(id, record, new, fresh)?;
         if !rest.is_empty() {
-            let (keys, book) = self.devices.book(id)?;
-            self.store_keys(id, &keys, &book, &rest)?;
+            let (keys, key_state) = self.devices.key_state(id)?;
+            self.store_keys(id, &keys, &key_state, &rest)?;
         }
         self.devices_changed.store(true, Ordering::Release);
         self.device_response(id)
@@ -560,7 +560,7 @@ impl Mds {
 
     /// Approves a pending device: housekeeping sets its keys and creates its partitions.
     fn approve_device(&self, id: sealstone_mds_protocol::DeviceId) -> Result<Response> {
-        let _turn = self.key_turn.lock();
+        let _turn = self.key_lock.lock();
         match self.devices.get(id).map(|device| device.state) {
             None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
             Some(DeviceState::Pending) if self.devices.is_taken(id) => {
@@ -597,7 +597,7 @@ impl Mds {
 }
 
 /// Returns the file of a request for credentials, by path or number.
-fn asked_for(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Method)> {
+fn requested_file(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Method)> {
     match request {
         Request::Create { path, method, .. }
         | Request::Open { path, method, .. }

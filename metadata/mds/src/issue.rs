@@ -34,17 +34,17 @@ const LOAD_BYTES: usize = 1 << 20;
 
 /// The two logs, separate so that neither displaces the other's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum IssueStream {
     /// Issued credentials.
-    Given = 0,
+    Issued = 0,
     /// Refused requests.
     Refused = 1,
 }
 
-impl Stream {
+impl IssueStream {
     fn of(code: u8) -> Result<Self> {
         match code {
-            0 => Ok(Self::Given),
+            0 => Ok(Self::Issued),
             1 => Ok(Self::Refused),
             _ => Err(MdsError::refused(ErrorCode::Invalid, "no such position in the record")),
         }
@@ -73,7 +73,7 @@ pub trait GrantLog: Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of the disk.
-    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()>;
+    fn append(&self, stream: IssueStream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()>;
 
     /// Reads records from a position on, or (position 0) from about a time on, until `each` returns
     /// false or the byte budget is used. Returns the next position; none at the end.
@@ -82,7 +82,7 @@ pub trait GrantLog: Send + Sync + 'static {
     /// Those of the disk. A damaged tail is not an error: the log ends there.
     fn read(
         &self,
-        stream: Stream,
+        stream: IssueStream,
         from: u64,
         since_ms: u64,
         budget: usize,
@@ -90,10 +90,10 @@ pub trait GrantLog: Send + Sync + 'static {
     ) -> io::Result<Option<u64>>;
 
     /// Returns the time before which the log has no records.
-    fn known_since_ms(&self, stream: Stream) -> u64;
+    fn known_since_ms(&self, stream: IssueStream) -> u64;
 
     /// Whether the log still has all records from this time on.
-    fn reaches_back_to(&self, stream: Stream, since_ms: u64) -> bool {
+    fn reaches_back_to(&self, stream: IssueStream, since_ms: u64) -> bool {
         self.known_since_ms(stream) <= since_ms
     }
 
@@ -113,13 +113,13 @@ pub trait GrantLog: Send + Sync + 'static {
 pub struct NoGrantLog;
 
 impl GrantLog for NoGrantLog {
-    fn append(&self, _: Stream, _: u64, _: &[u8], _: bool) -> io::Result<()> {
+    fn append(&self, _: IssueStream, _: u64, _: &[u8], _: bool) -> io::Result<()> {
         Ok(())
     }
 
     fn read(
         &self,
-        _: Stream,
+        _: IssueStream,
         _: u64,
         _: u64,
         _: usize,
@@ -128,7 +128,7 @@ impl GrantLog for NoGrantLog {
         Ok(None)
     }
 
-    fn known_since_ms(&self, _: Stream) -> u64 {
+    fn known_since_ms(&self, _: IssueStream) -> u64 {
         u64::MAX
     }
 
@@ -146,14 +146,14 @@ impl GrantLog for NoGrantLog {
 pub struct MemoryGrantLog(Mutex<[Vec<(u64, Vec<u8>)>; 2]>);
 
 impl GrantLog for MemoryGrantLog {
-    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], _: bool) -> io::Result<()> {
+    fn append(&self, stream: IssueStream, time_ms: u64, record: &[u8], _: bool) -> io::Result<()> {
         self.0.lock()[stream as usize].push((time_ms, record.to_vec()));
         Ok(())
     }
 
     fn read(
         &self,
-        stream: Stream,
+        stream: IssueStream,
         from: u64,
         since_ms: u64,
         mut budget: usize,
@@ -173,7 +173,7 @@ impl GrantLog for MemoryGrantLog {
         Ok(None)
     }
 
-    fn known_since_ms(&self, _: Stream) -> u64 {
+    fn known_since_ms(&self, _: IssueStream) -> u64 {
         0
     }
 
@@ -202,7 +202,7 @@ fn log_failed(error: io::Error) -> MdsError {
 }
 
 /// Subject of a refused request for credentials.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct RefusedRequest<'a> {
     pub(crate) path: Option<&'a FilePath>,
     pub(crate) inode: Option<InodeId>,
     pub(crate) method: Method,
@@ -226,12 +226,12 @@ impl Mds {
                 }
                 true
             };
-            from = log.read(Stream::Given, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
+            from = log.read(IssueStream::Issued, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
         }
-        if !log.reaches_back_to(Stream::Given, now_ms.saturating_sub(CREDENTIAL_LIFETIME_MAX_MS)) {
+        if !log.reaches_back_to(IssueStream::Issued, now_ms.saturating_sub(CREDENTIAL_LIFETIME_MAX_MS)) {
             // Records of other users were removed for space, so the holders of those credentials
             // are unknown.
-            let since_ms = log.known_since_ms(Stream::Given).min(now_ms);
+            let since_ms = log.known_since_ms(IssueStream::Issued).min(now_ms);
             let until_ms = since_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS);
             let writes_until_ms = since_ms.saturating_add(self.config.longest_life_ms());
             self.holdings.get_mut().is_unknown_until(until_ms, writes_until_ms);
@@ -273,13 +273,14 @@ impl Mds {
         // Only long-lived credentials are worth waiting for the disk; others expire soon after a
         // restart.
         let durable = record.entry.kind == IssueKind::Delegate;
-        let stream = if record.entry.kind == IssueKind::Refused { Stream::Refused } else { Stream::Given };
+        let stream =
+            if record.entry.kind == IssueKind::Refused { IssueStream::Refused } else { IssueStream::Issued };
         let bytes = encode(record)?;
         self.grant_log.append(stream, record.entry.time_ms, &bytes, durable).map_err(log_failed)
     }
 
     /// Records a refused request for credentials.
-    pub(crate) fn write_refusal(&self, who: &Principal, wanted: &Wanted<'_>, now_ms: u64) {
+    pub(crate) fn write_refusal(&self, who: &Principal, wanted: &RefusedRequest<'_>, now_ms: u64) {
         // Requests beyond the limit appear in the audit log only.
         if self.refusals.lock().attempt_record(&who.user, now_ms).is_err() {
             return;
@@ -323,7 +324,7 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
         }
         let from = from.unwrap_or(IssuePlace { stream: 0, at: 0 });
-        let stream = Stream::of(from.stream)?;
+        let stream = IssueStream::of(from.stream)?;
         let mut entries = Vec::new();
         let mut take = |bytes: &[u8]| {
             if let Ok(found) = decode::<IssueRecord>(bytes)
@@ -339,10 +340,10 @@ impl Mds {
         let next = log.read(stream, from.at, since_ms, SCAN_BYTES, &mut take).map_err(log_failed)?;
         let next = match (next, stream) {
             (Some(at), _) => Some(IssuePlace { stream: from.stream, at }),
-            (None, Stream::Given) => Some(IssuePlace { stream: Stream::Refused as u8, at: 0 }),
-            (None, Stream::Refused) => None,
+            (None, IssueStream::Issued) => Some(IssuePlace { stream: IssueStream::Refused as u8, at: 0 }),
+            (None, IssueStream::Refused) => None,
         };
-        Ok(Response::Issues { entries, known_since_ms: log.known_since_ms(Stream::Given), next })
+        Ok(Response::Issues { entries, known_since_ms: log.known_since_ms(IssueStream::Issued), next })
     }
 
     /// Makes the log of issued credentials durable. Call it every few seconds.
@@ -360,7 +361,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_bits_of_a_record_say_what_the_capability_says() {
+    fn record_bits_match_capability_permissions() {
         let rights = Permissions::READ | Permissions::OBJ_MGMT | Permissions::POL_SEC;
         for (permission, _) in Permissions::NAMES.iter().take(14) {
             assert_eq!(may(bits(rights), *permission), rights.contains(*permission));

@@ -555,12 +555,12 @@ pub(crate) fn server_name(key: &[u8]) -> Option<[u8; 16]> {
 }
 
 /// Whether the record is one that every server caches: a device or its keys.
-pub(crate) fn is_of_devices(key: &[u8]) -> bool {
+pub(crate) fn is_device_record(key: &[u8]) -> bool {
     matches!(key.first(), Some(&(DEVICE | DEVICE_KEY)))
 }
 
 /// Whether the record determines rights: users, groups and memberships.
-pub(crate) fn is_of_people(key: &[u8]) -> bool {
+pub(crate) fn is_account_record(key: &[u8]) -> bool {
     matches!(key.first(), Some(&(USER | GROUP | GROUP_OF_USER | MEMBER_OF_GROUP)))
 }
 
@@ -696,7 +696,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_give_back_what_they_are_made_of(due: u64, device: u32, partition: u64, object: u64, intent: u64) {
+        fn keys_decode_to_their_parts(due: u64, device: u32, partition: u64, object: u64, intent: u64) {
             let object = ObjectRef { device: DeviceId(device), object: ObjectId::new(partition, object) };
             prop_assert_eq!(reap_parts(&reap(due, object)), Some((due, object)));
             prop_assert_eq!(retag_object(&retag(object)), Some(object));
@@ -714,7 +714,7 @@ mod tests {
         }
 
         #[test]
-        fn a_prefix_ends_where_its_keys_end(prefix in prop::collection::vec(any::<u8>(), 0..6), tail in prop::collection::vec(any::<u8>(), 0..6)) {
+        fn after_prefix_is_above_all_its_keys(prefix in prop::collection::vec(any::<u8>(), 0..6), tail in prop::collection::vec(any::<u8>(), 0..6)) {
             let prefix = [&[ENTRY][..], &prefix].concat();
             let key = [&prefix[..], &tail].concat();
             prop_assert!(prefix <= key && key < after_prefix(&prefix));
@@ -727,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn every_secret_is_in_one_of_the_ranges_and_nothing_else_is() {
+    fn secret_ranges_contain_exactly_the_secrets() {
         let within = |key: &[u8]| secrets().iter().any(|(from, until)| &from[..] <= key && key < &until[..]);
         for first in 0..=u8::MAX {
             for key in [vec![first], vec![first, 0], meta(LOGIN_KEYS), meta("login-keyz"), meta("version")] {

@@ -139,7 +139,7 @@ impl Mds {
         let view = self.store.snapshot()?;
         let limited = match what {
             Written::File(id) => match load::<Inode, _>(&*view, &keys::inode(id))? {
-                Some(file) => quota::room(&*view, &file)?.is_some(),
+                Some(file) => quota::free_bytes(&*view, &file)?.is_some(),
                 None => false,
             },
             Written::Create(id, _) => self.is_create_limited(&*view, id)?,
@@ -190,7 +190,7 @@ impl Mds {
             }
             None => {
                 let Some(file) = load::<Inode, _>(&*view, &keys::inode(inode))? else { return Ok(None) };
-                if quota::room(&*view, &file)?.is_none() {
+                if quota::free_bytes(&*view, &file)?.is_none() {
                     return Ok(None);
                 }
                 let Some(layout) = file.layout else { return Ok(None) };
@@ -298,7 +298,7 @@ impl Mds {
                     Ok(Some(true))
                 }
                 Err(MdsError::Refused(_)) => {
-                    namespace::give_up_create(tx, id, now_ms)?;
+                    namespace::discard_create(tx, id, now_ms)?;
                     Ok(Some(false))
                 }
                 Err(error) => Err(error),

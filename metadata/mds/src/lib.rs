@@ -21,6 +21,7 @@ mod check;
 mod config;
 mod connection;
 mod counters;
+mod device_keys;
 mod devices;
 mod directory;
 mod entropy;
@@ -33,8 +34,7 @@ mod holders;
 mod holdings;
 mod holds;
 mod issue;
-mod keeping;
-mod keybook;
+mod key_rotation;
 mod keys;
 mod leases;
 mod lengths;
@@ -48,7 +48,7 @@ mod paper;
 mod proof;
 mod quota;
 mod reap;
-mod reproof;
+mod reauth;
 mod revoke;
 mod roles;
 mod server;
@@ -58,30 +58,33 @@ mod tags;
 mod violation;
 
 pub use access::Principal;
-pub use check::{CheckJob, Compared, Window, check_failure};
+pub use check::{CheckJob, ObjectDiff, ObjectWindow, check_failure};
 pub use config::Config;
-pub use connection::{Answered, Asked, Connection, Output};
+pub use connection::{Connection, Output, SessionRequest, SessionResponse};
 pub use counters::Counters;
-pub use devices::{DeviceAddress, Purpose, SharedSpace, security_method};
-pub use directory::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryRoles, Found};
+pub use device_keys::{KeyAction, KeyStep, StepOutcome};
+pub use devices::{DeviceAddress, ServerPurpose, SharedSpace, security_method};
+pub use directory::{
+    DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles,
+};
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};
 pub use handle::Waiting;
 pub use holdings::Holdings;
 pub use holds::HOLD_MS;
-pub use issue::{GrantLog, IssueRecord, MemoryGrantLog, NoGrantLog, Stream};
-pub use keeping::KeysNow;
-pub use keybook::{KeyAction, KeyStep, StepOutcome};
+pub use issue::{GrantLog, IssueRecord, IssueStream, MemoryGrantLog, NoGrantLog};
+pub use key_rotation::KeyStepsResult;
 pub use lengths::LengthItem;
-pub use limiter::{Familiarity, LoginLimiter, Source};
+pub use limiter::{Familiarity, LoginLimiter, LoginSource};
 pub use moving::{
-    BalancePass, Begun, Carry, CarryOrder, DRAIN_RATE_MIN, DrainPass, Move, MoveItem, MoveOrder, MovePage,
+    BalancePass, DRAIN_RATE_MIN, DrainPass, FileMigration, MigrationOrder, MoveItem, MoveOrder, MovePage,
+    MoveStart, ObjectMove,
 };
 pub use namespace::{ClearItem, ROOT};
 pub use paper::{HALF_OPEN_MAX, PaperConnection, PaperListener};
 pub use reap::ReapItem;
 pub use revoke::{RetagItem, RevocationRecord};
-pub use server::{LoginTurn, Mds, OpenError};
+pub use server::{Mds, OpenError, QueuedLogin};
 pub use shared::{LEASE_MS, ServerName};
 pub use tags::{INITIAL_TAG, object_attribute, partition_attributes};
 

@@ -17,13 +17,13 @@ use sealstone_mds_protocol::UserName;
 
 /// Source of attempts: an IPv4 address, an IPv6 /64, or none for a connection inside the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Source(Option<[u8; 8]>);
+pub struct LoginSource(Option<[u8; 8]>);
 
 /// Prefix of an IPv4 address: 2001:db8::/32 is never a real source, so the two families cannot
 /// collide.
 const IPV4: [u8; 4] = [0x20, 0x01, 0x0D, 0xB8];
 
-impl Source {
+impl LoginSource {
     /// Returns the network: an IPv4 /24 or an IPv6 /48.
     #[must_use]
     pub(crate) fn network(self) -> Self {
@@ -48,7 +48,7 @@ impl Source {
     }
 }
 
-impl core::fmt::Display for Source {
+impl core::fmt::Display for LoginSource {
     /// Writes the network in the usual notation, an IPv4 /24 or IPv6 /64; nothing for a connection
     /// inside the process.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -64,7 +64,7 @@ impl core::fmt::Display for Source {
     }
 }
 
-impl From<IpAddr> for Source {
+impl From<IpAddr> for LoginSource {
     fn from(address: IpAddr) -> Self {
         let mut prefix = [0; 8];
         match address.to_canonical() {
@@ -91,7 +91,7 @@ pub enum Familiarity {
 
 /// Rate limit of one kind of bucket.
 #[derive(Clone, Copy)]
-struct Rule {
+struct RateLimit {
     /// Number of attempts that are allowed at once.
     burst: u32,
     /// Time until one attempt is allowed again, milliseconds.
@@ -102,20 +102,22 @@ struct Rule {
 }
 
 /// Attempts from one address for all accounts: 20 a second.
-const ADDRESS: Rule = Rule { burst: 50, every_ms: 50, delays_ms: None };
+const ADDRESS: RateLimit = RateLimit { burst: 50, every_ms: 50, delays_ms: None };
 /// Attempts for one account from one address.
-const ACCOUNT_ADDRESS: Rule = Rule { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 300_000)) };
+const ACCOUNT_ADDRESS: RateLimit =
+    RateLimit { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 300_000)) };
 /// Attempts for one account from an address that it has logged in from.
-const ACCOUNT_FAMILIAR: Rule = Rule { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 60_000)) };
+const ACCOUNT_FAMILIAR: RateLimit =
+    RateLimit { burst: 5, every_ms: 12_000, delays_ms: Some((1_000, 60_000)) };
 /// Attempts for one account from one network.
-const ACCOUNT_NETWORK: Rule = Rule { burst: 8, every_ms: 60_000, delays_ms: None };
+const ACCOUNT_NETWORK: RateLimit = RateLimit { burst: 8, every_ms: 60_000, delays_ms: None };
 /// Interval of attempts for one account from all unfamiliar networks, milliseconds.
 pub(crate) const STRANGERS_EVERY_MS: u64 = 1_000;
 /// Attempts for one account from all networks that it has not logged in from.
-const ACCOUNT_STRANGERS: Rule = Rule { burst: 512, every_ms: STRANGERS_EVERY_MS, delays_ms: None };
+const ACCOUNT_STRANGERS: RateLimit = RateLimit { burst: 512, every_ms: STRANGERS_EVERY_MS, delays_ms: None };
 
 /// Limit of each user's refused requests in the record of credentials.
-const USER_REFUSALS: Rule = Rule { burst: 256, every_ms: 10_000, delays_ms: None };
+const USER_REFUSALS: RateLimit = RateLimit { burst: 256, every_ms: 10_000, delays_ms: None };
 
 /// Number of buckets of each kind. Two keys can share one by chance, but the hash is keyed, so no
 /// attacker can choose which.
@@ -123,19 +125,19 @@ const BUCKETS: usize = 1 << 16;
 
 /// Counter of used attempts, which expire with time, and the current delay. All zeros: unused.
 #[derive(Clone, Copy, Default)]
-struct Bucket {
+struct AttemptBucket {
     used: u32,
     strikes: u32,
     refilled_ms: u64,
     blocked_until_ms: u64,
 }
 
-impl Bucket {
+impl AttemptBucket {
     /// Returns the bucket after an attempt at this time.
     ///
     /// # Errors
     /// Milliseconds to wait, and the bucket after a refusal.
-    fn after(mut self, rule: &Rule, now_ms: u64) -> Result<Self, (u64, Self)> {
+    fn after(mut self, rule: &RateLimit, now_ms: u64) -> Result<Self, (u64, Self)> {
         // After the clock was set back, times ahead of it must not block for that long.
         self.refilled_ms = self.refilled_ms.min(now_ms);
         let longest_ms = rule.delays_ms.map_or(0, |(_, longest_ms)| longest_ms);
@@ -168,19 +170,19 @@ impl Bucket {
 }
 
 /// Buckets of one kind; allocated at the first use.
-struct Buckets {
-    all: Vec<Bucket>,
-    rule: Rule,
+struct BucketTable {
+    all: Vec<AttemptBucket>,
+    rule: RateLimit,
 }
 
-impl Buckets {
-    const fn new(rule: Rule) -> Self {
+impl BucketTable {
+    const fn new(rule: RateLimit) -> Self {
         Self { all: Vec::new(), rule }
     }
 
-    fn get(&mut self, at: usize) -> Option<&mut Bucket> {
+    fn get(&mut self, at: usize) -> Option<&mut AttemptBucket> {
         if self.all.is_empty() {
-            self.all = vec![Bucket::default(); BUCKETS];
+            self.all = vec![AttemptBucket::default(); BUCKETS];
         }
         self.all.get_mut(at)
     }
@@ -189,24 +191,24 @@ impl Buckets {
 /// Rate limits of addresses and accounts.
 pub struct LoginLimiter {
     hash: RandomState,
-    addresses: Buckets,
-    account_addresses: Buckets,
-    account_familiar: Buckets,
-    account_networks: Buckets,
-    account_strangers: Buckets,
-    refusals: Buckets,
+    addresses: BucketTable,
+    account_addresses: BucketTable,
+    account_familiar: BucketTable,
+    account_networks: BucketTable,
+    account_strangers: BucketTable,
+    refusals: BucketTable,
 }
 
 impl Default for LoginLimiter {
     fn default() -> Self {
         Self {
             hash: RandomState::new(),
-            addresses: Buckets::new(ADDRESS),
-            account_addresses: Buckets::new(ACCOUNT_ADDRESS),
-            account_familiar: Buckets::new(ACCOUNT_FAMILIAR),
-            account_networks: Buckets::new(ACCOUNT_NETWORK),
-            account_strangers: Buckets::new(ACCOUNT_STRANGERS),
-            refusals: Buckets::new(USER_REFUSALS),
+            addresses: BucketTable::new(ADDRESS),
+            account_addresses: BucketTable::new(ACCOUNT_ADDRESS),
+            account_familiar: BucketTable::new(ACCOUNT_FAMILIAR),
+            account_networks: BucketTable::new(ACCOUNT_NETWORK),
+            account_strangers: BucketTable::new(ACCOUNT_STRANGERS),
+            refusals: BucketTable::new(USER_REFUSALS),
         }
     }
 }
@@ -216,8 +218,8 @@ impl LoginLimiter {
     ///
     /// # Errors
     /// Milliseconds to wait.
-    pub fn attempt_from(&mut self, source: Source, now_ms: u64) -> Result<(), u64> {
-        if source == Source::default() {
+    pub fn attempt_from(&mut self, source: LoginSource, now_ms: u64) -> Result<(), u64> {
+        if source == LoginSource::default() {
             return Ok(());
         }
         let at = self.slot(&source);
@@ -231,7 +233,7 @@ impl LoginLimiter {
     pub fn attempt(
         &mut self,
         user: &UserName,
-        source: Source,
+        source: LoginSource,
         familiarity: Familiarity,
         now_ms: u64,
     ) -> Result<(), u64> {
@@ -239,7 +241,7 @@ impl LoginLimiter {
         if familiarity == Familiarity::Address {
             return Self::take(&mut [(&mut self.account_familiar, own)], now_ms);
         }
-        if source == Source::default() {
+        if source == LoginSource::default() {
             return Self::take(&mut [(&mut self.account_addresses, own)], now_ms);
         }
         let network = self.slot(&(user, source.network()));
@@ -262,11 +264,11 @@ impl LoginLimiter {
     }
 
     /// Clears the attempts of a user from this source after a successful login.
-    pub fn succeeded(&mut self, user: &UserName, source: Source) {
+    pub fn succeeded(&mut self, user: &UserName, source: LoginSource) {
         let own = self.slot(&(user, source));
         for buckets in [&mut self.account_addresses, &mut self.account_familiar] {
             if let Some(bucket) = buckets.all.get_mut(own) {
-                *bucket = Bucket::default();
+                *bucket = AttemptBucket::default();
             }
         }
     }
@@ -289,7 +291,7 @@ impl LoginLimiter {
     }
 
     /// Takes an attempt from all of these buckets, or from none if one of them refuses.
-    fn take(buckets: &mut [(&mut Buckets, usize)], now_ms: u64) -> Result<(), u64> {
+    fn take(buckets: &mut [(&mut BucketTable, usize)], now_ms: u64) -> Result<(), u64> {
         let mut taken = Vec::with_capacity(buckets.len());
         for (kind, at) in buckets.iter_mut() {
             let rule = kind.rule;
@@ -319,16 +321,16 @@ mod tests {
         UserName::new(name).unwrap()
     }
 
-    fn from(network: u8) -> Source {
+    fn from(network: u8) -> LoginSource {
         IpAddr::from([192, 0, network, 1]).into()
     }
 
-    fn attempt(limiter: &mut LoginLimiter, name: &str, source: Source, now_ms: u64) -> Result<(), u64> {
+    fn attempt(limiter: &mut LoginLimiter, name: &str, source: LoginSource, now_ms: u64) -> Result<(), u64> {
         limiter.attempt(&user(name), source, Familiarity::Stranger, now_ms)
     }
 
     /// Returns the first time at or after `now` at which an attempt is allowed.
-    fn wait(limiter: &mut LoginLimiter, name: &str, source: Source, mut now: u64) -> u64 {
+    fn wait(limiter: &mut LoginLimiter, name: &str, source: LoginSource, mut now: u64) -> u64 {
         while let Err(delay) = attempt(limiter, name, source, now) {
             now += delay;
         }
@@ -357,7 +359,7 @@ mod tests {
         let mut limiter = LoginLimiter::default();
         let mut now = 0;
         for _ in 0..40 {
-            let next = wait(&mut limiter, "a", Source::default(), now);
+            let next = wait(&mut limiter, "a", LoginSource::default(), now);
             assert!(next - now <= 300_000);
             now = next;
         }
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_from_one_network_does_not_delay_first_login_of_another() {
+    fn flood_of_one_network_spares_other_networks() {
         let mut limiter = LoginLimiter::default();
         for i in 0..100_000u64 {
             let attacker = IpAddr::from([10, 0, (i % 16) as u8, (i / 16 % 250) as u8]);
@@ -399,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_at_one_account_are_bounded_whatever_the_networks() {
+    fn guesses_per_account_are_bounded_across_networks() {
         let mut limiter = LoginLimiter::default();
         let hour_ms = 3_600_000u64;
         let mut guesses = 0u64;
@@ -425,14 +427,14 @@ mod tests {
         let mut limiter = LoginLimiter::default();
         let through = (0..10_000u64).filter(|now| limiter.attempt_from(from(1), *now).is_ok()).count();
         assert!((240..=251).contains(&through), "{through}");
-        let neighbour: Source = IpAddr::from([192, 0, 1, 2]).into();
+        let neighbour: LoginSource = IpAddr::from([192, 0, 1, 2]).into();
         assert_eq!(limiter.attempt_from(neighbour, 9_999), Ok(()));
     }
 
     #[test]
     fn mapped_addresses_are_the_same_source() {
         let mapped: IpAddr = "::ffff:192.0.1.1".parse().unwrap();
-        assert_eq!(Source::from(mapped), from(1));
-        assert_eq!(Source::from(mapped).network().to_string(), "192.0.1.0/24");
+        assert_eq!(LoginSource::from(mapped), from(1));
+        assert_eq!(LoginSource::from(mapped).network().to_string(), "192.0.1.0/24");
     }
 }

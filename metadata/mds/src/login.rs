@@ -19,16 +19,16 @@ use crate::access::Principal;
 use crate::accounts;
 use crate::audit::AuditRecord;
 use crate::counters::add;
-use crate::directory::Verdict;
+use crate::directory::DirectoryVerdict;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::groups;
-use crate::limiter::Source;
+use crate::limiter::LoginSource;
 use crate::records::{Account, AccountCredential, DirectoryGroups, SUITE_PAPER, SessionRecord};
 use crate::revoke;
 use crate::server::{Mds, Wait};
-use crate::sessions::{self, Sessions};
-use crate::violation::{Violation, Where};
+use crate::sessions::{self, SessionTable};
+use crate::violation::{Violation, ViolationContext};
 
 const fn error(code: LoginErrorCode) -> LoginError {
     LoginError { code, retry_ms: 0 }
@@ -49,7 +49,7 @@ fn roles(role: Role) -> Text<255> {
 }
 
 /// A login with a challenge sent.
-pub(crate) struct Challenged {
+pub(crate) struct PendingLogin {
     pub(crate) started: ServerStarted,
     /// The account's credential at that time; none if the account does not exist and the challenge
     /// is a fake.
@@ -80,18 +80,23 @@ impl Mds {
     /// not.
     pub(crate) fn login_start(
         &self,
-        source: Source,
+        source: LoginSource,
         channel: &ChannelBinding,
         start: &LoginStart,
         now_ms: u64,
         mut rng: &mut dyn Entropy,
-    ) -> std::result::Result<(LoginChallenge, Challenged), LoginError> {
-        let violated = |why: &Violation| {
+    ) -> std::result::Result<(LoginChallenge, PendingLogin), LoginError> {
+        let record_violation = |why: &Violation| {
             let (message, user) = (MessageType::LoginStart.name(), Some(&start.user));
-            self.violated(source, Where { action: "login", message, user, session: None }, why, now_ms);
+            self.record_violation(
+                source,
+                ViolationContext { action: "login", message, user, session: None },
+                why,
+                now_ms,
+            );
         };
         if Stretch::for_suite(start.suite).is_err() {
-            violated(&Violation::Suite(start.suite));
+            record_violation(&Violation::Suite(start.suite));
             return Err(error(LoginErrorCode::Suite));
         }
         if let Err(wait) = self.throttle(&start.user, source, now_ms) {
@@ -115,10 +120,10 @@ impl Mds {
             .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
             .map(|(challenge, started)| {
                 let _half_open = HalfOpen::new(&self.half_open);
-                (challenge, Challenged { started, credential, asks_directory, _half_open })
+                (challenge, PendingLogin { started, credential, asks_directory, _half_open })
             })
             .map_err(|_| {
-                violated(&Violation::Element);
+                record_violation(&Violation::Element);
                 error(LoginErrorCode::Malformed)
             })
     }
@@ -146,8 +151,8 @@ impl Mds {
     /// Handles LOGIN_FINISH: opens a session if the proof is correct.
     pub(crate) fn login_finish(
         &self,
-        source: Source,
-        Challenged { started, credential, asks_directory: _, _half_open }: Challenged,
+        source: LoginSource,
+        PendingLogin { started, credential, asks_directory: _, _half_open }: PendingLogin,
         finish: &LoginFinish,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -180,7 +185,7 @@ impl Mds {
             .ok_or_else(refused)?;
         // Only now, so that clients that cannot prove the password cause no queries.
         let (role, directory) = match account.kind {
-            AccountKind::Directory => self.by_directory(source, &user, &account, now_ms)?,
+            AccountKind::Directory => self.directory_role(source, &user, &account, now_ms)?,
             AccountKind::Password | AccountKind::Service => (account.role, None),
         };
         let terms = SessionTerms { session, expires_ms, idle_s, roles: roles(role) };
@@ -204,7 +209,7 @@ impl Mds {
                 if still.is_none() {
                     return Ok((None, Wait::ForMedium));
                 }
-                let (over, wait) = Sessions::open(tx, &session, &record)?;
+                let (over, wait) = SessionTable::open(tx, &session, &record)?;
                 Ok((Some(over), wait))
             })
             .map_err(|cause| match cause {
@@ -224,17 +229,17 @@ impl Mds {
     }
 
     /// Returns role and groups that the directory has for a user who has proven the password.
-    fn by_directory(
+    fn directory_role(
         &self,
-        source: Source,
+        source: LoginSource,
         user: &UserName,
         account: &Account,
         now_ms: u64,
     ) -> std::result::Result<(Role, Option<DirectoryGroups>), LoginError> {
-        let (verdict, code) = match self.verdict(user, account, now_ms) {
-            Verdict::In(role, said) => return Ok((role, Some(said))),
-            Verdict::Out(why) => (why, LoginErrorCode::Refused),
-            Verdict::Silent => ("no directory", LoginErrorCode::Directory),
+        let (verdict, code) = match self.query_verdict(user, account, now_ms) {
+            DirectoryVerdict::Access(role, answer) => return Ok((role, Some(answer))),
+            DirectoryVerdict::NoAccess(why) => (why, LoginErrorCode::Refused),
+            DirectoryVerdict::Unavailable => ("no directory", LoginErrorCode::Directory),
         };
         // The user has proven the password.
         add(&self.counters.login_refused, 1);
@@ -245,7 +250,7 @@ impl Mds {
     /// Handles RESUME: continues a session on another connection.
     pub(crate) fn resume(
         &self,
-        source: Source,
+        source: LoginSource,
         channel: &ChannelBinding,
         message: &Resume,
         now_ms: u64,
@@ -268,7 +273,7 @@ impl Mds {
             self.audit_login(source, "resume", Some(&record.user), Some(&message.session), "refused", now_ms);
             return Err(expired);
         }
-        if !self.may_take_up(&message.session, &mut record, now_ms).map_err(store_failed)? {
+        if !self.check_directory(&message.session, &mut record, now_ms).map_err(store_failed)? {
             let (user, session) = (Some(&record.user), Some(&message.session));
             self.audit_proven(source, "resume", user, session, "directory", now_ms);
             return Err(expired);
@@ -349,7 +354,7 @@ impl Mds {
     /// Handles REGISTER_START for a client with an enrolment code. All refusals look the same.
     pub(crate) fn register_start(
         &self,
-        source: Source,
+        source: LoginSource,
         start: &RegisterStart,
         now_ms: u64,
     ) -> std::result::Result<RegisterResponse, LoginError> {
@@ -370,8 +375,8 @@ impl Mds {
         }
         let response = self.login_keys.register(&start.user, &start.request).map_err(|_| {
             let (message, user) = (MessageType::RegisterStart.name(), Some(&start.user));
-            let at = Where { action: "enrol", message, user, session: None };
-            self.violated(source, at, &Violation::Element, now_ms);
+            let at = ViolationContext { action: "enrol", message, user, session: None };
+            self.record_violation(source, at, &Violation::Element, now_ms);
             error(LoginErrorCode::Malformed)
         })?;
         Ok(RegisterResponse { response })
@@ -381,7 +386,7 @@ impl Mds {
     /// another one.
     pub(crate) fn register_upload(
         &self,
-        source: Source,
+        source: LoginSource,
         upload: &RegisterUpload,
         now_ms: u64,
     ) -> std::result::Result<(), LoginError> {
@@ -389,8 +394,8 @@ impl Mds {
         if !accounts::is_password_record(upload.suite, &upload.record) {
             add(&self.counters.login_refused, 1);
             let message = MessageType::RegisterUpload.name();
-            let at = Where { action: "enrol", message, user: Some(user), session: None };
-            self.violated(source, at, &Violation::Record, now_ms);
+            let at = ViolationContext { action: "enrol", message, user: Some(user), session: None };
+            self.record_violation(source, at, &Violation::Record, now_ms);
             return Err(error(LoginErrorCode::Malformed));
         }
         let credential = AccountCredential { suite: upload.suite, record: upload.record };
@@ -409,14 +414,14 @@ impl Mds {
     }
 
     /// Records an enrolment that failed after its start.
-    pub(crate) fn enrolment_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
+    pub(crate) fn enrolment_failed(&self, source: LoginSource, user: &UserName, verdict: &str, now_ms: u64) {
         add(&self.counters.login_refused, 1);
         self.audit_login(source, "enrol", Some(user), None, verdict, now_ms);
     }
 
     /// Records a login that failed after its start. A client with a wrong password notices it in
     /// the challenge and sends no proof, so the server often only sees a missing answer.
-    pub(crate) fn login_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
+    pub(crate) fn login_failed(&self, source: LoginSource, user: &UserName, verdict: &str, now_ms: u64) {
         add(&self.counters.login_refused, 1);
         self.audit_login(source, "login", Some(user), None, verdict, now_ms);
     }
@@ -424,7 +429,7 @@ impl Mds {
     /// Writes an audit record for a step of a login: unauthenticated, unless it succeeded.
     pub(crate) fn audit_login(
         &self,
-        source: Source,
+        source: LoginSource,
         action: &str,
         user: Option<&UserName>,
         session: Option<&SessionId>,
@@ -438,7 +443,7 @@ impl Mds {
     /// Writes an audit record for an authenticated peer of this connection.
     pub(crate) fn audit_proven(
         &self,
-        source: Source,
+        source: LoginSource,
         action: &str,
         user: Option<&UserName>,
         session: Option<&SessionId>,
@@ -468,7 +473,7 @@ impl Mds {
         let found = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
         let silent_ms = found.asked_ms.map_or(0, |asked_ms| now_ms.saturating_sub(asked_ms));
         if silent_ms > self.config.directory_grace_ms {
-            self.out_of_grace(&found.who.user, session, now_ms)?;
+            self.end_session_without_directory(&found.who.user, session, now_ms)?;
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         if found.stale {
@@ -484,7 +489,7 @@ impl Mds {
 }
 
 fn step<'a>(
-    source: Source,
+    source: LoginSource,
     action: &'a str,
     user: Option<&'a UserName>,
     session: Option<&'a SessionId>,

@@ -20,18 +20,18 @@ use sealstone_osd::ObjectId;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace::queue_objects;
-use crate::placement::{NoSpace, Pool};
+use crate::placement::{DevicePool, NoSpace};
 use crate::records::{Inode, Intent, counter, decode, load, next_number, save};
-use crate::revoke::Retag;
+use crate::revoke::PendingTag;
 use crate::server::{Mds, OWN_CREDENTIAL_MS};
 use crate::store::{Snapshot, Transaction};
 use crate::tags;
 
 mod balance;
-mod carry;
+mod migrate;
 
 pub use balance::BalancePass;
-pub use carry::{Carry, CarryOrder};
+pub use migrate::{FileMigration, MigrationOrder};
 
 /// Lowest rate, bytes per second: below it a command of one copy would wait for hours.
 pub const DRAIN_RATE_MIN: u64 = 65_536;
@@ -48,7 +48,7 @@ const CREATE_MARGIN_MS: u64 = 60_000;
 record! {
     /// An object being moved.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Move {
+    pub struct ObjectMove {
         /// Index in the layout.
         pub index: u16,
         /// Current object.
@@ -93,26 +93,26 @@ pub struct MoveOrder {
 
 /// Result of the beginning of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun<O = MoveOrder> {
+pub enum MoveStart<O = MoveOrder> {
     /// Copy this when [`Mds::is_fenced`] returns true, then call [`Mds::finish_move`]; for a whole
-    /// file [`Mds::is_carry_fenced`] and [`Mds::finish_carry`].
-    Go(O),
+    /// file [`Mds::is_migration_fenced`] and [`Mds::finish_migration`].
+    Started(O),
     /// Not now: the file is in use in a way that a move would disturb.
     InUse,
     /// Nothing to move any more.
-    Gone,
+    NothingToMove,
 }
 
 /// Reason for a move.
 #[derive(Clone, Copy)]
-enum Wish<'a> {
+enum MoveReason<'a> {
     /// The device is drained.
     Leave(DeviceId),
     /// According to these figures other devices are emptier.
-    Relieve(&'a Pool),
+    Relieve(&'a DevicePool),
 }
 
-impl Wish<'_> {
+impl MoveReason<'_> {
     /// Returns the index of the next object of the layout to move, if any.
     fn next(self, layout: &Layout, size: u64) -> Option<usize> {
         match self {
@@ -125,7 +125,7 @@ impl Wish<'_> {
 }
 
 /// Returns the target of an object whose move improves the balance; empty objects are not moved.
-fn relief(pool: &Pool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, ChosenDevice)> {
+fn relief(pool: &DevicePool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, ChosenDevice)> {
     let (object, length) = (layout.objects().get(index)?, layout.object_length(index, size));
     (length > 0).then(|| pool.relief(object.object.object, length, object.device, &taken(layout)))?
 }
@@ -264,27 +264,29 @@ impl Mds {
     ///
     /// # Errors
     /// `Refused` with `NoSpace` if no other device has enough free space; `Store`.
-    pub fn begin_move(&self, inode: InodeId, device: DeviceId, now_ms: u64) -> Result<Begun> {
-        self.begin(inode, Wish::Leave(device), now_ms)
+    pub fn begin_move(&self, inode: InodeId, device: DeviceId, now_ms: u64) -> Result<MoveStart> {
+        self.begin(inode, MoveReason::Leave(device), now_ms)
     }
 
     /// Begins to move an object of the file whose move improves the balance, if there is one.
     ///
     /// # Errors
     /// `Store`.
-    pub fn begin_relief(&self, inode: InodeId, pool: &Pool, now_ms: u64) -> Result<Begun> {
-        self.begin(inode, Wish::Relieve(pool), now_ms)
+    pub fn begin_relief(&self, inode: InodeId, pool: &DevicePool, now_ms: u64) -> Result<MoveStart> {
+        self.begin(inode, MoveReason::Relieve(pool), now_ms)
     }
 
-    fn begin(&self, inode: InodeId, wish: Wish<'_>, now_ms: u64) -> Result<Begun> {
+    fn begin(&self, inode: InodeId, reason: MoveReason<'_>, now_ms: u64) -> Result<MoveStart> {
         // Waits for requests that are issuing credentials, so that these are seen below.
         let _alone = self.issuing.write();
         let pool = self.devices.pool();
         let begun = self.update(|tx| {
-            give_up(tx, inode, now_ms)?;
-            let Some(file) = load::<Inode, _>(tx, &keys::inode(inode))? else { return Ok(Begun::Gone) };
-            let Some(layout) = &file.layout else { return Ok(Begun::Gone) };
-            let Some(index) = wish.next(layout, file.size) else { return Ok(Begun::Gone) };
+            abandon(tx, inode, now_ms)?;
+            let Some(file) = load::<Inode, _>(tx, &keys::inode(inode))? else {
+                return Ok(MoveStart::NothingToMove);
+            };
+            let Some(layout) = &file.layout else { return Ok(MoveStart::NothingToMove) };
+            let Some(index) = reason.next(layout, file.size) else { return Ok(MoveStart::NothingToMove) };
             let from = layout.objects()[index];
             // A pending retag goes first, and truncated bytes are cleared at the old place.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
@@ -292,11 +294,11 @@ impl Mds {
             let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
             // Programs with a capability file cannot get a new one, so they must not be fenced.
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
-                return Ok(Begun::InUse);
+                return Ok(MoveStart::InUse);
             }
-            let (to, chosen) = match wish {
+            let (to, chosen) = match reason {
                 // Two objects on one device are better than one on a device that will be removed.
-                Wish::Leave(device) => successor(&pool, from, length, (&taken(layout), device))
+                MoveReason::Leave(device) => successor(&pool, from, length, (&taken(layout), device))
                     // Only the device knows the stored bytes of a file with holes: the copy finds
                     // out whether it fits.
                     .or_else(|error| match file.sparse || length > self.devices.used(device) {
@@ -306,10 +308,10 @@ impl Mds {
                     .map_err(|_| {
                         MdsError::refused(ErrorCode::NoSpace, "no other device has enough free space")
                     })?,
-                Wish::Relieve(figures) => match relief(figures, layout, index, file.size) {
+                MoveReason::Relieve(figures) => match relief(figures, layout, index, file.size) {
                     // The figures may be older than the drain of that device.
                     Some((to, chosen)) if pool.has(to) => (to, chosen),
-                    _ => return Ok(Begun::Gone),
+                    _ => return Ok(MoveStart::NothingToMove),
                 },
             };
             let number = next_number(tx, counter::OBJECT)?;
@@ -318,17 +320,17 @@ impl Mds {
             save(tx, &keys::tag(from), &tag)?;
             // A missing object is created, empty. Otherwise it could be created behind the fence,
             // and after an abandoned move it could not be created at all because of its new tag.
-            let creates = !is_there(&file, length);
-            save(tx, &keys::retag(from), &Retag { tag, creates, waits: Vec::new() })?;
+            let creates = !must_exist(&file, length);
+            save(tx, &keys::retag(from), &PendingTag { tag, creates, waits: Vec::new() })?;
             let index = u16::try_from(index).unwrap_or(u16::MAX);
-            let begun = Move { index, from, to, generation: file.generation, tag, chosen };
+            let begun = ObjectMove { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::moving(inode), &begun)?;
-            let filled = length > 0 && is_there(&file, length);
+            let filled = length > 0 && must_exist(&file, length);
             let (relieves, stays) =
-                (matches!(wish, Wish::Relieve(_)), is_alive(file.placing_until_ms, now_ms));
-            Ok(Begun::Go(MoveOrder { inode, from, to, filled, relieves, stays }))
+                (matches!(reason, MoveReason::Relieve(_)), may_be_running(file.placing_until_ms, now_ms));
+            Ok(MoveStart::Started(MoveOrder { inode, from, to, filled, relieves, stays }))
         })?;
-        if matches!(begun, Begun::Go(_)) {
+        if matches!(begun, MoveStart::Started(_)) {
             self.revocations_changed.store(true, Ordering::Release);
         }
         Ok(begun)
@@ -353,10 +355,10 @@ impl Mds {
         let _alone = self.issuing.write();
         let done = self.update(|tx| {
             let key = keys::moving(order.inode);
-            let known = load::<Move, _>(tx, &key)?.filter(|known| known.to == order.to);
-            let Some(Move { index, from, to, generation, tag, chosen }) = known else {
+            let known = load::<ObjectMove, _>(tx, &key)?.filter(|known| known.to == order.to);
+            let Some(ObjectMove { index, from, to, generation, tag, chosen }) = known else {
                 // Abandoned meanwhile; this also removes what was copied since.
-                drop_copy(tx, order.to, now_ms)?;
+                queue_copy_removal(tx, order.to, now_ms)?;
                 return Ok(false);
             };
             let file = load::<Inode, _>(tx, &keys::inode(order.inode))?;
@@ -370,12 +372,12 @@ impl Mds {
             let layout = file.as_ref().and_then(replaced);
             let tag_now = tags::of(tx, from)?;
             let (Some(mut file), Some(layout)) = (file, layout) else {
-                give_up(tx, order.inode, now_ms)?;
+                abandon(tx, order.inode, now_ms)?;
                 return Ok(false);
             };
             if tag != tag_now {
                 // Revoked meanwhile: the next move starts from the new tag.
-                give_up(tx, order.inode, now_ms)?;
+                abandon(tx, order.inode, now_ms)?;
                 return Ok(false);
             }
             let (guard_ms, file_placing_ms) = (file.create_grants_until_ms, file.placing_until_ms);
@@ -391,7 +393,7 @@ impl Mds {
             tx.delete(&keys::tag(from))?;
             // In-place writers create missing objects under the partition's tag, so the old object
             // has to stay for them.
-            let due_ms = match order.stays || is_alive(file_placing_ms, now_ms) {
+            let due_ms = match order.stays || may_be_running(file_placing_ms, now_ms) {
                 true => now_ms.max(file_placing_ms.saturating_add(CREATE_MARGIN_MS)),
                 false => now_ms,
             };
@@ -416,10 +418,10 @@ impl Mds {
     /// `Store`.
     pub fn abandon_move(&self, order: &MoveOrder, now_ms: u64) -> Result<()> {
         self.update(|tx| {
-            let known = load::<Move, _>(tx, &keys::moving(order.inode))?;
+            let known = load::<ObjectMove, _>(tx, &keys::moving(order.inode))?;
             match known.is_some_and(|known| known.to == order.to) {
-                true => give_up(tx, order.inode, now_ms).map(drop),
-                false => drop_copy(tx, order.to, now_ms),
+                true => abandon(tx, order.inode, now_ms).map(drop),
+                false => queue_copy_removal(tx, order.to, now_ms),
             }
         })
     }
@@ -443,7 +445,7 @@ impl Mds {
             self.update(|tx| {
                 for (key, _) in &page {
                     match keys::moving_inode(key) {
-                        Some(inode) => _ = give_up(tx, inode, now_ms)?,
+                        Some(inode) => _ = abandon(tx, inode, now_ms)?,
                         None => tx.delete(key)?,
                     }
                 }
@@ -457,7 +459,7 @@ impl Mds {
     /// # Errors
     /// `Busy` if a move ended meanwhile, perhaps successfully: then the client's layout is
     /// outdated.
-    pub(crate) fn make_way(&self, inode: InodeId, now_ms: u64) -> Result<Box<dyn Snapshot + '_>> {
+    pub(crate) fn abandon_moves_of(&self, inode: InodeId, now_ms: u64) -> Result<Box<dyn Snapshot + '_>> {
         loop {
             let view = self.store.snapshot()?;
             if view.get(&keys::moving(inode))?.is_none() && view.get(&keys::carrying(inode))?.is_none() {
@@ -465,7 +467,7 @@ impl Mds {
             }
             drop(view);
             // Another server may begin the next move before the check is repeated.
-            if !self.update(|tx| give_up(tx, inode, now_ms))? {
+            if !self.update(|tx| abandon(tx, inode, now_ms))? {
                 return Err(MdsError::Refused(Failure::busy(MOVED_RETRY_MS)));
             }
         }
@@ -497,7 +499,7 @@ impl Mds {
 
 /// Chooses the target device of an object: one without another object of the file, if possible.
 fn successor(
-    pool: &Pool,
+    pool: &DevicePool,
     from: ObjectRef,
     length: u64,
     (taken, leaves): (&[DeviceId], DeviceId),
@@ -508,8 +510,8 @@ fn successor(
 
 fn check_rate(rate: u64) -> Result<()> {
     if (1..DRAIN_RATE_MIN).contains(&rate) {
-        let said = format!("rate below the minimum of {DRAIN_RATE_MIN} bytes per second");
-        return Err(MdsError::refused(ErrorCode::Limit, said));
+        let why = format!("rate below the minimum of {DRAIN_RATE_MIN} bytes per second");
+        return Err(MdsError::refused(ErrorCode::Limit, why));
     }
     Ok(())
 }
@@ -525,16 +527,18 @@ fn note(tx: &mut dyn Transaction, device: DeviceId, change: impl FnOnce(&mut Dra
 
 /// Abandons the move of a file's object, or the migration of the file, if there is one. The copy is
 /// removed, and removed again after the last credential that could create it has expired.
-fn give_up(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
+fn abandon(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
     let key = keys::moving(inode);
-    let Some(Move { to, .. }) = load::<Move, _>(tx, &key)? else { return carry::give_up(tx, inode, now_ms) };
+    let Some(ObjectMove { to, .. }) = load::<ObjectMove, _>(tx, &key)? else {
+        return migrate::abandon(tx, inode, now_ms);
+    };
     tx.delete(&key)?;
-    drop_copy(tx, to, now_ms)?;
+    queue_copy_removal(tx, to, now_ms)?;
     Ok(true)
 }
 
 /// Queues the removal of an unused copy; the copier may still be writing it.
-fn drop_copy(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> Result<()> {
+fn queue_copy_removal(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> Result<()> {
     if tx.get(&keys::reap(now_ms, to))?.is_some() {
         return Ok(());
     }
@@ -543,16 +547,16 @@ fn drop_copy(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> Result<()>
 
 /// Whether an object with `length` bytes of the file must exist on its device. Objects of a file
 /// created by `put` exist if they have bytes.
-fn is_there(file: &Inode, length: u64) -> bool {
+fn must_exist(file: &Inode, length: u64) -> bool {
     file.made || (!file.sparse && length > 0)
 }
 
 /// Whether a command of a credential valid until then may still run; 0: there was none.
-const fn is_alive(until_ms: u64, now_ms: u64) -> bool {
+const fn may_be_running(until_ms: u64, now_ms: u64) -> bool {
     until_ms > 0 && until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
 }
 
 /// Whether in-place writers may create objects of the file, including one that was moved meanwhile.
 const fn may_be_made(file: &Inode, now_ms: u64) -> bool {
-    !file.made && is_alive(file.placing_until_ms, now_ms)
+    !file.made && may_be_running(file.placing_until_ms, now_ms)
 }

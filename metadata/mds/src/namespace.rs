@@ -22,23 +22,22 @@ use crate::store::{MetaError, Snapshot, Transaction};
 mod acl;
 mod create;
 mod delegate;
-mod endings;
 mod nodes;
 mod owner;
 mod remove;
 mod rename;
 mod sizes;
 mod trees;
+mod unlink;
 mod walk;
 mod xattrs;
 
 #[cfg(test)]
 pub(crate) use create::CREATES_PER_USER_MAX;
 pub(crate) use create::{
-    NewIntent, abandon, begin_create, commit, end_creates, expire, give_up_create, prolong,
+    NewIntent, abandon, begin_create, commit, discard_create, end_creates, expire, renew_create,
 };
-pub(crate) use delegate::{Delegated, delegate, delegate_writing};
-pub(crate) use endings::{Ending, close, is_swept, orphans, queue_objects, sweep_orphans};
+pub(crate) use delegate::{DelegatedRange, delegate, delegate_writing};
 pub(crate) use nodes::{
     NewNode, check_passes, link_node, listable, look_up, make_node, node, read_link, read_nodes, remove_node,
 };
@@ -50,9 +49,10 @@ pub(crate) use sizes::{
     Writing, allocate, check_clear, clear_of, cleared, cut_to_size, next_clears, note_creating, written,
 };
 pub(crate) use trees::{clear_tree, set_tree, tree_of};
+pub(crate) use unlink::{Ending, close, is_swept, orphans, queue_objects, sweep_orphans};
 pub(crate) use walk::need_directory;
-pub(crate) use walk::{Last, resolve};
-use walk::{Reached, Step, resolve_to};
+pub(crate) use walk::{FinalLink, resolve};
+use walk::{PathLookup, PathStep, resolve_to};
 pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 /// The root directory.
@@ -119,7 +119,7 @@ pub(crate) fn stat<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-    last: Last,
+    last: FinalLink,
 ) -> Result<Stat> {
     let (id, inode) = resolve_to(view, who, path, last)?;
     Ok(inode.stat(id))
@@ -131,7 +131,7 @@ pub(crate) fn placement<S: Snapshot + ?Sized>(
     who: &Principal,
     path: &FilePath,
 ) -> Result<(Option<Layout>, Option<PlacementRecord>)> {
-    let (_, inode) = resolve_to(view, who, path, Last::Itself)?;
+    let (_, inode) = resolve_to(view, who, path, FinalLink::NoFollow)?;
     Ok((inode.layout, inode.placed))
 }
 
@@ -201,19 +201,19 @@ pub(crate) fn make_dir(
     now_ms: u64,
 ) -> Result<Stat> {
     let subject = path.shown();
-    let last = if parents { Last::Follow } else { Last::Itself };
+    let last = if parents { FinalLink::Follow } else { FinalLink::NoFollow };
     match walk::walk(tx, who, path, last)? {
-        Reached::Node { id, inode, .. } if parents && inode.is_directory() => Ok(inode.stat(id)),
-        Reached::Node { .. } => Err(MdsError::refused(ErrorCode::Exists, subject)),
-        Reached::Missing { rest, .. } if !rest.is_empty() && !parents => {
+        PathLookup::Node { id, inode, .. } if parents && inode.is_directory() => Ok(inode.stat(id)),
+        PathLookup::Node { .. } => Err(MdsError::refused(ErrorCode::Exists, subject)),
+        PathLookup::Missing { rest, .. } if !rest.is_empty() && !parents => {
             Err(MdsError::refused(ErrorCode::NotFound, subject))
         }
-        Reached::Missing { place, mut rest } => {
+        PathLookup::Missing { place, mut rest } => {
             let mut at = (place.directory, place.directory_inode);
-            let mut next = Some(Step::Down(place.name));
+            let mut next = Some(PathStep::Down(place.name));
             while let Some(step) = next {
                 // Only a symbolic link has steps up, and its target must exist.
-                let Step::Down(name) = step else {
+                let PathStep::Down(name) = step else {
                     return Err(MdsError::refused(ErrorCode::NotFound, subject));
                 };
                 at = add_directory(tx, who, at, &name, mode, &subject, now_ms)?;
@@ -285,7 +285,7 @@ pub(crate) fn check_size(size: u64) -> Result<()> {
 }
 
 /// Parameters of Commit.
-pub(crate) struct Final {
+pub(crate) struct CommitParams {
     pub(crate) size: u64,
     pub(crate) mtime_ns: Option<i64>,
     pub(crate) checksum: Option<Checksum>,

@@ -25,10 +25,10 @@ use crate::counters::add;
 use crate::entropy::{Entropy, random};
 use crate::error::{self, MdsError};
 use crate::keys;
-use crate::limiter::Source;
+use crate::limiter::LoginSource;
 use crate::records::{Account, SUITE_PAPER, SessionRecord, load, save};
 use crate::server::{Mds, Wait};
-use crate::sessions::{self, Sessions};
+use crate::sessions::{self, SessionTable};
 use crate::store::{Snapshot, Transaction};
 
 pub use connection::PaperConnection;
@@ -76,11 +76,11 @@ pub struct PaperListener {
     dummy: zeroize::Zeroizing<[u8; 32]>,
     seen: Mutex<ReplayCache>,
     half_open: AtomicUsize,
-    figures: Figures,
+    figures: PaperCounters,
 }
 
 #[derive(Default)]
-struct Figures {
+struct PaperCounters {
     logins: AtomicU64,
     cookie_mismatches: AtomicU64,
     refused: AtomicU64,
@@ -89,9 +89,9 @@ struct Figures {
 }
 
 /// One of [`HALF_OPEN_MAX`] half-open logins.
-struct HalfOpenPlace(Arc<PaperListener>);
+struct HalfOpenSlot(Arc<PaperListener>);
 
-impl Drop for HalfOpenPlace {
+impl Drop for HalfOpenSlot {
     fn drop(&mut self) {
         self.0.half_open.fetch_sub(1, Ordering::AcqRel);
     }
@@ -107,15 +107,15 @@ impl PaperListener {
             dummy: zeroize::Zeroizing::new(random(rng)),
             seen: Mutex::default(),
             half_open: AtomicUsize::new(0),
-            figures: Figures::default(),
+            figures: PaperCounters::default(),
         }
     }
 
-    fn enter(self: &Arc<Self>) -> Option<HalfOpenPlace> {
+    fn enter(self: &Arc<Self>) -> Option<HalfOpenSlot> {
         let taken = self.half_open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
             (open < HALF_OPEN_MAX).then_some(open + 1)
         });
-        taken.is_ok().then(|| HalfOpenPlace(self.clone()))
+        taken.is_ok().then(|| HalfOpenSlot(self.clone()))
     }
 
     /// Returns the numbers of half-open logins and of remembered nonces; both are bounded.
@@ -190,28 +190,28 @@ fn entitled<S: Snapshot + ?Sized>(
 }
 
 /// A claimed user, with the stored key or with a fake one.
-struct Claim {
+struct ClaimedUser {
     user: UserName,
     key: PassphraseKey,
     known: bool,
 }
 
-impl Claim {
+impl ClaimedUser {
     /// Returns the refusal of a wrong cookie. For a user without a key the log has another reason;
     /// the answer is the same.
-    fn refusal(&self, failure: PaperFailure) -> Refusal {
-        if self.known { Refusal::Failure(failure) } else { Refusal::Unknown }
+    fn refusal(&self, failure: PaperFailure) -> PaperRefusal {
+        if self.known { PaperRefusal::Failure(failure) } else { PaperRefusal::Unknown }
     }
 }
 
 impl Mds {
-    fn paper_claim(&self, listener: &PaperListener, user: &UserName) -> error::Result<Claim> {
+    fn paper_claim(&self, listener: &PaperListener, user: &UserName) -> error::Result<ClaimedUser> {
         let found = entitled(&*self.store.snapshot()?, user)?;
         // Computed for every user, so that timing does not reveal unknown ones.
         let dummy = PassphraseKey::dummy(&listener.dummy, user);
         let known = found.is_some();
         let key = found.map_or(dummy, |(_, record)| PassphraseKey::from_bytes(record.key));
-        Ok(Claim { user: user.clone(), key, known })
+        Ok(ClaimedUser { user: user.clone(), key, known })
     }
 
     /// Opens a session for a user who has proven the key. Returns the SESSION_OK frame and the
@@ -219,11 +219,11 @@ impl Mds {
     fn paper_open(
         &self,
         listener: &PaperListener,
-        source: Source,
+        source: LoginSource,
         (proven, key): (ServerProven, &PassphraseKey),
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Result<(SessionId, Vec<u8>, Channel), Refusal> {
+    ) -> Result<(SessionId, Vec<u8>, Channel), PaperRefusal> {
         let user = proven.user().clone();
         let (session, resume): (SessionId, [u8; 32]) = (random(rng), random(rng));
         let expires_ms = now_ms.saturating_add(self.config.session_ttl_ms);
@@ -246,15 +246,15 @@ impl Mds {
                 return Ok((None, Wait::ForMedium));
             };
             let record = record(account.role);
-            let (over, wait) = Sessions::open(tx, &session, &record)?;
+            let (over, wait) = SessionTable::open(tx, &session, &record)?;
             save(tx, &keys::paper_session(&session), &own)?;
             Ok((Some((record, over)), wait))
         })?;
-        let (record, over) = opened.ok_or(Refusal::Unknown)?;
+        let (record, over) = opened.ok_or(PaperRefusal::Unknown)?;
         self.sessions.forget(&over);
         self.sessions.insert(session, record);
         if !self.sessions.confirm(&*self.store, &session)? {
-            return Err(Refusal::Unknown);
+            return Err(PaperRefusal::Unknown);
         }
         self.note_login(&user, source, now_ms);
         add(&listener.figures.logins, 1);
@@ -269,11 +269,11 @@ impl Mds {
     fn paper_continue(
         &self,
         listener: &PaperListener,
-        source: Source,
+        source: LoginSource,
         message: &Continue,
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Result<(ContinueOk, Channel), Refusal> {
+    ) -> Result<(ContinueOk, Channel), PaperRefusal> {
         let id = &message.session;
         let found = self.sessions.find(&*self.store, id, self.config.session_idle_ms, now_ms)?;
         // Sessions of the modern profile are not accepted here.
@@ -310,7 +310,7 @@ impl Mds {
 }
 
 /// Reasons why a step failed, for the log. The peer gets only a code.
-enum Refusal {
+enum PaperRefusal {
     /// The message was invalid.
     Failure(PaperFailure),
     /// No account that may log in here; the peer gets the answer of a wrong cookie.
@@ -321,13 +321,13 @@ enum Refusal {
     Store(MdsError),
 }
 
-impl From<PaperFailure> for Refusal {
+impl From<PaperFailure> for PaperRefusal {
     fn from(failure: PaperFailure) -> Self {
         Self::Failure(failure)
     }
 }
 
-impl From<MdsError> for Refusal {
+impl From<MdsError> for PaperRefusal {
     fn from(error: MdsError) -> Self {
         match error {
             MdsError::Refused(failure) => Self::Busy(u64::from(failure.retry_ms)),

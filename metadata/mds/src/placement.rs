@@ -7,7 +7,7 @@
 //! devices.
 //! Contract: equal inputs give equal results. A device is chosen in proportion to its capacity as
 //! long as all are equally full. With fixed weights, adding or removing a device moves only objects
-//! to or from it. For `n` devices and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a
+//! to or from it. For `n` devices and a width of `w`: O(n) for a [`DevicePool`], O(n + w log w) for a
 //! file, one logarithm for each device; O(n w) where space is short.
 //! Truth: OBS (hybrid allocation); docs/standards/mds/layouts.md §6.2;
 //! docs/adr/0040-placement-feedback.md.
@@ -98,14 +98,14 @@ impl Candidate {
 
 /// The shape of a new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum FileShape {
     /// One object.
     Single(DeviceId),
     /// Stripe unit in bytes, and the devices in order.
     Striped(u32, Vec<DeviceId>),
 }
 
-impl Shape {
+impl FileShape {
     /// Returns the devices in the order of the layout.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
@@ -118,9 +118,9 @@ impl Shape {
 
 /// A shape and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct PlacementChoice {
     /// The shape.
-    pub shape: Shape,
+    pub shape: FileShape,
     /// Limit that determined its width.
     pub bound: WidthBound,
     /// State of its devices at that time, in its order.
@@ -134,7 +134,7 @@ pub struct NoSpace;
 
 /// A device with the values that do not depend on the file.
 #[derive(Clone, Copy, Debug)]
-struct Rated {
+struct RatedDevice {
     device: DeviceId,
     total: u64,
     used: u64,
@@ -144,7 +144,7 @@ struct Rated {
     condition: DeviceCondition,
 }
 
-impl Rated {
+impl RatedDevice {
     fn fill(&self) -> f64 {
         if self.total == 0 { 1.0 } else { self.used as f64 / self.total as f64 }
     }
@@ -158,9 +158,9 @@ impl Rated {
 
 /// The devices that can be chosen, with their figures at one time.
 #[derive(Clone, Debug, Default)]
-pub struct Pool {
+pub struct DevicePool {
     /// Sorted by number; includes full devices.
-    rated: Vec<Rated>,
+    rated: Vec<RatedDevice>,
     /// Number of devices with free space.
     open: usize,
     /// Bytes in use of all devices.
@@ -169,7 +169,7 @@ pub struct Pool {
     total: u64,
 }
 
-impl Pool {
+impl DevicePool {
     /// Creates a pool from the figures of all devices in use.
     #[must_use]
     pub fn new(devices: &[Candidate]) -> Self {
@@ -179,7 +179,7 @@ impl Pool {
         let mut speeds: Vec<u64> = devices.iter().map(|one| one.speed).filter(|speed| *speed > 0).collect();
         let middle = speeds.len() / 2;
         let slow_below = if speeds.is_empty() { 0 } else { *speeds.select_nth_unstable(middle).1 / 2 };
-        let rate = |device: &Candidate| Rated {
+        let rate = |device: &Candidate| RatedDevice {
             device: device.device,
             total: device.total,
             used: device.used,
@@ -188,7 +188,7 @@ impl Pool {
             boost: boost(device.fill(), mean),
             condition: device.condition(slow_below),
         };
-        let mut rated: Vec<Rated> = devices.iter().map(rate).collect();
+        let mut rated: Vec<RatedDevice> = devices.iter().map(rate).collect();
         rated.sort_unstable_by_key(|device| device.device);
         let open = rated.iter().filter(|device| device.room > 0).count();
         Self { rated, open, used, total }
@@ -205,7 +205,7 @@ impl Pool {
         self.rated.binary_search_by_key(&device, |one| one.device).is_ok()
     }
 
-    fn with_room(&self) -> impl Iterator<Item = &Rated> {
+    fn with_room(&self) -> impl Iterator<Item = &RatedDevice> {
         self.rated.iter().filter(|device| device.room > 0)
     }
 
@@ -213,7 +213,12 @@ impl Pool {
     ///
     /// # Errors
     /// [`NoSpace`].
-    pub fn place(&self, size_hint: Option<u64>, seed: u64, width_max: usize) -> Result<Choice, NoSpace> {
+    pub fn place(
+        &self,
+        size_hint: Option<u64>,
+        seed: u64,
+        width_max: usize,
+    ) -> Result<PlacementChoice, NoSpace> {
         match size_hint {
             Some(size) if size <= SINGLE_MAX => self.single(size, seed),
             _ => self.stripe(size_hint, seed, width_max),
@@ -221,21 +226,26 @@ impl Pool {
     }
 
     /// Small files are placed by weighted hashing alone; only devices with problems are avoided.
-    fn single(&self, size: u64, seed: u64) -> Result<Choice, NoSpace> {
+    fn single(&self, size: u64, seed: u64) -> Result<PlacementChoice, NoSpace> {
         let fits = self.with_room().filter(|device| device.room >= size);
-        let first = fits.map(|device| Scored::of(device, seed)).max_by(|a, b| {
-            let sound = |one: &Scored<'_>| one.device.condition != DeviceCondition::Troubled;
+        let first = fits.map(|device| ScoredDevice::of(device, seed)).max_by(|a, b| {
+            let sound = |one: &ScoredDevice<'_>| one.device.condition != DeviceCondition::Troubled;
             sound(a)
                 .cmp(&sound(b))
                 .then_with(|| a.score.total_cmp(&b.score))
                 .then_with(|| b.id().cmp(&a.id()))
         });
         let device = first.ok_or(NoSpace)?.device;
-        let (shape, chosen) = (Shape::Single(device.device), vec![device.chosen()]);
-        Ok(Choice { shape, bound: WidthBound::Small, chosen })
+        let (shape, chosen) = (FileShape::Single(device.device), vec![device.chosen()]);
+        Ok(PlacementChoice { shape, bound: WidthBound::Small, chosen })
     }
 
-    fn stripe(&self, size_hint: Option<u64>, seed: u64, width_max: usize) -> Result<Choice, NoSpace> {
+    fn stripe(
+        &self,
+        size_hint: Option<u64>,
+        seed: u64,
+        width_max: usize,
+    ) -> Result<PlacementChoice, NoSpace> {
         let unit = match size_hint {
             Some(size) if size <= MEDIUM_MAX => UNIT_MEDIUM,
             _ => UNIT_LARGE,
@@ -243,11 +253,12 @@ impl Pool {
         let size = size_hint.unwrap_or(0);
         let units = size_hint.map_or(u64::MAX, |size| size.div_ceil(u64::from(unit)));
         let share = |width: usize| units.div_ceil(width as u64).saturating_mul(u64::from(unit)).min(size);
-        let scored: Vec<Scored<'_>> = self.with_room().map(|device| Scored::of(device, seed)).collect();
-        let done = |devices: Vec<&Rated>, bound| {
+        let scored: Vec<ScoredDevice<'_>> =
+            self.with_room().map(|device| ScoredDevice::of(device, seed)).collect();
+        let done = |devices: Vec<&RatedDevice>, bound| {
             let chosen = devices.iter().map(|device| device.chosen()).collect();
             let devices = devices.iter().map(|device| device.device).collect();
-            Choice { shape: Shape::Striped(unit, devices), bound, chosen }
+            PlacementChoice { shape: FileShape::Striped(unit, devices), bound, chosen }
         };
 
         let (most, bound) = bounded([
@@ -292,7 +303,7 @@ impl Pool {
 }
 
 /// Returns how many devices are fast enough for one stream, if the speed of each is known.
-fn enough(devices: &[&Rated]) -> usize {
+fn enough(devices: &[&RatedDevice]) -> usize {
     let mut sum = 0u64;
     for (index, device) in devices.iter().enumerate() {
         if device.speed == 0 {
@@ -313,13 +324,13 @@ fn bounded<const N: usize>(bounds: [(usize, WidthBound); N]) -> (usize, WidthBou
 }
 
 /// A device with its score for one file.
-struct Scored<'a> {
-    device: &'a Rated,
+struct ScoredDevice<'a> {
+    device: &'a RatedDevice,
     score: f64,
 }
 
-impl<'a> Scored<'a> {
-    fn of(device: &'a Rated, seed: u64) -> Self {
+impl<'a> ScoredDevice<'a> {
+    fn of(device: &'a RatedDevice, seed: u64) -> Self {
         Self { device, score: score(device.device, device.total as f64 * device.boost, seed) }
     }
 
@@ -336,8 +347,8 @@ impl<'a> Scored<'a> {
 }
 
 /// Returns the first `width` devices with `share` bytes free, in order. O(n + w log w).
-fn first<'a>(scored: &[Scored<'a>], width: usize, share: u64) -> Vec<&'a Rated> {
-    let mut fits: Vec<&Scored<'a>> = scored.iter().filter(|one| one.device.room >= share).collect();
+fn first<'a>(scored: &[ScoredDevice<'a>], width: usize, share: u64) -> Vec<&'a RatedDevice> {
+    let mut fits: Vec<&ScoredDevice<'a>> = scored.iter().filter(|one| one.device.room >= share).collect();
     if width < fits.len() && width > 0 {
         fits.select_nth_unstable_by(width - 1, |a, b| a.order(b));
     }

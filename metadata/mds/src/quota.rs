@@ -55,12 +55,12 @@ record! {
 
 /// Usage of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Amount {
+struct UsageAmount {
     bytes: u64,
     nodes: u64,
 }
 
-impl Amount {
+impl UsageAmount {
     fn of(node: &Inode) -> Self {
         Self { bytes: node.size.saturating_add(u64::from(node.xattr_bytes)), nodes: 1 }
     }
@@ -72,12 +72,12 @@ impl Amount {
 
 /// A user or tree whose usage includes a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of<'a> {
+enum UsageCount<'a> {
     User(&'a UserName),
     Tree(InodeId),
 }
 
-impl Of<'_> {
+impl UsageCount<'_> {
     fn key(self) -> Vec<u8> {
         match self {
             Self::User(name) => keys::quota_of_user(name),
@@ -93,12 +93,14 @@ impl Of<'_> {
     }
 
     /// Returns the additional usage of a node that replaces `instead`.
-    fn more(self, node: &Inode, instead: Option<&Inode>) -> Amount {
-        let more = Amount::of(node);
+    fn more(self, node: &Inode, instead: Option<&Inode>) -> UsageAmount {
+        let more = UsageAmount::of(node);
         // A file with other names, or an open one, may continue to exist; its removal is counted
         // later.
         match instead.filter(|old| old.links <= 1 && counts(old).any(|of| of == self)) {
-            Some(old) => Amount { bytes: more.bytes.saturating_sub(Amount::of(old).bytes), nodes: 0 },
+            Some(old) => {
+                UsageAmount { bytes: more.bytes.saturating_sub(UsageAmount::of(old).bytes), nodes: 0 }
+            }
             None => more,
         }
     }
@@ -127,7 +129,7 @@ impl Of<'_> {
     }
 
     /// Returns the record with additional usage, if its limits allow it.
-    fn with(self, mut record: QuotaRecord, more: Amount) -> Result<QuotaRecord> {
+    fn with(self, mut record: QuotaRecord, more: UsageAmount) -> Result<QuotaRecord> {
         let bytes = record
             .bytes
             .checked_add(more.bytes)
@@ -145,7 +147,7 @@ impl Of<'_> {
         Ok(record)
     }
 
-    fn take(self, tx: &mut dyn Transaction, less: Amount) -> Result<()> {
+    fn take(self, tx: &mut dyn Transaction, less: UsageAmount) -> Result<()> {
         let mut record = self.load(tx)?;
         // Never below zero: a wrong count must not block removals, and a check finds it.
         record.bytes = record.bytes.saturating_sub(less.bytes);
@@ -155,12 +157,12 @@ impl Of<'_> {
 }
 
 /// Returns the user and tree whose usage includes a node.
-fn counts(node: &Inode) -> impl Iterator<Item = Of<'_>> {
-    core::iter::once(Of::User(&node.owner)).chain(node.tree.map(Of::Tree))
+fn counts(node: &Inode) -> impl Iterator<Item = UsageCount<'_>> {
+    core::iter::once(UsageCount::User(&node.owner)).chain(node.tree.map(UsageCount::Tree))
 }
 
 /// Adds usage to all counts of a node, or to none if one of them refuses.
-fn add(tx: &mut dyn Transaction, node: &Inode, more: Amount) -> Result<()> {
+fn add(tx: &mut dyn Transaction, node: &Inode, more: UsageAmount) -> Result<()> {
     let mut added = Vec::with_capacity(2);
     for count in counts(node) {
         added.push((count, count.with(count.load(tx)?, more)?));
@@ -170,13 +172,13 @@ fn add(tx: &mut dyn Transaction, node: &Inode, more: Amount) -> Result<()> {
 
 /// Adds the usage of a new node; the caller saves the node.
 pub(crate) fn begin(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
-    add(tx, node, Amount::of(node))
+    add(tx, node, UsageAmount::of(node))
 }
 
 /// Subtracts the usage of a node that is dropped: for an open file at the last close, not at the
 /// removal of its last name.
 pub(crate) fn end(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
-    counts(node).try_for_each(|count| count.take(tx, Amount::of(node)))
+    counts(node).try_for_each(|count| count.take(tx, UsageAmount::of(node)))
 }
 
 /// Updates usage for a new size of a node, which still has the old one. If it fails, nothing is
@@ -194,8 +196,8 @@ pub(crate) fn resize_xattrs(tx: &mut dyn Transaction, node: &Inode, bytes: u32) 
 fn change_bytes(tx: &mut dyn Transaction, node: &Inode, before: u64, after: u64) -> Result<()> {
     match after.checked_sub(before) {
         Some(0) => Ok(()),
-        Some(more) => add(tx, node, Amount::bytes(more)),
-        None => counts(node).try_for_each(|count| count.take(tx, Amount::bytes(before - after))),
+        Some(more) => add(tx, node, UsageAmount::bytes(more)),
+        None => counts(node).try_for_each(|count| count.take(tx, UsageAmount::bytes(before - after))),
     }
 }
 
@@ -206,7 +208,7 @@ pub(crate) fn reserve(
     node: &Inode,
     instead: Option<&Inode>,
 ) -> Result<Vec<QuotaCharge>> {
-    foresee(tx, node, instead)?;
+    check_replacement(tx, node, instead)?;
     let mut charges = Vec::with_capacity(2);
     for count in counts(node) {
         let (mut record, more) = (count.load(tx)?, count.more(node, instead));
@@ -233,7 +235,7 @@ pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge],
     let mut records = Vec::with_capacity(charges.len());
     for charge in &*charges {
         let of = of(&charge.place);
-        records.push(of.with(of.load(tx)?, Amount::bytes(bytes))?);
+        records.push(of.with(of.load(tx)?, UsageAmount::bytes(bytes))?);
     }
     for (charge, record) in charges.iter_mut().zip(&records) {
         of(&charge.place).save(tx, record)?;
@@ -245,15 +247,15 @@ pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge],
 /// Subtracts the charges of a create that ends.
 pub(crate) fn release(tx: &mut dyn Transaction, charges: &[QuotaCharge]) -> Result<()> {
     for QuotaCharge { place, bytes, nodes } in charges {
-        of(place).take(tx, Amount { bytes: *bytes, nodes: *nodes })?;
+        of(place).take(tx, UsageAmount { bytes: *bytes, nodes: *nodes })?;
     }
     Ok(())
 }
 
-const fn of(place: &QuotaPlace) -> Of<'_> {
+const fn of(place: &QuotaPlace) -> UsageCount<'_> {
     match place {
-        QuotaPlace::User(name) => Of::User(name),
-        QuotaPlace::Tree(id) => Of::Tree(*id),
+        QuotaPlace::User(name) => UsageCount::User(name),
+        QuotaPlace::Tree(id) => UsageCount::Tree(*id),
     }
 }
 
@@ -274,14 +276,18 @@ pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, who: &Principal, node: 
 }
 
 /// Moves the usage of a node to another owner.
-pub(crate) fn hand_over(tx: &mut dyn Transaction, node: &Inode, owner: &UserName) -> Result<()> {
-    Of::User(&node.owner).take(tx, Amount::of(node))?;
-    let record = Of::User(owner).load(tx)?;
-    Of::User(owner).save(tx, &Of::User(owner).with(record, Amount::of(node))?)
+pub(crate) fn move_usage(tx: &mut dyn Transaction, node: &Inode, owner: &UserName) -> Result<()> {
+    UsageCount::User(&node.owner).take(tx, UsageAmount::of(node))?;
+    let record = UsageCount::User(owner).load(tx)?;
+    UsageCount::User(owner).save(tx, &UsageCount::User(owner).with(record, UsageAmount::of(node))?)
 }
 
 /// Checks whether [`begin`] would succeed if `instead` was removed before.
-pub(crate) fn foresee<S: Snapshot + ?Sized>(view: &S, node: &Inode, instead: Option<&Inode>) -> Result<()> {
+pub(crate) fn check_replacement<S: Snapshot + ?Sized>(
+    view: &S,
+    node: &Inode,
+    instead: Option<&Inode>,
+) -> Result<()> {
     for count in counts(node) {
         count.with(count.load(view)?, count.more(node, instead))?;
     }
@@ -289,7 +295,7 @@ pub(crate) fn foresee<S: Snapshot + ?Sized>(view: &S, node: &Inode, instead: Opt
 }
 
 /// Returns the number of bytes by which a node may grow; none: no limit.
-pub(crate) fn room<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Option<u64>> {
+pub(crate) fn free_bytes<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Option<u64>> {
     let mut room = None;
     for count in counts(node) {
         let record = count.load(view)?;
@@ -304,14 +310,14 @@ pub(crate) fn room<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Optio
 /// Fails unless a node may grow by this number of bytes. Changes nothing.
 pub(crate) fn check_growth<S: Snapshot + ?Sized>(view: &S, node: &Inode, more: u64) -> Result<()> {
     for count in counts(node) {
-        count.with(count.load(view)?, Amount::bytes(more))?;
+        count.with(count.load(view)?, UsageAmount::bytes(more))?;
     }
     Ok(())
 }
 
 /// Space and node counts as in `statfs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct SpaceFigures {
     pub(crate) total: u64,
     pub(crate) used: u64,
     pub(crate) nodes: u64,
@@ -319,27 +325,27 @@ pub(crate) struct Figures {
 }
 
 /// Applies the limits of a user and a tree to the figures.
-pub(crate) fn narrow<S: Snapshot + ?Sized>(
+pub(crate) fn limit_figures<S: Snapshot + ?Sized>(
     view: &S,
     user: &UserName,
     tree: Option<InodeId>,
-    mut told: Figures,
-) -> Result<Figures> {
-    for count in core::iter::once(Of::User(user)).chain(tree.map(Of::Tree)) {
+    mut quota_info: SpaceFigures,
+) -> Result<SpaceFigures> {
+    for count in core::iter::once(UsageCount::User(user)).chain(tree.map(UsageCount::Tree)) {
         let record = count.load(view)?;
         if let Some(max) = record.bytes_max {
-            let free = told.total.saturating_sub(told.used).min(max.saturating_sub(record.bytes));
-            told.total = told.total.min(max).max(free);
-            told.used = told.total - free;
+            let free = quota_info.total.saturating_sub(quota_info.used).min(max.saturating_sub(record.bytes));
+            quota_info.total = quota_info.total.min(max).max(free);
+            quota_info.used = quota_info.total - free;
         }
         if let Some(max) = record.nodes_max {
             let free = max.saturating_sub(record.nodes);
-            if free < told.nodes_free {
-                (told.nodes, told.nodes_free) = (record.nodes, free);
+            if free < quota_info.nodes_free {
+                (quota_info.nodes, quota_info.nodes_free) = (record.nodes, free);
             }
         }
     }
-    Ok(told)
+    Ok(quota_info)
 }
 
 fn apply(record: &mut QuotaRecord, change: &QuotaChange) {
@@ -347,27 +353,27 @@ fn apply(record: &mut QuotaRecord, change: &QuotaChange) {
     record.nodes_max = change.nodes_max.unwrap_or(record.nodes_max);
 }
 
-fn told(place: QuotaPlace, record: QuotaRecord) -> Quota {
+fn quota_info(place: QuotaPlace, record: QuotaRecord) -> Quota {
     let QuotaRecord { bytes, nodes, bytes_max, nodes_max, path } = record;
     Quota { place, path, bytes, nodes, bytes_max, nodes_max }
 }
 
 /// Returns usage and limits of a user.
 pub(crate) fn of_user<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Quota> {
-    Ok(told(QuotaPlace::User(name.clone()), Of::User(name).load(view)?))
+    Ok(quota_info(QuotaPlace::User(name.clone()), UsageCount::User(name).load(view)?))
 }
 
 /// Returns usage and limits of a tree; its path may be outdated.
 pub(crate) fn of_tree<S: Snapshot + ?Sized>(view: &S, tree: InodeId) -> Result<Quota> {
-    Ok(told(QuotaPlace::Tree(tree), Of::Tree(tree).load(view)?))
+    Ok(quota_info(QuotaPlace::Tree(tree), UsageCount::Tree(tree).load(view)?))
 }
 
 /// Sets a user's limits. Usage may already exceed them; then it only cannot grow.
 pub(crate) fn set_user(tx: &mut dyn Transaction, name: &UserName, change: &QuotaChange) -> Result<Quota> {
-    let mut record = Of::User(name).load(tx)?;
+    let mut record = UsageCount::User(name).load(tx)?;
     apply(&mut record, change);
-    Of::User(name).save(tx, &record)?;
-    Ok(told(QuotaPlace::User(name.clone()), record))
+    UsageCount::User(name).save(tx, &record)?;
+    Ok(quota_info(QuotaPlace::User(name.clone()), record))
 }
 
 /// Sets the limits of a tree. A directory without a tree, which must be empty, becomes one.
@@ -377,17 +383,17 @@ pub(crate) fn set_tree(
     path: &FilePath,
     change: &QuotaChange,
 ) -> Result<Quota> {
-    let mut record = Of::Tree(id).load(tx)?;
+    let mut record = UsageCount::Tree(id).load(tx)?;
     if directory.tree.is_none() {
         directory.tree = Some(id);
         save(tx, &keys::inode(id), directory)?;
-        let Amount { bytes, nodes } = Amount::of(directory);
+        let UsageAmount { bytes, nodes } = UsageAmount::of(directory);
         (record.bytes, record.nodes) = (bytes, nodes);
     }
     record.path = Some(path.clone());
     apply(&mut record, change);
-    Of::Tree(id).save(tx, &record)?;
-    Ok(told(QuotaPlace::Tree(id), record))
+    UsageCount::Tree(id).save(tx, &record)?;
+    Ok(quota_info(QuotaPlace::Tree(id), record))
 }
 
 /// Removes the limits of a tree. If its directory is `empty` and no node of it is open, the
@@ -397,15 +403,15 @@ pub(crate) fn clear_tree(
     (id, directory): (InodeId, &mut Inode),
     empty: bool,
 ) -> Result<Quota> {
-    let mut record = Of::Tree(id).load(tx)?;
+    let mut record = UsageCount::Tree(id).load(tx)?;
     (record.bytes_max, record.nodes_max) = (None, None);
     if empty && record.nodes == 1 {
         directory.tree = None;
         save(tx, &keys::inode(id), directory)?;
         (record.bytes, record.nodes) = (0, 0);
     }
-    Of::Tree(id).save(tx, &record)?;
-    Ok(told(QuotaPlace::Tree(id), record))
+    UsageCount::Tree(id).save(tx, &record)?;
+    Ok(quota_info(QuotaPlace::Tree(id), record))
 }
 
 /// Returns a page of all quotas: users by name, then trees.
@@ -432,7 +438,7 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
             if quotas.len() == limit || bytes > PAGE_BYTES {
                 return Ok((quotas, true));
             }
-            let quota = told(place(&key)?, decode(&value)?);
+            let quota = quota_info(place(&key)?, decode(&value)?);
             let mut out = WireWriter::new();
             quota.put(&mut out);
             bytes += out.len();
@@ -459,13 +465,13 @@ pub(crate) fn count<S: Snapshot + ?Sized>(
     view: &S,
     seen: impl Fn() -> Result<()>,
 ) -> Result<Vec<QuotaDrift>> {
-    let mut found: BTreeMap<Vec<u8>, Amount> = BTreeMap::new();
+    let mut found: BTreeMap<Vec<u8>, UsageAmount> = BTreeMap::new();
     let (start, end) = keys::inodes(None);
     each_between(view, &start, &end, |_, value| {
         let node: Inode = decode(value)?;
         for count in counts(&node) {
             let amount = found.entry(count.key()).or_default();
-            let own = Amount::of(&node);
+            let own = UsageAmount::of(&node);
             amount.nodes = amount.nodes.saturating_add(own.nodes);
             amount.bytes = amount.bytes.saturating_add(own.bytes);
         }
@@ -481,7 +487,7 @@ pub(crate) fn count<S: Snapshot + ?Sized>(
         seen()
     })?;
     let mut drifts = Vec::new();
-    let mut compare = |key: &[u8], had: Amount, is: Amount| {
+    let mut compare = |key: &[u8], had: UsageAmount, is: UsageAmount| {
         if had != is {
             drifts.push(QuotaDrift {
                 place: place(key)?,
@@ -497,22 +503,22 @@ pub(crate) fn count<S: Snapshot + ?Sized>(
         each_between(view, &family, &keys::after_prefix(&family), |key, value| {
             let record: QuotaRecord = decode(value)?;
             let is = found.remove(key).unwrap_or_default();
-            compare(key, Amount { bytes: record.bytes, nodes: record.nodes }, is)
+            compare(key, UsageAmount { bytes: record.bytes, nodes: record.nodes }, is)
         })?;
     }
     for (key, is) in found {
-        compare(&key, Amount::default(), is)?;
+        compare(&key, UsageAmount::default(), is)?;
     }
     Ok(drifts)
 }
 
 /// Applies the differences that [`count`] found to the current counts. Changes in between are kept,
 /// unless a count would fall below zero; the next count finds that.
-pub(crate) fn put_right(tx: &mut dyn Transaction, drifts: &[QuotaDrift]) -> Result<()> {
+pub(crate) fn apply_drifts(tx: &mut dyn Transaction, drifts: &[QuotaDrift]) -> Result<()> {
     for drift in drifts {
         let of = match &drift.place {
-            QuotaPlace::User(name) => Of::User(name),
-            QuotaPlace::Tree(id) => Of::Tree(*id),
+            QuotaPlace::User(name) => UsageCount::User(name),
+            QuotaPlace::Tree(id) => UsageCount::Tree(*id),
         };
         let mut record = of.load(tx)?;
         let moved = |now: u64, had: u64, is: u64| now.saturating_add(is).saturating_sub(had);

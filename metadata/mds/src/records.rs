@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_version_is_refused_by_name() {
+    fn record_of_other_version_is_refused() {
         let mut bytes = encode(&7u64).unwrap();
         bytes[0] = 2;
         assert!(matches!(decode::<u64>(&bytes), Err(MetaError::Damaged("record of an unknown version"))));

@@ -93,7 +93,7 @@ record! {
 record! {
     /// An object whose tag its device has not confirmed.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Retag {
+    pub struct PendingTag {
         /// New tag of the object.
         pub tag: u32,
         /// Whether a credential that can create the object may be valid. Then the object is created
@@ -150,13 +150,13 @@ pub(crate) fn begin(
             return Err(MdsError::refused(ErrorCode::Limit, why));
         }
     }
-    let asked = Asked { by: by.user.clone(), privileged: by.is_admin(), what, servers, complete };
-    write_down(tx, &known, asked, true, now_ms)
+    let asked = RevocationRequest { by: by.user.clone(), privileged: by.is_admin(), what, servers, complete };
+    store_revocation(tx, &known, asked, true, now_ms)
 }
 
 /// Stores the revocation of all credentials of a user who lost access. It is never refused,
 /// whatever else is pending.
-pub(crate) fn begin_putting_out(
+pub(crate) fn begin_for_user(
     tx: &mut dyn Transaction,
     by: &UserName,
     user: &UserName,
@@ -164,9 +164,9 @@ pub(crate) fn begin_putting_out(
     now_ms: u64,
 ) -> Result<u64> {
     let what = RevokeWhat::User(user.clone());
-    let asked = Asked { by: by.clone(), privileged: true, what, servers, complete: true };
+    let asked = RevocationRequest { by: by.clone(), privileged: true, what, servers, complete: true };
     let known = known(tx)?;
-    write_down(tx, &known, asked, false, now_ms)
+    store_revocation(tx, &known, asked, false, now_ms)
 }
 
 /// Returns all stored revocations, the oldest first.
@@ -181,7 +181,7 @@ fn known<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<(u64, RevocationRecord)>>
     Ok(known)
 }
 
-struct Asked {
+struct RevocationRequest {
     by: UserName,
     privileged: bool,
     what: RevokeWhat,
@@ -189,14 +189,14 @@ struct Asked {
     complete: bool,
 }
 
-fn write_down(
+fn store_revocation(
     tx: &mut dyn Transaction,
     known: &[(u64, RevocationRecord)],
-    asked: Asked,
+    asked: RevocationRequest,
     bounded: bool,
     now_ms: u64,
 ) -> Result<u64> {
-    let Asked { by, privileged, what, servers, complete } = asked;
+    let RevocationRequest { by, privileged, what, servers, complete } = asked;
     let parts = servers.into_iter().map(|server| RevocationPart { server, cursor: None }).collect();
     let same = |record: &RevocationRecord| record.done_ms.is_none() && record.what == what;
     if let (RevokeWhat::User(_), Some((id, record))) = (&what, known.iter().find(|(_, record)| same(record)))
@@ -248,7 +248,7 @@ fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: impl Into<
         save(tx, &keys::tag(*object), &tag)?;
         let key = keys::retag(*object);
         let mut item =
-            load::<Retag, _>(tx, &key)?.unwrap_or(Retag { tag, creates: false, waits: Vec::new() });
+            load::<PendingTag, _>(tx, &key)?.unwrap_or(PendingTag { tag, creates: false, waits: Vec::new() });
         item.tag = tag;
         item.creates |= creates;
         item.waits.extend(id);
@@ -619,7 +619,7 @@ impl Mds {
         let of = keys::retags_of(device);
         let pairs = self.store.snapshot()?.scan(&of, &keys::after_prefix(&of), limit)?;
         let item = |(key, value): (Vec<u8>, Vec<u8>)| -> Result<Option<RetagItem>> {
-            let Retag { tag, creates, .. } = decode(&value)?;
+            let PendingTag { tag, creates, .. } = decode(&value)?;
             Ok(keys::retag_object(&key).map(|object| RetagItem { object, tag, creates }))
         };
         let items = pairs.into_iter().filter_map(|pair| item(pair).transpose()).collect::<Result<_>>()?;
@@ -636,7 +636,8 @@ impl Mds {
             for item in items {
                 let key = keys::retag(item.object);
                 // A newer tag was allocated meanwhile; this answer does not confirm it.
-                let Some(known) = load::<Retag, _>(tx, &key)?.filter(|known| known.tag == item.tag) else {
+                let Some(known) = load::<PendingTag, _>(tx, &key)?.filter(|known| known.tag == item.tag)
+                else {
                     continue;
                 };
                 tx.delete(&key)?;
@@ -705,7 +706,7 @@ impl Mds {
             let pairs = view.scan(&of, &keys::after_prefix(&of), WAITING_OBJECTS_MAX)?;
             let mut objects = 0;
             for (_, value) in &pairs {
-                objects += u32::from(decode::<Retag>(value)?.waits.contains(&id));
+                objects += u32::from(decode::<PendingTag>(value)?.waits.contains(&id));
             }
             if objects > 0 {
                 let problem = self.devices.get(device).and_then(|device| device.problem);

@@ -14,7 +14,7 @@ use crate::error::{MdsError, Result};
 
 /// Class of requests with the same required roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum RequestClass {
     /// The session itself, the server's status, one's own password.
     Own,
     /// Reading of names and contents.
@@ -28,7 +28,7 @@ pub(crate) enum Class {
     Accounts,
 }
 
-pub(crate) fn class(user: &UserName, request: &Request) -> Class {
+pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
     match request {
         Request::Hello { .. }
         | Request::WhoAmI {}
@@ -39,7 +39,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::QuotaShow { of: QuotaOf::User(_) }
         | Request::QuotaList { .. }
         // Only its requester and administrators see a revocation.
-        | Request::RevocationProgress { .. } => Class::Own,
+        | Request::RevocationProgress { .. } => RequestClass::Own,
         Request::Stat { .. }
         | Request::Lstat { .. }
         | Request::Placement { .. }
@@ -65,7 +65,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
         | Request::QuotaShow { of: QuotaOf::Tree(_) }
-        | Request::RenewGrants { handle: OpenHandle::File { access: Access::Read, .. }, .. } => Class::Read,
+        | Request::RenewGrants { handle: OpenHandle::File { access: Access::Read, .. }, .. } => RequestClass::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
         | Request::Open { .. }
@@ -92,9 +92,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::NameBatch { .. }
         | Request::Once { .. }
         | Request::LeaseNode { .. }
-        | Request::LockNode { .. } => Class::Write,
+        | Request::LockNode { .. } => RequestClass::Write,
         // Approves a device: from then on it stores user data.
-        Request::DeviceSetState { state: DeviceState::Joining, .. } => Class::Accounts,
+        Request::DeviceSetState { state: DeviceState::Joining, .. } => RequestClass::Accounts,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
         | Request::DeviceDrain { .. }
@@ -102,13 +102,13 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::RebalanceStop {}
         | Request::RebalanceShow {}
         | Request::KeyList { .. }
-        | Request::KeyProgress { .. } => Class::Devices,
+        | Request::KeyProgress { .. } => RequestClass::Devices,
         Request::UserRegisterStart { name, .. }
         | Request::UserRegisterFinish { name, replace: true, .. }
         | Request::UserRetireKey { name, .. }
             if name == user =>
         {
-            Class::Own
+            RequestClass::Own
         }
         Request::UserRegisterStart { .. }
         | Request::UserRegisterFinish { .. }
@@ -133,23 +133,23 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::CheckBegin { .. }
         | Request::CheckShow {}
         | Request::CheckFindings { .. }
-        | Request::KeyRotate { .. } => Class::Accounts,
+        | Request::KeyRotate { .. } => RequestClass::Accounts,
     }
 }
 
 /// Fails if the role may not send the request.
 pub(crate) fn check(role: Role, user: &UserName, request: &Request) -> Result<()> {
     let class = class(user, request);
-    let said = match (class, role) {
-        (Class::Own, _)
+    let why = match (class, role) {
+        (RequestClass::Own, _)
         | (_, Role::Admin)
-        | (Class::Read, Role::User | Role::ReadOnly)
-        | (Class::Write, Role::User)
-        | (Class::Devices, Role::Operator) => return Ok(()),
-        (Class::Accounts, _) => "administrators only",
-        (Class::Devices, _) => "administrators and operators only",
-        (Class::Write, Role::ReadOnly) => "account is read-only",
-        (Class::Read | Class::Write, _) => "operators have no access to files",
+        | (RequestClass::Read, Role::User | Role::ReadOnly)
+        | (RequestClass::Write, Role::User)
+        | (RequestClass::Devices, Role::Operator) => return Ok(()),
+        (RequestClass::Accounts, _) => "administrators only",
+        (RequestClass::Devices, _) => "administrators and operators only",
+        (RequestClass::Write, Role::ReadOnly) => "account is read-only",
+        (RequestClass::Read | RequestClass::Write, _) => "operators have no access to files",
     };
-    Err(MdsError::refused(ErrorCode::Denied, said))
+    Err(MdsError::refused(ErrorCode::Denied, why))
 }

@@ -18,10 +18,10 @@ use sealstone_seal::Credential;
 
 use crate::ahead;
 use crate::audit::{AuditSink, NoAudit};
-use crate::check::Checks;
+use crate::check::LastCheck;
 use crate::config::Config;
 use crate::counters::{Counters, add};
-use crate::devices::{self, DeviceAddress, DeviceTable, Purpose, SharedSpace};
+use crate::devices::{self, DeviceAddress, DeviceTable, ServerPurpose, SharedSpace};
 use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
@@ -31,7 +31,7 @@ use crate::holders;
 use crate::holdings::{HoldingTable, Holdings, Writers};
 use crate::holds::Holds;
 use crate::issue::{GrantLog, NoGrantLog};
-use crate::keeping::Exchanges;
+use crate::key_rotation::SeedExchanges;
 use crate::keys::{self, LOGIN_KEYS};
 use crate::leases::{Leases, Who};
 use crate::lengths::LengthChecks;
@@ -42,8 +42,8 @@ use crate::once::Remembered;
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
-use crate::sessions::{self, Sessions};
-use crate::shared::{EPOCHS, Epochs, LEASE_MS, Leading, Lives, SharedStore};
+use crate::sessions::{self, SessionTable};
+use crate::shared::{CacheEpochs, EPOCHS, LEASE_MS, LeaderState, PeerLiveness, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the record formats in the store.
@@ -106,7 +106,7 @@ pub struct Mds {
     pub(crate) locks: Locks,
     pub(crate) fences: Fences,
     /// Times at which other servers of the store were last seen.
-    pub(crate) lives: Mutex<Lives>,
+    pub(crate) lives: Mutex<PeerLiveness>,
     pub(crate) leases: Arc<Leases>,
     /// Whether clients without leases existed before the start.
     pub(crate) unled_before: bool,
@@ -115,7 +115,7 @@ pub struct Mds {
     pub(crate) clears_changed: AtomicBool,
     pub(crate) clients_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: SessionTable,
     pub(crate) limiter: Mutex<LoginLimiter>,
     /// Throttle of registrations by logged-in users, separate from that of logins.
     pub(crate) registrations: Mutex<LoginLimiter>,
@@ -126,7 +126,7 @@ pub struct Mds {
     sweep_at: Mutex<Option<SessionId>>,
     /// Where the next request of a recursive removal continues.
     pub(crate) remove_cursors: RemoveCursors,
-    pub(crate) checks: Checks,
+    pub(crate) checks: LastCheck,
     /// Totals of the replay cache.
     pub(crate) remembered: Mutex<Remembered>,
     /// Clients with stored state that are not connected, with the time since when.
@@ -141,7 +141,7 @@ pub struct Mds {
     /// Number of unanswered login challenges.
     pub(crate) half_open: Arc<AtomicUsize>,
     logins_waiting: AtomicUsize,
-    pub(crate) key_turn: Mutex<Exchanges>,
+    pub(crate) key_lock: Mutex<SeedExchanges>,
     pub(crate) directory: OnceLock<Arc<dyn Directory>>,
     /// Read-locked while credentials are issued; write-locked while they are revoked.
     pub(crate) issuing: RwLock<()>,
@@ -150,8 +150,8 @@ pub struct Mds {
     /// Whether changes were committed lazily since the last `settle`.
     unsettled: AtomicBool,
     /// Change counters of all servers as known here.
-    pub(crate) seen: Arc<Mutex<Epochs>>,
-    pub(crate) leading: Mutex<Leading>,
+    pub(crate) seen: Arc<Mutex<CacheEpochs>>,
+    pub(crate) leading: Mutex<LeaderState>,
 }
 
 /// Whether a commit must be durable before its result is reported.
@@ -164,9 +164,9 @@ pub(crate) enum Wait {
 }
 
 /// A login queued by the daemon.
-pub struct LoginTurn<'a>(&'a AtomicUsize);
+pub struct QueuedLogin<'a>(&'a AtomicUsize);
 
-impl Drop for LoginTurn<'_> {
+impl Drop for QueuedLogin<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -293,9 +293,9 @@ impl Mds {
             ahead::on_record(&*store)?
         };
         let fences = Fences::load(&*store, config.shared.then_some(&config.server))?;
-        let seen: Arc<Mutex<Epochs>> = Arc::default();
+        let seen: Arc<Mutex<CacheEpochs>> = Arc::default();
         let mut store = store;
-        let sessions = Sessions::default();
+        let sessions = SessionTable::default();
         if config.shared {
             // Read before the devices, so that the counters are never newer than the cached state.
             *seen.lock() = load(&*store.snapshot()?, &keys::meta(EPOCHS))?.unwrap_or_default();
@@ -329,7 +329,7 @@ impl Mds {
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
             remove_cursors: RemoveCursors::default(),
-            checks: Checks::default(),
+            checks: LastCheck::default(),
             remembered: Mutex::default(),
             missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),
@@ -340,7 +340,7 @@ impl Mds {
             cookies: Mutex::default(),
             half_open: Arc::default(),
             logins_waiting: AtomicUsize::new(0),
-            key_turn: Mutex::default(),
+            key_lock: Mutex::default(),
             directory: OnceLock::new(),
             issuing: RwLock::default(),
             grant_log: Arc::new(NoGrantLog),
@@ -370,9 +370,9 @@ impl Mds {
 
     /// Registers a login that waits in the queue; if too many wait, logins need a cookie.
     #[must_use]
-    pub fn login_turn(&self) -> LoginTurn<'_> {
+    pub fn queue_login(&self) -> QueuedLogin<'_> {
         self.logins_waiting.fetch_add(1, Ordering::Relaxed);
-        LoginTurn(&self.logins_waiting)
+        QueuedLogin(&self.logins_waiting)
     }
 
     /// Whether the server is under load, so that a login needs a cookie.
@@ -629,12 +629,12 @@ impl Mds {
     pub fn own_credential(
         &self,
         device: DeviceId,
-        purpose: Purpose,
+        purpose: ServerPurpose,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Credential> {
         let mut until_ms = now_ms.saturating_add(OWN_CREDENTIAL_MS);
-        if let Purpose::CutObject(_) = purpose {
+        if let ServerPurpose::TruncateObject(_) = purpose {
             until_ms = until_ms.min(self.leads_until_ms());
             if until_ms <= now_ms {
                 return Err(MdsError::Refused(Failure::busy(LEASE_MS as u32)));
@@ -679,7 +679,7 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
-    pub fn device_silent(&self, id: DeviceId) -> Result<()> {
+    pub fn mark_unreachable(&self, id: DeviceId) -> Result<()> {
         match self.devices.get(id).map(|device| device.state) {
             Some(DeviceState::Active) => self.change_device(id, Some(DeviceState::Unreachable)),
             _ => Ok(()),
@@ -688,13 +688,13 @@ impl Mds {
 
     /// Whether the last access to the device succeeded.
     #[must_use]
-    pub fn device_is_well(&self, id: DeviceId) -> bool {
+    pub fn is_device_healthy(&self, id: DeviceId) -> bool {
         self.devices.get(id).is_some_and(|device| device.problem.is_none())
     }
 
     /// Records why the last access to a device failed; cleared when it answers.
-    pub fn device_failed(&self, id: DeviceId, kind: ProblemKind, said: &str) {
-        self.devices.set_problem(id, DeviceProblem { kind, said: Text::truncated(said) });
+    pub fn device_failed(&self, id: DeviceId, kind: ProblemKind, detail: &str) {
+        self.devices.set_problem(id, DeviceProblem { kind, said: Text::truncated(detail) });
     }
 
     /// Stores a device's capacity, and its new state if given.
@@ -721,7 +721,7 @@ impl Mds {
         let user = UserName::new("inspect").map_err(MdsError::from)?;
         let (role, groups) = (Role::Admin, Arc::default());
         let who = crate::access::Principal { user, role, groups, session: [0; 16] };
-        namespace::stat(&*self.store.snapshot()?, &who, path, namespace::Last::Follow)
+        namespace::stat(&*self.store.snapshot()?, &who, path, namespace::FinalLink::Follow)
     }
 }
 

@@ -20,10 +20,10 @@ use sealstone_mds_protocol::{ErrorCode, GroupName, Role, UserName};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::reauth::Reauth;
 use crate::records::{
     DirectoryGroups, SessionKey, SessionRecord, count, counter, decode, figure, load, save,
 };
-use crate::reproof::Reproof;
 use crate::server::Wait;
 use crate::store::{MetaStore, Transaction};
 
@@ -38,29 +38,29 @@ const NUMBERS_LOST_MAX: u32 = 1 << 20;
 /// Sessions checked in one transaction of a sweep.
 const SWEEP_PAGE: usize = 256;
 
-struct Live {
+struct LiveSession {
     record: SessionRecord,
     last_used_ms: u64,
     grants: u32,
     /// The user's groups with the generation of all groups at which they were read; 0 if not read
     /// yet. For a directory user they are the directory's.
     groups: (Arc<[GroupName]>, u64),
-    reproof: Option<Box<Reproof>>,
+    reauth: Option<Box<Reauth>>,
     /// Value of the change counter of users and groups when the session was last found in the
     /// store.
     confirmed_at: u64,
 }
 
-impl Live {
+impl LiveSession {
     fn new(record: SessionRecord, last_used_ms: u64) -> Self {
-        let said = record.directory.as_ref();
-        let groups = said.map_or_else(Arc::default, |said| said.groups.as_slice().into());
-        Self { record, last_used_ms, grants: 0, groups: (groups, 0), reproof: None, confirmed_at: 0 }
+        let answer = record.directory.as_ref();
+        let groups = answer.map_or_else(Arc::default, |answer| answer.groups.as_slice().into());
+        Self { record, last_used_ms, grants: 0, groups: (groups, 0), reauth: None, confirmed_at: 0 }
     }
 }
 
 /// A session that was found valid.
-pub(crate) struct Checked {
+pub(crate) struct CheckedSession {
     pub(crate) who: Principal,
     /// Whether the time of use has to be stored.
     pub(crate) stale: bool,
@@ -73,10 +73,10 @@ pub(crate) struct Checked {
 /// Sessions in use, the next credential numbers of unused sessions, and the first number of new
 /// ones. Unused sessions are in the store only.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<Numbers>, AtomicU32);
+pub(crate) struct SessionTable(Mutex<HashMap<SessionId, LiveSession>>, Mutex<GrantNumbers>, AtomicU32);
 
 #[derive(Default)]
-struct Numbers {
+struct GrantNumbers {
     last: HashMap<SessionId, u32>,
     /// Numbers to skip, because the last records may be lost.
     skip: u32,
@@ -85,9 +85,9 @@ struct Numbers {
     idle: HashMap<SessionId, (u32, u64)>,
 }
 
-impl Numbers {
+impl GrantNumbers {
     /// Keeps the number of a session that leaves the table and may be resumed.
-    fn set_aside(&mut self, id: SessionId, live: &Live, now_ms: u64) {
+    fn set_aside(&mut self, id: SessionId, live: &LiveSession, now_ms: u64) {
         if self.idle.len() >= SESSIONS_MAX as usize {
             self.idle.retain(|_, (_, ends_ms)| now_ms < *ends_ms);
         }
@@ -101,8 +101,8 @@ fn ended() -> MdsError {
     MdsError::refused(ErrorCode::NotLoggedIn, "")
 }
 
-impl Sessions {
-    /// Stores a new session; [`Sessions::insert`] follows after the commit. Returns the sessions
+impl SessionTable {
+    /// Stores a new session; [`SessionTable::insert`] follows after the commit. Returns the sessions
     /// that it ended, and whether the commit must be durable. A lost new session can be opened
     /// again, but an ended one must not reappear.
     pub(crate) fn open(
@@ -141,7 +141,7 @@ impl Sessions {
     pub(crate) fn insert(&self, id: SessionId, record: SessionRecord) {
         let last_used_ms = record.last_used_ms;
         let grants = self.2.load(Ordering::Relaxed);
-        self.0.lock().insert(id, Live { grants, ..Live::new(record, last_used_ms) });
+        self.0.lock().insert(id, LiveSession { grants, ..LiveSession::new(record, last_used_ms) });
     }
 
     /// Checks that a session just inserted is still in the store; otherwise removes it. Its account
@@ -170,7 +170,7 @@ impl Sessions {
     }
 
     /// Returns the owner of a session and records its use.
-    pub(crate) fn check(&self, id: &SessionId, idle_ms: u64, now_ms: u64) -> Result<Checked> {
+    pub(crate) fn check(&self, id: &SessionId, idle_ms: u64, now_ms: u64) -> Result<CheckedSession> {
         let mut table = self.0.lock();
         let live = table.get_mut(id).ok_or_else(ended)?;
         if is_over(&live.record, live.last_used_ms, idle_ms, now_ms) {
@@ -185,15 +185,15 @@ impl Sessions {
         }
         let (groups, groups_of) = live.groups.clone();
         let who = Principal { user: live.record.user.clone(), role: live.record.role, groups, session: *id };
-        let asked_ms = live.record.directory.as_ref().map(|said| said.asked_ms);
-        Ok(Checked { who, stale, groups_of, asked_ms })
+        let asked_ms = live.record.directory.as_ref().map(|answer| answer.asked_ms);
+        Ok(CheckedSession { who, stale, groups_of, asked_ms })
     }
 
     /// Returns users of valid sessions whose last directory query was before this time, the oldest
     /// first.
     pub(crate) fn directory_due(&self, before_ms: u64, limit: usize) -> Vec<UserName> {
         let table = self.0.lock();
-        let asked = |live: &Live| live.record.directory.as_ref().map(|said| said.asked_ms);
+        let asked = |live: &LiveSession| live.record.directory.as_ref().map(|answer| answer.asked_ms);
         let mut due: Vec<(u64, &UserName)> = table
             .values()
             .filter_map(|live| Some((asked(live)?, &live.record.user)))
@@ -209,23 +209,23 @@ impl Sessions {
     }
 
     /// Sets the groups from a new directory query.
-    pub(crate) fn set_directory(&self, user: &UserName, said: &DirectoryGroups) {
+    pub(crate) fn set_directory(&self, user: &UserName, answer: &DirectoryGroups) {
         for live in self.0.lock().values_mut().filter(|live| live.record.user == *user) {
             if let Some(before) = &mut live.record.directory {
-                before.clone_from(said);
-                live.groups = (said.groups.as_slice().into(), 0);
+                before.clone_from(answer);
+                live.groups = (answer.groups.as_slice().into(), 0);
             }
         }
     }
 
     /// Stores a started reauthentication; returns an unfinished earlier one.
-    pub(crate) fn set_reproof(&self, id: &SessionId, reproof: Reproof) -> Option<Box<Reproof>> {
-        self.0.lock().get_mut(id)?.reproof.replace(Box::new(reproof))
+    pub(crate) fn set_reauth(&self, id: &SessionId, reauth: Reauth) -> Option<Box<Reauth>> {
+        self.0.lock().get_mut(id)?.reauth.replace(Box::new(reauth))
     }
 
     /// Takes the started reauthentication, which can be finished only once.
-    pub(crate) fn take_reproof(&self, id: &SessionId) -> Option<Box<Reproof>> {
-        self.0.lock().get_mut(id)?.reproof.take()
+    pub(crate) fn take_reauth(&self, id: &SessionId) -> Option<Box<Reauth>> {
+        self.0.lock().get_mut(id)?.reauth.take()
     }
 
     /// Returns the user of a session in use.
@@ -250,7 +250,7 @@ impl Sessions {
     /// the lost seconds.
     pub(crate) fn number_from(&self, last: HashMap<SessionId, u32>, is_whole: bool) {
         let skip = if is_whole { 0 } else { NUMBERS_LOST_MAX };
-        *self.1.lock() = Numbers { last, skip, idle: HashMap::new() };
+        *self.1.lock() = GrantNumbers { last, skip, idle: HashMap::new() };
     }
 
     /// Sets the first credential number of new sessions; each of several servers has another one.
@@ -267,8 +267,8 @@ impl Sessions {
     pub(crate) fn confirm_at(&self, id: &SessionId, record: SessionRecord, epoch: u64) {
         if let Some(live) = self.0.lock().get_mut(id) {
             live.confirmed_at = epoch;
-            if let Some(said) = &record.directory {
-                live.groups = (said.groups.as_slice().into(), 0);
+            if let Some(answer) = &record.directory {
+                live.groups = (answer.groups.as_slice().into(), 0);
             }
             live.last_used_ms = live.last_used_ms.max(record.last_used_ms);
             live.record = record;
@@ -339,7 +339,7 @@ impl Sessions {
             let mut numbers = self.1.lock();
             let known = numbers.last.remove(&id).unwrap_or(first).wrapping_add(numbers.skip);
             let grants = numbers.idle.remove(&id).map_or(known, |(grants, _)| grants);
-            Live { grants, ..Live::new(record, used_ms) }
+            LiveSession { grants, ..LiveSession::new(record, used_ms) }
         });
         live.last_used_ms = live.last_used_ms.max(now_ms);
     }
@@ -398,13 +398,13 @@ pub(crate) fn forget_all(tx: &mut dyn Transaction) -> Result<()> {
 pub(crate) fn store_directory(
     tx: &mut dyn Transaction,
     user: &UserName,
-    said: &DirectoryGroups,
+    answer: &DirectoryGroups,
 ) -> Result<()> {
     for id in of_user(tx, user)? {
         if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(&id))?
             && let Some(before) = &mut record.directory
         {
-            before.clone_from(said);
+            before.clone_from(answer);
             save(tx, &keys::session(&id), &record)?;
         }
     }

@@ -43,9 +43,9 @@ pub type ServerName = [u8; 16];
 record! {
     /// Counters of changes of state that servers cache.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Epochs {
+    pub struct CacheEpochs {
         /// Changes of accounts and groups, and ends of sessions.
-        pub people: u64,
+        pub accounts: u64,
         /// Changes of devices and their keys.
         pub devices: u64,
     }
@@ -54,7 +54,7 @@ record! {
 record! {
     /// The leader's lease.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Lease {
+    pub struct LeaderLease {
         /// Name of the leader.
         pub server: ServerName,
         /// Grows with each renewal.
@@ -78,28 +78,28 @@ const LEASE: &str = "leader";
 
 /// Which caches a transaction invalidates.
 #[derive(Clone, Copy, Default)]
-struct Touched {
-    people: bool,
+struct TouchedCaches {
+    accounts: bool,
     devices: bool,
 }
 
-impl Touched {
+impl TouchedCaches {
     fn add(&mut self, key: &[u8], deleted: bool) {
-        self.devices |= keys::is_of_devices(key);
+        self.devices |= keys::is_device_record(key);
         // New sessions and their times of use are read when needed, but the end of a session must
         // be noticed.
-        self.people |= keys::is_of_people(key) || deleted && keys::is_session(key);
+        self.accounts |= keys::is_account_record(key) || deleted && keys::is_session(key);
     }
 }
 
 /// A store that counts changes of cached state.
 pub(crate) struct SharedStore {
     inner: Arc<dyn MetaStore>,
-    seen: Arc<Mutex<Epochs>>,
+    seen: Arc<Mutex<CacheEpochs>>,
 }
 
 impl SharedStore {
-    pub(crate) fn new(inner: Arc<dyn MetaStore>, seen: Arc<Mutex<Epochs>>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn MetaStore>, seen: Arc<Mutex<CacheEpochs>>) -> Self {
         Self { inner, seen }
     }
 }
@@ -113,7 +113,7 @@ impl MetaStore for SharedStore {
         // Before anything is read: the cache may be newer than this, never older.
         let based_on = *self.seen.lock();
         let inner = self.inner.begin()?;
-        Ok(Box::new(Changes { inner, store: self, based_on, touched: Touched::default() }))
+        Ok(Box::new(SharedTransaction { inner, store: self, based_on, touched: TouchedCaches::default() }))
     }
 
     fn settle(&self) -> std::result::Result<(), MetaError> {
@@ -137,14 +137,14 @@ impl MetaStore for SharedStore {
     }
 }
 
-struct Changes<'a> {
+struct SharedTransaction<'a> {
     inner: Box<dyn Transaction + 'a>,
     store: &'a SharedStore,
-    based_on: Epochs,
-    touched: Touched,
+    based_on: CacheEpochs,
+    touched: TouchedCaches,
 }
 
-impl Snapshot for Changes<'_> {
+impl Snapshot for SharedTransaction<'_> {
     fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MetaError> {
         self.inner.get(key)
     }
@@ -154,7 +154,7 @@ impl Snapshot for Changes<'_> {
     }
 }
 
-impl Transaction for Changes<'_> {
+impl Transaction for SharedTransaction<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), MetaError> {
         self.touched.add(key, false);
         self.inner.put(key, value)
@@ -174,31 +174,31 @@ impl Transaction for Changes<'_> {
     }
 }
 
-type Committed = std::result::Result<(), MetaError>;
+type CommitResult = std::result::Result<(), MetaError>;
 
-impl<'a> Changes<'a> {
+impl<'a> SharedTransaction<'a> {
     /// Counts changes of cached state in the same transaction, then commits.
-    fn commit_by(self, commit: impl FnOnce(Box<dyn Transaction + 'a>) -> Committed) -> Committed {
+    fn commit_by(self, commit: impl FnOnce(Box<dyn Transaction + 'a>) -> CommitResult) -> CommitResult {
         let Self { mut inner, store, based_on, touched } = self;
-        if !touched.people && !touched.devices {
+        if !touched.accounts && !touched.devices {
             return commit(inner);
         }
         let key = keys::meta(EPOCHS);
-        let now: Epochs = load(&*inner, &key)?.unwrap_or_default();
+        let now: CacheEpochs = load(&*inner, &key)?.unwrap_or_default();
         if touched.devices && now.devices != based_on.devices {
             // Based on state that another server has changed since.
             return Err(MetaError::Conflict);
         }
-        let next = Epochs {
-            people: now.people + u64::from(touched.people),
+        let next = CacheEpochs {
+            accounts: now.accounts + u64::from(touched.accounts),
             devices: now.devices + u64::from(touched.devices),
         };
         save(&mut *inner, &key, &next)?;
         commit(inner)?;
         // Own changes need not be reloaded, unless another change came before.
         let mut seen = store.seen.lock();
-        if seen.people == now.people {
-            seen.people = next.people;
+        if seen.accounts == now.accounts {
+            seen.accounts = next.accounts;
         }
         if seen.devices == now.devices {
             seen.devices = next.devices;
@@ -225,9 +225,9 @@ fn number_for(tx: &mut dyn Transaction, there: &[Pair]) -> Result<u16> {
 
 /// State of a server in the leader election.
 #[derive(Debug, Default)]
-pub(crate) struct Leading {
+pub(crate) struct LeaderState {
     /// The last lease read of another server, and when it was first seen.
-    observed: Option<(Lease, u64)>,
+    observed: Option<(LeaderLease, u64)>,
     /// This server is the leader until then.
     until_ms: u64,
     /// Last own beat, unless another server became the leader since.
@@ -238,19 +238,19 @@ pub(crate) struct Leading {
 
 /// Signs of life of the other servers.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
+pub(crate) struct PeerLiveness {
     /// Last sign of life of each, and since when it is known, by our clock.
     observed: HashMap<ServerName, (u64, u64)>,
     /// Dead servers whose clients' locks were handled.
     settled: HashSet<ServerName>,
 }
 
-impl Lives {
+impl PeerLiveness {
     /// Records the current signs of life and returns the dead servers.
-    fn observe(&mut self, said: &[(ServerName, u64)], now_ms: u64) -> HashSet<ServerName> {
-        self.observed.retain(|name, _| said.iter().any(|(one, _)| one == name));
+    fn observe(&mut self, records: &[(ServerName, u64)], now_ms: u64) -> HashSet<ServerName> {
+        self.observed.retain(|name, _| records.iter().any(|(one, _)| one == name));
         let mut dead = HashSet::new();
-        for (name, seen_ms) in said {
+        for (name, seen_ms) in records {
             let known = self.observed.entry(*name).or_insert((*seen_ms, now_ms));
             if known.0 != *seen_ms {
                 *known = (*seen_ms, now_ms);
@@ -269,14 +269,14 @@ impl Mds {
     /// another server.
     pub(crate) fn fence_those_of_dead_servers(&self, now_ms: u64) -> Result<()> {
         let all = keys::servers();
-        let mut said = Vec::new();
+        let mut records = Vec::new();
         for (key, value) in self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), SERVERS_MAX)? {
             let record: ServerRecord = decode(&value)?;
-            said.extend(keys::server_name(&key).map(|name| (name, record.seen_ms)));
+            records.extend(keys::server_name(&key).map(|name| (name, record.seen_ms)));
         }
         let dead = {
             let mut lives = self.lives.lock();
-            let mut dead = lives.observe(&said, now_ms);
+            let mut dead = lives.observe(&records, now_ms);
             dead.remove(&self.config.server);
             if dead.iter().all(|name| lives.settled.contains(name)) {
                 return Ok(());
@@ -307,16 +307,16 @@ impl Mds {
         if !self.config.shared {
             return Ok(());
         }
-        let now: Epochs = load(&*self.store.snapshot()?, &keys::meta(EPOCHS))?.unwrap_or_default();
+        let now: CacheEpochs = load(&*self.store.snapshot()?, &keys::meta(EPOCHS))?.unwrap_or_default();
         let seen = *self.seen.lock();
-        if now.people > seen.people {
-            self.regrouped();
+        if now.accounts > seen.accounts {
+            self.invalidate_groups();
             let mut seen = self.seen.lock();
-            seen.people = seen.people.max(now.people);
+            seen.accounts = seen.accounts.max(now.accounts);
         }
         if now.devices > seen.devices {
             // The holder of the key lock works on the cached state, so wait for it.
-            let _turn = self.key_turn.lock();
+            let _turn = self.key_lock.lock();
             if self.seen.lock().devices >= now.devices {
                 // Another thread has reloaded it meanwhile.
                 return Ok(());
@@ -336,7 +336,7 @@ impl Mds {
         if !self.config.shared {
             return Ok(());
         }
-        let epoch = self.seen.lock().people;
+        let epoch = self.seen.lock().accounts;
         if self.sessions.confirmed_at(session).is_none_or(|at| at == epoch) {
             return Ok(());
         }
@@ -364,7 +364,7 @@ impl Mds {
             leading.seen_ms = Some(now_ms);
         }
         let key = keys::meta(LEASE);
-        let found: Option<Lease> = load(&*self.store.snapshot()?, &key)?;
+        let found: Option<LeaderLease> = load(&*self.store.snapshot()?, &key)?;
         let own = self.config.server;
         let own_beat = leading.own_beat.take();
         let may_take = match &found {
@@ -399,11 +399,11 @@ impl Mds {
         }
         let beat = found.as_ref().map_or(0, |lease| lease.beat).wrapping_add(1);
         let took = self.update(|tx| {
-            let there: Option<Lease> = load(tx, &key)?;
+            let there: Option<LeaderLease> = load(tx, &key)?;
             if there != found {
                 return Ok(false);
             }
-            save(tx, &key, &Lease { server: own, beat })?;
+            save(tx, &key, &LeaderLease { server: own, beat })?;
             Ok(true)
         })?;
         if took {

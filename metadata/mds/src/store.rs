@@ -17,10 +17,10 @@ mod memory;
 mod overlay;
 mod sealed;
 
-pub use described::{Described, describe};
+pub use described::{RecordDescription, describe};
 pub use memory::MemoryMeta;
 pub use overlay::Overlay;
-pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, clear_mark, is_sealed};
+pub use sealed::{AdoptError, KeystoreId, RandomFill, SealedStore, adopt, clear_mark, is_sealed};
 
 /// Maximum length of a key, bytes.
 pub const KEY_MAX: usize = 512;

@@ -8,7 +8,7 @@ use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{UserName, WireError};
 
 use crate::counters::add;
-use crate::limiter::Source;
+use crate::limiter::LoginSource;
 use crate::server::Mds;
 
 /// Reasons for closing a connection.
@@ -67,7 +67,7 @@ impl Violation {
 
 /// Context of a violation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Where<'a> {
+pub(crate) struct ViolationContext<'a> {
     /// Action of the audit record: `login`, `enrol`, `resume`, `session`, or one of these with the
     /// prefix `paper-`.
     pub(crate) action: &'static str,
@@ -81,9 +81,15 @@ pub(crate) struct Where<'a> {
 
 impl Mds {
     /// Counts a violation, logs it and writes an audit record.
-    pub(crate) fn violated(&self, source: Source, at: Where<'_>, why: &Violation, time_ms: u64) {
+    pub(crate) fn record_violation(
+        &self,
+        source: LoginSource,
+        at: ViolationContext<'_>,
+        why: &Violation,
+        time_ms: u64,
+    ) {
         add(&self.counters.violations, 1);
-        let Where { action, message, user, session } = at;
+        let ViolationContext { action, message, user, session } = at;
         tracing::info!(%source, action, frame = message, reason = %why, "connection refused");
         // A session in the context is always the connection's own.
         if session.is_some() {

@@ -26,7 +26,7 @@ fn hundred() -> Plan {
 }
 
 #[test]
-fn a_thousand_devices_of_mixed_size_are_within_five_percent() {
+fn thousand_mixed_devices_balance_within_five_percent() {
     let balance = World::fill(&thousand(), Policy::Corrected).balance();
     assert!(balance.worst < 0.05, "{balance:?}");
 }
@@ -39,7 +39,7 @@ fn correction_is_better_than_hashing_alone() {
 }
 
 #[test]
-fn a_device_that_goes_moves_what_was_on_it_and_nothing_else() {
+fn removed_device_moves_only_its_objects() {
     let mut world = World::fill(&hundred(), Policy::Corrected);
     let gone = DeviceId(2);
     let least = world.used(gone);
@@ -48,7 +48,7 @@ fn a_device_that_goes_moves_what_was_on_it_and_nothing_else() {
 }
 
 #[test]
-fn devices_that_come_get_their_part_and_nothing_else_moves() {
+fn added_devices_get_only_their_share() {
     let mut world = World::fill(&hundred(), Policy::Corrected);
     let new: Vec<DeviceId> = (0..3).map(|at| world.add(100 + at, world.capacity(DeviceId(2)))).collect();
     let moved = world.rebalance() as f64 / world.part(&new);

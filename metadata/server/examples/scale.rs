@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::OsRng;
 use sealstone_login::{ChannelBinding, LoginContext, start_login};
-use sealstone_mds::{Config, Connection, Mds, Source};
+use sealstone_mds::{Config, Connection, LoginSource, Mds};
 use sealstone_mds_protocol::login::{LoginChallenge, LoginOk, SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
     AccountKind, CheckScope, DeviceId, FilePath, FrameHeader, GroupName, HEADER_BYTES, KeyLevel, MessageType,
@@ -49,7 +49,7 @@ fn exchange<T: Wire>(mds: &Mds, connection: &mut Connection, kind: MessageType, 
 }
 
 fn login(mds: &Mds, password: &[u8]) -> SessionId {
-    let mut connection = Connection::new(CHANNEL, Source::default());
+    let mut connection = Connection::new(CHANNEL, LoginSource::default());
     let context = LoginContext::new(&mds.server_id(), &CHANNEL);
     let (start, client) =
         start_login(&mut OsRng, SUITE_STANDARD, &user("admin"), password, context).expect("begun");
@@ -137,7 +137,7 @@ impl Bench {
         self.ask(Request::CheckBegin { scope: CheckScope::Names, repair: true });
         let job = self.mds.take_check().expect("it was begun");
         self.mds.check_records(&job).expect("checked");
-        job.ends(Ok(()));
+        job.finish(Ok(()));
         1
     }
 }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use sealstone_channel::{Stage, Ticket};
 use sealstone_login::ChannelBinding;
-use sealstone_mds::{Answered, Asked, Connection, Entropy, Mds, Output, PaperConnection, Source, Waiting};
+use sealstone_mds::{
+    Connection, Entropy, LoginSource, Mds, Output, PaperConnection, SessionRequest, SessionResponse, Waiting,
+};
 use sealstone_mds_protocol::paper::PaperType;
 use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, UserName, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -67,15 +69,20 @@ pub(crate) trait Conversation: Send + 'static {
         rng: &mut dyn Entropy,
     ) -> Output;
     /// A request that may be decided beside others.
-    type Asked: Send + 'static;
+    type SessionRequest: Send + 'static;
     /// What it is answered.
-    type Answered: Send + 'static;
+    type SessionResponse: Send + 'static;
     /// Takes a request out of a frame; none if it is something else, for [`Conversation::receive`].
-    fn ask(&mut self, header: &Header<Self::Kind>, body: &[u8]) -> Option<Self::Asked>;
+    fn ask(&mut self, header: &Header<Self::Kind>, body: &[u8]) -> Option<Self::SessionRequest>;
     /// Decides it.
-    fn decide(asked: Self::Asked, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Self::Answered;
+    fn decide(
+        asked: Self::SessionRequest,
+        mds: &Mds,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Self::SessionResponse;
     /// The frame of an answer.
-    fn answer(&mut self, mds: &Mds, answered: &Self::Answered, now_ms: u64) -> Output;
+    fn answer(&mut self, mds: &Mds, answered: &Self::SessionResponse, now_ms: u64) -> Output;
     /// What came is no frame of this profile, or a longer one than is taken.
     fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output;
     /// The connection is gone.
@@ -119,18 +126,18 @@ macro_rules! forwarded {
 impl Conversation for Connection {
     forwarded!(MessageType);
 
-    type Asked = Asked;
-    type Answered = Answered;
+    type SessionRequest = SessionRequest;
+    type SessionResponse = SessionResponse;
 
-    fn ask(&mut self, header: &Header<MessageType>, body: &[u8]) -> Option<Asked> {
+    fn ask(&mut self, header: &Header<MessageType>, body: &[u8]) -> Option<SessionRequest> {
         self.ask(header, body)
     }
 
-    fn decide(asked: Asked, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Answered {
+    fn decide(asked: SessionRequest, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> SessionResponse {
         asked.decide(mds, now_ms, rng)
     }
 
-    fn answer(&mut self, mds: &Mds, answered: &Answered, now_ms: u64) -> Output {
+    fn answer(&mut self, mds: &Mds, answered: &SessionResponse, now_ms: u64) -> Output {
         self.answer(mds, answered, now_ms)
     }
 
@@ -163,8 +170,8 @@ impl Conversation for PaperConnection {
     forwarded!(PaperType);
 
     // Its records are sealed one after the other, so they are decided so.
-    type Asked = Infallible;
-    type Answered = Infallible;
+    type SessionRequest = Infallible;
+    type SessionResponse = Infallible;
 
     fn ask(&mut self, _header: &Header<PaperType>, _body: &[u8]) -> Option<Infallible> {
         None
@@ -245,7 +252,7 @@ impl Shared {
 pub async fn serve_stream<S>(
     stream: S,
     channel: ChannelBinding,
-    source: Source,
+    source: LoginSource,
     mds: Arc<Mds>,
     environment: Environment,
     limits: Limits,
@@ -326,7 +333,7 @@ struct Line<'a, S, C: Conversation> {
     stop: watch::Receiver<bool>,
     /// True when the connection is closed for another one; none where there is no admission.
     evicted: Option<watch::Receiver<bool>>,
-    beside: JoinSet<io::Result<C::Answered>>,
+    beside: JoinSet<io::Result<C::SessionResponse>>,
     /// Until then requests come several at a time, it is assumed.
     crowded_until: Option<Instant>,
 }
@@ -499,7 +506,7 @@ async fn is_evicted(evicted: &mut Option<watch::Receiver<bool>>) {
 /// Sends an answer; true if it was the last.
 async fn reply<C: Conversation>(
     connection: &mut C,
-    answered: Result<io::Result<C::Answered>, JoinError>,
+    answered: Result<io::Result<C::SessionResponse>, JoinError>,
     writer: &mut (impl AsyncWrite + Unpin),
     shared: &Shared,
 ) -> io::Result<bool> {
@@ -590,8 +597,8 @@ async fn decide<C: Conversation>(
 ) -> io::Result<(C, Output)> {
     let (gate, waiting) = match turn {
         Turn::Request | Turn::Quick => (&shared.requests, None),
-        Turn::Login => (&shared.logins, Some(shared.mds.login_turn())),
-        Turn::Directory => (&shared.directory, Some(shared.mds.login_turn())),
+        Turn::Login => (&shared.logins, Some(shared.mds.queue_login())),
+        Turn::Directory => (&shared.directory, Some(shared.mds.queue_login())),
     };
     let share = share_of_user(share).await?;
     let place = gate.clone().acquire_owned().await.map_err(io::Error::other)?;
@@ -619,10 +626,10 @@ async fn share_of_user(share: Option<Arc<Semaphore>>) -> io::Result<Option<Owned
 
 /// Has a request decided beside others of its connection.
 async fn decide_beside<C: Conversation>(
-    asked: C::Asked,
+    asked: C::SessionRequest,
     shared: Shared,
     share: Option<Arc<Semaphore>>,
-) -> io::Result<C::Answered> {
+) -> io::Result<C::SessionResponse> {
     let share = share_of_user(share).await?;
     let beside = shared.beside.clone().acquire_owned().await.map_err(io::Error::other)?;
     let place = shared.requests.clone().acquire_owned().await.map_err(io::Error::other)?;

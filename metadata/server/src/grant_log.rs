@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use sealstone_mds::{GrantLog, Stream};
+use sealstone_mds::{GrantLog, IssueStream};
 
 /// The folder of the logs within the server's.
 pub(crate) const FOLDER: &str = "issued";
@@ -92,12 +92,12 @@ impl FileGrantLog {
         let last = sealstone_slots::read(&folder.join(BOOT_FILE), BOOT_BYTES_MAX)?;
         let last = last.as_ref().and_then(|last| std::str::from_utf8(last).ok());
         let is_whole = boot.is_some() && last.map(str::trim) == boot.map(str::trim);
-        let logs = [Self::load(&folder, Stream::Given)?, Self::load(&folder, Stream::Refused)?];
+        let logs = [Self::load(&folder, IssueStream::Issued)?, Self::load(&folder, IssueStream::Refused)?];
         let this = Self { folder, sizes, logs, is_whole };
         if let Some(boot) = boot.filter(|_| !is_whole) {
             sealstone_slots::write(&this.folder.join(BOOT_FILE), boot.as_bytes())?;
         }
-        this.prepare(Stream::Given);
+        this.prepare(IssueStream::Issued);
         Ok(this)
     }
 
@@ -106,7 +106,7 @@ impl FileGrantLog {
         fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
     }
 
-    fn load(folder: &Path, stream: Stream) -> io::Result<Mutex<Log>> {
+    fn load(folder: &Path, stream: IssueStream) -> io::Result<Mutex<Log>> {
         let mut segments = Vec::new();
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
@@ -140,14 +140,14 @@ impl FileGrantLog {
         }))
     }
 
-    fn path(&self, stream: Stream, number: u32) -> PathBuf {
+    fn path(&self, stream: IssueStream, number: u32) -> PathBuf {
         self.folder.join(format!("{}-{number:010}.log", NAMES[stream as usize]))
     }
 
-    const fn segments_max(&self, stream: Stream) -> usize {
+    const fn segments_max(&self, stream: IssueStream) -> usize {
         match stream {
-            Stream::Given => self.sizes.given_segments,
-            Stream::Refused => self.sizes.refused_segments,
+            IssueStream::Issued => self.sizes.given_segments,
+            IssueStream::Refused => self.sizes.refused_segments,
         }
     }
 
@@ -158,7 +158,7 @@ impl FileGrantLog {
 
     /// Gives the first segment of this start its space before another program takes what earlier
     /// ones gave back. Without space the first record looks for some.
-    fn prepare(&self, stream: Stream) {
+    fn prepare(&self, stream: IssueStream) {
         let log = &mut *self.logs[stream as usize].lock();
         let path = self.path(stream, log.next);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
@@ -175,7 +175,7 @@ impl FileGrantLog {
     }
 
     /// Begins a segment; the oldest goes if there are too many.
-    fn begin(&self, log: &mut Log, stream: Stream, time_ms: u64) -> io::Result<()> {
+    fn begin(&self, log: &mut Log, stream: IssueStream, time_ms: u64) -> io::Result<()> {
         // Not while others wait for the log: `sync` does it.
         if let Some((file, length)) = log.open.take() {
             if let Err(error) = file.set_len(length) {
@@ -253,7 +253,7 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// The number in a segment's name.
-fn number(stream: Stream, name: &str) -> Option<u32> {
+fn number(stream: IssueStream, name: &str) -> Option<u32> {
     let digits = name.strip_prefix(NAMES[stream as usize])?.strip_prefix('-')?.strip_suffix(".log")?;
     digits.parse().ok().filter(|_| digits.len() == 10)
 }
@@ -287,7 +287,7 @@ fn next_record(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 }
 
 impl GrantLog for FileGrantLog {
-    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()> {
+    fn append(&self, stream: IssueStream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()> {
         if record.is_empty() || record.len() > RECORD_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a record over its limit"));
         }
@@ -331,7 +331,7 @@ impl GrantLog for FileGrantLog {
 
     fn read(
         &self,
-        stream: Stream,
+        stream: IssueStream,
         from: u64,
         since_ms: u64,
         budget: usize,
@@ -370,11 +370,11 @@ impl GrantLog for FileGrantLog {
         Ok(None)
     }
 
-    fn known_since_ms(&self, stream: Stream) -> u64 {
+    fn known_since_ms(&self, stream: IssueStream) -> u64 {
         self.logs[stream as usize].lock().segments.first().map_or(u64::MAX, |segment| segment.first_ms)
     }
 
-    fn reaches_back_to(&self, stream: Stream, since_ms: u64) -> bool {
+    fn reaches_back_to(&self, stream: IssueStream, since_ms: u64) -> bool {
         // The first segment ever is number 1: nothing was removed before it.
         let log = self.logs[stream as usize].lock();
         log.segments.first().is_none_or(|first| first.number == 1 || first.first_ms <= since_ms)
@@ -417,7 +417,7 @@ mod tests {
                 found.push(record.to_vec());
                 true
             };
-            from = log.read(Stream::Given, at, since_ms, budget, &mut take).unwrap();
+            from = log.read(IssueStream::Issued, at, since_ms, budget, &mut take).unwrap();
         }
         found
     }
@@ -432,8 +432,8 @@ mod tests {
             assert_eq!(log.is_whole(), life > 0, "a new log knows nothing of before");
             for n in 0..20u8 {
                 let record = vec![life * 20 + n; 1 + usize::from(n)];
-                log.append(Stream::Given, u64::from(life * 20 + n), &record, n % 5 == 0).unwrap();
-                log.append(Stream::Refused, 0, b"no", false).unwrap();
+                log.append(IssueStream::Issued, u64::from(life * 20 + n), &record, n % 5 == 0).unwrap();
+                log.append(IssueStream::Refused, 0, b"no", false).unwrap();
                 expected.push(record);
             }
             log.sync().unwrap();
@@ -456,12 +456,12 @@ mod tests {
         let sizes = GrantLogSizes { segment: 100, given_segments: 3, refused_segments: 1 };
         let log = FileGrantLog::open(folder.path(), sizes, None).unwrap();
         for n in 0..100u8 {
-            log.append(Stream::Given, u64::from(n), &[n; 12], false).unwrap();
+            log.append(IssueStream::Issued, u64::from(n), &[n; 12], false).unwrap();
         }
         let files = fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
         assert_eq!(files, 3);
         let found = all(&log, 0, 1 << 20);
-        assert_eq!(u64::from(found[0][0]), log.known_since_ms(Stream::Given));
+        assert_eq!(u64::from(found[0][0]), log.known_since_ms(IssueStream::Issued));
         assert_eq!(found.last().unwrap(), &[99; 12]);
         assert!(found.len() >= 2 * 4, "{}", found.len());
     }
@@ -472,7 +472,7 @@ mod tests {
         let sizes = GrantLogSizes { segment: 100, given_segments: 9, refused_segments: 1 };
         let log = FileGrantLog::open(folder.path(), sizes, None).unwrap();
         for n in 0..8u8 {
-            log.append(Stream::Given, 0, &[n; 12], false).unwrap();
+            log.append(IssueStream::Issued, 0, &[n; 12], false).unwrap();
         }
         drop(log);
         let first = folder.path().join(FOLDER).join("given-0000000001.log");
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(found, [0, 4, 5, 6, 7]);
         let next = folder.path().join(FOLDER).join("given-0000000003.log");
         assert_eq!(fs::metadata(&next).unwrap().len(), 0);
-        log.append(Stream::Given, 0, b"on", false).unwrap();
+        log.append(IssueStream::Issued, 0, b"on", false).unwrap();
         let length = fs::metadata(&next).unwrap().len();
         assert!(length > 0, "a start appends to no segment of before");
     }
@@ -505,8 +505,8 @@ mod tests {
     fn a_record_over_its_limit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let log = FileGrantLog::open(folder.path(), GrantLogSizes::default(), None).unwrap();
-        assert!(log.append(Stream::Given, 0, &[0; RECORD_MAX], false).is_ok());
-        assert!(log.append(Stream::Given, 0, &[0; RECORD_MAX + 1], false).is_err());
-        assert!(log.append(Stream::Given, 0, &[], false).is_err());
+        assert!(log.append(IssueStream::Issued, 0, &[0; RECORD_MAX], false).is_ok());
+        assert!(log.append(IssueStream::Issued, 0, &[0; RECORD_MAX + 1], false).is_err());
+        assert!(log.append(IssueStream::Issued, 0, &[], false).is_err());
     }
 }

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_mds::{DeviceAddress, KeyStep, KeysNow, Mds, MdsError, Purpose, ReapItem, StepOutcome};
+use sealstone_mds::{
+    DeviceAddress, KeyStep, KeyStepsResult, Mds, MdsError, ReapItem, ServerPurpose, StepOutcome,
+};
 use sealstone_mds_protocol::{DeviceId, DeviceState, ErrorCode};
 use sealstone_seal::Credential;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -195,7 +197,7 @@ impl Housekeeper {
     async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         self.measure(device).await?;
         for partition in self.mds.file_partitions() {
-            let credential = self.credential(device.id, Purpose::TagPartition(partition))?;
+            let credential = self.credential(device.id, ServerPurpose::TagPartition(partition))?;
             if self.in_time(self.devices.tag_partition(device, partition, credential)).await? {
                 tracing::warn!(
                     device = device.id.0,
@@ -216,7 +218,7 @@ impl Housekeeper {
                 // Not contacted before an administrator approves it.
                 continue;
             }
-            if all || self.mds.device_is_well(device.id) || state == DeviceState::Joining {
+            if all || self.mds.is_device_healthy(device.id) || state == DeviceState::Joining {
                 let this = self.clone();
                 keepers.spawn(async move { this.keep_keys_of(&device, all).await });
             }
@@ -245,9 +247,9 @@ impl Housekeeper {
             let now_ms = self.environment.now_ms();
             let done = self.blocking(|mds| mds.key_steps_done(device.id, outcomes, now_ms, &mut *rng));
             let error = match done {
-                Ok(KeysNow::Going) if problem.is_none() => continue,
-                Ok(KeysNow::Going | KeysNow::Stuck) => problem,
-                Ok(KeysNow::Lost) => Some(DeviceError::Denied("no key of any level".to_owned())),
+                Ok(KeyStepsResult::Going) if problem.is_none() => continue,
+                Ok(KeyStepsResult::Going | KeyStepsResult::Stuck) => problem,
+                Ok(KeyStepsResult::Lost) => Some(DeviceError::Denied("no key of any level".to_owned())),
                 Err(error) => Some(store_failed(error)),
             };
             if let Some(error) = error {
@@ -287,7 +289,7 @@ impl Housekeeper {
     }
 
     async fn measure(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
-        let credential = self.credential(device.id, Purpose::ReadCapacity)?;
+        let credential = self.credential(device.id, ServerPurpose::ReadCapacity)?;
         let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
         self.mds.device_shares(device.id, capacity.shared);
         if !self.leads() {
@@ -317,7 +319,7 @@ impl Housekeeper {
                     if !this.leads() {
                         return;
                     }
-                    if let Err(error) = this.blocking(|mds| mds.device_silent(device.id)) {
+                    if let Err(error) = this.blocking(|mds| mds.mark_unreachable(device.id)) {
                         tracing::error!(device = device.id.0, %error, "device state not stored");
                     }
                 }
@@ -337,7 +339,7 @@ impl Housekeeper {
             *read = Some(Instant::now());
             let mut polls = JoinSet::new();
             for (device, state) in self.mds.devices() {
-                if state.was_in_use() && self.mds.device_is_well(device.id) {
+                if state.was_in_use() && self.mds.is_device_healthy(device.id) {
                     let this = self.clone();
                     // What fails here is found and logged by the next poll.
                     polls.spawn(async move { this.measure(&device).await.is_ok() });
@@ -431,7 +433,7 @@ impl Housekeeper {
         let Some(device) = device else { return (Vec::new(), items) };
         let mut done = 0;
         for item in &items {
-            let removed = match self.credential(device.id, Purpose::RemoveObject(item.object.object)) {
+            let removed = match self.credential(device.id, ServerPurpose::RemoveObject(item.object.object)) {
                 Ok(credential) => {
                     self.in_time(self.devices.remove(&device, item.object.object, credential)).await
                 }
@@ -448,7 +450,7 @@ impl Housekeeper {
         (gone, left)
     }
 
-    fn credential(&self, device: DeviceId, purpose: Purpose) -> Result<Credential, DeviceError> {
+    fn credential(&self, device: DeviceId, purpose: ServerPurpose) -> Result<Credential, DeviceError> {
         let mut rng = (self.environment.entropy)();
         let made = self.mds.own_credential(device, purpose, self.environment.now_ms(), &mut *rng);
         made.map_err(|error| match error.failure().code {

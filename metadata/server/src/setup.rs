@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sealstone_channel::{Authority, Identity, IdentityError, Pin, Server};
 use sealstone_mds::audit::{AuditSink, NoAudit};
-use sealstone_mds::store::{AdoptError, Fill, MetaStore, SealedStore, adopt, clear_mark, is_sealed};
+use sealstone_mds::store::{AdoptError, MetaStore, RandomFill, SealedStore, adopt, clear_mark, is_sealed};
 use sealstone_mds::{Config, Mds, OpenError, ServerName};
 use sealstone_mds_protocol::UserName;
 use sealstone_meta::EmbeddedMeta;
@@ -273,7 +273,7 @@ pub(crate) fn take_over(
     environment: &Environment,
 ) -> Result<SealedStore, AdoptError> {
     let entropy = Arc::clone(&environment.entropy);
-    let fill: Fill = Arc::new(move |into| entropy().fill_bytes(into));
+    let fill: RandomFill = Arc::new(move |into| entropy().fill_bytes(into));
     adopt(store, keystore.seal(), keystore.id(), fill)
 }
 

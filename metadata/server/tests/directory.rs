@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use sealstone_mds::{DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, Found};
+use sealstone_mds::{DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup};
 use sealstone_mds_protocol::{GroupName, UserName};
 use sealstone_mds_server::{DirectorySettings, LdapDirectory};
 use slapd::{Change, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
@@ -25,13 +25,13 @@ fn settings(url: &str) -> DirectorySettings {
     }
 }
 
-fn found(settings: DirectorySettings, name: &str) -> Result<Found, DirectoryError> {
+fn found(settings: DirectorySettings, name: &str) -> Result<DirectoryLookup, DirectoryError> {
     LdapDirectory::new(settings).unwrap().look_up_name(name)
 }
 
 fn entry(settings: DirectorySettings, name: &str) -> DirectoryEntry {
     match found(settings, name) {
-        Ok(Found::Entry(entry)) => entry,
+        Ok(DirectoryLookup::Entry(entry)) => entry,
         other => panic!("{name}: {other:?}"),
     }
 }
@@ -98,11 +98,14 @@ fn users_and_their_groups_are_found_and_nobody_else() {
     let usual = || settings(&slapd.url());
     // By member, by uniqueMember, by memberUid; a name that no group of ours can have is left out.
     assert_eq!(groups(usual(), "erika"), ["all", "board", "research"]);
-    assert!(matches!(found(usual(), "nobody"), Ok(Found::Nobody)));
+    assert!(matches!(found(usual(), "nobody"), Ok(DirectoryLookup::NotFound)));
     assert!(matches!(found(usual(), "twin"), Err(DirectoryError::Ambiguous)));
     // What counts is configured: who is a user, what is a group, by which attributes.
     let staff = DirectorySettings { user_filter: "(employeeType=staff)".into(), ..usual() };
-    assert!(matches!(found(staff, "erika"), Ok(Found::Nobody)), "the filter says who may work here");
+    assert!(
+        matches!(found(staff, "erika"), Ok(DirectoryLookup::NotFound)),
+        "the filter says who may work here"
+    );
     let one = DirectorySettings { group_filter: "(|(cn=research)(cn=maxes))".into(), ..usual() };
     assert_eq!(groups(one, "erika"), ["research"]);
     let dns = DirectorySettings { member_name_attributes: Vec::new(), ..usual() };
@@ -125,7 +128,7 @@ fn names_are_values_and_never_parts_of_a_filter() {
     for name in
         ["*", "*)(uid=*", "erika)(|(uid=*", "erika*", "eri\\6ba", "\\2a", "e\0", "", ")", "(uid=erika)"]
     {
-        assert!(matches!(found(usual(), name), Ok(Found::Nobody)), "{name}");
+        assert!(matches!(found(usual(), name), Ok(DirectoryLookup::NotFound)), "{name}");
     }
     // Nor can an account have such a name.
     for name in ["*", "*)(uid=*", "erika)(|(uid=*", "a\\2a", "a\0"] {
@@ -140,8 +143,8 @@ fn accounts_that_the_directory_closed_are_told_from_those_it_does_not_have() {
     let slapd = Slapd::start();
     let erika = format!("uid=erika,{USERS}");
     let closed = || match found(settings(&slapd.url()), "erika") {
-        Ok(Found::Closed(mark)) => Some(mark),
-        Ok(Found::Entry(_)) => None,
+        Ok(DirectoryLookup::Closed(mark)) => Some(mark),
+        Ok(DirectoryLookup::Entry(_)) => None,
         other => panic!("{other:?}"),
     };
     assert_eq!(closed(), None);
@@ -290,8 +293,12 @@ fn in_tls_the_directory_must_be_the_one_that_the_authority_signed_for() {
     let ldaps = |host: &str| format!("ldaps://{host}:{}", slapd.tls_port);
     let starttls = |host: &str| format!("ldap://{host}:{}", slapd.port);
     for url in [ldaps("localhost"), starttls("localhost")] {
-        assert!(matches!(ask(url.clone(), &ca), Ok(Found::Entry(_))), "{url}: {:?}", ask(url.clone(), &ca));
-        assert!(matches!(ask(url.clone(), &both), Ok(Found::Entry(_))), "one of two authorities");
+        assert!(
+            matches!(ask(url.clone(), &ca), Ok(DirectoryLookup::Entry(_))),
+            "{url}: {:?}",
+            ask(url.clone(), &ca)
+        );
+        assert!(matches!(ask(url.clone(), &both), Ok(DirectoryLookup::Entry(_))), "one of two authorities");
         let said = ask(url.clone(), &wrong).unwrap_err().to_string();
         assert!(said.contains("UnknownIssuer") || said.contains("BadSignature"), "{url}: {said}");
     }
@@ -352,7 +359,7 @@ fn references_to_other_servers_are_not_followed() {
         None,
     );
     assert_eq!(groups(settings(&slapd.url()), "erika"), ["all", "board", "research"]);
-    assert!(matches!(found(settings(&slapd.url()), "nobody"), Ok(Found::Nobody)));
+    assert!(matches!(found(settings(&slapd.url()), "nobody"), Ok(DirectoryLookup::NotFound)));
     // The place where users are is itself at another server.
     let moved = DirectorySettings { user_base: format!("ou=elsewhere,{USERS}"), ..settings(&slapd.url()) };
     let said = found(moved, "erika").unwrap_err().to_string();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::{Condvar, Mutex};
 use rand::rngs::OsRng;
 use sealstone_channel::TlsError;
-use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, Entropy, Found};
+use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, DirectoryLookup, Entropy};
 use sealstone_mds_protocol::login::{LoginError, LoginErrorCode};
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, DeviceState, ErrorCode, FilePath, FrameHeader, MessageType, Method, Name,
@@ -432,13 +432,13 @@ impl Slow {
 }
 
 impl Directory for Slow {
-    fn look_up(&self, _: &UserName) -> Result<Found, DirectoryError> {
+    fn look_up(&self, _: &UserName) -> Result<DirectoryLookup, DirectoryError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut busy = self.busy.lock();
         while *busy {
             self.free.wait(&mut busy);
         }
-        Ok(Found::Entry(DirectoryEntry { entry: [7; 32], groups: Vec::new() }))
+        Ok(DirectoryLookup::Entry(DirectoryEntry { entry: [7; 32], groups: Vec::new() }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealstone_mds::{Config, DirectoryRoles, Found};
+use sealstone_mds::{Config, DirectoryLookup, DirectoryRoles};
 use sealstone_mds_protocol::GroupName;
 use sealstone_mds_server::{DirectorySettings, LdapDirectory, systemd_credential};
 use zeroize::Zeroizing;
@@ -91,7 +91,7 @@ pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
         Failure::usage("no directory is configured").hint("--config FILE, or --directory-url and the bases")
     })?;
     match directory.look_up_name(name) {
-        Ok(Found::Entry(found)) => {
+        Ok(DirectoryLookup::Entry(found)) => {
             let groups: Vec<&str> = found.groups.iter().map(GroupName::as_str).collect();
             let by_groups = !policy.directory_roles.is_empty();
             let role = policy.directory_roles.of(&found.groups);
@@ -109,10 +109,10 @@ pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
                 format!("{name}\ngroups: {}\nrole: {role}", groups.join(", "))
             })
         }
-        Ok(Found::Nobody) => Err(Failure::new(Kind::NotFound, "not in the directory")
+        Ok(DirectoryLookup::NotFound) => Err(Failure::new(Kind::NotFound, "not in the directory")
             .at(name)
             .hint("directory_user_base, directory_user_filter, directory_user_attribute")),
-        Ok(Found::Closed(mark)) => {
+        Ok(DirectoryLookup::Closed(mark)) => {
             Err(Failure::new(Kind::Denied, format!("closed in the directory ({mark})")).at(name))
         }
         Err(error) => Err(Failure::operation(chain(&error)).at(name)),

@@ -13,7 +13,7 @@ use sealstone_client::{Channel, MdsDial, MdsOptions, SessionTicket, UserName};
 use sealstone_initiator::{Dial, Dialed, Dialing, SessionError, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
-use sealstone_mds::{Config, Mds, Source};
+use sealstone_mds::{Config, LoginSource, Mds};
 use sealstone_mds_protocol::Role;
 use sealstone_mds_protocol::login::SUITE_LIGHT;
 use sealstone_mds_server::{Environment, Housekeeper, InitiatorDevices, Limits, serve_stream};
@@ -251,7 +251,7 @@ impl MdsHost {
             let serving = serve_stream(
                 end,
                 channel,
-                Source::default(),
+                LoginSource::default(),
                 mds.clone(),
                 environment.clone(),
                 limits.clone(),

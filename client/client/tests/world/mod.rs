@@ -22,7 +22,7 @@ use sealstone_device::OsdConfig;
 use sealstone_initiator::{Bearer, Dial, Dialed, Dialing, Environment, Operation, OsdClient, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
-use sealstone_mds::{Config, Connection, Mds, Purpose, Source};
+use sealstone_mds::{Config, Connection, LoginSource, Mds, ServerPurpose};
 use sealstone_mds_protocol::{
     Access, ErrorCode, Failure, FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response,
     Secret, Text, login::SessionId,
@@ -169,7 +169,7 @@ impl World {
     /// What the metadata server's housekeeper does.
     async fn prepare(&self, id: DeviceId, i: u8, rng: &mut StdRng) {
         let credential =
-            self.mds.own_credential(id, Purpose::PreparePartition, self.clock.now(), rng).unwrap();
+            self.mds.own_credential(id, ServerPurpose::PreparePartition, self.clock.now(), rng).unwrap();
         let device = self.osd(i);
         let bearer = Bearer::of(&credential).unwrap();
         let values = sealstone_mds::partition_attributes();
@@ -193,7 +193,7 @@ impl World {
 
     /// An object has this length at most from here on.
     pub async fn cut_object(&self, place: u8, object: ObjectId, length: u64) {
-        let bearer = self.own(place, Purpose::CutObject(object));
+        let bearer = self.own(place, ServerPurpose::TruncateObject(object));
         let length = bytes::Bytes::copy_from_slice(&length.to_be_bytes());
         let values = vec![(sealstone_osd::attribute::user_information::LOGICAL_LENGTH, length)];
         let cut = Operation::SetAttributes { object, values };
@@ -223,7 +223,7 @@ impl World {
     }
 
     /// A credential of the metadata server's own.
-    pub fn own(&self, i: u8, purpose: Purpose) -> Bearer {
+    pub fn own(&self, i: u8, purpose: ServerPurpose) -> Bearer {
         let mut rng = StdRng::seed_from_u64(9);
         let id = self.mds.devices()[usize::from(i)].0.id;
         Bearer::of(&self.mds.own_credential(id, purpose, self.clock.now(), &mut rng).unwrap()).unwrap()
@@ -494,7 +494,7 @@ async fn serve(
     answered: Arc<AtomicU64>,
     break_after: Arc<AtomicU64>,
 ) {
-    let mut connection = Connection::new(ChannelBinding(BINDING), Source::default());
+    let mut connection = Connection::new(ChannelBinding(BINDING), LoginSource::default());
     let mut rng = StdRng::seed_from_u64(answered.load(Ordering::Relaxed) + 77);
     loop {
         let mut header = [0; HEADER_BYTES];

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, Device, DeviceId, DevicePool, Devices, Metadata, Name, OsdError, PutOptions};
 use sealstone_initiator::{Bearer, Completion, Operation};
-use sealstone_mds::Purpose;
+use sealstone_mds::ServerPurpose;
 use sealstone_mds_protocol::{Access, FilePath, InodeId, Node, NodeKind, ObjectRef, Request, Response};
 
 use super::{Direct, Gate, World, tuning};
@@ -109,7 +109,7 @@ pub async fn tell_tags(world: &World) {
             let object = item.object.object;
             let (id, value) = sealstone_mds::object_attribute(item.tag);
             let values = vec![(id, bytes::Bytes::copy_from_slice(&value))];
-            let bearer = world.own(place, Purpose::Retag { object, creates: item.creates });
+            let bearer = world.own(place, ServerPurpose::Retag { object, creates: item.creates });
             let set = Operation::SetAttributes { object, values: values.clone() };
             match world.osd(place).execute(&bearer, set).await {
                 Err(OsdError::NotFound) if item.creates => {
@@ -131,7 +131,7 @@ pub async fn reap(world: &World) {
     for item in &items {
         let place = place_of(world, item.object.device);
         let object = item.object.object;
-        let bearer = world.own(place, Purpose::RemoveObject(object));
+        let bearer = world.own(place, ServerPurpose::RemoveObject(object));
         match world.osd(place).execute(&bearer, Operation::Remove { object }).await {
             Ok(_) | Err(OsdError::NotFound) => {}
             Err(error) => panic!("not removed: {error}"),

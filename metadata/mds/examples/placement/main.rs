@@ -8,7 +8,7 @@ mod simulation;
 
 use std::time::Instant;
 
-use sealstone_mds::placement::{Candidate, Pool};
+use sealstone_mds::placement::{Candidate, DevicePool};
 use sealstone_mds_protocol::DeviceId;
 use simulation::{Plan, Policy, World};
 
@@ -83,10 +83,10 @@ fn time() {
     let devices: Vec<Candidate> = (0..1000).map(device).collect();
     let started = Instant::now();
     for _ in 0..PLACEMENTS / 10 {
-        assert!(Pool::new(&devices).open() > 0);
+        assert!(DevicePool::new(&devices).open() > 0);
     }
     let look_us = started.elapsed().as_secs_f64() * 1e6 / (PLACEMENTS / 10) as f64;
-    let pool = Pool::new(&devices);
+    let pool = DevicePool::new(&devices);
     let mut each_us = [0.0; 2];
     for (us, size) in each_us.iter_mut().zip([1, 1 << 30]) {
         let started = Instant::now();

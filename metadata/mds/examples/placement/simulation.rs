@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use sealstone_mds::placement::{Candidate, Pool, SINGLE_MAX, UNIT_LARGE, UNIT_MEDIUM};
+use sealstone_mds::placement::{Candidate, DevicePool, SINGLE_MAX, UNIT_LARGE, UNIT_MEDIUM};
 use sealstone_mds_protocol::DeviceId;
 
 /// Hosts of a rack, and devices of a host.
@@ -158,14 +158,14 @@ impl World {
             Policy::Corrected => Look::Figures(self.pool()),
             Policy::HashAlone => {
                 let empty = |one: &Candidate| Candidate { used: 0, ..*one };
-                Look::Figures(Pool::new(&self.devices.values().map(empty).collect::<Vec<_>>()))
+                Look::Figures(DevicePool::new(&self.devices.values().map(empty).collect::<Vec<_>>()))
             }
             Policy::Tree => Look::Tree(Tree::new(self.devices.values())),
         }
     }
 
-    fn pool(&self) -> Pool {
-        Pool::new(&self.devices.values().copied().collect::<Vec<_>>())
+    fn pool(&self) -> DevicePool {
+        DevicePool::new(&self.devices.values().copied().collect::<Vec<_>>())
     }
 
     pub(crate) fn balance(&self) -> Balance {
@@ -272,7 +272,7 @@ impl World {
 
 /// Device figures at one time.
 enum Look {
-    Figures(Pool),
+    Figures(DevicePool),
     Tree(Tree),
 }
 

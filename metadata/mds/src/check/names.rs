@@ -16,14 +16,14 @@ use crate::records::{Inode, Intent, counter, decode, figure};
 use crate::store::{Snapshot, each_between};
 
 /// A stored total and the number found.
-pub(super) struct Figure {
+pub(super) struct StoredTotal {
     pub(super) name: &'static str,
-    pub(super) said: u64,
+    pub(super) stored: u64,
     pub(super) found: u64,
 }
 
 /// Counts of a node while its range is checked.
-struct Seen {
+struct NodeCounts {
     is_directory: bool,
     links: u32,
     parent: InodeId,
@@ -34,73 +34,81 @@ struct Seen {
 }
 
 /// Nodes of one range: numbers up to `last`, without those of earlier ranges.
-struct Part {
-    nodes: BTreeMap<InodeId, Seen>,
+struct NodeRange {
+    nodes: BTreeMap<InodeId, NodeCounts>,
     last: InodeId,
     is_last: bool,
 }
 
 /// Records that are few, loaded for all nodes at once.
-struct Few {
+struct GlobalRecords {
     orphans: HashSet<InodeId>,
     clears: HashSet<InodeId>,
     devices: HashSet<u32>,
     next_inode: u64,
 }
 
-pub(super) fn check<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, nodes_max: usize) -> Result<Vec<Figure>> {
-    let few = few(view)?;
+pub(super) fn check<S: Snapshot + ?Sized>(
+    view: &S,
+    job: &CheckJob,
+    nodes_max: usize,
+) -> Result<Vec<StoredTotal>> {
+    let global = global(view)?;
     job.nodes.store(0, Ordering::Relaxed);
     job.names.store(0, Ordering::Relaxed);
     let mut above: HashMap<InodeId, InodeId> = HashMap::new();
     let (mut files, mut first) = (0, None);
     loop {
-        job.enters(CheckPhase::Nodes);
-        let mut part = read(view, job, (first, nodes_max.max(1)), &few, &mut files, &mut above)?;
-        job.enters(CheckPhase::Names);
+        job.set_phase(CheckPhase::Nodes);
+        let mut part = read(view, job, (first, nodes_max.max(1)), &global, &mut files, &mut above)?;
+        job.set_phase(CheckPhase::Names);
         name(view, job, first, &mut part)?;
         subdirectories(view, job, &mut part)?;
         attributes(view, job, first, &mut part)?;
-        judge(job, &part);
+        compare_counts(job, &part);
         first = Some(part.last);
         if part.is_last {
             break;
         }
     }
-    job.enters(CheckPhase::Walk);
+    job.set_phase(CheckPhase::Walk);
     walk(job, &above);
     creates(view, job)?;
-    for id in &few.clears {
+    for id in &global.clears {
         if view.get(&keys::inode(*id))?.is_none() {
-            job.found(finding(FindingKind::Record, Some(*id), "has a clear record but does not exist"));
+            job.add_finding(finding(FindingKind::Record, Some(*id), "has a clear record but does not exist"));
         }
     }
-    figures(view, &few, files, above.len() as u64)
+    figures(view, &global, files, above.len() as u64)
 }
 
-fn few<S: Snapshot + ?Sized>(view: &S) -> Result<Few> {
-    let mut few =
-        Few { orphans: HashSet::new(), clears: HashSet::new(), devices: HashSet::new(), next_inode: 0 };
+fn global<S: Snapshot + ?Sized>(view: &S) -> Result<GlobalRecords> {
+    let mut global = GlobalRecords {
+        orphans: HashSet::new(),
+        clears: HashSet::new(),
+        devices: HashSet::new(),
+        next_inode: 0,
+    };
     each_between::<S, MdsError>(
         view,
         &keys::all_orphans(),
         &keys::after_prefix(&keys::all_orphans()),
         |key, _| {
-            few.orphans.extend(keys::orphan_parts(key).map(|(_, id)| id));
+            global.orphans.extend(keys::orphan_parts(key).map(|(_, id)| id));
             Ok(())
         },
     )?;
     let (from, until) = keys::clears(None);
     each_between::<S, MdsError>(view, &from, &until, |key, _| {
-        few.clears.extend(keys::clear_inode(key));
+        global.clears.extend(keys::clear_inode(key));
         Ok(())
     })?;
     each_between::<S, MdsError>(view, &keys::devices(), &keys::after_prefix(&keys::devices()), |key, _| {
-        few.devices.extend(keys::device_id(key).map(|id| id.0));
+        global.devices.extend(keys::device_id(key).map(|id| id.0));
         Ok(())
     })?;
-    few.next_inode = figure(view, counter::INODE)?;
-    Ok(few)
+    global.next_inode = figure(view, counter::INODE)?;
+    Ok(global)
 }
 
 /// Reads the nodes of the next range.
@@ -108,11 +116,11 @@ fn read<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
     (after, nodes_max): (Option<InodeId>, usize),
-    few: &Few,
+    global: &GlobalRecords,
     files: &mut u64,
     above: &mut HashMap<InodeId, InodeId>,
-) -> Result<Part> {
-    let mut part = Part { nodes: BTreeMap::new(), last: InodeId(u64::MAX), is_last: true };
+) -> Result<NodeRange> {
+    let mut part = NodeRange { nodes: BTreeMap::new(), last: InodeId(u64::MAX), is_last: true };
     let (mut from, until) = keys::inodes(after);
     'all: loop {
         let page = view.scan(&from, &until, nodes_max.min(1024))?;
@@ -120,21 +128,21 @@ fn read<S: Snapshot + ?Sized>(
         from = [&last[..], &[0]].concat();
         for (key, value) in &page {
             let Some(id) = keys::inode_id(key) else {
-                job.found(finding(FindingKind::Record, None, "a node has an invalid number"));
+                job.add_finding(finding(FindingKind::Record, None, "a node has an invalid number"));
                 continue;
             };
-            job.goes_on()?;
+            job.ensure_running()?;
             job.nodes.fetch_add(1, Ordering::Relaxed);
             let Ok(node) = decode::<Inode>(value) else {
-                job.found(finding(FindingKind::Record, Some(id), "its record is damaged"));
+                job.add_finding(finding(FindingKind::Record, Some(id), "its record is damaged"));
                 continue;
             };
-            look_at(job, id, &node, few);
+            check_node(job, id, &node, global);
             match node.is_directory() {
                 true => drop(above.insert(id, node.parent)),
                 false => *files += u64::from(node.links > 0),
             }
-            let seen = Seen {
+            let seen = NodeCounts {
                 is_directory: node.is_directory(),
                 links: node.links,
                 parent: node.parent,
@@ -154,22 +162,22 @@ fn read<S: Snapshot + ?Sized>(
 }
 
 /// Checks the record of a node by itself.
-fn look_at(job: &CheckJob, id: InodeId, node: &Inode, few: &Few) {
-    if id.0 >= few.next_inode && id != ROOT {
-        job.found(finding(FindingKind::Record, Some(id), "its number was never allocated"));
+fn check_node(job: &CheckJob, id: InodeId, node: &Inode, global: &GlobalRecords) {
+    if id.0 >= global.next_inode && id != ROOT {
+        job.add_finding(finding(FindingKind::Record, Some(id), "its number was never allocated"));
     }
-    if node.links == 0 && !few.orphans.contains(&id) {
-        job.found(finding(FindingKind::Node, Some(id), "has no name and no orphan record"));
+    if node.links == 0 && !global.orphans.contains(&id) {
+        job.add_finding(finding(FindingKind::Node, Some(id), "has no name and no orphan record"));
     }
     for object in node.layout.iter().flat_map(|layout| layout.objects()) {
-        if !few.devices.contains(&object.device.0) {
-            let said = format!("{} is on unknown device {}", object.object, object.device.0);
-            job.found(finding(FindingKind::Record, Some(id), &said));
+        if !global.devices.contains(&object.device.0) {
+            let text = format!("{} is on unknown device {}", object.object, object.device.0);
+            job.add_finding(finding(FindingKind::Record, Some(id), &text));
         }
     }
-    if node.old_from.is_some() != few.clears.contains(&id) {
-        let said = "its inode and its clear record disagree";
-        job.found(finding(FindingKind::Record, Some(id), said));
+    if node.old_from.is_some() != global.clears.contains(&id) {
+        let text = "its inode and its clear record disagree";
+        job.add_finding(finding(FindingKind::Record, Some(id), text));
     }
 }
 
@@ -178,22 +186,22 @@ fn name<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
     first: Option<InodeId>,
-    part: &mut Part,
+    part: &mut NodeRange,
 ) -> Result<()> {
     let is_ours = |id: InodeId| first.is_none_or(|first| id > first) && id <= part.last;
     let (from, until) = (keys::all_entries(), keys::after_prefix(&keys::all_entries()));
     each_between(view, &from, &until, |key, value| {
-        job.goes_on()?;
+        job.ensure_running()?;
         if first.is_none() {
             job.names.fetch_add(1, Ordering::Relaxed);
         }
         let (Some(parent), Some(name)) = (keys::entry_parent(key), keys::entry_name(key)) else {
-            job.found(finding(FindingKind::Record, None, "an entry has an invalid name"));
+            job.add_finding(finding(FindingKind::Record, None, "an entry has an invalid name"));
             return Ok(());
         };
-        let wrong = |said: &str| {
-            let said = format!("{} in node {} {said}", name.shown(), parent.0);
-            job.found(finding(FindingKind::Name, Some(parent), &said));
+        let wrong = |text: &str| {
+            let text = format!("{} in node {} {text}", name.shown(), parent.0);
+            job.add_finding(finding(FindingKind::Name, Some(parent), &text));
         };
         if is_ours(parent) && !part.nodes.get(&parent).is_some_and(|node| node.is_directory) {
             wrong("is in a node that is not a directory");
@@ -219,10 +227,10 @@ fn name<S: Snapshot + ?Sized>(
 }
 
 /// Counts the subdirectories of these directories.
-fn subdirectories<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, part: &mut Part) -> Result<()> {
+fn subdirectories<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, part: &mut NodeRange) -> Result<()> {
     let (from, until) = keys::inodes(None);
     each_between(view, &from, &until, |key, value| {
-        job.goes_on()?;
+        job.ensure_running()?;
         if let (Some(id), Ok(node)) = (keys::inode_id(key), decode::<Inode>(value))
             && node.is_directory()
             && id != ROOT
@@ -239,26 +247,30 @@ fn attributes<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
     first: Option<InodeId>,
-    part: &mut Part,
+    part: &mut NodeRange,
 ) -> Result<()> {
     let is_ours = |id: InodeId| first.is_none_or(|first| id > first) && id <= part.last;
     let (from, until) = (keys::all_xattrs(), keys::after_prefix(&keys::all_xattrs()));
     each_between(view, &from, &until, |key, value| {
-        job.goes_on()?;
+        job.ensure_running()?;
         let (Some(id), Some(name)) = (keys::entry_parent(key), keys::xattr_name(key)) else {
-            job.found(finding(FindingKind::Record, None, "an attribute has an invalid name"));
+            job.add_finding(finding(FindingKind::Record, None, "an attribute has an invalid name"));
             return Ok(());
         };
         if !is_ours(id) {
             return Ok(());
         }
         let Ok(value) = decode::<sealstone_mds_protocol::XattrValue>(value) else {
-            job.found(finding(FindingKind::Record, Some(id), "an attribute has a damaged value"));
+            job.add_finding(finding(FindingKind::Record, Some(id), "an attribute has a damaged value"));
             return Ok(());
         };
         match part.nodes.get_mut(&id) {
             None => {
-                job.found(finding(FindingKind::Record, Some(id), "has an attribute but does not exist"));
+                job.add_finding(finding(
+                    FindingKind::Record,
+                    Some(id),
+                    "has an attribute but does not exist",
+                ));
             }
             Some(node) => {
                 let (number, bytes) = &mut node.xattrs_found;
@@ -270,9 +282,9 @@ fn attributes<S: Snapshot + ?Sized>(
     })
 }
 
-fn judge(job: &CheckJob, part: &Part) {
+fn compare_counts(job: &CheckJob, part: &NodeRange) {
     for (&id, node) in &part.nodes {
-        let wrong = |said: &str| job.found(finding(FindingKind::Node, Some(id), said));
+        let wrong = |text: &str| job.add_finding(finding(FindingKind::Node, Some(id), text));
         let (names, links) = match node.is_directory {
             // The root has no name and is its own parent.
             true => (u32::from(id != ROOT), node.directories.saturating_add(2)),
@@ -287,10 +299,11 @@ fn judge(job: &CheckJob, part: &Part) {
             wrong(&format!("has {links} links, recorded {}", node.links));
         }
         if node.xattrs != node.xattrs_found {
-            let ((said, said_bytes), (found, found_bytes)) = (node.xattrs, node.xattrs_found);
-            let said =
-                format!("has {found} attributes of {found_bytes} bytes, recorded {said} of {said_bytes}");
-            job.found(finding(FindingKind::Record, Some(id), &said));
+            let ((recorded, recorded_bytes), (found, found_bytes)) = (node.xattrs, node.xattrs_found);
+            let text = format!(
+                "has {found} attributes of {found_bytes} bytes, recorded {recorded} of {recorded_bytes}"
+            );
+            job.add_finding(finding(FindingKind::Record, Some(id), &text));
         }
     }
 }
@@ -300,15 +313,15 @@ fn walk(job: &CheckJob, above: &HashMap<InodeId, InodeId>) {
     // Directories known to be below the root, and those known not to be.
     let (mut below, mut lost) = (HashSet::from([ROOT]), HashSet::new());
     if above.get(&ROOT) != Some(&ROOT) {
-        job.found(finding(FindingKind::Node, Some(ROOT), "the root is not its own parent"));
+        job.add_finding(finding(FindingKind::Node, Some(ROOT), "the root is not its own parent"));
     }
     for &start in above.keys() {
-        let (mut at, mut way) = (start, HashSet::new());
+        let (mut at, mut visited) = (start, HashSet::new());
         let reaches = loop {
             if below.contains(&at) {
                 break true;
             }
-            if lost.contains(&at) || !way.insert(at) {
+            if lost.contains(&at) || !visited.insert(at) {
                 break false;
             }
             match above.get(&at) {
@@ -317,16 +330,16 @@ fn walk(job: &CheckJob, above: &HashMap<InodeId, InodeId>) {
             }
         };
         if reaches {
-            below.extend(way);
+            below.extend(visited);
         } else {
             if !lost.contains(&start) {
-                job.found(finding(
+                job.add_finding(finding(
                     FindingKind::Node,
                     Some(start),
                     "is a directory that is not below the root",
                 ));
             }
-            lost.extend(way);
+            lost.extend(visited);
         }
     }
 }
@@ -344,8 +357,8 @@ fn creates<S: Snapshot + ?Sized>(view: &S, job: &CheckJob) -> Result<()> {
     let (from, until) = (keys::intents(), keys::after_prefix(&keys::intents()));
     each_between::<S, MdsError>(view, &from, &until, |key, value| {
         let Some(id) = keys::intent_id(key) else { return Ok(()) };
-        let wrong = |said: &str| {
-            job.found(finding(FindingKind::Record, None, &format!("create {} {said}", id.0)));
+        let wrong = |text: &str| {
+            job.add_finding(finding(FindingKind::Record, None, &format!("create {} {text}", id.0)));
         };
         match (decode::<Intent>(value), ends.remove(&id)) {
             (Err(_), _) => wrong("has a damaged record"),
@@ -355,13 +368,18 @@ fn creates<S: Snapshot + ?Sized>(view: &S, job: &CheckJob) -> Result<()> {
         Ok(())
     })?;
     for id in ends.into_keys() {
-        let said = format!("create {} has an expiry record but does not exist", id.0);
-        job.found(finding(FindingKind::Record, None, &said));
+        let text = format!("create {} has an expiry record but does not exist", id.0);
+        job.add_finding(finding(FindingKind::Record, None, &text));
     }
     Ok(())
 }
 
-fn figures<S: Snapshot + ?Sized>(view: &S, few: &Few, files: u64, directories: u64) -> Result<Vec<Figure>> {
+fn figures<S: Snapshot + ?Sized>(
+    view: &S,
+    global: &GlobalRecords,
+    files: u64,
+    directories: u64,
+) -> Result<Vec<StoredTotal>> {
     let number = |prefix: &[u8]| {
         let mut found = 0;
         each_between::<S, MdsError>(view, prefix, &keys::after_prefix(prefix), |_, _| {
@@ -373,7 +391,7 @@ fn figures<S: Snapshot + ?Sized>(view: &S, few: &Few, files: u64, directories: u
     [
         (counter::FILES, files),
         (counter::DIRECTORIES, directories),
-        (counter::CLEARS, few.clears.len() as u64),
+        (counter::CLEARS, global.clears.len() as u64),
         (counter::ORPHANS, number(&keys::all_orphans())?),
         (counter::INTENTS, number(&keys::intents())?),
         (counter::REAPS, number(&keys::all_reaps())?),
@@ -382,6 +400,6 @@ fn figures<S: Snapshot + ?Sized>(view: &S, few: &Few, files: u64, directories: u
         (counter::SESSIONS, number(&keys::sessions())?),
     ]
     .into_iter()
-    .map(|(name, found)| Ok(Figure { name, said: figure(view, name)?, found }))
+    .map(|(name, found)| Ok(StoredTotal { name, stored: figure(view, name)?, found }))
     .collect()
 }

@@ -10,7 +10,7 @@ use sealstone_mds_protocol::{DeviceId, FindingKind, InodeId, Layout, ObjectRef};
 use super::{CheckJob, finding};
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::moving::{Carry, Move};
+use crate::moving::{FileMigration, ObjectMove};
 use crate::records::{Inode, Intent, decode, load};
 use crate::store::{MetaError, Snapshot, each_between};
 
@@ -19,7 +19,7 @@ const SUSPECTS_MAX: usize = 4096;
 
 /// Objects that devices listed.
 #[derive(Clone, Debug, Default)]
-pub struct Window {
+pub struct ObjectWindow {
     /// Listed objects in ascending order.
     pub listed: Vec<ObjectRef>,
     /// The window begins after this object; none: at the first one.
@@ -30,7 +30,7 @@ pub struct Window {
     pub silent: Vec<DeviceId>,
 }
 
-impl Window {
+impl ObjectWindow {
     fn has(&self, object: ObjectRef) -> bool {
         self.after.is_none_or(|after| object > after)
             && self.last.is_none_or(|last| object <= last)
@@ -40,7 +40,7 @@ impl Window {
 
 /// Differences between listing and records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compared {
+pub struct ObjectDiff {
     /// Listed, but not recorded.
     pub unknown: Vec<ObjectRef>,
     /// Recorded as existing, but not listed.
@@ -49,8 +49,8 @@ pub struct Compared {
 
 /// Owner of a listed object.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Nobody,
+enum ObjectOwner {
+    None,
     /// A file or a create.
     File,
     /// A pending removal, or a move or migration.
@@ -60,19 +60,19 @@ enum Owner {
 pub(super) fn compare<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
-    window: &Window,
+    window: &ObjectWindow,
     device_name: impl Fn(DeviceId) -> String,
-) -> Result<Compared> {
-    let mut owners = vec![Owner::Nobody; window.listed.len()];
-    let mut compared = Compared::default();
+) -> Result<ObjectDiff> {
+    let mut owners = vec![ObjectOwner::None; window.listed.len()];
+    let mut compared = ObjectDiff::default();
     let mut of_file = |node: Option<InodeId>, layout: &Layout, made: bool| {
         for &object in layout.objects() {
             match window.listed.binary_search(&object).map(|at| &mut owners[at]) {
-                Ok(owner @ Owner::Nobody) => *owner = Owner::File,
+                Ok(owner @ ObjectOwner::None) => *owner = ObjectOwner::File,
                 Ok(_) => {
                     let device = device_name(object.device);
-                    let said = format!("{} on device {device} also belongs to another file", object.object);
-                    job.found(finding(FindingKind::Shared, node, &said));
+                    let text = format!("{} on device {device} also belongs to another file", object.object);
+                    job.add_finding(finding(FindingKind::Shared, node, &text));
                 }
                 Err(_) if made && window.has(object) && compared.missing.len() < SUSPECTS_MAX => {
                     compared.missing.extend(node.map(|node| (node, object)));
@@ -83,7 +83,7 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
     };
     let (from, until) = keys::inodes(None);
     each_between(view, &from, &until, |key, value| {
-        job.goes_on()?;
+        job.ensure_running()?;
         // Damaged records were reported before.
         if let (Some(id), Ok(Inode { layout: Some(layout), made, .. })) = (keys::inode_id(key), decode(value))
         {
@@ -93,8 +93,8 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
     })?;
     each::<Intent, S>(view, &keys::intents(), |_, intent| of_file(None, &intent.layout, false))?;
     let mut others: Vec<ObjectRef> = Vec::new();
-    each::<Move, S>(view, &keys::moves(), |_, note| others.push(note.to))?;
-    each::<Carry, S>(view, &keys::carries(), |_, note| others.extend(note.to.objects()))?;
+    each::<ObjectMove, S>(view, &keys::moves(), |_, note| others.push(note.to))?;
+    each::<FileMigration, S>(view, &keys::carries(), |_, note| others.extend(note.to.objects()))?;
     each_between::<S, MdsError>(
         view,
         &keys::all_reaps(),
@@ -102,27 +102,27 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
         |key, _| {
             let Some((_, object)) = keys::reap_parts(key) else { return Ok(()) };
             if let Ok(at) = window.listed.binary_search(&object) {
-                if owners[at] == Owner::File {
+                if owners[at] == ObjectOwner::File {
                     let device = device_name(object.device);
-                    let said = format!(
+                    let text = format!(
                         "{} on device {device} belongs to a file but is queued for removal",
                         object.object
                     );
-                    job.found(finding(FindingKind::Shared, None, &said));
+                    job.add_finding(finding(FindingKind::Shared, None, &text));
                 }
-                owners[at] = Owner::Other;
+                owners[at] = ObjectOwner::Other;
             }
             Ok(())
         },
     )?;
     for object in others {
         if let Ok(at) = window.listed.binary_search(&object)
-            && owners[at] == Owner::Nobody
+            && owners[at] == ObjectOwner::None
         {
-            owners[at] = Owner::Other;
+            owners[at] = ObjectOwner::Other;
         }
     }
-    let unknown = window.listed.iter().zip(&owners).filter(|(_, owner)| **owner == Owner::Nobody);
+    let unknown = window.listed.iter().zip(&owners).filter(|(_, owner)| **owner == ObjectOwner::None);
     compared.unknown = unknown.map(|(object, _)| *object).take(SUSPECTS_MAX).collect();
     Ok(compared)
 }

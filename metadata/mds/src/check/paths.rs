@@ -19,18 +19,18 @@ const NODES_MAX: usize = 1024;
 /// Maximum depth of a directory.
 const DEPTH_MAX: usize = 4096;
 
-type Place = (InodeId, Name);
+type ParentEntry = (InodeId, Name);
 
 pub(super) fn add<S: Snapshot + ?Sized>(
     view: &S,
     job: &CheckJob,
     findings: &mut [CheckFinding],
 ) -> Result<()> {
-    let mut wanted: HashMap<InodeId, Option<Place>> =
+    let mut wanted: HashMap<InodeId, Option<ParentEntry>> =
         findings.iter().filter_map(|finding| finding.node).take(NODES_MAX).map(|id| (id, None)).collect();
     let (from, until) = (keys::all_entries(), keys::after_prefix(&keys::all_entries()));
     each_between(view, &from, &until, |key, value| {
-        job.goes_on()?;
+        job.ensure_running()?;
         if let Ok(id) = decode::<InodeId>(value)
             && let Some(place @ None) = wanted.get_mut(&id)
         {
@@ -38,7 +38,7 @@ pub(super) fn add<S: Snapshot + ?Sized>(
         }
         Ok::<_, MdsError>(())
     })?;
-    let mut known: HashMap<InodeId, Option<Place>> = HashMap::new();
+    let mut known: HashMap<InodeId, Option<ParentEntry>> = HashMap::new();
     for finding in findings {
         let Some(id) = finding.node else { continue };
         let place = wanted.get(&id).cloned().flatten();
@@ -53,8 +53,8 @@ pub(super) fn add<S: Snapshot + ?Sized>(
 fn path<S: Snapshot + ?Sized>(
     view: &S,
     id: InodeId,
-    place: Option<Place>,
-    known: &mut HashMap<InodeId, Option<Place>>,
+    place: Option<ParentEntry>,
+    known: &mut HashMap<InodeId, Option<ParentEntry>>,
 ) -> Result<Option<Vec<u8>>> {
     if id == ROOT {
         return Ok(Some(b"/".to_vec()));
@@ -70,7 +70,7 @@ fn path<S: Snapshot + ?Sized>(
         at = match known.get(&parent) {
             Some(place) => place.clone(),
             None => {
-                let place = place_of(view, parent)?;
+                let place = parent_entry(view, parent)?;
                 known.insert(parent, place.clone());
                 place
             }
@@ -80,7 +80,7 @@ fn path<S: Snapshot + ?Sized>(
 }
 
 /// Returns the recorded parent of a directory, with its name there.
-fn place_of<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Option<Place>> {
+fn parent_entry<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Option<ParentEntry>> {
     let Some(node) = load::<Inode, _>(view, &keys::inode(id))? else { return Ok(None) };
     let (all, mut found) = (keys::entries(node.parent), None);
     each_between(view, &all, &keys::after_prefix(&all), |key, value| {

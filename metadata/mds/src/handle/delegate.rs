@@ -13,7 +13,7 @@ use sealstone_osd::capability::Range;
 
 use crate::access::Principal;
 use crate::counters::add;
-use crate::devices::{Sign, Terms, audit_field};
+use crate::devices::{CapabilityTerms, ObjectToSign, audit_field};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holdings::Held;
@@ -66,7 +66,7 @@ impl Issue {
 const CLOCKS_APART_MS: u64 = 5_000;
 
 /// Parameters of a capability file.
-pub(super) struct Delegation {
+pub(super) struct DelegationRequest {
     pub(super) path: FilePath,
     pub(super) read: bool,
     pub(super) write: bool,
@@ -96,17 +96,18 @@ impl Mds {
         }
         let &Issue { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
         // Writers, and programs that cannot request a new location, have priority over moves.
-        let goes_first = permissions.contains(Permissions::WRITE) || kind == IssueKind::Delegate;
-        let view = if goes_first { self.make_way(inode, now_ms)? } else { self.store.snapshot()? };
+        let has_priority = permissions.contains(Permissions::WRITE) || kind == IssueKind::Delegate;
+        let view =
+            if has_priority { self.abandon_moves_of(inode, now_ms)? } else { self.store.snapshot()? };
         let mut to_sign = Vec::with_capacity(issue.parts.len());
         for (object, range) in &issue.parts {
-            to_sign.push(Sign { object: *object, range: *range, tag: tags::of(&*view, *object)? });
+            to_sign.push(ObjectToSign { object: *object, range: *range, tag: tags::of(&*view, *object)? });
         }
         drop(view);
         let number = self.sessions.next_grant(&who.session);
         let audit = audit_field(who, number);
         let sealed = self.config.seal_capabilities;
-        let terms = Terms { method, permissions, expires_ms, audit, sealed };
+        let terms = CapabilityTerms { method, permissions, expires_ms, audit, sealed };
         // In the table first, so that it never misses an issued credential.
         let objects: Vec<ObjectRef> = issue.parts.iter().map(|(object, _)| *object).collect();
         let held = Held {
@@ -163,11 +164,11 @@ impl Mds {
     pub(super) fn delegate(
         &self,
         who: &Principal,
-        asked: &Delegation,
+        asked: &DelegationRequest,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let &Delegation { read, write, start, end, until_ms: asked_ms, .. } = asked;
+        let &DelegationRequest { read, write, start, end, until_ms: asked_ms, .. } = asked;
         if !read && !write {
             return Err(MdsError::refused(ErrorCode::Invalid, "neither read nor write requested"));
         }
@@ -177,11 +178,11 @@ impl Mds {
         }
         let most_ms = now_ms.saturating_add(lifetime_ms);
         if asked_ms > most_ms.saturating_add(CLOCKS_APART_MS) {
-            let said = format!("maximum lifetime of a delegated credential is {} s", lifetime_ms / 1000);
-            return Err(MdsError::refused(ErrorCode::Limit, said));
+            let why = format!("maximum lifetime of a delegated credential is {} s", lifetime_ms / 1000);
+            return Err(MdsError::refused(ErrorCode::Limit, why));
         }
         let expires_ms = asked_ms.min(most_ms);
-        let rights = namespace::Delegated { read, write, start, end };
+        let rights = namespace::DelegatedRange { read, write, start, end };
         let issuing = self.issuing();
         let access = if write { Access::Update } else { Access::Read };
         let (inode, _) = namespace::resolve(&*self.store.snapshot()?, who, &asked.path)?;

@@ -8,11 +8,11 @@ use sealstone_mds_protocol::{
 };
 
 use crate::access::Principal;
-use crate::accounts::{self, Invited, Registration};
+use crate::accounts::{self, AccountRegistration, InvitedAccount};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::groups;
-use crate::limiter::{Familiarity, Source};
+use crate::limiter::{Familiarity, LoginSource};
 use crate::namespace;
 use crate::paper;
 use crate::revoke;
@@ -32,13 +32,13 @@ impl Mds {
                 accounts::may_register(who, &name)?;
                 // With a recorded challenge this answer is enough to test a guess of the password.
                 // The limit makes a session, own or stolen, no faster way to guess than a login.
-                let nowhere = (Source::default(), Familiarity::Stranger);
+                let nowhere = (LoginSource::default(), Familiarity::Stranger);
                 self.registrations.lock().attempt(&name, nowhere.0, nowhere.1, now_ms).map_err(
                     |wait_ms| MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX))),
                 )?;
                 let own = name == who.user;
                 let proof = proof.as_ref().filter(|_| own);
-                let challenge = proof.map(|start| self.reproof_start(who, start, now_ms, rng)).transpose()?;
+                let challenge = proof.map(|start| self.reauth_start(who, start, now_ms, rng)).transpose()?;
                 let response = self
                     .login_keys
                     .register(&name, &request)
@@ -48,14 +48,14 @@ impl Mds {
             Request::UserRegisterFinish { name, record, suite, role, replace, proof } => {
                 let own = name == who.user;
                 let proof = proof.as_ref().filter(|_| own);
-                let proven = proof.map(|finish| self.reproof_finish(who, finish, now_ms)).transpose()?;
-                let new = Registration { name, record, suite, role, replace, proven };
-                self.ending(|tx| accounts::register(tx, who, &new, now_ms))
+                let proven = proof.map(|finish| self.reauth_finish(who, finish, now_ms)).transpose()?;
+                let new = AccountRegistration { name, record, suite, role, replace, proven };
+                self.end_sessions(|tx| accounts::register(tx, who, &new, now_ms))
             }
             Request::UserInvite { name, kind, role, lifetime_s, replace } => {
                 who.needs_admin()?;
                 let entry = self.entry_to_invite(&name, kind, replace)?;
-                let invited = Invited { kind, role, replace, entry };
+                let invited = InvitedAccount { kind, role, replace, entry };
                 let (code, expires_ms, over) =
                     self.update(|tx| accounts::invite(tx, &name, &invited, lifetime_s, now_ms, &mut *rng))?;
                 self.sessions.forget(&over);
@@ -64,7 +64,7 @@ impl Mds {
             // A service may retire its own key; `roles` has checked that.
             Request::UserRetireKey { name, suite } => {
                 accounts::may_register(who, &name)?;
-                self.ending(|tx| accounts::retire_key(tx, &name, suite))
+                self.end_sessions(|tx| accounts::retire_key(tx, &name, suite))
             }
             request => {
                 who.needs_admin()?;
@@ -81,17 +81,19 @@ impl Mds {
                 Ok(Response::Users { users, more })
             }
             Request::UserSetEnabled { name, enabled: true } => {
-                self.ending(|tx| accounts::set_enabled(tx, &name, true, None))
+                self.end_sessions(|tx| accounts::set_enabled(tx, &name, true, None))
             }
             Request::UserSetEnabled { name, enabled: false } => {
                 let other = self.another_admin(&name)?;
-                self.put_out(who, &name, now_ms, |tx| accounts::set_enabled(tx, &name, false, other.as_ref()))
+                self.end_user_access(who, &name, now_ms, |tx| {
+                    accounts::set_enabled(tx, &name, false, other.as_ref())
+                })
             }
             Request::UserRemove { name } => {
                 let other = self.another_admin(&name)?;
                 let remove = |tx: &mut dyn Transaction| accounts::remove(tx, &name, other.as_ref());
-                let revoking = self.put_out(who, &name, now_ms, remove)?;
-                self.regrouped();
+                let revoking = self.end_user_access(who, &name, now_ms, remove)?;
+                self.invalidate_groups();
                 Ok(revoking)
             }
             Request::UserSetPaperKey { name, key } => {
@@ -99,12 +101,12 @@ impl Mds {
                     let why = "the paper's login profile is not enabled on this server";
                     return Err(MdsError::refused(ErrorCode::Denied, why));
                 }
-                self.ending(|tx| paper::set_key(tx, &name, key.as_ref()))
+                self.end_sessions(|tx| paper::set_key(tx, &name, key.as_ref()))
             }
             Request::UserSetRole { name, role } => {
                 let by_directory = !self.config.directory_roles.is_empty();
                 let other = self.another_admin(&name)?;
-                let ended = self.ending(|tx| {
+                let ended = self.end_sessions(|tx| {
                     if by_directory && accounts::existing(tx, &name)?.kind == AccountKind::Directory {
                         let what = "the role of this account comes from its directory groups";
                         return Err(MdsError::refused(ErrorCode::Invalid, what));
@@ -115,22 +117,22 @@ impl Mds {
                 self.revoke_user(&name, now_ms);
                 Ok(ended)
             }
-            Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
+            Request::GroupCreate { name } => self.change_groups(|tx| groups::create(tx, &name, now_ms)),
             Request::GroupRemove { name } => {
                 // In steps, so that other writers get their turn; after a crash the repeated
                 // request continues.
                 while !self.update(|tx| groups::remove_some(tx, &name))? {
-                    self.regrouped();
+                    self.invalidate_groups();
                 }
-                self.regrouped();
+                self.invalidate_groups();
                 Ok(Response::Done {})
             }
             Request::GroupAddMember { group, user } => {
                 groups::check_members(&*self.store.snapshot()?, &group, &user)?;
-                self.regroup(|tx| groups::add_member(tx, &group, &user))
+                self.change_groups(|tx| groups::add_member(tx, &group, &user))
             }
             Request::GroupRemoveMember { group, user } => {
-                self.regroup(|tx| groups::remove_member(tx, &group, &user))
+                self.change_groups(|tx| groups::remove_member(tx, &group, &user))
             }
             Request::GroupList { after, limit } => {
                 let (groups, more) = groups::list(&*self.store.snapshot()?, after.as_ref(), limit)?;
@@ -161,20 +163,23 @@ impl Mds {
         accounts::another_admin(&*self.store.snapshot()?, leaving)
     }
 
-    fn ending(&self, change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>) -> Result<Response> {
+    fn end_sessions(
+        &self,
+        change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>,
+    ) -> Result<Response> {
         self.end_sessions_with(change)?;
         Ok(Response::Done {})
     }
 
     /// Changes groups or memberships; every session then reads its groups again before its next
     /// request.
-    fn regroup(&self, change: impl FnMut(&mut dyn Transaction) -> Result<()>) -> Result<Response> {
+    fn change_groups(&self, change: impl FnMut(&mut dyn Transaction) -> Result<()>) -> Result<Response> {
         self.update(change)?;
-        self.regrouped();
+        self.invalidate_groups();
         Ok(Response::Done {})
     }
 
-    pub(crate) fn regrouped(&self) {
+    pub(crate) fn invalidate_groups(&self) {
         self.groups_generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -186,7 +191,7 @@ impl Mds {
             let _stopped = self.issuing.write();
             self.update(|tx| {
                 let servers = self.servers(tx)?;
-                revoke::begin_putting_out(tx, user, user, servers, now_ms)
+                revoke::begin_for_user(tx, user, user, servers, now_ms)
             })
         };
         match begun {
@@ -196,7 +201,7 @@ impl Mds {
     }
 
     /// Ends the access of a user: sessions end and credentials are revoked in one transaction.
-    fn put_out(
+    fn end_user_access(
         &self,
         who: &Principal,
         user: &UserName,
@@ -211,7 +216,7 @@ impl Mds {
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
                 let servers = self.servers(tx)?;
-                id = revoke::begin_putting_out(tx, &who.user, user, servers, now_ms)?;
+                id = revoke::begin_for_user(tx, &who.user, user, servers, now_ms)?;
                 Ok(over)
             })?;
         }

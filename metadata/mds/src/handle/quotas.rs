@@ -8,7 +8,7 @@ use super::leases::as_server;
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::namespace;
-use crate::quota::{self, Figures};
+use crate::quota::{self, SpaceFigures};
 use crate::records::{counter, figure};
 use crate::server::Mds;
 use crate::store::Snapshot;
@@ -80,8 +80,9 @@ impl Mds {
         };
         let nodes = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
         let nodes_free = (i64::MAX as u64).saturating_sub(figure(&*view, counter::INODE)?);
-        let figures = Figures { total, used, nodes, nodes_free };
-        let Figures { total, used, nodes, nodes_free } = quota::narrow(&*view, &who.user, tree, figures)?;
+        let figures = SpaceFigures { total, used, nodes, nodes_free };
+        let SpaceFigures { total, used, nodes, nodes_free } =
+            quota::limit_figures(&*view, &who.user, tree, figures)?;
         Ok(Response::FileSystem { total, used, nodes, nodes_free })
     }
 }
@@ -105,12 +106,16 @@ fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
 pub(super) fn subject(request: &Request) -> Option<String> {
     match request {
         Request::QuotaSet { of, change } => {
-            let said = |limit: Option<Option<u64>>| match limit {
+            let limit_text = |limit: Option<Option<u64>>| match limit {
                 None => "as before".to_owned(),
                 Some(None) => "no limit".to_owned(),
                 Some(Some(max)) => max.to_string(),
             };
-            Some(format!("{of}: bytes {}, files {}", said(change.bytes_max), said(change.nodes_max)))
+            Some(format!(
+                "{of}: bytes {}, files {}",
+                limit_text(change.bytes_max),
+                limit_text(change.nodes_max)
+            ))
         }
         Request::QuotaClear { of } => Some(of.to_string()),
         Request::CheckBegin { scope, repair: true } => Some(format!("{} and repair", scope.name())),

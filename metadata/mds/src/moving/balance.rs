@@ -1,6 +1,6 @@
 //! Rebalance: its progress, and the files to check.
 //!
-//! Contract: objects move as [`Pool::relief`] chooses, one at a time and as few as possible; each
+//! Contract: objects move as [`DevicePool::relief`] chooses, one at a time and as few as possible; each
 //! move is one of [`super`]. It ends even if files are in use.
 //! Truth: docs/standards/mds/layouts.md §6.5.
 
@@ -9,8 +9,8 @@ use sealstone_mds_protocol::{InodeId, Rebalance, Text};
 use super::{MoveItem, MovePage, SCAN_PAGE, check_rate, relief};
 use crate::error::Result;
 use crate::keys;
-use crate::placement::Pool;
-use crate::placement::outgrown::Form;
+use crate::placement::DevicePool;
+use crate::placement::outgrown::LayoutForm;
 use crate::records::{Inode, decode, load, save};
 use crate::server::Mds;
 use crate::store::Transaction;
@@ -66,7 +66,7 @@ impl Mds {
 
     /// Returns the devices in use, with their last reported figures.
     #[must_use]
-    pub fn pool(&self) -> Pool {
+    pub fn pool(&self) -> DevicePool {
         self.devices.pool()
     }
 
@@ -75,7 +75,7 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn next_reliefs(&self, pool: &Pool, after: Option<InodeId>) -> Result<MovePage> {
+    pub fn next_reliefs(&self, pool: &DevicePool, after: Option<InodeId>) -> Result<MovePage> {
         let (from, until) = keys::inodes(after);
         let pairs = self.store.snapshot()?.scan(&from, &until, SCAN_PAGE)?;
         let next = pairs.last().filter(|_| pairs.len() == SCAN_PAGE).and_then(|(key, _)| keys::inode_id(key));
@@ -83,7 +83,7 @@ impl Mds {
         for (key, value) in &pairs {
             let (Some(inode), file) = (keys::inode_id(key), decode::<Inode>(value)?) else { continue };
             let Some(layout) = &file.layout else { continue };
-            if pool.outgrown(Form::of(layout), file.size, inode.0, self.config.width_max).is_some() {
+            if pool.outgrown(LayoutForm::of(layout), file.size, inode.0, self.config.width_max).is_some() {
                 outgrown.push(inode);
             }
             for index in 0..layout.width() {

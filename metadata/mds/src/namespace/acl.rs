@@ -19,25 +19,25 @@ const CLASSES: u16 = 0o777;
 
 /// Kind of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum AclKind {
     Access,
     Default,
 }
 
 /// Returns the kind of list that an extended attribute of this name is.
-pub(super) fn which(name: &XattrName) -> Option<Which> {
+pub(super) fn which(name: &XattrName) -> Option<AclKind> {
     match name.as_bytes() {
-        name if name == ACL_ACCESS.as_bytes() => Some(Which::Access),
-        name if name == ACL_DEFAULT.as_bytes() => Some(Which::Default),
+        name if name == ACL_ACCESS.as_bytes() => Some(AclKind::Access),
+        name if name == ACL_DEFAULT.as_bytes() => Some(AclKind::Default),
         _ => None,
     }
 }
 
 /// Returns a list of a node.
-pub(super) fn list(inode: &Inode, which: Which) -> Option<Acl> {
+pub(super) fn list(inode: &Inode, which: AclKind) -> Option<Acl> {
     match which {
-        Which::Access => inode.acl.clone().map(|acl| acl.with_mode(inode.mode)),
-        Which::Default => inode.default_acl.clone(),
+        AclKind::Access => inode.acl.clone().map(|acl| acl.with_mode(inode.mode)),
+        AclKind::Default => inode.default_acl.clone(),
     }
 }
 
@@ -72,19 +72,19 @@ pub(super) fn check_names<S: Snapshot + ?Sized>(
 
 /// Sets or removes a list of a node of the caller. After a removal the group bits grant no more
 /// than the list's group entry.
-pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<Acl>) -> Result<()> {
+pub(super) fn set(who: &Principal, inode: &mut Inode, which: AclKind, acl: Option<Acl>) -> Result<()> {
     if inode.kind == FileKind::Symlink {
         return Err(MdsError::refused(ErrorCode::NotSupported, "the access control list of a symbolic link"));
     }
     match which {
-        Which::Default if acl.is_some() && !inode.is_directory() => {
+        AclKind::Default if acl.is_some() && !inode.is_directory() => {
             return Err(MdsError::refused(
                 ErrorCode::Denied,
                 "only a directory has a default access control list",
             ));
         }
-        Which::Default => inode.default_acl = acl,
-        Which::Access => {
+        AclKind::Default => inode.default_acl = acl,
+        AclKind::Access => {
             if let (None, Some(old)) = (&acl, &inode.acl) {
                 // The group bits were the mask. Now they are the owning group's again, which had at
                 // most these rights.
@@ -92,7 +92,7 @@ pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<
             }
             if let Some(acl) = &acl {
                 inode.mode = (inode.mode & !CLASSES) | acl.mode();
-                owner::hand_on(who, inode);
+                owner::clear_foreign_setgid(who, inode);
             }
             inode.acl = acl.filter(Acl::is_extended);
         }

@@ -9,10 +9,10 @@ use sealstone_mds_protocol::{
 };
 
 use super::acl::inherit;
-use super::endings::{Ending, lose_name, queue_objects};
 use super::sizes::mark_outgrown;
-use super::walk::{Last, place};
-use super::{Final, check_size, child, inherited_group, owner, touch};
+use super::unlink::{Ending, queue_objects, unlink_name};
+use super::walk::{FinalLink, place};
+use super::{CommitParams, check_size, child, inherited_group, owner, touch};
 use crate::access::{MODE_MASK, Principal, Right};
 use crate::error::{MdsError, Result};
 use crate::keys;
@@ -47,7 +47,7 @@ pub(crate) fn begin_create(
     new: NewIntent,
     lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout, PlacementRecord)>,
 ) -> Result<(IntentId, Intent)> {
-    let (place, old) = place(tx, who, path, Last::Follow)?;
+    let (place, old) = place(tx, who, path, FinalLink::Follow)?;
     who.needs_entries(&place.directory_inode, &path.shown())?;
     if let Some((_, old)) = &old {
         check_replaceable(who, &place.directory_inode, old, new.replace, &path.shown())?;
@@ -159,7 +159,7 @@ fn delete_intent(
 }
 
 /// Extends the lifetime of a create.
-pub(crate) fn prolong(
+pub(crate) fn renew_create(
     tx: &mut dyn Transaction,
     who: &Principal,
     id: IntentId,
@@ -182,7 +182,7 @@ pub(crate) fn commit(
     tx: &mut dyn Transaction,
     who: &Principal,
     id: IntentId,
-    done: Final,
+    done: CommitParams,
     ending: &Ending<'_>,
 ) -> Result<Stat> {
     let now_ms = ending.now_ms;
@@ -202,11 +202,11 @@ pub(crate) fn commit(
             file.version = old.version + 1;
             if old.kind == FileKind::File && who.needs(Right::Write, &old, name).is_ok() {
                 keep_attributes(tx, (old_id, &old), (intent.inode, &mut file))?;
-                owner::after_writing(who, &mut file);
+                owner::clear_setid_bits(who, &mut file);
             } else {
                 inherit(&directory, &mut file, 0);
             }
-            lose_name(tx, old_id, old, ending)?;
+            unlink_name(tx, old_id, old, ending)?;
         }
         None => inherit(&directory, &mut file, 0),
     }
@@ -219,7 +219,7 @@ pub(crate) fn commit(
     file.layout = Some(intent.layout.clone());
     file.placed.clone_from(&intent.placed);
     file.checksum = done.checksum;
-    owner::hand_on(who, &mut file);
+    owner::clear_foreign_setgid(who, &mut file);
     file.create_grants_until_ms = intent.grants_until_ms;
     mark_outgrown(tx, intent.inode, &file, 0, done.size)?;
     save(tx, &keys::inode(intent.inode), &file)?;
@@ -266,7 +266,7 @@ pub(crate) fn abandon(
 }
 
 /// Discards a create of any user.
-pub(crate) fn give_up_create(tx: &mut dyn Transaction, id: IntentId, now_ms: u64) -> Result<()> {
+pub(crate) fn discard_create(tx: &mut dyn Transaction, id: IntentId, now_ms: u64) -> Result<()> {
     let Some(intent) = load::<Intent, _>(tx, &keys::intent(id))? else { return Ok(()) };
     delete_intent(tx, id, &intent, None)?;
     queue_objects(tx, intent.layout.objects(), now_ms, intent.grants_until_ms)

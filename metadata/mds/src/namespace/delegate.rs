@@ -11,7 +11,7 @@ use crate::store::{Snapshot, Transaction};
 
 /// Requested access and range.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Delegated {
+pub(crate) struct DelegatedRange {
     pub(crate) read: bool,
     pub(crate) write: bool,
     /// Offset of the first byte.
@@ -26,7 +26,7 @@ fn check<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-    wanted: Delegated,
+    wanted: DelegatedRange,
 ) -> Result<(InodeId, Inode, Layout, u64)> {
     let (id, inode) = resolve(view, who, path)?;
     super::need_file(&inode, &path.shown())?;
@@ -35,8 +35,8 @@ fn check<S: Snapshot + ?Sized>(
     who.needs_all(Right::to(wanted.read, wanted.write), &inode, &path.shown())?;
     let end = wanted.end.unwrap_or(inode.size);
     if wanted.start >= end || end > inode.size {
-        let said = format!("bytes {}..{end} of a file of {} bytes", wanted.start, inode.size);
-        return Err(MdsError::refused(ErrorCode::Invalid, said));
+        let subject = format!("bytes {}..{end} of a file of {} bytes", wanted.start, inode.size);
+        return Err(MdsError::refused(ErrorCode::Invalid, subject));
     }
     Ok((id, inode, layout, end))
 }
@@ -46,7 +46,7 @@ pub(crate) fn delegate<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-    wanted: Delegated,
+    wanted: DelegatedRange,
 ) -> Result<(InodeId, Stat, Layout, u64)> {
     let (id, inode, layout, end) = check(view, who, path, wanted)?;
     Ok((id, inode.stat(id), layout, end))
@@ -58,7 +58,7 @@ pub(crate) fn delegate_writing(
     tx: &mut dyn Transaction,
     who: &Principal,
     path: &FilePath,
-    wanted: Delegated,
+    wanted: DelegatedRange,
     now_ms: u64,
 ) -> Result<(InodeId, Stat, Layout, u64)> {
     let (id, mut inode, layout, end) = check(tx, who, path, wanted)?;

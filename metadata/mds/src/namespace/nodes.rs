@@ -9,8 +9,8 @@ use sealstone_mds_protocol::{
 };
 
 use super::acl::inherit;
-use super::endings::{Ending, drop_directory, lose_name};
 use super::trees::check_same;
+use super::unlink::{Ending, drop_directory, unlink_name};
 use super::{child, inherited_group, is_empty, need_directory, owner, page, touch};
 use crate::access::{MODE_MASK, Principal, Right, SETGID};
 use crate::error::{MdsError, Result};
@@ -42,10 +42,10 @@ pub(crate) fn node<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Inode>
 }
 
 /// Loads a directory that the user may search.
-fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, said: &str) -> Result<Inode> {
+fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, subject: &str) -> Result<Inode> {
     let inode = node(view, id)?;
-    need_directory(&inode, said)?;
-    who.needs(Right::Pass, &inode, said)?;
+    need_directory(&inode, subject)?;
+    who.needs(Right::Pass, &inode, subject)?;
     Ok(inode)
 }
 
@@ -66,10 +66,10 @@ pub(crate) fn look_up<S: Snapshot + ?Sized>(
     parent: InodeId,
     name: &Name,
 ) -> Result<Stat> {
-    let said = name.shown();
-    directory(view, who, parent, &said)?;
+    let subject = name.shown();
+    directory(view, who, parent, &subject)?;
     let (id, found) =
-        child(view, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &said))?;
+        child(view, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &subject))?;
     Ok(found.stat(id))
 }
 
@@ -106,12 +106,12 @@ pub(crate) fn make_node(
     new: &NewNode<'_>,
     now_ms: u64,
 ) -> Result<Stat> {
-    let said = new.name.shown();
-    let above = directory(tx, who, parent, &said)?;
+    let subject = new.name.shown();
+    let above = directory(tx, who, parent, &subject)?;
     if child(tx, parent, new.name)?.is_some() {
-        return Err(MdsError::refused(ErrorCode::Exists, &said));
+        return Err(MdsError::refused(ErrorCode::Exists, &subject));
     }
-    who.needs_entries(&above, &said)?;
+    who.needs_entries(&above, &subject)?;
     let kind = new.what.kind();
     let mut made = Inode::new(kind, new.mode & MODE_MASK, who.user.clone(), None, now_ms);
     if let Some(other) = new.owner.filter(|owner| **owner != who.user) {
@@ -154,7 +154,7 @@ pub(crate) fn make_node(
     made.tree = above.tree;
     inherit(&above, &mut made, new.umask);
     if !made.is_directory() {
-        owner::hand_on(who, &mut made);
+        owner::clear_foreign_setgid(who, &mut made);
     }
     quota::begin(tx, &made)?;
     let id = match new.number {
@@ -176,24 +176,24 @@ pub(crate) fn link_node(
     (parent, name): (InodeId, &Name),
     now_ms: u64,
 ) -> Result<Stat> {
-    let said = name.shown();
+    let subject = name.shown();
     let mut linked = node(tx, id)?;
-    let above = directory(tx, who, parent, &said)?;
+    let above = directory(tx, who, parent, &subject)?;
     if child(tx, parent, name)?.is_some() {
-        return Err(MdsError::refused(ErrorCode::Exists, &said));
+        return Err(MdsError::refused(ErrorCode::Exists, &subject));
     }
-    who.needs_entries(&above, &said)?;
+    who.needs_entries(&above, &subject)?;
     if linked.is_directory() {
         return Err(MdsError::refused(ErrorCode::NotPermitted, "cannot hard link a directory"));
     }
-    who.needs_link(&linked, &said)?;
-    check_same(id, &linked, &above, &said)?;
+    who.needs_link(&linked, &subject)?;
+    check_same(id, &linked, &above, &subject)?;
     quota::check_link(tx, who, &linked)?;
     if linked.links == 0 {
         return Err(MdsError::refused(ErrorCode::NotFound, "its last name was removed"));
     }
     if linked.links >= LINKS_MAX {
-        return Err(MdsError::refused(ErrorCode::TooManyLinks, &said));
+        return Err(MdsError::refused(ErrorCode::TooManyLinks, &subject));
     }
     linked.links += 1;
     linked.changes(now_ms);
@@ -211,25 +211,25 @@ pub(crate) fn remove_node(
     is_directory: bool,
     ending: &Ending<'_>,
 ) -> Result<Stat> {
-    let said = name.shown();
-    let above = directory(tx, who, parent, &said)?;
+    let subject = name.shown();
+    let above = directory(tx, who, parent, &subject)?;
     let (id, found) =
-        child(tx, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &said))?;
-    who.needs_removal(&above, &found, &said)?;
+        child(tx, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &subject))?;
+    who.needs_removal(&above, &found, &subject)?;
     match (is_directory, found.is_directory()) {
-        (true, false) => return Err(MdsError::refused(ErrorCode::NotADirectory, &said)),
-        (false, true) => return Err(MdsError::refused(ErrorCode::IsADirectory, &said)),
+        (true, false) => return Err(MdsError::refused(ErrorCode::NotADirectory, &subject)),
+        (false, true) => return Err(MdsError::refused(ErrorCode::IsADirectory, &subject)),
         _ => {}
     }
     let mut left = found;
     if is_directory {
         if !is_empty(tx, id)? {
-            return Err(MdsError::refused(ErrorCode::NotEmpty, &said));
+            return Err(MdsError::refused(ErrorCode::NotEmpty, &subject));
         }
         drop_directory(tx, id, &left, ending.reap_due_ms)?;
         left.links = 0;
     } else {
-        left = lose_name(tx, id, left, ending)?;
+        left = unlink_name(tx, id, left, ending)?;
     }
     tx.delete(&keys::entry(parent, name))?;
     touch(tx, parent, -i32::from(is_directory), ending.now_ms)?;

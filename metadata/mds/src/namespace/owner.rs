@@ -7,7 +7,7 @@ use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, GroupName, InodeId, NodeChange, SetTime, Stat, UserName,
 };
 
-use super::endings::Ending;
+use super::unlink::Ending;
 use super::{check_size, need_file, resolve, sizes};
 use crate::access::{MODE_MASK, Principal, Right, SETGID, SETUID};
 use crate::error::{MdsError, Result};
@@ -36,24 +36,24 @@ pub(crate) fn set_mode(
     now_ms: u64,
 ) -> Result<Stat> {
     let (id, mut inode) = resolve(tx, who, path)?;
-    remode(who, &mut inode, mode, &path.shown())?;
+    change_mode(who, &mut inode, mode, &path.shown())?;
     inode.changes(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok(inode.stat(id))
 }
 
-fn remode(who: &Principal, inode: &mut Inode, mode: u16, subject: &str) -> Result<()> {
+fn change_mode(who: &Principal, inode: &mut Inode, mode: u16, subject: &str) -> Result<()> {
     who.needs_ownership(inode, subject)?;
     if inode.kind == FileKind::Symlink {
         return Err(MdsError::refused(ErrorCode::NotSupported, "mode of a symbolic link"));
     }
     inode.mode = mode & MODE_MASK;
-    hand_on(who, inode);
+    clear_foreign_setgid(who, inode);
     Ok(())
 }
 
 /// Clears the set-group-id bit unless the user is a member of the node's group.
-pub(super) fn hand_on(who: &Principal, inode: &mut Inode) {
+pub(super) fn clear_foreign_setgid(who: &Principal, inode: &mut Inode) {
     if !who.is_admin() && !inode.group.as_ref().is_some_and(|group| who.is_member(group)) {
         inode.mode &= !SETGID;
     }
@@ -68,13 +68,13 @@ pub(crate) fn set_owner(
     now_ms: u64,
 ) -> Result<Stat> {
     let (id, mut inode) = resolve(tx, who, path)?;
-    rehome(tx, who, &mut inode, new, &path.shown())?;
+    change_owner(tx, who, &mut inode, new, &path.shown())?;
     inode.changes(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok(inode.stat(id))
 }
 
-fn rehome(
+fn change_owner(
     tx: &mut dyn Transaction,
     who: &Principal,
     inode: &mut Inode,
@@ -83,10 +83,10 @@ fn rehome(
 ) -> Result<()> {
     who.needs_ownership(inode, subject)?;
     if let Some(owner) = &new.owner {
-        give(tx, who, inode, owner)?;
+        give_to(tx, who, inode, owner)?;
     }
     if let Some(group) = &new.group {
-        regroup(tx, who, inode, group.as_ref(), new.any_group)?;
+        change_group(tx, who, inode, group.as_ref(), new.any_group)?;
     }
     if !inode.is_directory() && !who.is_admin() {
         inode.mode &= !(SETUID | SETGID);
@@ -95,7 +95,7 @@ fn rehome(
 }
 
 /// Clears the set-id bits after a change of content by a user who is not an administrator.
-pub(super) fn after_writing(who: &Principal, inode: &mut Inode) {
+pub(super) fn clear_setid_bits(who: &Principal, inode: &mut Inode) {
     if !who.is_admin() {
         inode.mode &= !SETUID;
         if inode.mode & GROUP_RUNS != 0 {
@@ -117,11 +117,11 @@ pub(crate) fn set_node(
     let mut inode = super::nodes::node(tx, id)?;
     let now_ns = ns(ending.now_ms);
     if let Some(mode) = change.mode {
-        remode(who, &mut inode, mode, "mode")?;
+        change_mode(who, &mut inode, mode, "mode")?;
     }
     if change.owner.is_some() || change.group.is_some() {
         let (owner, group) = (change.owner.clone(), change.group.clone());
-        rehome(tx, who, &mut inode, &NewOwner { owner, group, any_group }, "owner")?;
+        change_owner(tx, who, &mut inode, &NewOwner { owner, group, any_group }, "owner")?;
     }
     if let Some(size) = change.size {
         need_file(&inode, "size")?;
@@ -132,14 +132,14 @@ pub(crate) fn set_node(
         sizes::resize(tx, id, &mut inode, size, ending.reap_due_ms, ending.now_ms)?;
         inode.mtime_ns = now_ns;
         if change.mode.is_none() {
-            after_writing(who, &mut inode);
+            clear_setid_bits(who, &mut inode);
         }
     }
     if let Some(time) = change.atime {
-        inode.atime_ns = retime(who, &inode, time, now_ns)?;
+        inode.atime_ns = resolve_time(who, &inode, time, now_ns)?;
     }
     if let Some(time) = change.mtime {
-        inode.mtime_ns = retime(who, &inode, time, now_ns)?;
+        inode.mtime_ns = resolve_time(who, &inode, time, now_ns)?;
     }
     if *change != NodeChange::default() {
         inode.changes(ending.now_ms);
@@ -149,7 +149,7 @@ pub(crate) fn set_node(
 }
 
 /// Resolves a requested time. Writers may set the current time, only owners any other time.
-fn retime(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> Result<i64> {
+fn resolve_time(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> Result<i64> {
     match time {
         SetTime::At(ns) => {
             who.needs_ownership(inode, "times")?;
@@ -170,7 +170,7 @@ pub(crate) fn check_owner<S: Snapshot + ?Sized>(view: &S, owner: &UserName) -> R
     if known { Ok(()) } else { Err(MdsError::refused(ErrorCode::NotFound, owner.as_str())) }
 }
 
-fn give(tx: &mut dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserName) -> Result<()> {
+fn give_to(tx: &mut dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserName) -> Result<()> {
     if inode.owner == *owner {
         return Ok(());
     }
@@ -179,7 +179,7 @@ fn give(tx: &mut dyn Transaction, who: &Principal, inode: &mut Inode, owner: &Us
         return Err(MdsError::refused(ErrorCode::NotPermitted, "administrators only"));
     }
     check_owner(tx, owner)?;
-    quota::hand_over(tx, inode, owner)?;
+    quota::move_usage(tx, inode, owner)?;
     inode.owner = owner.clone();
     Ok(())
 }
@@ -212,7 +212,7 @@ pub(super) fn check_known_group<S: Snapshot + ?Sized>(
     Ok(())
 }
 
-fn regroup(
+fn change_group(
     tx: &dyn Transaction,
     who: &Principal,
     inode: &mut Inode,

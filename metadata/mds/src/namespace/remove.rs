@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name};
 
-use super::endings::{Ending, drop_directory, lose_name};
-use super::walk::{Last, place};
+use super::unlink::{Ending, drop_directory, unlink_name};
+use super::walk::{FinalLink, place};
 use super::{inode, touch};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
@@ -53,7 +53,7 @@ impl RemoveCursors {
 }
 
 /// A directory on the way down: its number, its record, its name, and the position in its entries.
-struct Level {
+struct RemovalLevel {
     id: InodeId,
     inode: Inode,
     name: Name,
@@ -64,7 +64,7 @@ struct Level {
     skipped: bool,
 }
 
-impl Level {
+impl RemovalLevel {
     fn new(id: InodeId, inode: Inode, name: Name, cursors: &RemoveCursors) -> Self {
         let cursor = cursors.get(id);
         let skipped = cursor.is_some();
@@ -111,35 +111,35 @@ pub(crate) fn remove(
     ending: &Ending<'_>,
 ) -> Result<(u64, bool)> {
     let now_ms = ending.now_ms;
-    let (top, found) = place(tx, who, path, Last::Itself)?;
+    let (top, found) = place(tx, who, path, FinalLink::NoFollow)?;
     let (id, found) = found.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, path.shown()))?;
     who.needs_removal(&top.directory_inode, &found, &path.shown())?;
     if !found.is_directory() {
-        lose_name(tx, id, found, ending)?;
+        unlink_name(tx, id, found, ending)?;
         tx.delete(&keys::entry(top.directory, &top.name))?;
         touch(tx, top.directory, 0, now_ms)?;
         return Ok((1, false));
     }
-    let mut way = vec![Level::new(id, found, top.name, cursors)];
+    let mut levels = vec![RemovalLevel::new(id, found, top.name, cursors)];
     let mut removed = 0;
-    let pause = |way: &[Level], removed| {
-        for level in way {
+    let pause = |levels: &[RemovalLevel], removed| {
+        for level in levels {
             cursors.set(level.id, level.cursor());
         }
         Ok((removed, true))
     };
-    while let Some(level) = way.last_mut() {
+    while let Some(level) = levels.last_mut() {
         let Some((key, value)) = level.next(tx)? else {
             // Empty: remove it from the directory above.
-            let level = way.pop().expect("the loop saw it");
-            let above = way.last().map_or(top.directory, |level| level.id);
+            let level = levels.pop().expect("the loop saw it");
+            let above = levels.last().map_or(top.directory, |level| level.id);
             drop_directory(tx, level.id, &level.inode, ending.reap_due_ms)?;
             tx.delete(&keys::entry(above, &level.name))?;
             touch(tx, above, -1, now_ms)?;
             cursors.forget(level.id);
             removed += 1;
-            if removed >= REMOVE_BATCH && !way.is_empty() {
-                return pause(&way, removed);
+            if removed >= REMOVE_BATCH && !levels.is_empty() {
+                return pause(&levels, removed);
             }
             continue;
         };
@@ -151,14 +151,14 @@ pub(crate) fn remove(
         let entry = inode(tx, child)?;
         who.needs_removal(&level.inode, &entry, &name.shown())?;
         if entry.is_directory() {
-            way.push(Level::new(child, entry, name, cursors));
+            levels.push(RemovalLevel::new(child, entry, name, cursors));
             continue;
         }
-        lose_name(tx, child, entry, ending)?;
+        unlink_name(tx, child, entry, ending)?;
         tx.delete(&key)?;
         removed += 1;
         if removed >= REMOVE_BATCH {
-            return pause(&way, removed);
+            return pause(&levels, removed);
         }
     }
     Ok((removed, false))

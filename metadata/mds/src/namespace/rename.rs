@@ -5,9 +5,9 @@
 
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Stat};
 
-use super::endings::{Ending, drop_directory, lose_name};
 use super::trees::check_same;
-use super::walk::{Last, Place, place};
+use super::unlink::{Ending, drop_directory, unlink_name};
+use super::walk::{FinalLink, NameInDirectory, place};
 use super::{DEPTH_MAX, ROOT, child, inode, is_empty, need_directory, nodes, touch};
 use crate::access::{Principal, Right};
 use crate::error::{MdsError, Result};
@@ -25,7 +25,7 @@ pub(crate) struct Rename<'a> {
 }
 
 /// Attributes of the renamed node and of the node that had the new name.
-type Moved = (Stat, Option<Stat>);
+type RenameOutcome = (Stat, Option<Stat>);
 
 /// Renames `from` to `to`, given as paths.
 pub(crate) fn rename(
@@ -36,15 +36,15 @@ pub(crate) fn rename(
     replace: bool,
     ending: &Ending<'_>,
 ) -> Result<()> {
-    let (source, moved) = place(tx, who, from, Last::Itself)?;
+    let (source, moved) = place(tx, who, from, FinalLink::NoFollow)?;
     let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, from.shown()))?;
-    let (target, old) = place(tx, who, to, Last::Itself)?;
+    let (target, old) = place(tx, who, to, FinalLink::NoFollow)?;
     if (source.directory, &source.name) == (target.directory, &target.name) {
         return Ok(());
     }
     let mode = if replace { RenameMode::Replace } else { RenameMode::NoReplace };
-    let said = [&*from.shown(), &*to.shown()];
-    shift(tx, who, (source, moved), (target, old), mode, said, ending)?;
+    let subject = [&*from.shown(), &*to.shown()];
+    rename_entry(tx, who, (source, moved), (target, old), mode, subject, ending)?;
     Ok(())
 }
 
@@ -52,32 +52,32 @@ pub(crate) fn rename(
 pub(crate) fn rename_node(
     tx: &mut dyn Transaction,
     who: &Principal,
-    way: &Rename<'_>,
+    rename: &Rename<'_>,
     ending: &Ending<'_>,
-) -> Result<Moved> {
-    let said = [&*way.from.shown(), &*way.to.shown()];
-    let at = |directory, name: &Name, said: &str| {
+) -> Result<RenameOutcome> {
+    let subject = [&*rename.from.shown(), &*rename.to.shown()];
+    let at = |directory, name: &Name, subject: &str| {
         let directory_inode = nodes::node(tx, directory)?;
-        need_directory(&directory_inode, said)?;
-        who.needs(Right::Pass, &directory_inode, said)?;
+        need_directory(&directory_inode, subject)?;
+        who.needs(Right::Pass, &directory_inode, subject)?;
         let found = child(tx, directory, name)?;
-        Ok::<_, MdsError>((Place { directory, directory_inode, name: name.clone() }, found))
+        Ok::<_, MdsError>((NameInDirectory { directory, directory_inode, name: name.clone() }, found))
     };
-    let (source, moved) = at(way.from_parent, way.from, said[0])?;
-    let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, said[0]))?;
-    let (target, old) = at(way.to_parent, way.to, said[1])?;
-    shift(tx, who, (source, moved), (target, old), way.mode, said, ending)
+    let (source, moved) = at(rename.from_parent, rename.from, subject[0])?;
+    let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, subject[0]))?;
+    let (target, old) = at(rename.to_parent, rename.to, subject[1])?;
+    rename_entry(tx, who, (source, moved), (target, old), rename.mode, subject, ending)
 }
 
-fn shift(
+fn rename_entry(
     tx: &mut dyn Transaction,
     who: &Principal,
-    (source, (moved_id, mut moved)): (Place, (InodeId, Inode)),
-    (target, old): (Place, Option<(InodeId, Inode)>),
+    (source, (moved_id, mut moved)): (NameInDirectory, (InodeId, Inode)),
+    (target, old): (NameInDirectory, Option<(InodeId, Inode)>),
     mode: RenameMode,
     [from, to]: [&str; 2],
     ending: &Ending<'_>,
-) -> Result<Moved> {
+) -> Result<RenameOutcome> {
     match (mode, &old) {
         (RenameMode::NoReplace, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, to)),
         (RenameMode::Exchange, None) => return Err(MdsError::refused(ErrorCode::NotFound, to)),
@@ -121,7 +121,7 @@ fn shift(
         }
         Some((old_id, old)) => {
             of_target -= i32::from(old.is_directory());
-            let old = displace(tx, (old_id, old), &moved, to, ending)?;
+            let old = remove_target(tx, (old_id, old), &moved, to, ending)?;
             tx.delete(&keys::entry(source.directory, &source.name))?;
             Some(old.stat(old_id))
         }
@@ -143,17 +143,23 @@ fn shift(
 
 /// Fails unless a node may leave its directory. A directory with a new parent changes its `..`
 /// entry, which needs the write permission on itself.
-fn check_may_leave(who: &Principal, place: &Place, node: &Inode, across: bool, said: &str) -> Result<()> {
-    who.needs_removal(&place.directory_inode, node, said)?;
+fn check_may_leave(
+    who: &Principal,
+    place: &NameInDirectory,
+    node: &Inode,
+    across: bool,
+    subject: &str,
+) -> Result<()> {
+    who.needs_removal(&place.directory_inode, node, subject)?;
     if across && node.is_directory() {
-        who.needs(Right::Write, node, said)?;
+        who.needs(Right::Write, node, subject)?;
     }
     Ok(())
 }
 
 /// Removes the replaced node: a non-directory, or an empty directory if the renamed node is a
 /// directory.
-fn displace(
+fn remove_target(
     tx: &mut dyn Transaction,
     (old_id, mut old): (InodeId, Inode),
     moved: &Inode,
@@ -161,7 +167,7 @@ fn displace(
     ending: &Ending<'_>,
 ) -> Result<Inode> {
     match (moved.is_directory(), old.is_directory()) {
-        (false, false) => lose_name(tx, old_id, old, ending),
+        (false, false) => unlink_name(tx, old_id, old, ending),
         (false, true) => Err(MdsError::refused(ErrorCode::IsADirectory, to)),
         (true, false) => Err(MdsError::refused(ErrorCode::NotADirectory, to)),
         (true, true) => {

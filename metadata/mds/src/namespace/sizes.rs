@@ -7,12 +7,12 @@
 
 use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, PlacementRecord, Stat};
 
-use super::endings::{forget_clear, queue_objects};
+use super::unlink::{forget_clear, queue_objects};
 use super::{check_size, need_file, nodes, owner};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::placement::outgrown::{Form, is_marked};
+use crate::placement::outgrown::{LayoutForm, is_marked};
 use crate::quota;
 use crate::records::{Inode, count, counter, load, ns, save};
 use crate::store::{Snapshot, Transaction};
@@ -39,7 +39,7 @@ pub(super) fn resize(
     }
     quota::resize(tx, file, size)?;
     if size == 0 || size < file.size {
-        cut_objects(tx, id, file, size, reap_due_ms)?;
+        truncate_objects(tx, id, file, size, reap_due_ms)?;
     }
     mark_outgrown(tx, id, file, file.size, size)?;
     file.sparse |= size > file.size;
@@ -51,7 +51,7 @@ pub(super) fn resize(
 }
 
 /// Marks the bytes from `size` on as truncated, to be cleared on the devices.
-fn cut_objects(
+fn truncate_objects(
     tx: &mut dyn Transaction,
     id: InodeId,
     file: &mut Inode,
@@ -59,7 +59,7 @@ fn cut_objects(
     reap_due_ms: u64,
 ) -> Result<()> {
     if size == 0 {
-        return give_up_objects(tx, id, file, reap_due_ms);
+        return release_objects(tx, id, file, reap_due_ms);
     }
     file.generation = file.generation.wrapping_add(1);
     if file.layout.is_some() {
@@ -83,13 +83,13 @@ pub(crate) fn cut_to_size(
     if file.size != size || file.generation != generation || file.layout.is_none() {
         return Ok(false);
     }
-    cut_objects(tx, id, &mut file, size, reap_due_ms)?;
+    truncate_objects(tx, id, &mut file, size, reap_due_ms)?;
     save(tx, &keys::inode(id), &file)?;
     Ok(true)
 }
 
 /// Releases all objects of an empty file.
-fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap_due_ms: u64) -> Result<()> {
+fn release_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap_due_ms: u64) -> Result<()> {
     let Some(layout) = file.layout.take() else { return Ok(()) };
     queue_objects(tx, layout.objects(), reap_due_ms, file.create_grants_until_ms)?;
     if file.old_from.take().is_some() {
@@ -159,7 +159,7 @@ pub(crate) struct Writing {
 }
 
 /// Attributes after the write, and the reason if only a part was accepted.
-pub(crate) type Taken = (Stat, Option<MdsError>);
+pub(crate) type WriteOutcome = (Stat, Option<MdsError>);
 
 /// Records bytes that are on the devices. A later report never shortens the file. With `fit`, bytes
 /// beyond the quota are truncated and the refusal is returned with the new attributes.
@@ -170,7 +170,7 @@ pub(crate) fn written(
     writing: &Writing,
     reap_due_ms: u64,
     now_ms: u64,
-) -> Result<Taken> {
+) -> Result<WriteOutcome> {
     let mut over = None;
     let mut file = nodes::node(tx, id)?;
     need_file(&file, "node")?;
@@ -182,14 +182,14 @@ pub(crate) fn written(
         check_clear(&file)?;
         let mut size = writing.size_at_least;
         if let Err(error) = quota::resize(tx, &file, size) {
-            size = match quota::room(tx, &file)? {
+            size = match quota::free_bytes(tx, &file)? {
                 Some(room) if writing.fit => file.size.saturating_add(room).min(size),
                 _ => return Err(error),
             };
             // If the reason is not a limit, this fails again.
             quota::resize(tx, &file, size)?;
             over = Some(error);
-            cut_objects(tx, id, &mut file, size, reap_due_ms)?;
+            truncate_objects(tx, id, &mut file, size, reap_due_ms)?;
         }
         mark_outgrown(tx, id, &file, file.size, size)?;
         file.size = size;
@@ -205,7 +205,7 @@ pub(crate) fn written(
     file.checksum = None;
     file.mtime_ns = writing.mtime_ns.unwrap_or(ns(now_ms));
     file.changes(now_ms);
-    owner::after_writing(who, &mut file);
+    owner::clear_setid_bits(who, &mut file);
     save(tx, &keys::inode(id), &file)?;
     Ok((file.stat(id), over))
 }
@@ -218,7 +218,7 @@ pub(super) fn mark_outgrown(
     before: u64,
     size: u64,
 ) -> Result<()> {
-    let form = file.layout.as_ref().map(Form::of);
+    let form = file.layout.as_ref().map(LayoutForm::of);
     if form.is_some_and(|form| is_marked(form, file.placed.as_ref(), before, size)) {
         save(tx, &keys::outgrown(id), &())?;
     }

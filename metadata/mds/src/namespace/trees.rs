@@ -14,12 +14,12 @@ use crate::records::Inode;
 use crate::store::{Snapshot, Transaction};
 
 /// Fails unless a node can have a name in this directory without changing its tree.
-pub(super) fn check_same(id: InodeId, node: &Inode, directory: &Inode, said: &str) -> Result<()> {
+pub(super) fn check_same(id: InodeId, node: &Inode, directory: &Inode, subject: &str) -> Result<()> {
     let heads_its_own = node.tree == Some(id) && directory.tree.is_none();
     if node.tree == directory.tree || heads_its_own {
         Ok(())
     } else {
-        Err(MdsError::refused(ErrorCode::CrossesTrees, said))
+        Err(MdsError::refused(ErrorCode::CrossesTrees, subject))
     }
 }
 
@@ -31,19 +31,20 @@ pub(crate) fn set_tree(
     change: &QuotaChange,
     now_ms: u64,
 ) -> Result<Quota> {
-    let said = path.shown();
+    let subject = path.shown();
     let (id, mut directory) = resolve(tx, who, path)?;
-    need_directory(&directory, &said)?;
+    need_directory(&directory, &subject)?;
     match directory.tree {
         Some(tree) if tree == id => {}
         Some(tree) => {
             let head = quota::of_tree(tx, tree)?.path.map_or_else(String::new, |path| format!(" ({path})"));
-            let what = format!("{said}: it lies in a tree with a quota already{head}; trees are not nested");
+            let what =
+                format!("{subject}: it lies in a tree with a quota already{head}; trees are not nested");
             return Err(MdsError::refused(ErrorCode::Invalid, what));
         }
         None if !is_empty(tx, id)? => {
             let what = format!(
-                "{said}: a tree with a quota begins empty; make a directory, set its quota, then copy things there"
+                "{subject}: a tree with a quota begins empty; make a directory, set its quota, then copy things there"
             );
             return Err(MdsError::refused(ErrorCode::NotEmpty, what));
         }

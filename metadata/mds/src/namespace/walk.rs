@@ -12,34 +12,34 @@ use crate::records::Inode;
 use crate::store::Snapshot;
 
 /// A name in a directory, whether it exists or not.
-pub(crate) struct Place {
+pub(crate) struct NameInDirectory {
     pub(crate) directory: InodeId,
     pub(crate) directory_inode: Inode,
     pub(crate) name: Name,
 }
 
 /// One step of a path.
-pub(super) enum Step {
+pub(super) enum PathStep {
     Up,
     Down(Name),
 }
 
 /// Result of a path resolution.
-pub(super) enum Reached {
+pub(super) enum PathLookup {
     /// An existing node. It has no entry if the last step did not go down: the root, or a link to
     /// `..`.
-    Node { place: Option<Place>, id: InodeId, inode: Inode },
+    Node { place: Option<NameInDirectory>, id: InodeId, inode: Inode },
     /// A name that does not exist, and the remaining steps, the next one last.
-    Missing { place: Place, rest: Vec<Step> },
+    Missing { place: NameInDirectory, rest: Vec<PathStep> },
 }
 
 /// Treatment of a symbolic link as the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum FinalLink {
     /// The link is followed.
     Follow,
     /// The link itself is the result.
-    Itself,
+    NoFollow,
 }
 
 pub(crate) fn need_directory(inode: &Inode, subject: &str) -> Result<()> {
@@ -47,9 +47,11 @@ pub(crate) fn need_directory(inode: &Inode, subject: &str) -> Result<()> {
 }
 
 /// Splits the target of a link into steps, the first one last.
-fn steps(target: &[u8]) -> Result<Vec<Step>> {
+fn steps(target: &[u8]) -> Result<Vec<PathStep>> {
     let names = target.split(|byte| *byte == b'/').rev().filter(|name| !matches!(*name, b"" | b"."));
-    names.map(|name| Ok(if name == b".." { Step::Up } else { Step::Down(Name::new(name)?) })).collect()
+    names
+        .map(|name| Ok(if name == b".." { PathStep::Up } else { PathStep::Down(Name::new(name)?) }))
+        .collect()
 }
 
 /// Resolves a path; the user needs the search permission on every directory on the way.
@@ -57,29 +59,31 @@ pub(super) fn walk<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-    last: Last,
-) -> Result<Reached> {
+    last: FinalLink,
+) -> Result<PathLookup> {
     let subject = path.shown();
-    let mut rest: Vec<Step> = path.names().rev().map(Step::Down).collect();
+    let mut rest: Vec<PathStep> = path.names().rev().map(PathStep::Down).collect();
     let (mut id, mut at) = (ROOT, inode(view, ROOT)?);
     let mut followed = 0;
     while let Some(step) = rest.pop() {
         need_directory(&at, &subject)?;
         who.needs(Right::Pass, &at, &subject)?;
         let name = match step {
-            Step::Up => {
+            PathStep::Up => {
                 id = at.parent;
                 at = inode(view, id)?;
                 continue;
             }
-            Step::Down(name) => name,
+            PathStep::Down(name) => name,
         };
         let Some((found, node)) = child(view, id, &name)? else {
-            let place = Place { directory: id, directory_inode: at, name };
-            return Ok(Reached::Missing { place, rest });
+            let place = NameInDirectory { directory: id, directory_inode: at, name };
+            return Ok(PathLookup::Missing { place, rest });
         };
         match &node.target {
-            Some(target) if node.kind == FileKind::Symlink && (!rest.is_empty() || last == Last::Follow) => {
+            Some(target)
+                if node.kind == FileKind::Symlink && (!rest.is_empty() || last == FinalLink::Follow) =>
+            {
                 followed += 1;
                 if followed > FOLLOW_MAX {
                     return Err(MdsError::refused(ErrorCode::Loop, &subject));
@@ -90,13 +94,13 @@ pub(super) fn walk<S: Snapshot + ?Sized>(
                 rest.append(&mut steps(target.as_bytes())?);
             }
             _ if rest.is_empty() => {
-                let place = Place { directory: id, directory_inode: at, name };
-                return Ok(Reached::Node { place: Some(place), id: found, inode: node });
+                let place = NameInDirectory { directory: id, directory_inode: at, name };
+                return Ok(PathLookup::Node { place: Some(place), id: found, inode: node });
             }
             _ => (id, at) = (found, node),
         }
     }
-    Ok(Reached::Node { place: None, id, inode: at })
+    Ok(PathLookup::Node { place: None, id, inode: at })
 }
 
 fn not_found(path: &FilePath) -> MdsError {
@@ -109,38 +113,38 @@ pub(crate) fn resolve<S: Snapshot + ?Sized>(
     who: &Principal,
     path: &FilePath,
 ) -> Result<(InodeId, Inode)> {
-    resolve_to(view, who, path, Last::Follow)
+    resolve_to(view, who, path, FinalLink::Follow)
 }
 
 pub(crate) fn resolve_to<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-    last: Last,
+    last: FinalLink,
 ) -> Result<(InodeId, Inode)> {
     match walk(view, who, path, last)? {
-        Reached::Node { id, inode, .. } => Ok((id, inode)),
-        Reached::Missing { .. } => Err(not_found(path)),
+        PathLookup::Node { id, inode, .. } => Ok((id, inode)),
+        PathLookup::Missing { .. } => Err(not_found(path)),
     }
 }
 
 /// An entry with its node, if it exists.
-pub(crate) type Placed = (Place, Option<(InodeId, Inode)>);
+pub(crate) type EntryLookup = (NameInDirectory, Option<(InodeId, Inode)>);
 
 /// Resolves a path to its directory and last name, with the node of that name.
 pub(crate) fn place<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     path: &FilePath,
-    last: Last,
-) -> Result<Placed> {
+    last: FinalLink,
+) -> Result<EntryLookup> {
     match walk(view, who, path, last)? {
-        Reached::Node { place: Some(place), id, inode } => Ok((place, Some((id, inode)))),
-        Reached::Node { place: None, inode, .. } if !path.is_root() && inode.is_directory() => {
+        PathLookup::Node { place: Some(place), id, inode } => Ok((place, Some((id, inode)))),
+        PathLookup::Node { place: None, inode, .. } if !path.is_root() && inode.is_directory() => {
             Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()))
         }
-        Reached::Node { place: None, .. } => Err(MdsError::refused(ErrorCode::Invalid, path.shown())),
-        Reached::Missing { place, rest } if rest.is_empty() => Ok((place, None)),
-        Reached::Missing { .. } => Err(not_found(path)),
+        PathLookup::Node { place: None, .. } => Err(MdsError::refused(ErrorCode::Invalid, path.shown())),
+        PathLookup::Missing { place, rest } if rest.is_empty() => Ok((place, None)),
+        PathLookup::Missing { .. } => Err(not_found(path)),
     }
 }

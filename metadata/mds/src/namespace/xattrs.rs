@@ -9,7 +9,7 @@ use sealstone_mds_protocol::{
     XattrMode, XattrName, XattrValue,
 };
 
-use super::acl::{self, Which};
+use super::acl::{self, AclKind};
 use super::nodes::node;
 use crate::access::{Principal, Right, STICKY};
 use crate::error::{MdsError, Result};
@@ -20,7 +20,7 @@ use crate::store::{MetaError, Snapshot, Transaction};
 
 /// Namespace of an attribute, from the part before the first dot. It determines the access checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Space {
+enum XattrNamespace {
     /// On files and directories, by their permission bits.
     User,
     /// Visible to administrators only.
@@ -30,19 +30,19 @@ enum Space {
     /// Computed by this server, read-only.
     Sealstone,
     /// Access control lists: all users read, owners write.
-    Acl(Which),
+    Acl(AclKind),
 }
 
-fn space(name: &XattrName) -> Result<Space> {
+fn space(name: &XattrName) -> Result<XattrNamespace> {
     if let Some(which) = acl::which(name) {
-        return Ok(Space::Acl(which));
+        return Ok(XattrNamespace::Acl(which));
     }
     let name = name.as_bytes();
     let spaces = [
-        (&b"user."[..], Space::User),
-        (b"trusted.", Space::Trusted),
-        (b"security.", Space::Security),
-        (b"sealstone.", Space::Sealstone),
+        (&b"user."[..], XattrNamespace::User),
+        (b"trusted.", XattrNamespace::Trusted),
+        (b"security.", XattrNamespace::Security),
+        (b"sealstone.", XattrNamespace::Sealstone),
     ];
     let found = spaces.into_iter().find(|(prefix, _)| name.len() > prefix.len() && name.starts_with(prefix));
     found
@@ -58,26 +58,35 @@ fn not_permitted() -> MdsError {
     MdsError::refused(ErrorCode::NotPermitted, "attribute")
 }
 
-fn check_read(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
+fn check_read(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<()> {
     match space {
-        Space::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => Err(no_attribute()),
-        Space::User => who.needs(Right::Read, inode, "attribute"),
-        Space::Trusted if !who.is_admin() => Err(no_attribute()),
-        Space::Trusted | Space::Security | Space::Sealstone | Space::Acl(_) => Ok(()),
+        XattrNamespace::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => {
+            Err(no_attribute())
+        }
+        XattrNamespace::User => who.needs(Right::Read, inode, "attribute"),
+        XattrNamespace::Trusted if !who.is_admin() => Err(no_attribute()),
+        XattrNamespace::Trusted
+        | XattrNamespace::Security
+        | XattrNamespace::Sealstone
+        | XattrNamespace::Acl(_) => Ok(()),
     }
 }
 
-fn check_write(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
+fn check_write(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<()> {
     match space {
-        Space::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => Err(not_permitted()),
+        XattrNamespace::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => {
+            Err(not_permitted())
+        }
         // Otherwise every user could fill the attributes of a shared directory.
-        Space::User if inode.is_directory() && inode.mode & STICKY != 0 => {
+        XattrNamespace::User if inode.is_directory() && inode.mode & STICKY != 0 => {
             who.needs_ownership(inode, "attribute")
         }
-        Space::User => who.needs(Right::Write, inode, "attribute"),
-        Space::Trusted | Space::Security if who.is_admin() => Ok(()),
-        Space::Acl(_) => who.needs_ownership(inode, "access control list"),
-        Space::Trusted | Space::Security | Space::Sealstone => Err(not_permitted()),
+        XattrNamespace::User => who.needs(Right::Write, inode, "attribute"),
+        XattrNamespace::Trusted | XattrNamespace::Security if who.is_admin() => Ok(()),
+        XattrNamespace::Acl(_) => who.needs_ownership(inode, "access control list"),
+        XattrNamespace::Trusted | XattrNamespace::Security | XattrNamespace::Sealstone => {
+            Err(not_permitted())
+        }
     }
 }
 
@@ -119,9 +128,9 @@ pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
     let (inode, space) = (node(view, id)?, space(name)?);
     check_read(who, &inode, space)?;
     let made = match space {
-        Space::Sealstone => told(&inode, name, method),
-        Space::Acl(which) => acl::list(&inode, which).map(|acl| acl.to_string()),
-        Space::User | Space::Trusted | Space::Security => {
+        XattrNamespace::Sealstone => told(&inode, name, method),
+        XattrNamespace::Acl(which) => acl::list(&inode, which).map(|acl| acl.to_string()),
+        XattrNamespace::User | XattrNamespace::Trusted | XattrNamespace::Security => {
             return load(view, &keys::xattr(id, name))?.ok_or_else(no_attribute);
         }
     };
@@ -133,7 +142,7 @@ fn set_acl(
     tx: &mut dyn Transaction,
     who: &Principal,
     (id, mut inode): (InodeId, Inode),
-    (which, acl): (Which, Option<Acl>),
+    (which, acl): (AclKind, Option<Acl>),
     (mode, any_group): (XattrMode, bool),
     now_ms: u64,
 ) -> Result<()> {
@@ -161,14 +170,14 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     let inode = node(view, id)?;
     let all = keys::xattrs(id);
     let mut names = Vec::new();
-    for (which, name) in [(Which::Access, ACL_ACCESS), (Which::Default, ACL_DEFAULT)] {
+    for (which, name) in [(AclKind::Access, ACL_ACCESS), (AclKind::Default, ACL_DEFAULT)] {
         if acl::list(&inode, which).is_some() {
             names.push(XattrName::new(name)?);
         }
     }
     for (key, _) in view.scan(&all, &keys::after_prefix(&all), usize::from(XATTRS_MAX))? {
         let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an invalid name"))?;
-        if space(&name)? != Space::Trusted || who.is_admin() {
+        if space(&name)? != XattrNamespace::Trusted || who.is_admin() {
             names.push(name);
         }
     }
@@ -186,7 +195,7 @@ pub(crate) fn set_xattr(
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
     check_write(who, &inode, space)?;
-    if let Space::Acl(which) = space {
+    if let XattrNamespace::Acl(which) = space {
         let acl = acl::parse(value)?;
         return set_acl(tx, who, (id, inode), (which, Some(acl)), (mode, any_group), now_ms);
     }
@@ -220,7 +229,7 @@ pub(crate) fn remove_xattr(
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
     check_write(who, &inode, space)?;
-    if let Space::Acl(which) = space {
+    if let XattrNamespace::Acl(which) = space {
         return set_acl(tx, who, (id, inode), (which, None), (XattrMode::Replace, false), now_ms);
     }
     let key = keys::xattr(id, name);

@@ -18,14 +18,14 @@ use sealstone_mds_protocol::{
     decode_message, encode_message,
 };
 
-use super::{Claim, HalfOpenPlace, PaperListener, Refusal, verdict};
+use super::{ClaimedUser, HalfOpenSlot, PaperListener, PaperRefusal, verdict};
 use crate::connection::Output;
 use crate::counters::add;
 use crate::entropy::Entropy;
 use crate::error::MdsError;
-use crate::limiter::Source;
+use crate::limiter::LoginSource;
 use crate::server::Mds;
-use crate::violation::{Violation, Where};
+use crate::violation::{Violation, ViolationContext};
 
 /// Retry delay while all half-open logins are in use, milliseconds.
 const HALF_OPEN_RETRY_MS: u64 = 1_000;
@@ -34,12 +34,12 @@ const STORE_RETRY_MS: u64 = 1_000;
 /// Number of times that a repeated INIT is answered again.
 const REPEATS_MAX: u32 = 2;
 
-enum Phase {
+enum PaperPhase {
     /// Connected; COOKIE_REQ, INIT and CONTINUE are accepted. The user of a cookie request is
     /// counted already.
     Fresh(Option<UserName>),
     /// RESP was sent.
-    HalfOpen(Box<Waiting>),
+    HalfOpen(Box<HalfOpenLogin>),
     /// Logged in.
     Active { session: SessionId, channel: Box<Channel> },
     /// Over.
@@ -47,50 +47,50 @@ enum Phase {
 }
 
 /// A login that waits for its confirmation.
-struct Waiting {
+struct HalfOpenLogin {
     half: HalfOpen,
     /// Key of the account at that time.
     key: PassphraseKey,
     /// Number of repetitions of its INIT.
     repeats: u32,
-    place: HalfOpenPlace,
+    place: HalfOpenSlot,
 }
 
 /// The server's end of one connection.
 pub struct PaperConnection {
-    phase: Phase,
+    phase: PaperPhase,
     listener: Arc<PaperListener>,
     addresses: Addresses,
-    source: Source,
+    source: LoginSource,
 }
 
-type Step = Result<(Phase, Output), Refusal>;
+type PaperStep = Result<(PaperPhase, Output), PaperRefusal>;
 
 impl PaperConnection {
     /// Creates a connection between these addresses, as the server's socket sees them.
     #[must_use]
     pub fn new(listener: Arc<PaperListener>, addresses: Addresses) -> Self {
-        Self { phase: Phase::Fresh(None), listener, addresses, source: addresses.client.into() }
+        Self { phase: PaperPhase::Fresh(None), listener, addresses, source: addresses.client.into() }
     }
 
     /// Whether the connection has a session.
     #[must_use]
     pub const fn is_active(&self) -> bool {
-        matches!(self.phase, Phase::Active { .. })
+        matches!(self.phase, PaperPhase::Active { .. })
     }
 
     /// Returns the user of the session, and whether it is an administrator; none before the login.
     #[must_use]
     pub fn user(&self, mds: &Mds) -> Option<(UserName, bool)> {
         match &self.phase {
-            Phase::Active { session, .. } => mds.session_user(session),
+            PaperPhase::Active { session, .. } => mds.session_user(session),
             _ => None,
         }
     }
 
     /// Records the end of the connection; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
-        if let Phase::HalfOpen(waiting) = &self.phase {
+        if let PaperPhase::HalfOpen(waiting) = &self.phase {
             add(&self.listener.figures.refused, 1);
             mds.audit_login(self.source, "paper-login", Some(waiting.half.user()), None, "abandoned", now_ms);
         }
@@ -99,16 +99,16 @@ impl PaperConnection {
     /// Refuses bytes that are not a frame of this profile, or a frame that is too long, and closes
     /// the connection.
     pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let phase = std::mem::replace(&mut self.phase, PaperPhase::Closed);
         let (action, user, session) = match &phase {
-            Phase::HalfOpen(waiting) => ("paper-login", Some(waiting.half.user()), None),
-            Phase::Active { session, .. } => ("paper-session", None, Some(session)),
-            Phase::Fresh(user) => ("paper-login", user.as_ref(), None),
-            Phase::Closed => ("paper-login", None, None),
+            PaperPhase::HalfOpen(waiting) => ("paper-login", Some(waiting.half.user()), None),
+            PaperPhase::Active { session, .. } => ("paper-session", None, Some(session)),
+            PaperPhase::Fresh(user) => ("paper-login", user.as_ref(), None),
+            PaperPhase::Closed => ("paper-login", None, None),
         };
         add(&self.listener.figures.refused, 1);
-        let at = Where { action, message: "", user, session };
-        mds.violated(self.source, at, &Violation::Frame(error), now_ms);
+        let at = ViolationContext { action, message: "", user, session };
+        mds.record_violation(self.source, at, &Violation::Frame(error), now_ms);
         let code = match error {
             WireError::Frame("version" | "profile") => PaperErrorCode::Version,
             _ => PaperErrorCode::Malformed,
@@ -126,23 +126,23 @@ impl PaperConnection {
         rng: &mut dyn Entropy,
     ) -> Output {
         // A refusal leaves the connection closed.
-        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let phase = std::mem::replace(&mut self.phase, PaperPhase::Closed);
         let (user, session) = match &phase {
-            Phase::HalfOpen(waiting) => (Some(waiting.half.user().clone()), None),
-            Phase::Active { session, .. } => (None, Some(*session)),
-            Phase::Fresh(_) | Phase::Closed => (claimed(header, body), None),
+            PaperPhase::HalfOpen(waiting) => (Some(waiting.half.user().clone()), None),
+            PaperPhase::Active { session, .. } => (None, Some(*session)),
+            PaperPhase::Fresh(_) | PaperPhase::Closed => (claimed(header, body), None),
         };
         let step = match phase {
-            Phase::Fresh(asked) => self.fresh(mds, header, body, asked.as_ref(), now_ms, rng),
-            Phase::HalfOpen(waiting) => self.half_open(mds, header, body, waiting, now_ms, rng),
-            Phase::Active { session, channel } => {
+            PaperPhase::Fresh(asked) => self.fresh(mds, header, body, asked.as_ref(), now_ms, rng),
+            PaperPhase::HalfOpen(waiting) => self.half_open(mds, header, body, waiting, now_ms, rng),
+            PaperPhase::Active { session, channel } => {
                 self.active(mds, header, body, (session, channel), now_ms, rng)
             }
-            Phase::Closed => Err(PaperFailure::OutOfPlace.into()),
+            PaperPhase::Closed => Err(PaperFailure::OutOfPlace.into()),
         };
         match step {
             Ok((phase, output)) => {
-                self.phase = if output.close { Phase::Closed } else { phase };
+                self.phase = if output.close { PaperPhase::Closed } else { phase };
                 output
             }
             Err(refusal) => self.refuse(mds, header.kind, user.as_ref(), session.as_ref(), &refusal, now_ms),
@@ -157,7 +157,7 @@ impl PaperConnection {
         asked: Option<&UserName>,
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Step {
+    ) -> PaperStep {
         match header.kind {
             // A second request on one connection is a search for cookies.
             PaperType::CookieRequest if asked.is_none() => {
@@ -165,44 +165,50 @@ impl PaperConnection {
                 let claim = self.claim(mds, &request.user, true, now_ms)?;
                 let response = answer_cookie(&claim.key, &self.addresses, &request)
                     .map_err(|failure| claim.refusal(failure))?;
-                Ok((Phase::Fresh(Some(claim.user)), plain(PaperType::CookieResponse, &response)?))
+                Ok((PaperPhase::Fresh(Some(claim.user)), plain(PaperType::CookieResponse, &response)?))
             }
             PaperType::Init => {
                 let init: Init = decode_message(body).map_err(PaperFailure::from)?;
                 let claim = self.claim(mds, &init.user, asked != Some(&init.user), now_ms)?;
                 let (response, half, place) = self.init(&claim, init, now_ms, rng)?;
                 let output = plain(PaperType::Response, &response)?;
-                let waiting = Waiting { half, key: claim.key, repeats: 0, place };
-                Ok((Phase::HalfOpen(Box::new(waiting)), output))
+                let waiting = HalfOpenLogin { half, key: claim.key, repeats: 0, place };
+                Ok((PaperPhase::HalfOpen(Box::new(waiting)), output))
             }
             PaperType::Continue => {
                 let message = decode_message(body).map_err(PaperFailure::from)?;
                 let (ok, channel) = mds.paper_continue(&self.listener, self.source, &message, now_ms, rng)?;
                 let output = plain(PaperType::ContinueOk, &ok)?;
-                Ok((Phase::Active { session: message.session, channel: Box::new(channel) }, output))
+                Ok((PaperPhase::Active { session: message.session, channel: Box::new(channel) }, output))
             }
             _ => Err(PaperFailure::OutOfPlace.into()),
         }
     }
 
     /// Counts an attempt and loads the user's key.
-    fn claim(&self, mds: &Mds, user: &UserName, counts: bool, now_ms: u64) -> Result<Claim, Refusal> {
+    fn claim(
+        &self,
+        mds: &Mds,
+        user: &UserName,
+        counts: bool,
+        now_ms: u64,
+    ) -> Result<ClaimedUser, PaperRefusal> {
         if counts {
-            mds.throttle(user, self.source, now_ms).map_err(Refusal::Busy)?;
+            mds.throttle(user, self.source, now_ms).map_err(PaperRefusal::Busy)?;
         }
         Ok(mds.paper_claim(&self.listener, user)?)
     }
 
     fn init(
         &self,
-        claim: &Claim,
+        claim: &ClaimedUser,
         init: Init,
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Result<(InitResponse, HalfOpen, HalfOpenPlace), Refusal> {
+    ) -> Result<(InitResponse, HalfOpen, HalfOpenSlot), PaperRefusal> {
         let checked = check_init(&self.listener.terms, &claim.key, &self.addresses, init)
             .map_err(|failure| claim.refusal(failure))?;
-        let place = self.listener.enter().ok_or(Refusal::Busy(HALF_OPEN_RETRY_MS))?;
+        let place = self.listener.enter().ok_or(PaperRefusal::Busy(HALF_OPEN_RETRY_MS))?;
         let fresh = checked.fresh(&mut self.listener.seen.lock())?;
         let (response, half) = fresh.respond(rng, now_ms)?;
         Ok((response, half, place))
@@ -213,27 +219,27 @@ impl PaperConnection {
         mds: &Mds,
         header: &PaperHeader,
         body: &[u8],
-        mut waiting: Box<Waiting>,
+        mut waiting: Box<HalfOpenLogin>,
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Step {
+    ) -> PaperStep {
         match header.kind {
             PaperType::Init if waiting.repeats < REPEATS_MAX => {
                 let init: Init = decode_message(body).map_err(PaperFailure::from)?;
                 let again = waiting.half.answered(&init).ok_or(PaperFailure::OutOfPlace)?;
                 let output = plain(PaperType::Response, again)?;
                 waiting.repeats += 1;
-                Ok((Phase::HalfOpen(waiting), output))
+                Ok((PaperPhase::HalfOpen(waiting), output))
             }
             PaperType::Confirm => {
                 let confirm: Confirm = decode_message(body).map_err(PaperFailure::from)?;
-                let Waiting { half, key, place, .. } = *waiting;
+                let HalfOpenLogin { half, key, place, .. } = *waiting;
                 let proven = half.confirm(&confirm, now_ms)?;
                 drop(place);
                 let (session, frame, channel) =
                     mds.paper_open(&self.listener, self.source, (proven, &key), now_ms, rng)?;
                 let output = Output { frame: Some(frame), close: false };
-                Ok((Phase::Active { session, channel: Box::new(channel) }, output))
+                Ok((PaperPhase::Active { session, channel: Box::new(channel) }, output))
             }
             _ => Err(PaperFailure::OutOfPlace.into()),
         }
@@ -246,12 +252,12 @@ impl PaperConnection {
         kind: PaperType,
         user: Option<&UserName>,
         session: Option<&SessionId>,
-        refusal: &Refusal,
+        refusal: &PaperRefusal,
         now_ms: u64,
     ) -> Output {
         let figures = &self.listener.figures;
         let (verdict, output) = match refusal {
-            Refusal::Failure(failure) => {
+            PaperRefusal::Failure(failure) => {
                 add(&figures.refused, 1);
                 match failure {
                     PaperFailure::ClientCookie | PaperFailure::ServerCookie => {
@@ -265,17 +271,17 @@ impl PaperConnection {
                 tracing::info!(source = %self.source, frame = kind.name(), reason = %failure, "paper login refused");
                 (verdict(failure), last(failure.code(), 0))
             }
-            Refusal::Unknown => {
+            PaperRefusal::Unknown => {
                 add(&figures.refused, 1);
                 add(&figures.cookie_mismatches, 1);
                 tracing::info!(source = %self.source, frame = kind.name(), "paper login refused: unknown user");
                 ("unknown-user", last(PaperErrorCode::Cookie, 0))
             }
-            Refusal::Busy(wait_ms) => {
+            PaperRefusal::Busy(wait_ms) => {
                 add(&figures.limited, 1);
                 ("limited", last(PaperErrorCode::Busy, *wait_ms))
             }
-            Refusal::Store(cause) => {
+            PaperRefusal::Store(cause) => {
                 tracing::error!(error = %cause, "paper login: metadata store");
                 ("store", last(PaperErrorCode::Busy, STORE_RETRY_MS))
             }
@@ -286,7 +292,7 @@ impl PaperConnection {
             _ => "paper-login",
         };
         // Refused continuations were recorded where the user is known.
-        if kind != PaperType::Continue || !matches!(refusal, Refusal::Failure(PaperFailure::NoSession)) {
+        if kind != PaperType::Continue || !matches!(refusal, PaperRefusal::Failure(PaperFailure::NoSession)) {
             if session.is_some() && kind != PaperType::Continue {
                 mds.audit_proven(self.source, action, user, session, verdict, now_ms);
             } else {
@@ -304,7 +310,7 @@ impl PaperConnection {
         (session, mut channel): (SessionId, Box<Channel>),
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Step {
+    ) -> PaperStep {
         if !header.kind.is_record() {
             return Err(PaperFailure::OutOfPlace.into());
         }
@@ -334,8 +340,8 @@ impl PaperConnection {
                     return Err(PaperFailure::NoSession.into());
                 }
                 mds.logout(&session, false, now_ms).map(drop).map_err(|error| match error {
-                    MdsError::Refused(_) => Refusal::Failure(PaperFailure::NoSession),
-                    error @ MdsError::Store(_) => Refusal::Store(error),
+                    MdsError::Refused(_) => PaperRefusal::Failure(PaperFailure::NoSession),
+                    error @ MdsError::Store(_) => PaperRefusal::Store(error),
                 })?;
                 let mut out = WireWriter::new();
                 logout.put(&mut out);
@@ -348,7 +354,7 @@ impl PaperConnection {
             .sealer
             .seal(rng, kind, &answer)
             .map_err(|failure: RecordFailure| PaperFailure::from(failure))?;
-        Ok((Phase::Active { session, channel }, Output { frame: Some(frame), close }))
+        Ok((PaperPhase::Active { session, channel }, Output { frame: Some(frame), close }))
     }
 }
 
@@ -370,7 +376,7 @@ fn error(code: PaperErrorCode, wait_ms: u64) -> PaperError {
     PaperError { code, text: Text::default(), retry_ms: u32::try_from(wait_ms).unwrap_or(u32::MAX) }
 }
 
-fn plain(kind: PaperType, message: &impl Wire) -> Result<Output, Refusal> {
+fn plain(kind: PaperType, message: &impl Wire) -> Result<Output, PaperRefusal> {
     let frame = encode_message(kind, 0, message).map_err(PaperFailure::from)?;
     Ok(Output { frame: Some(frame), close: false })
 }

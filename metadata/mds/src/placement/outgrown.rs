@@ -8,7 +8,7 @@
 
 use sealstone_mds_protocol::{Layout, PlacementRecord, WIDTH_MAX, WidthBound};
 
-use super::{Choice, MEDIUM_MAX, Pool, Shape, UNIT_LARGE, UNIT_MEDIUM};
+use super::{DevicePool, FileShape, MEDIUM_MAX, PlacementChoice, UNIT_LARGE, UNIT_MEDIUM};
 
 /// Smaller files are never migrated, bytes: the copy costs more than it gains.
 pub const OUTGROWN_MIN: u64 = 4 * 1024 * 1024;
@@ -22,14 +22,14 @@ pub const UNIT_OUTGROWN: u64 = 4 * MEDIUM_MAX;
 
 /// The shape of a layout: stripe unit and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct LayoutForm {
     /// Bytes of a stripe unit; none: one object.
     pub unit: Option<u32>,
     /// Number of objects.
     pub width: usize,
 }
 
-impl Form {
+impl LayoutForm {
     /// Returns the form of a layout.
     #[must_use]
     pub fn of(layout: &Layout) -> Self {
@@ -42,11 +42,11 @@ impl Form {
     }
 }
 
-impl From<&Shape> for Form {
-    fn from(shape: &Shape) -> Self {
+impl From<&FileShape> for LayoutForm {
+    fn from(shape: &FileShape) -> Self {
         match shape {
-            Shape::Single(_) => Self { unit: None, width: 1 },
-            Shape::Striped(unit, devices) => Self { unit: Some(*unit), width: devices.len() },
+            FileShape::Single(_) => Self { unit: None, width: 1 },
+            FileShape::Striped(unit, devices) => Self { unit: Some(*unit), width: devices.len() },
         }
     }
 }
@@ -55,7 +55,7 @@ impl From<&Shape> for Form {
 /// needs no device figures, so it runs in the transaction that records the growth. True at
 /// [`OUTGROWN_MIN`] and at each doubling after it, while size limits the layout.
 #[must_use]
-pub fn is_marked(form: Form, placed: Option<&PlacementRecord>, before: u64, size: u64) -> bool {
+pub fn is_marked(form: LayoutForm, placed: Option<&PlacementRecord>, before: u64, size: u64) -> bool {
     let doubled = |size: u64| (size / OUTGROWN_MIN).checked_ilog2();
     if size <= before || doubled(size) == doubled(before) {
         return false;
@@ -67,11 +67,17 @@ pub fn is_marked(form: Form, placed: Option<&PlacementRecord>, before: u64, size
     (by_size && form.width.saturating_mul(WIDER_BY) <= units.min(WIDTH_MAX)) || form.unit_is_small(size)
 }
 
-impl Pool {
+impl DevicePool {
     /// Returns the placement of a file of that size, if it has outgrown its layout; `seed` is its
     /// number.
     #[must_use]
-    pub fn outgrown(&self, form: Form, size: u64, seed: u64, width_max: usize) -> Option<Choice> {
+    pub fn outgrown(
+        &self,
+        form: LayoutForm,
+        size: u64,
+        seed: u64,
+        width_max: usize,
+    ) -> Option<PlacementChoice> {
         if size < OUTGROWN_MIN {
             return None;
         }
@@ -80,7 +86,7 @@ impl Pool {
         if choice.bound == WidthBound::Room {
             return None;
         }
-        let now = Form::from(&choice.shape);
+        let now = LayoutForm::from(&choice.shape);
         let wider = now.width >= form.width.saturating_mul(WIDER_BY);
         let unit = form.unit_is_small(size) && now.width >= form.width;
         (wider || unit).then_some(choice)

@@ -5,12 +5,12 @@
 
 use sealstone_mds_protocol::{ChosenDevice, DeviceCondition, DeviceId};
 
-use super::{NoSpace, Pool, Rated, Scored, first, score};
+use super::{DevicePool, NoSpace, RatedDevice, ScoredDevice, first, score};
 
 /// Devices whose fill level differs from the mean by less than this fraction of it are balanced.
 pub const TOLERANCE: f64 = 0.02;
 
-impl Pool {
+impl DevicePool {
     /// Returns the target of an object of `length` bytes on a drained device; `taken` are the
     /// devices that the file uses. The best by condition, then by weighted hashing. O(n).
     ///
@@ -23,7 +23,7 @@ impl Pool {
         taken: &[DeviceId],
     ) -> Result<(DeviceId, ChosenDevice), NoSpace> {
         let free = self.with_room().filter(|device| !taken.contains(&device.device));
-        let scored: Vec<Scored<'_>> = free.map(|device| Scored::of(device, seed)).collect();
+        let scored: Vec<ScoredDevice<'_>> = free.map(|device| ScoredDevice::of(device, seed)).collect();
         let device = *first(&scored, 1, length).first().ok_or(NoSpace)?;
         Ok((device.device, device.chosen()))
     }
@@ -46,7 +46,7 @@ impl Pool {
             return None;
         }
         let (too_full, too_empty) = (mean * TOLERANCE, -mean * TOLERANCE);
-        let helps = |to: &Rated| {
+        let helps = |to: &RatedDevice| {
             let lack = to.fill() - mean;
             let step = length_f / from.total.max(1) as f64 + length_f / to.total.max(1) as f64;
             lack < 0.0 && (excess > too_full || lack < too_empty) && excess - lack > step
@@ -55,7 +55,7 @@ impl Pool {
             let fits = to.condition != DeviceCondition::Troubled && to.room >= length;
             fits && to.device != from.device && !taken.contains(&to.device) && helps(to)
         });
-        let draw = |to: &Rated| score(to.device, (mean - to.fill()) * to.total as f64, seed);
+        let draw = |to: &RatedDevice| score(to.device, (mean - to.fill()) * to.total as f64, seed);
         able.max_by(|a, b| draw(a).total_cmp(&draw(b))).map(|to| (to.device, to.chosen()))
     }
 

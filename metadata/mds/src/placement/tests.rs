@@ -14,8 +14,13 @@ fn devices(totals: &[u64]) -> Vec<Candidate> {
     totals.iter().enumerate().map(|(i, &total)| device(i as u32 + 1, total, 0)).collect()
 }
 
-fn place(size: Option<u64>, seed: u64, devices: &[Candidate], width: usize) -> Result<Choice, NoSpace> {
-    Pool::new(devices).place(size, seed, width)
+fn place(
+    size: Option<u64>,
+    seed: u64,
+    devices: &[Candidate],
+    width: usize,
+) -> Result<PlacementChoice, NoSpace> {
+    DevicePool::new(devices).place(size, seed, width)
 }
 
 fn single(seed: u64, devices: &[Candidate]) -> DeviceId {
@@ -35,7 +40,7 @@ fn any_devices() -> impl Strategy<Value = Vec<Candidate>> {
 
 proptest! {
     #[test]
-    fn only_devices_with_room_are_chosen_and_none_twice(
+    fn chosen_devices_are_distinct_and_have_space(
         devices in any_devices(), seed: u64, size in prop::option::of(0..200 * GIB), width in 0..100usize
     ) {
         let Ok(choice) = place(size, seed, &devices, width) else { return Ok(()) };
@@ -51,14 +56,14 @@ proptest! {
     }
 
     #[test]
-    fn a_file_that_fits_on_one_device_is_never_refused(devices in any_devices(), seed: u64, size in 0..64 * GIB) {
+    fn file_that_fits_one_device_is_placed(devices in any_devices(), seed: u64, size in 0..64 * GIB) {
         if devices.iter().any(|d| d.room() > 0 && d.room() >= size) {
             prop_assert!(place(Some(size), seed, &devices, 8).is_ok());
         }
     }
 
     #[test]
-    fn the_same_question_has_the_same_answer_in_whatever_order_devices_are_told(
+    fn placement_does_not_depend_on_device_order(
         devices in any_devices(), seed: u64, size in prop::option::of(0..GIB), turn in 0..12usize
     ) {
         let mut turned = devices.clone();
@@ -67,13 +72,13 @@ proptest! {
     }
 
     #[test]
-    fn a_new_device_takes_files_only_to_itself(seed: u64, count in 1..9usize) {
+    fn added_device_moves_files_only_to_itself(seed: u64, count in 1..9usize) {
         let (old, new) = (single(seed, &devices(&vec![GIB; count])), single(seed, &devices(&vec![GIB; count + 1])));
         prop_assert!(old == new || new == DeviceId(count as u32 + 1));
     }
 
     #[test]
-    fn a_device_that_goes_moves_only_what_was_on_it(seed: u64, count in 2..9usize, gone in 0..9usize) {
+    fn removed_device_moves_only_its_own_files(seed: u64, count in 2..9usize, gone in 0..9usize) {
         let before = devices(&vec![GIB; count]);
         let mut after = before.clone();
         let gone = after.remove(gone % count).device;
@@ -82,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stripe_loses_and_gains_one_device_when_one_comes(seed: u64, count in 8..20usize) {
+    fn added_device_replaces_one_stripe_member(seed: u64, count in 8..20usize) {
         let (before, after) = (devices(&vec![GIB; count]), devices(&vec![GIB; count + 1]));
         let old = place(None, seed, &before, 8).unwrap().shape;
         let new = place(None, seed, &after, 8).unwrap().shape;
@@ -91,28 +96,28 @@ proptest! {
     }
 
     #[test]
-    fn large_files_take_no_device_while_better_ones_are_enough(devices in any_devices(), seed: u64) {
+    fn large_files_use_devices_in_best_condition(devices in any_devices(), seed: u64) {
         let Ok(choice) = place(None, seed, &devices, 8) else { return Ok(()) };
         let worst = choice.chosen.iter().map(|one| one.condition).max().unwrap();
-        let better = |one: &&Rated| one.condition < worst;
-        let pool = Pool::new(&devices);
+        let better = |one: &&RatedDevice| one.condition < worst;
+        let pool = DevicePool::new(&devices);
         prop_assert!(pool.with_room().filter(better).count() < WIDTH_FEW);
     }
 
     #[test]
-    fn whoever_takes_over_has_room_and_is_not_in_the_file_yet(
+    fn successor_has_space_and_is_unused(
         devices in any_devices(), seed: u64, length in 0..64 * GIB, taken in prop::collection::vec(0..12u32, 0..4)
     ) {
         let taken: Vec<DeviceId> = taken.into_iter().map(DeviceId).collect();
         let able = |one: &Candidate| !taken.contains(&one.device) && one.room() > 0 && one.room() >= length;
-        match Pool::new(&devices).successor(seed, length, &taken) {
+        match DevicePool::new(&devices).successor(seed, length, &taken) {
             Ok((id, _)) => prop_assert!(devices.iter().any(|one| one.device == id && able(one))),
             Err(NoSpace) => prop_assert!(!devices.iter().any(able)),
         }
     }
 
     #[test]
-    fn relief_goes_from_the_fuller_to_the_emptier_and_comes_to_an_end(devices in any_devices(), seed: u64) {
+    fn relief_moves_to_emptier_devices_and_ends(devices in any_devices(), seed: u64) {
         let (mut devices, length) = (devices, GIB / 4);
         let far = |devices: &[Candidate]| {
             let (used, total) = devices.iter().fold((0.0, 0.0), |(used, total), one| {
@@ -125,7 +130,7 @@ proptest! {
             devices.iter().map(square).sum::<f64>()
         };
         for round in 0..2000u64 {
-            let pool = Pool::new(&devices);
+            let pool = DevicePool::new(&devices);
             let step = devices.iter().find_map(|from| {
                 (from.used >= length)
                     .then(|| pool.relief(seed ^ round, length, from.device, &[]))?
@@ -151,7 +156,7 @@ fn small_files_spread_in_proportion_to_capacity() {
 }
 
 #[test]
-fn a_device_that_is_fuller_than_the_others_gets_less_and_an_emptier_one_more() {
+fn fuller_device_gets_less_emptier_gets_more() {
     let devices = [device(1, GIB, GIB / 2), device(2, GIB, GIB * 11 / 20), device(3, GIB, GIB * 9 / 20)];
     let mut counts = [0; 3];
     for seed in 0..9_000 {
@@ -165,7 +170,7 @@ fn width_grows_with_size() {
     let devices = devices(&[GIB; 6]);
     let width = |size| {
         let choice = place(size, 1, &devices, 4).unwrap();
-        let unit = if let Shape::Striped(unit, _) = choice.shape { unit } else { 0 };
+        let unit = if let FileShape::Striped(unit, _) = choice.shape { unit } else { 0 };
         (unit, choice.shape.devices().len(), choice.bound)
     };
     assert_eq!(width(Some(SINGLE_MAX)), (0, 1, WidthBound::Small));
@@ -177,7 +182,7 @@ fn width_grows_with_size() {
 }
 
 #[test]
-fn as_many_devices_as_one_stream_needs_if_their_speeds_are_stated() {
+fn stated_speeds_limit_width_to_one_stream() {
     let with_speed = |speed| {
         let one = |one: Candidate| Candidate { speed, ..one };
         devices(&[GIB; 10]).into_iter().map(one).collect::<Vec<_>>()
@@ -193,7 +198,7 @@ fn as_many_devices_as_one_stream_needs_if_their_speeds_are_stated() {
 }
 
 #[test]
-fn slow_filling_and_troubled_devices_come_last_for_large_files() {
+fn large_files_avoid_slow_filling_troubled_devices() {
     let mut devices = devices(&[GIB; 8]);
     for device in &mut devices {
         device.speed = 200_000_000;
@@ -202,7 +207,8 @@ fn slow_filling_and_troubled_devices_come_last_for_large_files() {
     devices[0].speed = 50_000_000;
     devices[1].used = GIB / 100 * 95;
     devices[2].troubled = true;
-    let conditions: Vec<_> = Pool::new(&devices).rated.iter().take(4).map(|one| one.condition).collect();
+    let conditions: Vec<_> =
+        DevicePool::new(&devices).rated.iter().take(4).map(|one| one.condition).collect();
     assert_eq!(
         conditions,
         [DeviceCondition::Slow, DeviceCondition::Filling, DeviceCondition::Troubled, DeviceCondition::Good]
@@ -217,7 +223,7 @@ fn slow_filling_and_troubled_devices_come_last_for_large_files() {
 }
 
 #[test]
-fn wide_enough_that_shares_fit_and_no_wider() {
+fn width_is_smallest_with_fitting_shares() {
     let devices = devices(&[100 << 20; 4]);
     let choice = place(Some(300 << 20), 1, &devices, 8).unwrap();
     assert_eq!(choice.shape.devices().len(), 4);
@@ -229,7 +235,7 @@ fn wide_enough_that_shares_fit_and_no_wider() {
 }
 
 #[test]
-fn full_devices_take_nothing() {
+fn full_devices_get_no_files() {
     let mut devices = devices(&[GIB, GIB]);
     devices[0].used = GIB - RESERVE_MIN;
     assert_eq!(single(3, &devices), DeviceId(2));

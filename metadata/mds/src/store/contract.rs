@@ -7,14 +7,14 @@ use super::{KEY_MAX, MetaError, MetaStore, VALUE_MAX};
 /// # Panics
 /// If the store breaks the contract; the message says which promise.
 pub fn check(fresh: &dyn Fn() -> Box<dyn MetaStore>) {
-    changes_are_seen_inside_before_and_outside_after_commit(&*fresh());
-    a_dropped_transaction_never_was(&*fresh());
-    a_snapshot_keeps_its_state(&*fresh());
+    changes_become_visible_at_commit(&*fresh());
+    dropped_transaction_changes_nothing(&*fresh());
+    snapshot_does_not_change(&*fresh());
     scans_are_ordered_bounded_and_half_open(&*fresh());
     scans_merge_the_transaction(&*fresh());
     limits_hold(&*fresh());
     transactions_are_serial(&*fresh());
-    a_lazy_commit_is_seen_at_once_and_refused_like_any_other(&*fresh());
+    lazy_commit_is_visible_immediately(&*fresh());
 }
 
 /// A store that a test can crash.
@@ -31,11 +31,11 @@ pub trait Crash {
 /// # Panics
 /// If the store breaks the contract; the message says which promise.
 pub fn check_crashes(fresh: &dyn Fn() -> Box<dyn Crash>) {
-    a_crash_takes_nothing_that_was_committed(fresh());
-    a_commit_makes_what_was_lazy_before_it_durable(fresh());
-    settling_makes_what_was_lazy_durable(fresh());
-    a_crash_takes_lazy_commits_from_the_last_one_on(fresh());
-    what_was_ended_stays_ended(fresh());
+    committed_changes_survive_crash(fresh());
+    commit_makes_earlier_lazy_commits_durable(fresh());
+    settle_makes_lazy_commits_durable(fresh());
+    crash_discards_lazy_commits_in_order(fresh());
+    durable_delete_survives_crash(fresh());
 }
 
 fn lazily(store: &dyn MetaStore, changes: &[(&[u8], Option<&[u8]>)]) {
@@ -49,7 +49,7 @@ fn lazily(store: &dyn MetaStore, changes: &[(&[u8], Option<&[u8]>)]) {
     tx.commit_lazily().expect("a transaction commits lazily");
 }
 
-fn a_lazy_commit_is_seen_at_once_and_refused_like_any_other(store: &dyn MetaStore) {
+fn lazy_commit_is_visible_immediately(store: &dyn MetaStore) {
     lazily(store, &[(b"a", Some(b"1")), (b"b", Some(b"1"))]);
     assert_eq!(
         (get(store, b"a"), get(store, b"b")),
@@ -60,13 +60,13 @@ fn a_lazy_commit_is_seen_at_once_and_refused_like_any_other(store: &dyn MetaStor
     assert_eq!(get(store, b"a"), None, "so are lazy deletes");
     lazily(store, &[]);
     store.settle().expect("settle");
-    store.settle().expect("settling what is settled is fine");
+    store.settle().expect("a second settle succeeds");
     put(store, &[(b"a", b"2")]);
     lazily(store, &[(b"a", Some(b"3"))]);
     assert_eq!(get(store, b"a"), Some(b"3".to_vec()), "lazy and other commits are one order");
 }
 
-fn a_crash_takes_nothing_that_was_committed(store: Box<dyn Crash>) {
+fn committed_changes_survive_crash(store: Box<dyn Crash>) {
     put(store.store(), &[(b"a", b"1"), (b"b", b"1")]);
     put(store.store(), &[(b"a", b"2")]);
     let store = store.crash();
@@ -74,38 +74,42 @@ fn a_crash_takes_nothing_that_was_committed(store: Box<dyn Crash>) {
     assert_eq!(found, (Some(b"2".to_vec()), Some(b"1".to_vec())), "committed is durable");
 }
 
-fn a_commit_makes_what_was_lazy_before_it_durable(store: Box<dyn Crash>) {
+fn commit_makes_earlier_lazy_commits_durable(store: Box<dyn Crash>) {
     lazily(store.store(), &[(b"a", Some(b"1"))]);
     lazily(store.store(), &[(b"b", Some(b"1"))]);
     put(store.store(), &[(b"c", b"1")]);
     let store = store.crash();
     for key in [b"a", b"b", b"c"] {
-        assert_eq!(get(store.store(), key), Some(b"1".to_vec()), "a commit carries what was lazy before it");
+        assert_eq!(
+            get(store.store(), key),
+            Some(b"1".to_vec()),
+            "a commit makes earlier lazy commits durable"
+        );
     }
 }
 
-fn settling_makes_what_was_lazy_durable(store: Box<dyn Crash>) {
+fn settle_makes_lazy_commits_durable(store: Box<dyn Crash>) {
     lazily(store.store(), &[(b"a", Some(b"1"))]);
     store.store().settle().expect("settle");
     let store = store.crash();
     assert_eq!(get(store.store(), b"a"), Some(b"1".to_vec()), "settled is durable");
 }
 
-fn a_crash_takes_lazy_commits_from_the_last_one_on(store: Box<dyn Crash>) {
+fn crash_discards_lazy_commits_in_order(store: Box<dyn Crash>) {
     put(store.store(), &[(b"n", b"\0")]);
     for n in 1..=20u8 {
         lazily(store.store(), &[(b"n", Some(&[n])), (&[b'k', n], Some(&[n]))]);
     }
     let store = store.crash();
-    let n = get(store.store(), b"n").expect("the key is there")[0];
+    let n = get(store.store(), b"n").expect("the key exists")[0];
     let found = store.store().snapshot().expect("a snapshot").scan(b"k", b"l", 99).expect("scan");
     let expected: Vec<_> = (1..=n).map(|n| (vec![b'k', n], vec![n])).collect();
-    assert_eq!(found, expected, "what comes back is the state after one of the commits");
+    assert_eq!(found, expected, "the state is that after one of the commits");
     put(store.store(), &[(b"n", b"x")]);
-    assert_eq!(get(store.store(), b"n"), Some(b"x".to_vec()), "and the store goes on");
+    assert_eq!(get(store.store(), b"n"), Some(b"x".to_vec()), "the store continues to work");
 }
 
-fn what_was_ended_stays_ended(store: Box<dyn Crash>) {
+fn durable_delete_survives_crash(store: Box<dyn Crash>) {
     lazily(store.store(), &[(b"session", Some(b"1"))]);
     let mut tx = store.store().begin().expect("a transaction begins");
     tx.delete(b"session").expect("delete");
@@ -131,22 +135,22 @@ fn keys(pairs: Vec<super::Pair>) -> Vec<Vec<u8>> {
     pairs.into_iter().map(|(key, _)| key).collect()
 }
 
-fn changes_are_seen_inside_before_and_outside_after_commit(store: &dyn MetaStore) {
+fn changes_become_visible_at_commit(store: &dyn MetaStore) {
     let mut tx = store.begin().expect("a transaction begins");
     tx.put(b"k", b"1").expect("put");
     assert_eq!(tx.get(b"k").expect("get"), Some(b"1".to_vec()), "a transaction sees its own puts");
-    assert_eq!(get(store, b"k"), None, "nobody else sees them before commit");
+    assert_eq!(get(store, b"k"), None, "not visible to others before the commit");
     tx.commit().expect("commit");
-    assert_eq!(get(store, b"k"), Some(b"1".to_vec()), "everybody sees them after");
+    assert_eq!(get(store, b"k"), Some(b"1".to_vec()), "visible to all after the commit");
     let mut tx = store.begin().expect("a transaction begins");
     tx.delete(b"k").expect("delete");
-    tx.delete(b"absent").expect("deleting what is not there is fine");
+    tx.delete(b"absent").expect("deleting a missing key succeeds");
     assert_eq!(tx.get(b"k").expect("get"), None, "a transaction sees its own deletes");
     tx.commit().expect("commit");
-    assert_eq!(get(store, b"k"), None, "deletes are lasting");
+    assert_eq!(get(store, b"k"), None, "deletes are committed");
 }
 
-fn a_dropped_transaction_never_was(store: &dyn MetaStore) {
+fn dropped_transaction_changes_nothing(store: &dyn MetaStore) {
     put(store, &[(b"a", b"1")]);
     let mut tx = store.begin().expect("a transaction begins");
     tx.put(b"a", b"2").expect("put");
@@ -156,7 +160,7 @@ fn a_dropped_transaction_never_was(store: &dyn MetaStore) {
     put(store, &[]);
 }
 
-fn a_snapshot_keeps_its_state(store: &dyn MetaStore) {
+fn snapshot_does_not_change(store: &dyn MetaStore) {
     put(store, &[(b"a", b"1")]);
     let before = store.snapshot().expect("a snapshot");
     put(store, &[(b"a", b"2"), (b"b", b"2")]);
@@ -175,7 +179,7 @@ fn scans_are_ordered_bounded_and_half_open(store: &dyn MetaStore) {
     assert_eq!(keys(view.scan(b"a", b"c", 2).expect("scan")).len(), 2, "limit");
     assert_eq!(view.scan(b"c", b"a", 9).expect("scan"), [], "an empty range");
     assert_eq!(view.scan(b"a", b"a", 9).expect("scan"), [], "an empty range");
-    assert_eq!(view.scan(b"a", b"z", 0).expect("scan"), [], "nothing wanted");
+    assert_eq!(view.scan(b"a", b"z", 0).expect("scan"), [], "limit of zero");
 }
 
 fn scans_merge_the_transaction(store: &dyn MetaStore) {
@@ -198,7 +202,7 @@ fn limits_hold(store: &dyn MetaStore) {
     let long_value = tx.put(b"k", &vec![2; VALUE_MAX + 1]);
     assert!(matches!(long_value, Err(MetaError::TooLong { limit: VALUE_MAX })), "longer values are not");
     tx.commit().expect("commit");
-    assert_eq!(get(store, &[1; KEY_MAX]).map(|v| v.len()), Some(VALUE_MAX), "and it is kept");
+    assert_eq!(get(store, &[1; KEY_MAX]).map(|v| v.len()), Some(VALUE_MAX), "the largest value is stored");
 }
 
 fn transactions_are_serial(store: &dyn MetaStore) {

@@ -10,7 +10,7 @@ use crate::records::{Inode, decode};
 
 /// A record in words; none of the texts is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct RecordDescription {
     /// The kind of record, and of a node its attributes.
     pub text: String,
     /// The name of a node as users see it: `\xNN` for every byte that is not printable text.
@@ -21,20 +21,20 @@ pub struct Described {
 
 /// Describes a record.
 #[must_use]
-pub fn describe(key: &[u8], value: &[u8]) -> Described {
+pub fn describe(key: &[u8], value: &[u8]) -> RecordDescription {
     let number =
         |at: usize| key.get(at..at + 8).map_or(0, |id| id.iter().fold(0, |n, b| n << 8 | u64::from(*b)));
-    let plain = |text: &str| Described { text: text.to_owned(), title: None, layout: None };
+    let plain = |text: &str| RecordDescription { text: text.to_owned(), title: None, layout: None };
     match key.first() {
         Some(b'i') => match decode::<Inode>(value) {
-            Ok(inode) => Described {
+            Ok(inode) => RecordDescription {
                 text: node(number(1), &inode),
                 title: None,
                 layout: inode.layout.as_ref().map(layout),
             },
             Err(_) => plain("node"),
         },
-        Some(b'd') => Described {
+        Some(b'd') => RecordDescription {
             text: match decode::<InodeId>(value) {
                 Ok(id) => format!("name of node {} in directory {}", id.0, number(1)),
                 Err(_) => format!("name in directory {}", number(1)),
@@ -42,7 +42,7 @@ pub fn describe(key: &[u8], value: &[u8]) -> Described {
             title: keys::entry_name(key).map(|name| name.to_string()),
             layout: None,
         },
-        Some(b'y') => Described {
+        Some(b'y') => RecordDescription {
             text: format!("extended attribute of node {}", number(1)),
             title: keys::xattr_name(key).map(|name| shown(name.as_bytes()).into_owned()),
             layout: None,
@@ -139,7 +139,7 @@ mod tests {
     use sealstone_osd::ObjectId;
 
     #[test]
-    fn nodes_names_and_layouts_are_told_in_words() {
+    fn nodes_names_and_layouts_are_described() {
         let owner = UserName::new("alice").unwrap();
         let mut inode = Inode::new(FileKind::File, 0o640, owner, None, 1);
         inode.size = 4096;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_secret_nothing_is_told_but_that_it_is_there() {
+    fn description_of_secret_reveals_nothing() {
         for (from, _) in keys::secrets() {
             let (one, other) = (describe(&from, b"secret"), describe(&from, b""));
             assert_eq!(one, other);
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_record_is_something_is_told(key in prop::collection::vec(any::<u8>(), 0..300),
+        fn description_is_never_empty(key in prop::collection::vec(any::<u8>(), 0..300),
                                                   value in prop::collection::vec(any::<u8>(), 0..300)) {
             let told = describe(&key, &value);
             let texts = [Some(told.text), told.title, told.layout];

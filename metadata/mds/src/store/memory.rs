@@ -10,22 +10,22 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+type KeyMap = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// An ordered map with a writer lock. Clones share the map, so a clone is the disk that survives a
 /// crash.
 #[derive(Clone, Default)]
 pub struct MemoryMeta {
-    state: Arc<Mutex<Arc<Map>>>,
+    state: Arc<Mutex<Arc<KeyMap>>>,
     writer: Arc<Mutex<()>>,
     commits_left: Arc<Mutex<Option<u64>>>,
     /// Previous values of the keys changed by each lazy commit since the last durable one.
-    unsettled: Arc<Mutex<Vec<Undo>>>,
+    unsettled: Arc<Mutex<Vec<UndoLog>>>,
     /// Keys that scans of transactions stepped over.
     visited: Arc<AtomicU64>,
 }
 
-type Undo = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+type UndoLog = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 impl MemoryMeta {
     /// Creates an empty store.
@@ -71,7 +71,7 @@ impl MemoryMeta {
         unsettled.clear();
     }
 
-    fn current(&self) -> Arc<Map> {
+    fn current(&self) -> Arc<KeyMap> {
         self.state.lock().clone()
     }
 
@@ -85,12 +85,17 @@ impl MemoryMeta {
 
 impl MetaStore for MemoryMeta {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
-        Ok(Box::new(View(self.current())))
+        Ok(Box::new(MemorySnapshot(self.current())))
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
-        let turn = self.writer.lock();
-        Ok(Box::new(Changes { base: self.current(), changes: Overlay::default(), store: self, _turn: turn }))
+        let guard = self.writer.lock();
+        Ok(Box::new(MemoryTransaction {
+            base: self.current(),
+            changes: Overlay::default(),
+            store: self,
+            _guard: guard,
+        }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
@@ -107,16 +112,16 @@ impl MetaStore for MemoryMeta {
 }
 
 /// Sets or removes a key; returns its previous value.
-fn set(map: &mut Map, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+fn set(map: &mut KeyMap, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
     match value {
         Some(value) => map.insert(key, value),
         None => map.remove(&key),
     }
 }
 
-struct View(Arc<Map>);
+struct MemorySnapshot(Arc<KeyMap>);
 
-impl Snapshot for View {
+impl Snapshot for MemorySnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         Ok(self.0.get(key).cloned())
     }
@@ -130,14 +135,14 @@ impl Snapshot for View {
     }
 }
 
-struct Changes<'a> {
-    base: Arc<Map>,
+struct MemoryTransaction<'a> {
+    base: Arc<KeyMap>,
     changes: Overlay,
     store: &'a MemoryMeta,
-    _turn: MutexGuard<'a, ()>,
+    _guard: MutexGuard<'a, ()>,
 }
 
-impl Snapshot for Changes<'_> {
+impl Snapshot for MemoryTransaction<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         Ok(self.changes.get(key).unwrap_or_else(|| self.base.get(key).cloned()))
     }
@@ -155,7 +160,7 @@ impl Snapshot for Changes<'_> {
     }
 }
 
-impl Transaction for Changes<'_> {
+impl Transaction for MemoryTransaction<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
         self.changes.put(key, value)
     }
@@ -174,9 +179,9 @@ impl Transaction for Changes<'_> {
     }
 }
 
-impl Changes<'_> {
+impl MemoryTransaction<'_> {
     fn apply(self, lazily: bool) -> Result<(), MetaError> {
-        let Self { base, changes, store, _turn } = self;
+        let Self { base, changes, store, _guard } = self;
         if changes.is_empty() {
             return Ok(());
         }
@@ -204,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_keeps_the_contract() {
+    fn memory_store_passes_contract() {
         super::super::contract::check(&|| Box::new(MemoryMeta::new()));
     }
 
@@ -220,12 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_keeps_the_contract_when_it_crashes() {
+    fn memory_store_passes_crash_contract() {
         super::super::contract::check_crashes(&|| Box::new(MemoryMeta::new()));
     }
 
     #[test]
-    fn a_crash_takes_the_last_lazy_commits_and_no_durable_one() {
+    fn crash_discards_only_last_lazy_commits() {
         for kept in 0..=3u8 {
             let store = MemoryMeta::new();
             for key in *b"abcd" {
@@ -244,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_commit_changes_nothing() {
+    fn failed_commit_changes_nothing() {
         let store = MemoryMeta::new();
         store.fail_after(Some(1));
         for key in [b"a", b"b"] {

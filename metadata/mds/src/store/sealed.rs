@@ -23,7 +23,7 @@ const MARK: &str = "keystore";
 record! {
     /// The keystore that sealed the store, with a record that only its key opens.
     #[derive(Clone, PartialEq, Eq)]
-    pub struct Mark {
+    pub struct KeystoreMark {
         /// Id of the keystore.
         pub id: [u8; STORE_ID_LEN],
         /// Generation of the keystore.
@@ -34,7 +34,7 @@ record! {
 }
 
 /// Fills a buffer with random bytes good enough for nonces.
-pub type Fill = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+pub type RandomFill = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 
 /// Identity of a keystore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub enum AdoptError {
 pub struct SealedStore {
     inner: Arc<dyn MetaStore>,
     seal: RecordSeal,
-    fill: Fill,
+    fill: RandomFill,
 }
 
 /// Opens a store with a keystore. The store is new, was sealed by this keystore before, or is older
@@ -94,11 +94,11 @@ pub fn adopt(
     inner: Arc<dyn MetaStore>,
     seal: RecordSeal,
     keystore: KeystoreId,
-    fill: Fill,
+    fill: RandomFill,
 ) -> Result<SealedStore, AdoptError> {
     let this = SealedStore { inner, seal, fill };
     let name = keys::meta(MARK);
-    let mark = load::<Mark, _>(&*this.inner.snapshot()?, &name)?;
+    let mark = load::<KeystoreMark, _>(&*this.inner.snapshot()?, &name)?;
     let is_first = mark.is_none();
     if let Some(mark) = mark {
         if mark.id != keystore.id || this.seal.open(&name, &mark.proof).is_err() {
@@ -121,7 +121,7 @@ pub fn adopt(
     }
     let proof = this.sealed(&name, &[]);
     let proof = proof.try_into().map_err(|_| MetaError::Damaged("proof of the keystore"))?;
-    save(&mut *tx, &name, &Mark { id: keystore.id, generation: keystore.generation, proof })?;
+    save(&mut *tx, &name, &KeystoreMark { id: keystore.id, generation: keystore.generation, proof })?;
     tx.commit()?;
     Ok(this)
 }
@@ -131,7 +131,7 @@ pub fn adopt(
 /// # Errors
 /// Those of the store.
 pub fn is_sealed(store: &dyn MetaStore) -> Result<bool, MetaError> {
-    Ok(load::<Mark, _>(&*store.snapshot()?, &keys::meta(MARK))?.is_some())
+    Ok(load::<KeystoreMark, _>(&*store.snapshot()?, &keys::meta(MARK))?.is_some())
 }
 
 /// Removes the mark of the keystore from a store whose setup was interrupted: nothing in it is
@@ -174,11 +174,11 @@ impl SealedStore {
 
 impl MetaStore for SealedStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
-        Ok(Box::new(View { inner: self.inner.snapshot()?, store: self }))
+        Ok(Box::new(SealedSnapshot { inner: self.inner.snapshot()?, store: self }))
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
-        Ok(Box::new(Changes { inner: self.inner.begin()?, store: self }))
+        Ok(Box::new(SealedTransaction { inner: self.inner.begin()?, store: self }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
@@ -202,12 +202,12 @@ impl MetaStore for SealedStore {
     }
 }
 
-struct View<'a> {
+struct SealedSnapshot<'a> {
     inner: Box<dyn Snapshot + 'a>,
     store: &'a SealedStore,
 }
 
-struct Changes<'a> {
+struct SealedTransaction<'a> {
     inner: Box<dyn Transaction + 'a>,
     store: &'a SealedStore,
 }
@@ -237,7 +237,7 @@ fn scan(
         .collect()
 }
 
-impl Snapshot for View<'_> {
+impl Snapshot for SealedSnapshot<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         get(self.store, &*self.inner, key)
     }
@@ -247,7 +247,7 @@ impl Snapshot for View<'_> {
     }
 }
 
-impl Snapshot for Changes<'_> {
+impl Snapshot for SealedTransaction<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         get(self.store, &*self.inner, key)
     }
@@ -257,7 +257,7 @@ impl Snapshot for Changes<'_> {
     }
 }
 
-impl Transaction for Changes<'_> {
+impl Transaction for SealedTransaction<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
         if !keys::is_secret(key) {
             return self.inner.put(key, value);
@@ -293,7 +293,7 @@ mod tests {
 
     const ID: KeystoreId = KeystoreId { id: [7; STORE_ID_LEN], generation: 1 };
 
-    fn fill() -> Fill {
+    fn fill() -> RandomFill {
         let next = AtomicU8::new(0);
         Arc::new(move |into| into.fill_with(|| next.fetch_add(29, Ordering::Relaxed)))
     }
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_store_keeps_the_contract() {
+    fn sealed_store_passes_contract() {
         // Without the mark of the keystore, because the contract begins with an empty store.
         let fresh = || SealedStore { inner: Arc::new(MemoryMeta::new()), seal: seal(1, ID), fill: fill() };
         super::super::contract::check(&|| Box::new(fresh()));
     }
 
     #[test]
-    fn nothing_secret_reaches_the_store_below_in_the_clear() {
+    fn secrets_are_sealed_in_inner_store() {
         let disk = MemoryMeta::new();
         let store = sealed(&disk);
         let secret = b"the keys of a device, in full";
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_moved_or_changed_is_damage_and_not_a_key() {
+    fn moved_or_changed_sealed_record_is_damaged() {
         let disk = MemoryMeta::new();
         let store = sealed(&disk);
         let [one, other] = [1, 2].map(|id| keys::device_key(DeviceId(id)));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_the_clear_is_sealed_when_the_store_is_taken_over() {
+    fn adopt_seals_existing_plain_secrets() {
         let disk = MemoryMeta::new();
         let names = [keys::device_key(DeviceId(3)), keys::session(&[4; 16]), keys::meta("login-keys")];
         for name in &names {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn another_keystore_and_old_copies_are_told_by_name() {
+    fn foreign_keystore_and_old_copies_are_refused() {
         let disk = MemoryMeta::new();
         drop(sealed(&disk));
         let attempt =

@@ -52,7 +52,7 @@ fn code(response: &Response) -> Option<ErrorCode> {
 }
 
 #[test]
-fn administrators_make_accounts_and_others_change_their_own_password_only() {
+fn only_administrators_create_accounts() {
     let mut world = World::empty();
     assert_eq!(register(&mut world, ADMIN, "carol", false, false), Response::Done {});
     assert_eq!(code(&register(&mut world, ADMIN, "carol", false, false)), Some(ErrorCode::Exists));
@@ -76,7 +76,7 @@ fn administrators_make_accounts_and_others_change_their_own_password_only() {
 /// The answer of a registration lets a client test a guess of the password. With a stolen session
 /// and one recorded challenge, guessing must not be faster than by login.
 #[test]
-fn a_session_is_no_way_to_guess_a_password_faster() {
+fn session_does_not_speed_up_password_guessing() {
     let mut world = World::empty();
     assert_eq!(register(&mut world, ADMIN, "alice", false, false), Response::Done {});
     let (request, _) = start_registration(&mut world.rng, &user("alice"), b"guess").unwrap();
@@ -104,7 +104,7 @@ fn the_last_administrator_stays() {
 }
 
 #[test]
-fn a_removed_or_disabled_account_has_no_session_left_even_after_a_restart() {
+fn disabled_account_has_no_session_after_restart() {
     let mut world = World::empty();
     for name in ["alice", "bob"] {
         register(&mut world, ADMIN, name, false, false);
@@ -156,7 +156,7 @@ fn sessions_end_when_idle_and_at_their_time() {
 }
 
 #[test]
-fn a_user_who_logs_in_too_often_loses_the_session_used_longest_ago() {
+fn excess_login_ends_least_recently_used_session() {
     let mut world = World::empty();
     for i in 0..crate::sessions::SESSIONS_PER_USER_MAX {
         world.now += 1;
@@ -169,7 +169,7 @@ fn a_user_who_logs_in_too_often_loses_the_session_used_longest_ago() {
 }
 
 #[test]
-fn requests_without_a_session_are_answered_with_hello_only() {
+fn only_hello_works_without_session() {
     let mut world = World::empty();
     let response = world.mds.handle(None, Request::WhoAmI {}, world.now, &mut world.rng);
     assert_eq!(code(&response), Some(ErrorCode::NotLoggedIn));
@@ -181,7 +181,7 @@ fn requests_without_a_session_are_answered_with_hello_only() {
 }
 
 #[test]
-fn a_registration_must_be_made_of_points_and_a_known_suite() {
+fn registration_needs_valid_points_and_suite() {
     let mut world = World::empty();
     let start = Request::UserRegisterStart { name: user("eve"), request: [0; 32], proof: None };
     assert_eq!(world.refused(ADMIN, start), ErrorCode::Invalid);

@@ -16,10 +16,10 @@ use sealstone_mds_protocol::{
 };
 
 use super::accounts::register;
+use super::audit_log::Seen;
 use super::logins::{CHANNEL, answer};
-use super::seen::Seen;
 use super::world::{ADMIN, World, user};
-use crate::{Connection, Output, Source};
+use crate::{Connection, LoginSource, Output};
 
 /// The password of all accounts that `register` creates.
 const PASSWORD: &[u8] = b"pw";
@@ -103,7 +103,7 @@ fn body(message: &impl Wire) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_frame_or_too_long_is_refused_by_name_before_and_in_a_session() {
+fn invalid_and_oversize_frames_are_refused() {
     let mut attack = Attack::new();
     let (start, _) = attack.start("carol");
     let honest = encode_message(MessageType::LoginStart, 0, &start).unwrap();
@@ -133,7 +133,7 @@ fn what_is_no_frame_or_too_long_is_refused_by_name_before_and_in_a_session() {
 }
 
 #[test]
-fn a_login_message_cut_anywhere_or_with_a_byte_behind_it_is_malformed() {
+fn truncated_or_extended_login_message_is_malformed() {
     let mut attack = Attack::new();
     let (start, _) = attack.start("carol");
     let resume = Resume { session: [1; 16], nonce: [2; 16], mac: [3; 32] };
@@ -194,7 +194,7 @@ fn an_unknown_suite_is_refused_by_name() {
 
 /// A suite that the account does not have gets a fake challenge.
 #[test]
-fn a_suite_of_another_kind_of_account_gets_a_challenge_that_nothing_answers() {
+fn foreign_suite_gets_fake_challenge() {
     let mut attack = Attack::new();
     let (mut start, _) = attack.start("carol");
     start.suite = SUITE_SERVICE_A;
@@ -207,7 +207,7 @@ fn a_suite_of_another_kind_of_account_gets_a_challenge_that_nothing_answers() {
 }
 
 #[test]
-fn zero_points_and_points_that_are_none_are_refused_by_name() {
+fn identity_and_invalid_points_are_refused() {
     let mut attack = Attack::new();
     // The blinded password, and the client's key share. ristretto255 has prime order, so its only
     // small subgroup is the identity.
@@ -223,7 +223,7 @@ fn zero_points_and_points_that_are_none_are_refused_by_name() {
 }
 
 #[test]
-fn the_servers_own_proof_sent_back_is_none() {
+fn reflected_server_proof_is_refused() {
     let mut attack = Attack::new();
     let mut connection = attack.world.connect();
     let (_, challenge, _) = attack.challenged(&mut connection, "carol");
@@ -239,7 +239,7 @@ fn the_servers_own_proof_sent_back_is_none() {
 }
 
 #[test]
-fn a_recorded_login_played_again_or_into_another_opens_nothing() {
+fn replayed_login_opens_no_session() {
     let mut attack = Attack::new();
     let mut connection = attack.world.connect();
     let (start, finish, ..) = attack.login(&mut connection);
@@ -262,7 +262,7 @@ fn a_recorded_login_played_again_or_into_another_opens_nothing() {
 }
 
 #[test]
-fn a_proof_of_one_user_is_none_for_another_with_the_same_password() {
+fn proof_of_other_user_is_refused() {
     let mut attack = Attack::new();
     let (mut first, mut second) = (attack.world.connect(), attack.world.connect());
     let (_, challenge, client) = attack.challenged(&mut first, "dave");
@@ -275,9 +275,9 @@ fn a_proof_of_one_user_is_none_for_another_with_the_same_password() {
 
 /// A man in the middle has separate channels to both ends.
 #[test]
-fn a_challenge_carried_over_from_another_channel_stops_the_client() {
+fn client_rejects_challenge_of_other_channel() {
     let mut attack = Attack::new();
-    let mut elsewhere = Connection::new(ChannelBinding([6; 32]), Source::default());
+    let mut elsewhere = Connection::new(ChannelBinding([6; 32]), LoginSource::default());
     let (start, client) = attack.start("carol");
     let output = attack.message(&mut elsewhere, MessageType::LoginStart, &start);
     let challenge: LoginChallenge = answer(&output, MessageType::LoginChallenge).unwrap();
@@ -291,7 +291,7 @@ fn a_challenge_carried_over_from_another_channel_stops_the_client() {
 }
 
 #[test]
-fn login_messages_in_another_order_are_out_of_place() {
+fn reordered_login_messages_are_refused() {
     let mut attack = Attack::new();
     let finish = body(&LoginFinish { login_id: [1; 16], ke3: [2; 64] });
     let logout = body(&Logout { session: [0; 16], flags: 0 });
@@ -324,7 +324,7 @@ fn login_messages_in_another_order_are_out_of_place() {
 }
 
 #[test]
-fn frames_of_a_session_repeated_left_out_or_without_a_number_end_the_connection() {
+fn repeated_or_skipped_frame_closes_connection() {
     let mut attack = Attack::new();
     let request = Request::WhoAmI {}.encode(1).unwrap();
     for sequences in [&[0][..], &[2], &[1, 1], &[1, 3], &[1, 0], &[u32::MAX]] {
@@ -347,7 +347,7 @@ fn frames_of_a_session_repeated_left_out_or_without_a_number_end_the_connection(
 }
 
 #[test]
-fn a_session_takes_no_login_message_no_half_request_and_no_logout_of_another() {
+fn session_refuses_login_and_foreign_logout() {
     let mut attack = Attack::new();
     let request = Request::WhoAmI {}.encode(1).unwrap();
     let (start, _) = attack.start("carol");
@@ -376,7 +376,7 @@ fn a_session_takes_no_login_message_no_half_request_and_no_logout_of_another() {
 }
 
 #[test]
-fn a_resumption_forged_replayed_or_of_no_session_hears_one_answer() {
+fn invalid_resumptions_get_the_same_answer() {
     let mut attack = Attack::new();
     let mut connection = attack.world.connect();
     let (_, _, ok, keys) = attack.login(&mut connection);
@@ -402,13 +402,13 @@ fn a_resumption_forged_replayed_or_of_no_session_hears_one_answer() {
     assert!(!attack.message(&mut connection, MessageType::Resume, &honest).close);
     let output = attack.message(&mut connection, MessageType::Resume, &honest);
     attack.refused(&output, LoginErrorCode::Malformed, "", "session", "sequence");
-    let mut elsewhere = Connection::new(ChannelBinding([8; 32]), Source::default());
+    let mut elsewhere = Connection::new(ChannelBinding([8; 32]), LoginSource::default());
     let output = attack.message(&mut elsewhere, MessageType::Resume, &honest);
     attack.refused(&output, LoginErrorCode::SessionExpired, "carol", "resume", "refused");
 }
 
 #[test]
-fn an_enrolment_of_other_halves_bad_points_or_key_file_suites_is_refused_by_name() {
+fn invalid_enrolments_are_refused() {
     let mut attack = Attack::new();
     let lifetime_s = 60_000;
     let kind = sealstone_mds_protocol::AccountKind::Password;
@@ -443,7 +443,7 @@ fn an_enrolment_of_other_halves_bad_points_or_key_file_suites_is_refused_by_name
 }
 
 #[test]
-fn an_unknown_user_is_told_apart_in_the_log_alone() {
+fn unknown_user_appears_only_in_log() {
     let mut attack = Attack::new();
     for (name, verdict) in [("carol", "refused"), ("nobody", "unknown-user")] {
         let mut connection = attack.world.connect();
@@ -456,7 +456,7 @@ fn an_unknown_user_is_told_apart_in_the_log_alone() {
 
 /// As fast as possible, each for another user.
 #[test]
-fn a_flood_of_logins_under_load_leaves_no_memory_behind() {
+fn login_flood_under_load_uses_no_memory() {
     let mut attack = Attack::new();
     attack.world.mds.config.half_open_max = 0;
     let (template, _) = attack.start("carol");

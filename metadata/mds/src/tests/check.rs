@@ -10,7 +10,7 @@ use sealstone_osd::ObjectId;
 
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, World, user};
-use crate::check::{CheckJob, Window};
+use crate::check::{CheckJob, ObjectWindow};
 use crate::keys;
 use crate::quota::QuotaRecord;
 use crate::records::{Inode, load, save};
@@ -37,11 +37,11 @@ impl World {
     }
 
     /// Checks all records, a few nodes at a time.
-    pub(super) fn look_through(&mut self, scope: CheckScope, repair: bool) -> Vec<CheckFinding> {
+    pub(super) fn run_check(&mut self, scope: CheckScope, repair: bool) -> Vec<CheckFinding> {
         let job = self.begun(scope, repair);
         self.mds.check_records_in(&job, 3).unwrap();
         self.mds.check_paths(&job).unwrap();
-        job.ends(Ok(()));
+        job.finish(Ok(()));
         let mut findings = self.findings();
         // Test worlds create accounts and sessions without counting them.
         let is_of_worlds = |said: &str| said.starts_with("count/users") || said.starts_with("count/sessions");
@@ -77,12 +77,12 @@ fn some() -> (World, InodeId, InodeId) {
     assert_eq!(world.ask(ALICE, set), Response::Done {});
     world.create(ALICE, "/d/under-way", None);
     world.node_stat(ALICE, make(Node::ROOT, "other", NodeKind::File, 0o600));
-    assert_eq!(world.look_through(CheckScope::Names, false), []);
+    assert_eq!(world.run_check(CheckScope::Names, false), []);
     (world, d.inode, file.inode)
 }
 
 #[test]
-fn what_does_not_fit_is_found_and_said_where() {
+fn check_finds_each_kind_of_damage() {
     type Damage = fn(&mut dyn Transaction, InodeId, InodeId) -> crate::Result<()>;
     fn altered(tx: &mut dyn Transaction, id: InodeId, change: fn(&mut Inode)) -> crate::Result<()> {
         let mut node: Inode = load(tx, &keys::inode(id))?.unwrap();
@@ -109,7 +109,7 @@ fn what_does_not_fit_is_found_and_said_where() {
         let job = world.begun(CheckScope::Names, false);
         let ended = world.mds.check_records_in(&job, 3);
         world.mds.check_paths(&job).unwrap();
-        job.ends(ended.map_err(|error| error.to_string()));
+        job.finish(ended.map_err(|error| error.to_string()));
         let findings = world.findings();
         let told = |finding: &CheckFinding| {
             finding.kind == kind && (path.is_empty() || finding.path.as_str().starts_with(path))
@@ -119,7 +119,7 @@ fn what_does_not_fit_is_found_and_said_where() {
 }
 
 #[test]
-fn directories_that_hang_on_each_other_alone_are_found() {
+fn check_finds_directory_cycles() {
     let (mut world, d, _) = some();
     let e = world.stat(ALICE, "/d/e").unwrap().inode;
     // A rename cannot do this: into itself.
@@ -131,7 +131,7 @@ fn directories_that_hang_on_each_other_alone_are_found() {
         node.parent = e;
         Ok(save(tx, &keys::inode(d), &node)?)
     });
-    let findings = world.look_through(CheckScope::Names, false);
+    let findings = world.run_check(CheckScope::Names, false);
     assert!(
         findings.iter().any(|finding| finding.said.as_str().contains("not below the root")),
         "{findings:?}"
@@ -139,7 +139,7 @@ fn directories_that_hang_on_each_other_alone_are_found() {
 }
 
 #[test]
-fn counts_are_put_right_while_others_go_on_changing_what_they_count() {
+fn counts_are_repaired_during_concurrent_changes() {
     let (mut world, ..) = some();
     let off = |tx: &mut dyn Transaction| {
         let key = keys::quota_of_user(&user("alice"));
@@ -149,24 +149,24 @@ fn counts_are_put_right_while_others_go_on_changing_what_they_count() {
         Ok(crate::records::count(tx, crate::records::counter::FILES, 7)?)
     };
     world.damage(off);
-    let found = world.look_through(CheckScope::Names, false);
+    let found = world.run_check(CheckScope::Names, false);
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found.iter().all(|finding| finding.kind == FindingKind::Count && !finding.repaired));
-    let found = world.look_through(CheckScope::Names, true);
+    let found = world.run_check(CheckScope::Names, true);
     assert!(found.len() == 2 && found.iter().all(|finding| finding.repaired), "{found:?}");
-    assert_eq!(world.look_through(CheckScope::Names, false), []);
+    assert_eq!(world.run_check(CheckScope::Names, false), []);
     // A difference counted in one state is repaired in a later one.
     world.damage(off);
     let drifts = crate::quota::count(&*world.mds.store.snapshot().unwrap(), || Ok(())).unwrap();
     world.put(ALICE, "/later", 30);
     world.node_stat(ALICE, remove("other"));
-    world.mds.update(|tx| crate::quota::put_right(tx, &drifts)).unwrap();
-    let left = world.look_through(CheckScope::Counts, false);
+    world.mds.update(|tx| crate::quota::apply_drifts(tx, &drifts)).unwrap();
+    let left = world.run_check(CheckScope::Counts, false);
     assert_eq!(left, [], "and no more than was wrong");
 }
 
 #[test]
-fn objects_that_nobody_knows_and_those_that_are_gone_are_told_apart_from_what_is_under_way() {
+fn check_finds_lost_and_leaked_objects() {
     let (mut world, _, file) = some();
     let removed = world.put(ALICE, "/removed", 9).layout.objects()[0];
     let under_way = world.create(ALICE, "/under-way", Some(9)).layout.objects()[0];
@@ -176,32 +176,33 @@ fn objects_that_nobody_knows_and_those_that_are_gone_are_told_apart_from_what_is
     let mut listed = vec![live, removed, under_way, left];
     listed.sort();
     let job = world.begun(CheckScope::Objects, true);
-    let compared = world.mds.compare_objects(&job, &Window { listed, ..Window::default() }).unwrap();
+    let compared =
+        world.mds.compare_objects(&job, &ObjectWindow { listed, ..ObjectWindow::default() }).unwrap();
     assert_eq!((compared.unknown, compared.missing), (vec![left], vec![]));
-    let compared = world.mds.compare_objects(&job, &Window::default()).unwrap();
+    let compared = world.mds.compare_objects(&job, &ObjectWindow::default()).unwrap();
     assert_eq!(compared.missing, [(file, live)]);
     assert!(world.mds.has_object(file, live).unwrap() && !world.mds.has_object(file, left).unwrap());
     // A silent device has lost nothing, nor has one that was not listed that far.
     for window in [
-        Window { silent: vec![live.device], ..Window::default() },
-        Window { after: Some(live), ..Window::default() },
+        ObjectWindow { silent: vec![live.device], ..ObjectWindow::default() },
+        ObjectWindow { after: Some(live), ..ObjectWindow::default() },
     ] {
         assert_eq!(world.mds.compare_objects(&job, &window).unwrap().missing, []);
     }
-    world.mds.found_leaked(&job, &[left], world.now).unwrap();
-    world.mds.found_lost(&job, file, live);
+    world.mds.report_leaked(&job, &[left], world.now).unwrap();
+    world.mds.report_lost(&job, file, live);
     world.mds.check_paths(&job).unwrap();
-    job.ends(Ok(()));
+    job.finish(Ok(()));
     let findings = world.findings();
     assert_eq!((findings[0].kind, findings[0].repaired), (FindingKind::Leaked, true));
     assert_eq!((findings[1].kind, findings[1].repaired), (FindingKind::Lost, false));
     assert!(findings[1].path.as_str().starts_with("/d/"), "{findings:?}");
     assert!(world.reap_all().contains(&left), "it is removed");
-    assert_eq!(world.look_through(CheckScope::Names, false), []);
+    assert_eq!(world.run_check(CheckScope::Names, false), []);
 }
 
 #[test]
-fn checks_are_for_administrators_and_end_when_the_server_does() {
+fn checks_need_administrator_and_end_with_server() {
     let mut world = World::with_accounts(1);
     for request in [
         Request::CheckBegin { scope: CheckScope::Counts, repair: false },
@@ -214,7 +215,7 @@ fn checks_are_for_administrators_and_end_when_the_server_does() {
     let job = world.begun(CheckScope::Names, false);
     job.stop();
     assert!(world.mds.check_records(&job).is_err());
-    job.ends(Err("the server ends".to_owned()));
-    assert_eq!(world.look_through(CheckScope::Names, false), []);
+    job.finish(Err("the server ends".to_owned()));
+    assert_eq!(world.run_check(CheckScope::Names, false), []);
     assert_eq!(world.refused(ADMIN, Request::CheckFindings { number: 1, from: 0 }), ErrorCode::NotFound);
 }

@@ -61,7 +61,7 @@ fn live(world: &World) -> BTreeSet<ObjectRef> {
 }
 
 #[test]
-fn a_crash_before_any_commit_loses_no_object_and_breaks_no_name() {
+fn crash_before_any_commit_keeps_state_consistent() {
     let commits = {
         let mut world = World::with_devices(2);
         world.disk.fail_after(Some(u64::MAX));
@@ -104,7 +104,7 @@ fn a_crash_before_any_commit_loses_no_object_and_breaks_no_name() {
 }
 
 #[test]
-fn an_interrupted_setup_is_not_set_up_and_can_be_done_again() {
+fn interrupted_setup_can_be_repeated() {
     use crate::store::MemoryMeta;
     use rand::SeedableRng;
     let disk = MemoryMeta::new();

@@ -12,21 +12,21 @@ use super::logins::{CHANNEL, answer};
 use super::world::{ADMIN, World, path, user};
 use crate::audit::{AuditRecord, AuditSink};
 use crate::directory::{
-    DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryRoles, Found,
+    DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles,
 };
 use crate::records::SessionRecord;
-use crate::sessions::Sessions;
+use crate::sessions::SessionTable;
 use crate::{Connection, Mds};
 
-type Answer = fn() -> Result<Found, DirectoryError>;
+type Answer = fn() -> Result<DirectoryLookup, DirectoryError>;
 
 #[derive(Default)]
-struct Told(Mutex<BTreeMap<String, Result<Found, Answer>>>);
+struct Told(Mutex<BTreeMap<String, Result<DirectoryLookup, Answer>>>);
 
 impl Directory for Told {
-    fn look_up(&self, user: &sealstone_mds_protocol::UserName) -> Result<Found, DirectoryError> {
+    fn look_up(&self, user: &sealstone_mds_protocol::UserName) -> Result<DirectoryLookup, DirectoryError> {
         match self.0.lock().get(user.as_str()) {
-            None => Ok(Found::Nobody),
+            None => Ok(DirectoryLookup::NotFound),
             Some(Ok(found)) => Ok(found.clone()),
             Some(Err(answer)) => answer(),
         }
@@ -37,12 +37,12 @@ fn group(name: &str) -> GroupName {
     GroupName::new(name).unwrap()
 }
 
-fn entry(number: u8, groups: &[&str]) -> Found {
+fn entry(number: u8, groups: &[&str]) -> DirectoryLookup {
     let groups = groups.iter().map(|name| group(name)).collect();
-    Found::Entry(DirectoryEntry { entry: [number; 32], groups })
+    DirectoryLookup::Entry(DirectoryEntry { entry: [number; 32], groups })
 }
 
-fn silent() -> Result<Found, DirectoryError> {
+fn silent() -> Result<DirectoryLookup, DirectoryError> {
     Err(DirectoryError::Unreachable("no answer".to_owned()))
 }
 
@@ -90,7 +90,7 @@ impl Office {
         }
     }
 
-    fn says(&self, name: &str, found: Found) {
+    fn says(&self, name: &str, found: DirectoryLookup) {
         self.told.0.lock().insert(name.to_owned(), Ok(found));
     }
 
@@ -150,7 +150,7 @@ impl Office {
             keys: [0; 32],
             directory: None,
         };
-        self.world.mds.update_and(|tx| Sessions::open(tx, &ADMIN, &record)).unwrap();
+        self.world.mds.update_and(|tx| SessionTable::open(tx, &ADMIN, &record)).unwrap();
         self.world.mds.sessions.insert(ADMIN, record);
     }
 }
@@ -158,7 +158,7 @@ impl Office {
 const OVER: Result<(Role, Vec<String>), ErrorCode> = Err(ErrorCode::NotLoggedIn);
 
 #[test]
-fn a_user_of_the_directory_logs_in_with_a_password_of_ours_and_its_groups() {
+fn directory_user_logs_in_with_directory_groups() {
     let mut office = Office::new();
     let ok = office.erika().unwrap();
     assert_eq!(ok.roles.as_str(), "user");
@@ -178,7 +178,7 @@ fn a_user_of_the_directory_logs_in_with_a_password_of_ours_and_its_groups() {
 }
 
 #[test]
-fn the_directory_is_asked_about_nobody_who_has_not_proven_a_password() {
+fn directory_is_queried_only_after_password_proof() {
     let mut office = Office::new();
     let before = office.world.mds.directory_questions();
     for (name, password) in [("erika", &b"wrong"[..]), ("nobody", b"pw"), ("admin", b"pw")] {
@@ -190,10 +190,10 @@ fn the_directory_is_asked_about_nobody_who_has_not_proven_a_password() {
 }
 
 #[test]
-fn who_is_out_in_the_directory_is_refused_and_his_sessions_end_within_the_age() {
+fn removed_directory_user_loses_sessions() {
     let ways: [(fn(&Office), &str); 5] = [
-        (|office| office.says("erika", Found::Nobody), "not in the directory"),
-        (|office| office.says("erika", Found::Closed("shadowExpire")), "closed in the directory"),
+        (|office| office.says("erika", DirectoryLookup::NotFound), "not in the directory"),
+        (|office| office.says("erika", DirectoryLookup::Closed("shadowExpire")), "closed in the directory"),
         (|office| office.says("erika", entry(2, &["research"])), "another entry in the directory"),
         (|office| office.fails("erika", || Err(DirectoryError::Ambiguous)), "twice in the directory"),
         (
@@ -223,7 +223,7 @@ fn who_is_out_in_the_directory_is_refused_and_his_sessions_end_within_the_age() 
 }
 
 #[test]
-fn silence_opens_no_session_and_ends_none_before_its_grace_is_over() {
+fn unavailable_directory_keeps_sessions_for_grace_time() {
     let mut office = Office::new();
     let session = office.erika().unwrap().session;
     let opened = office.world.now;
@@ -255,7 +255,7 @@ fn silence_opens_no_session_and_ends_none_before_its_grace_is_over() {
 }
 
 #[test]
-fn an_answer_begins_the_grace_anew_and_brings_the_groups_of_now() {
+fn directory_answer_restarts_grace_and_updates_groups() {
     let mut office = Office::new();
     let session = office.erika().unwrap().session;
     let (age, grace) = (office.world.mds.config.directory_age_ms, office.world.mds.config.directory_grace_ms);
@@ -280,7 +280,7 @@ fn an_answer_begins_the_grace_anew_and_brings_the_groups_of_now() {
 }
 
 #[test]
-fn a_session_is_not_taken_up_by_an_answer_of_yesterday() {
+fn resumption_queries_directory_after_answer_expires() {
     let mut office = Office::new();
     let (age, grace) = (office.world.mds.config.directory_age_ms, office.world.mds.config.directory_grace_ms);
     let resume = |office: &mut Office, ok: &LoginOk, keys: &sealstone_login::SessionKeys| {
@@ -315,7 +315,7 @@ fn a_session_is_not_taken_up_by_an_answer_of_yesterday() {
     office.world.now += age + 1;
     assert_eq!(resume(&mut office, &ok, &keys), Ok(()));
     assert_eq!(office.who(ok.session), Ok((Role::User, vec!["new".into()])));
-    office.says("erika", Found::Nobody);
+    office.says("erika", DirectoryLookup::NotFound);
     office.world.now += age + 1;
     assert_eq!(resume(&mut office, &ok, &keys), Err(LoginErrorCode::SessionExpired));
     office.says("erika", entry(1, &["new"]));
@@ -323,7 +323,7 @@ fn a_session_is_not_taken_up_by_an_answer_of_yesterday() {
 }
 
 #[test]
-fn groups_say_roles_if_they_are_named_and_another_role_ends_sessions() {
+fn directory_groups_set_role_and_end_sessions() {
     let roles = DirectoryRoles {
         admin: Some(group("admins")),
         user: Some(group("research")),
@@ -365,7 +365,7 @@ fn groups_say_roles_if_they_are_named_and_another_role_ends_sessions() {
 }
 
 #[test]
-fn the_one_who_gets_the_name_next_is_let_in_by_an_administrator_alone() {
+fn reused_directory_name_needs_new_code() {
     let mut office = Office::new();
     // A new code for the same user keeps the old password valid until it is used.
     office.invites("erika", true);
@@ -381,14 +381,14 @@ fn the_one_who_gets_the_name_next_is_let_in_by_an_administrator_alone() {
 }
 
 #[test]
-fn codes_are_for_whom_the_directory_has() {
+fn code_needs_directory_entry() {
     let mut office = Office::new();
     let request = |name: &str, replace| {
         let (kind, role, lifetime_s) = (AccountKind::Directory, Role::User, 60);
         Request::UserInvite { name: user(name), kind, role, lifetime_s, replace }
     };
     assert_eq!(office.world.refused(ADMIN, request("ghost", false)), ErrorCode::NotFound);
-    office.says("ghost", Found::Closed("nsAccountLock"));
+    office.says("ghost", DirectoryLookup::Closed("nsAccountLock"));
     assert_eq!(office.world.refused(ADMIN, request("ghost", false)), ErrorCode::Invalid);
     office.fails("ghost", || Err(DirectoryError::Ambiguous));
     assert_eq!(office.world.refused(ADMIN, request("ghost", false)), ErrorCode::Invalid);
@@ -409,7 +409,7 @@ fn codes_are_for_whom_the_directory_has() {
 }
 
 #[test]
-fn one_users_trouble_does_not_keep_the_others_from_being_asked_about() {
+fn error_of_one_user_spares_other_queries() {
     let mut office = Office::new();
     let mut sessions = Vec::new();
     for number in 10..90 {
@@ -427,12 +427,12 @@ fn one_users_trouble_does_not_keep_the_others_from_being_asked_about() {
             keys: [0; 32],
             directory: Some(said),
         };
-        office.world.mds.update_and(|tx| Sessions::open(tx, &id, &record)).unwrap();
+        office.world.mds.update_and(|tx| SessionTable::open(tx, &id, &record)).unwrap();
         office.world.mds.sessions.insert(id, record);
         sessions.push(id);
     }
     office.fails("u20", || Err(DirectoryError::Ambiguous));
-    office.says("u30", Found::Nobody);
+    office.says("u30", DirectoryLookup::NotFound);
     // When told to stop, it stops, and later continues.
     office.world.now += office.world.mds.config.directory_age_ms + 1;
     let before = office.world.mds.directory_questions();
@@ -447,13 +447,13 @@ fn one_users_trouble_does_not_keep_the_others_from_being_asked_about() {
     // Too many groups count as no access for that user.
     office.fails("erika", || {
         let groups = (0..=DIRECTORY_GROUPS_MAX).map(|i| group(&format!("g{i}"))).collect();
-        Ok(Found::Entry(DirectoryEntry { entry: [1; 32], groups }))
+        Ok(DirectoryLookup::Entry(DirectoryEntry { entry: [1; 32], groups }))
     });
     assert_eq!(office.erika().unwrap_err(), LoginErrorCode::Refused);
 }
 
 #[test]
-fn an_administrator_who_needs_no_directory_stays() {
+fn last_local_administrator_stays() {
     let mut office = Office::new();
     office.world.ask(ADMIN, Request::UserSetRole { name: user("erika"), role: Role::Admin });
     let session = office.erika().unwrap().session;
@@ -467,7 +467,7 @@ fn an_administrator_who_needs_no_directory_stays() {
 }
 
 #[test]
-fn without_a_directory_its_accounts_stay_out() {
+fn directory_accounts_need_a_directory() {
     let mut office = Office::new();
     let session = office.erika().unwrap().session;
     let config = office.world.mds.config.clone();

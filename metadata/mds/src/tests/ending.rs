@@ -30,7 +30,7 @@ impl World {
 }
 
 #[test]
-fn a_logout_with_revoke_takes_back_what_the_session_holds_and_not_what_others_do() {
+fn logout_with_revoke_ends_own_credentials_only() {
     const OTHER: SessionId = [9; 16];
     let (mut world, _) = World::logged(1);
     for at in ["/a", "/b", "/c"] {
@@ -63,7 +63,7 @@ fn a_logout_with_revoke_takes_back_what_the_session_holds_and_not_what_others_do
 }
 
 #[test]
-fn a_crash_leaves_a_session_with_its_credentials_or_neither() {
+fn crash_at_logout_leaves_all_or_nothing() {
     for crash_at in 0..6 {
         let (mut world, log) = World::logged(1);
         world.put(ALICE, "/a", 1);
@@ -86,7 +86,7 @@ fn a_crash_leaves_a_session_with_its_credentials_or_neither() {
 }
 
 #[test]
-fn who_fills_the_list_of_revocations_is_put_out_all_the_same() {
+fn user_filling_revocations_can_be_disabled() {
     let (mut world, _) = World::logged(1);
     world.put(BOB, "/f", 1);
     let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
@@ -105,7 +105,7 @@ fn who_fills_the_list_of_revocations_is_put_out_all_the_same() {
 }
 
 #[test]
-fn many_users_together_leave_room_for_administrators() {
+fn many_users_leave_revocations_for_administrators() {
     let (mut world, _) = World::logged(1);
     world.mkdir(ADMIN, "/d", 0o777);
     let (mut refused, mut last_begun) = (0, false);
@@ -138,7 +138,7 @@ fn many_users_together_leave_room_for_administrators() {
 /// Found in use: while a device was unavailable, administrators' own revocations blocked disabling
 /// any user.
 #[test]
-fn a_full_list_of_revocations_keeps_nobody_from_being_put_out() {
+fn full_revocation_list_does_not_block_disabling() {
     let (mut world, _) = World::logged(1);
     world.put(BOB, "/f", 1);
     let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };

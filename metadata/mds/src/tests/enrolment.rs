@@ -105,7 +105,7 @@ fn code(response: &Response) -> Option<ErrorCode> {
 }
 
 #[test]
-fn a_new_user_chooses_his_password_with_a_code_that_is_good_once() {
+fn enrolment_code_sets_password_once() {
     let mut world = World::empty();
     let code = world.invite("carol", Role::ReadOnly, false);
     assert_eq!(world.logs_in("carol", SUITE_LIGHT, b"mine"), None, "nothing to log in with yet");
@@ -123,7 +123,7 @@ fn a_new_user_chooses_his_password_with_a_code_that_is_good_once() {
 }
 
 #[test]
-fn a_code_of_nobody_of_another_user_or_of_yesterday_is_refused_alike() {
+fn invalid_codes_get_the_same_refusal() {
     let mut world = World::empty();
     let code = world.invite("carol", Role::User, false);
     let other = world.invite("dave", Role::User, false);
@@ -145,7 +145,7 @@ fn a_code_of_nobody_of_another_user_or_of_yesterday_is_refused_alike() {
 }
 
 #[test]
-fn a_code_ends_with_its_account_or_when_that_is_disabled() {
+fn code_ends_with_its_account() {
     let mut world = World::empty();
     for name in ["carol", "dave"] {
         let code = world.invite(name, Role::User, false);
@@ -161,7 +161,7 @@ fn a_code_ends_with_its_account_or_when_that_is_disabled() {
 }
 
 #[test]
-fn the_second_half_must_be_for_the_same_account_with_the_same_code_and_a_password_suite() {
+fn enrolment_halves_must_match() {
     let mut world = World::empty();
     let code = world.invite("carol", Role::User, false);
     let other = world.invite("dave", Role::User, false);
@@ -196,7 +196,7 @@ fn the_second_half_must_be_for_the_same_account_with_the_same_code_and_a_passwor
 }
 
 #[test]
-fn guesses_at_codes_are_limited_like_guesses_at_passwords() {
+fn code_guesses_are_limited_like_passwords() {
     let mut world = World::empty();
     let code = world.invite("carol", Role::User, false);
     let wrong = Secret::new(vec![b'a'; 26]).unwrap();
@@ -236,7 +236,7 @@ fn codes_have_limits_and_kinds() {
 }
 
 #[test]
-fn a_changed_password_ends_what_was_opened_with_the_old_one() {
+fn password_change_ends_old_sessions() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     world.session([7; 16], "alice", false);
@@ -258,7 +258,7 @@ fn a_changed_password_ends_what_was_opened_with_the_old_one() {
 
 /// A stolen session is not enough to take over the account.
 #[test]
-fn ones_own_password_is_changed_only_by_who_knows_it() {
+fn password_change_needs_current_password() {
     let mut world = World::empty();
     for name in ["alice", "bob"] {
         register(&mut world, ADMIN, name, false, false);
@@ -283,7 +283,7 @@ fn ones_own_password_is_changed_only_by_who_knows_it() {
 }
 
 #[test]
-fn a_proof_is_for_one_change_in_its_own_session_in_time_and_guesses_are_limited() {
+fn reauth_is_valid_once_in_its_session() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     let record = {
@@ -317,7 +317,7 @@ fn a_proof_is_for_one_change_in_its_own_session_in_time_and_guesses_are_limited(
     assert_eq!(begin(&mut world, ALICE, second), Ok(None));
     let proof = begin(&mut world, ALICE, ALICE).unwrap();
     assert_eq!(code(&end(&mut world, second, proof.clone())), denied, "another session's");
-    world.now += crate::reproof::REPROOF_MS + 1;
+    world.now += crate::reauth::REAUTH_MS + 1;
     assert_eq!(code(&end(&mut world, ALICE, proof)), denied, "late");
     let older = begin(&mut world, ALICE, ALICE).unwrap();
     let proof = begin(&mut world, ALICE, ALICE).unwrap();
@@ -348,7 +348,7 @@ fn a_proof_is_for_one_change_in_its_own_session_in_time_and_guesses_are_limited(
 }
 
 #[test]
-fn a_service_logs_in_with_its_key_and_two_keys_overlap() {
+fn service_keys_overlap_during_rotation() {
     let mut world = World::empty();
     let (old, new) = ([7; 32], [8; 32]);
     assert_eq!(world.key(ADMIN, "backup", SUITE_SERVICE_A, &old, false), Response::Done {});
@@ -376,7 +376,7 @@ fn a_service_logs_in_with_its_key_and_two_keys_overlap() {
 }
 
 #[test]
-fn passwords_and_key_files_never_stand_in_for_each_other() {
+fn passwords_and_key_files_are_not_interchangeable() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     world.key(ADMIN, "backup", SUITE_SERVICE_A, &[7; 32], false);
@@ -394,7 +394,7 @@ fn passwords_and_key_files_never_stand_in_for_each_other() {
 }
 
 #[test]
-fn a_login_under_way_opens_nothing_once_its_account_is_disabled_or_has_another_password() {
+fn login_fails_after_concurrent_account_change() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     let changes: [fn(&mut World); 4] = [
@@ -433,7 +433,7 @@ fn a_login_under_way_opens_nothing_once_its_account_is_disabled_or_has_another_p
 }
 
 #[test]
-fn a_disabled_users_session_is_not_taken_up_again() {
+fn session_of_disabled_user_cannot_be_resumed() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     let mut connection = world.connect();
@@ -453,7 +453,7 @@ fn a_disabled_users_session_is_not_taken_up_again() {
 /// Under load nothing is stored for a login before its cookie returned: a flood costs one hash
 /// each, and no memory.
 #[test]
-fn under_load_a_flood_of_logins_leaves_nothing_behind_and_a_patient_client_gets_in() {
+fn patient_client_logs_in_during_flood() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     world.mds.config.half_open_max = 0;
@@ -496,7 +496,7 @@ fn under_load_a_flood_of_logins_leaves_nothing_behind_and_a_patient_client_gets_
 }
 
 #[test]
-fn idle_and_absolute_ends_hold_across_restarts() {
+fn session_expiry_survives_restarts() {
     let mut world = World::empty();
     register(&mut world, ADMIN, "alice", false, false);
     let (idle, ttl) = (world.mds.config.session_idle_ms, world.mds.config.session_ttl_ms);

@@ -11,7 +11,7 @@ use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy}
 use super::world::{ADMIN, ALICE, BOB, GIB, World, create, new_device, path};
 
 #[test]
-fn a_file_is_unseen_until_its_commit_and_whole_after() {
+fn file_appears_complete_at_commit() {
     let mut world = World::with_devices(2);
     let file = world.create(ALICE, "/f", Some(10));
     assert_eq!(world.stat(ALICE, "/f"), Err(ErrorCode::NotFound));
@@ -25,7 +25,7 @@ fn a_file_is_unseen_until_its_commit_and_whole_after() {
 }
 
 #[test]
-fn a_replaced_file_is_whole_old_or_whole_new_and_its_objects_go() {
+fn replacing_is_atomic_and_frees_old_objects() {
     let mut world = World::with_devices(1);
     let old = world.put(ALICE, "/f", 10);
     let new = world.create(ALICE, "/f", Some(20));
@@ -43,7 +43,7 @@ fn a_replaced_file_is_whole_old_or_whole_new_and_its_objects_go() {
 }
 
 #[test]
-fn replaced_file_keeps_what_its_target_had() {
+fn replacing_keeps_attributes_of_target() {
     let mut world = World::with_devices(1);
     world.mkdir(ADMIN, "/d", 0o777);
     let set_mode = |world: &mut World, mode| {
@@ -83,7 +83,7 @@ fn replaced_file_keeps_what_its_target_had() {
 }
 
 #[test]
-fn an_abandoned_or_expired_create_leaves_nothing() {
+fn abandoned_or_expired_create_leaves_nothing() {
     let mut world = World::with_devices(3);
     let given_up = world.create(ALICE, "/a", Some(10 << 20));
     let forgotten = world.create(ALICE, "/b", None);
@@ -122,7 +122,7 @@ fn renewing_keeps_a_slow_create_alive() {
 }
 
 #[test]
-fn somebody_elses_create_is_no_create() {
+fn create_of_other_user_is_stale() {
     let mut world = World::with_devices(1);
     let file = world.create(ALICE, "/f", None);
     assert_eq!(world.commit(BOB, file.intent, 1), Err(ErrorCode::Stale));
@@ -156,7 +156,7 @@ fn parsed(grant: &sealstone_mds_protocol::Grant) -> sealstone_osd::Capability {
 }
 
 #[test]
-fn grants_say_exactly_what_was_asked_for_and_the_device_agrees() {
+fn grants_have_exactly_the_requested_rights() {
     let mut world = World::with_devices(2);
     let file = world.create(ALICE, "/f", Some(5 << 20));
     world.commit(ALICE, file.intent, 5 << 20).unwrap();
@@ -205,7 +205,7 @@ fn grants_say_exactly_what_was_asked_for_and_the_device_agrees() {
 }
 
 #[test]
-fn rights_decide_who_reads_writes_and_replaces() {
+fn access_rights_limit_read_write_replace() {
     let mut world = World::with_devices(1);
     world.mkdir(ALICE, "/private", 0o700);
     world.put(ALICE, "/private/f", 1);
@@ -242,7 +242,7 @@ fn rights_decide_who_reads_writes_and_replaces() {
 }
 
 #[test]
-fn a_handle_of_a_replaced_file_is_stale() {
+fn handle_of_replaced_file_is_stale() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 1);
     let old = world.stat(ALICE, "/f").unwrap();
@@ -255,7 +255,7 @@ fn a_handle_of_a_replaced_file_is_stale() {
 }
 
 #[test]
-fn a_directory_removed_under_a_create_refuses_its_commit() {
+fn commit_into_removed_directory_is_refused() {
     let mut world = World::with_devices(1);
     world.mkdir(ALICE, "/d", 0o755);
     let file = world.create(ALICE, "/d/f", None);
@@ -268,7 +268,7 @@ fn a_directory_removed_under_a_create_refuses_its_commit() {
 }
 
 #[test]
-fn large_trees_go_page_by_page_and_leave_no_object() {
+fn large_tree_removal_leaves_no_object() {
     let mut world = World::with_devices(1);
     world.mkdir(ALICE, "/t", 0o755);
     let mut objects: Vec<ObjectRef> = Vec::new();
@@ -310,7 +310,7 @@ fn large_trees_go_page_by_page_and_leave_no_object() {
 }
 
 #[test]
-fn pages_of_a_directory_hold_every_name_once_in_order() {
+fn directory_pages_list_each_name_once() {
     let mut world = World::with_devices(1);
     world.mkdir(ALICE, "/d", 0o755);
     let mut names: Vec<String> = (0..300).map(|i| format!("{}{i}", "n".repeat(i % 250))).collect();
@@ -336,10 +336,10 @@ fn pages_of_a_directory_hold_every_name_once_in_order() {
 }
 
 #[test]
-fn full_silent_and_draining_devices_take_no_new_objects() {
+fn full_unreachable_draining_devices_get_no_objects() {
     let mut world = World::with_devices(2);
     let (first, second) = (DeviceId(1), DeviceId(2));
-    world.mds.device_silent(first).unwrap();
+    world.mds.mark_unreachable(first).unwrap();
     for i in 0..20 {
         let file = world.create(ALICE, &format!("/a{i}"), Some(1));
         assert_eq!(file.layout.objects()[0].device, second);
@@ -356,7 +356,7 @@ fn full_silent_and_draining_devices_take_no_new_objects() {
 }
 
 #[test]
-fn devices_and_their_keys_survive_a_restart_and_are_never_shown() {
+fn devices_and_keys_survive_restart() {
     let mut world = World::with_devices(1);
     let file = world.put(ALICE, "/f", 1);
     world.restart();
@@ -370,7 +370,7 @@ fn devices_and_their_keys_survive_a_restart_and_are_never_shown() {
 }
 
 #[test]
-fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
+fn readded_device_needs_same_key() {
     let mut world = World::with_devices(1);
     let file = world.put(ALICE, "/f", 1);
     let mut device = new_device(0);
@@ -419,7 +419,7 @@ fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
 /// A device that was added with a wrong key or address can be added again with the right one, until
 /// it is in use: nothing is stored on it.
 #[test]
-fn a_wrong_key_can_be_put_right_until_the_device_is_in_use() {
+fn wrong_key_can_be_replaced_before_use() {
     let mut world = World::with_devices(1);
     let wrong = NewDevice { master_key: Secret::new(vec![7; 32]).unwrap(), ..new_device(1) };
     let add = |device: &NewDevice| Request::DeviceAdd { device: device.clone() };
@@ -456,7 +456,7 @@ fn a_wrong_key_can_be_put_right_until_the_device_is_in_use() {
 }
 
 #[test]
-fn device_of_an_operator_waits_for_approval() {
+fn device_added_by_operator_needs_approval() {
     const OPERATOR: [u8; 16] = [77; 16];
     let mut world = World::with_devices(1);
     world.session_as(OPERATOR, "olga", sealstone_mds_protocol::Role::Operator);
@@ -511,7 +511,7 @@ fn device_of_an_operator_waits_for_approval() {
 }
 
 #[test]
-fn pending_device_takes_no_name_from_an_administrator() {
+fn pending_device_does_not_block_administrator() {
     const OPERATOR: [u8; 16] = [77; 16];
     let mut world = World::with_devices(1);
     world.session_as(OPERATOR, "olga", sealstone_mds_protocol::Role::Operator);

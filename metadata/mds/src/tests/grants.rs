@@ -11,7 +11,7 @@ use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, Permiss
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
-use crate::{GrantLog, INITIAL_TAG, MemoryGrantLog, Stream};
+use crate::{GrantLog, INITIAL_TAG, IssueStream, MemoryGrantLog};
 
 const MINUTE: u64 = 60_000;
 
@@ -102,7 +102,7 @@ impl World {
 }
 
 #[test]
-fn a_delegated_credential_allows_exactly_what_was_asked_for() {
+fn delegated_credential_has_exactly_requested_rights() {
     let mut world = World::with_devices(3);
     let size = 5 << 20;
     let file = world.put(ALICE, "/f", size);
@@ -128,7 +128,7 @@ fn a_delegated_credential_allows_exactly_what_was_asked_for() {
 }
 
 #[test]
-fn nobody_delegates_more_than_he_may() {
+fn delegation_is_limited_to_own_rights() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 100);
     world.mkdir(ALICE, "/d", 0o755);
@@ -171,7 +171,7 @@ fn nobody_delegates_more_than_he_may() {
 }
 
 #[test]
-fn a_file_that_is_written_by_delegation_has_no_checksum_and_another_version() {
+fn delegated_write_clears_checksum() {
     use sealstone_mds_protocol::{Checksum, ChecksumKind};
     let mut world = World::with_devices(1);
     let file = world.create(ALICE, "/f", Some(9));
@@ -190,7 +190,7 @@ fn a_file_that_is_written_by_delegation_has_no_checksum_and_another_version() {
 }
 
 #[test]
-fn a_superseded_key_lives_as_long_as_the_longest_credential_under_it() {
+fn superseded_key_lives_until_last_credential_expires() {
     use sealstone_mds_protocol::{KeyLevel, KeyUse};
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 9);
@@ -253,7 +253,7 @@ fn a_superseded_key_lives_as_long_as_the_longest_credential_under_it() {
 }
 
 #[test]
-fn a_revoked_object_gets_a_new_tag_that_new_credentials_carry_and_its_devices_are_told() {
+fn revoked_object_gets_new_tag() {
     let mut world = World::with_devices(3);
     let file = world.put(ALICE, "/f", 5 << 20);
     world.put(ALICE, "/g", 1);
@@ -299,7 +299,7 @@ fn a_revoked_object_gets_a_new_tag_that_new_credentials_carry_and_its_devices_ar
 }
 
 #[test]
-fn a_newer_tag_is_not_answered_for_by_the_answer_to_an_older_one() {
+fn old_confirmation_does_not_confirm_newer_tag() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 1);
     let what = RevokeWhat::Object(path("/f"));
@@ -320,7 +320,7 @@ fn a_newer_tag_is_not_answered_for_by_the_answer_to_an_older_one() {
 }
 
 #[test]
-fn a_disabled_users_credentials_are_revoked_wherever_they_are_and_nobody_elses() {
+fn disabling_user_revokes_only_own_credentials() {
     let (mut world, _) = World::logged(3);
     for at in ["/mine", "/ours"] {
         world.put(ALICE, at, 5 << 20);
@@ -366,7 +366,7 @@ fn a_disabled_users_credentials_are_revoked_wherever_they_are_and_nobody_elses()
 /// A removed object could be created again with a valid credential, so it stays until none is
 /// valid.
 #[test]
-fn what_a_revoked_creator_could_make_again_stays_where_it_is_until_he_cannot() {
+fn revoked_object_stays_until_create_credentials_expire() {
     let (mut world, _) = World::logged(1);
     let committed = world.put(BOB, "/f", 1);
     let under_way = world.create(BOB, "/g", Some(1));
@@ -387,7 +387,7 @@ fn what_a_revoked_creator_could_make_again_stays_where_it_is_until_he_cannot() {
 }
 
 #[test]
-fn a_revocation_goes_on_after_a_crash_before_any_of_its_commits() {
+fn revocation_continues_after_crash() {
     let mut crash_at = 0;
     loop {
         let (mut world, log) = World::logged(3);
@@ -447,7 +447,7 @@ fn a_revocation_goes_on_after_a_crash_before_any_of_its_commits() {
 }
 
 #[test]
-fn more_than_one_batch_is_found_and_counted_once() {
+fn revocation_counts_objects_across_batches() {
     let (mut world, _) = World::logged(1);
     let files = 2_100;
     for n in 0..files {
@@ -463,7 +463,7 @@ fn more_than_one_batch_is_found_and_counted_once() {
 }
 
 #[test]
-fn revocations_are_bounded_and_those_under_way_are_never_forgotten() {
+fn pending_revocations_are_bounded_and_kept() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 1);
     let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
@@ -477,7 +477,7 @@ fn revocations_are_bounded_and_those_under_way_are_never_forgotten() {
 }
 
 #[test]
-fn what_was_given_out_before_a_restart_is_known_after_it() {
+fn issued_credentials_survive_restart() {
     let (mut world, log) = World::logged(1);
     world.put(ALICE, "/f", 1);
     world.ask(ALICE, Request::SetMode { path: path("/f"), mode: 0o644 });
@@ -511,13 +511,13 @@ fn what_was_given_out_before_a_restart_is_known_after_it() {
 struct Torn(MemoryGrantLog);
 
 impl GrantLog for Torn {
-    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> std::io::Result<()> {
+    fn append(&self, stream: IssueStream, time_ms: u64, record: &[u8], durable: bool) -> std::io::Result<()> {
         self.0.append(stream, time_ms, record, durable)
     }
 
     fn read(
         &self,
-        stream: Stream,
+        stream: IssueStream,
         from: u64,
         since_ms: u64,
         budget: usize,
@@ -526,7 +526,7 @@ impl GrantLog for Torn {
         self.0.read(stream, from, since_ms, budget, each)
     }
 
-    fn known_since_ms(&self, stream: Stream) -> u64 {
+    fn known_since_ms(&self, stream: IssueStream) -> u64 {
         self.0.known_since_ms(stream)
     }
 
@@ -540,7 +540,7 @@ impl GrantLog for Torn {
 }
 
 #[test]
-fn no_number_stands_for_two_credentials_though_the_power_took_the_last_records() {
+fn credential_numbers_stay_unique_after_power_failure() {
     let (mut world, _) = World::logged(1);
     world.put(ALICE, "/f", 1);
     for _ in 0..5 {
@@ -558,7 +558,7 @@ fn no_number_stands_for_two_credentials_though_the_power_took_the_last_records()
 }
 
 #[test]
-fn the_record_tells_the_owner_and_administrators_who_could_touch_a_file_and_nobody_else() {
+fn issue_record_is_visible_to_owner_only() {
     let (mut world, _) = World::logged(1);
     world.put(ALICE, "/f", 10);
     world.put(ALICE, "/other", 10);
@@ -601,13 +601,13 @@ fn the_record_tells_the_owner_and_administrators_who_could_touch_a_file_and_nobo
 struct Broken;
 
 impl GrantLog for Broken {
-    fn append(&self, _: Stream, _: u64, _: &[u8], _: bool) -> std::io::Result<()> {
+    fn append(&self, _: IssueStream, _: u64, _: &[u8], _: bool) -> std::io::Result<()> {
         Err(std::io::ErrorKind::StorageFull.into())
     }
 
     fn read(
         &self,
-        _: Stream,
+        _: IssueStream,
         _: u64,
         _: u64,
         _: usize,
@@ -616,7 +616,7 @@ impl GrantLog for Broken {
         Ok(None)
     }
 
-    fn known_since_ms(&self, _: Stream) -> u64 {
+    fn known_since_ms(&self, _: IssueStream) -> u64 {
         0
     }
 
@@ -630,7 +630,7 @@ impl GrantLog for Broken {
 }
 
 #[test]
-fn a_credential_that_cannot_be_recorded_does_not_leave() {
+fn unrecorded_credential_is_not_issued() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 1);
     let mds = crate::Mds::open(Arc::new(world.disk.clone()), world.mds.config.clone()).unwrap();

@@ -66,7 +66,7 @@ fn code(response: &Response) -> ErrorCode {
 
 /// One request of each class, and the roles that may send it.
 #[test]
-fn a_role_may_ask_for_exactly_what_the_table_says() {
+fn roles_permit_exactly_the_table() {
     let mut world = World::peopled();
     world.put(ALICE, "/f", 9);
     let stat = world.stat(ALICE, "/f").unwrap();
@@ -176,7 +176,7 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
 }
 
 #[test]
-fn a_role_cannot_be_taken_only_given_and_ends_the_sessions_of_the_old_one() {
+fn role_change_ends_old_sessions() {
     let mut world = World::peopled();
     for who in [ALICE, OPERATOR, READER] {
         for name in ["alice", "olga", "rita", "bob"] {
@@ -208,7 +208,7 @@ fn a_role_cannot_be_taken_only_given_and_ends_the_sessions_of_the_old_one() {
 }
 
 #[test]
-fn members_of_a_files_group_have_its_group_bits_from_their_next_request_on() {
+fn membership_takes_effect_at_next_request() {
     let mut world = World::peopled();
     world.put(ALICE, "/f", 9);
     world.ask(ALICE, Request::SetMode { path: path("/f"), mode: 0o640 });
@@ -236,7 +236,7 @@ fn members_of_a_files_group_have_its_group_bits_from_their_next_request_on() {
 }
 
 #[test]
-fn owners_give_files_to_their_own_groups_and_administrators_give_anything_to_anybody() {
+fn chown_is_limited_to_own_groups() {
     let mut world = World::peopled();
     world.put(ALICE, "/f", 9);
     world.ask(ALICE, Request::SetMode { path: path("/f"), mode: 0o6755 });
@@ -268,7 +268,7 @@ fn owners_give_files_to_their_own_groups_and_administrators_give_anything_to_any
 }
 
 #[test]
-fn a_directory_with_the_set_group_bit_hands_its_group_on() {
+fn setgid_directory_passes_on_its_group() {
     let mut world = World::peopled();
     world.join("staff", &["alice"]);
     world.mkdir(ALICE, "/team", 0o777);
@@ -303,7 +303,7 @@ fn a_directory_with_the_set_group_bit_hands_its_group_on() {
 }
 
 #[test]
-fn groups_are_listed_page_by_page_and_their_limits_are_named() {
+fn group_lists_are_paged_and_limited() {
     let mut world = World::peopled();
     for i in 0..GROUPS_PER_USER_MAX {
         world.join(&format!("g{i:03}"), &["bob"]);
@@ -352,7 +352,7 @@ fn groups_are_listed_page_by_page_and_their_limits_are_named() {
 }
 
 #[test]
-fn who_holds_credentials_for_a_file_is_known_until_they_expire() {
+fn credential_holders_are_listed_until_expiry() {
     let mut world = World::peopled();
     world.now += crate::config::GRANT_LIFETIME_MAX_MS + 1;
     world.session(ADMIN, "admin", true);

@@ -15,8 +15,8 @@ use sealstone_seal::exchange::{EXCHANGE_MS, Exchange};
 use sealstone_seal::{Algorithm, Credential, Hash, InitialKey, KeySelector, ct_eq, selector};
 
 use super::world::{ADMIN, ALICE, World, new_device};
-use crate::keybook::Keys;
-use crate::{KeyAction, KeyStep, KeysNow, StepOutcome};
+use crate::device_keys::Keys;
+use crate::{KeyAction, KeyStep, KeyStepsResult, StepOutcome};
 
 /// Keys and partitions of a device with real checks and nothing else.
 #[derive(Clone)]
@@ -186,10 +186,10 @@ fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> boo
             }
         }
         match world.mds.key_steps_done(id, outcomes, world.now, &mut world.rng) {
-            Ok(KeysNow::Lost) => panic!("the keys are lost after {trouble:?}"),
-            Ok(KeysNow::Going) => {}
+            Ok(KeyStepsResult::Lost) => panic!("the keys are lost after {trouble:?}"),
+            Ok(KeyStepsResult::Going) => {}
             // Later: the device may still wait for the earlier exchange.
-            Ok(KeysNow::Stuck) => world.now += 1_000,
+            Ok(KeyStepsResult::Stuck) => world.now += 1_000,
             Err(_) => return false,
         }
     }
@@ -202,7 +202,7 @@ fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> boo
 /// Checks that the device accepts all signatures of the server, and that both have the same key
 /// identifiers.
 fn agree(world: &mut World, osd: &Osd, id: DeviceId, note: &str) {
-    let (keys, book) = world.mds.devices.book(id).unwrap();
+    let (keys, book) = world.mds.devices.key_state(id).unwrap();
     assert!(book.is_ready(), "{note}: {book:?}");
     let mut selectors = vec![KeySelector::Master, KeySelector::Root];
     for (&partition, part) in &book.parts {
@@ -219,7 +219,7 @@ fn agree(world: &mut World, osd: &Osd, id: DeviceId, note: &str) {
 
 /// Whether the device accepts a client's credential for the first file partition.
 fn grant_fits(world: &World, osd: &Osd, id: DeviceId) -> bool {
-    let (keys, book) = world.mds.devices.book(id).unwrap();
+    let (keys, book) = world.mds.devices.key_state(id).unwrap();
     let version = book.current(&keys, FILE_PARTITION).unwrap();
     let selector = KeySelector::Working { partition: FILE_PARTITION, version };
     osd.keys.signing_key(selector).is_some_and(|key| keys.holds(selector, key.identity()))
@@ -255,7 +255,7 @@ fn taken_over() -> (World, Osd, DeviceId) {
 }
 
 #[test]
-fn a_new_device_gets_keys_that_nobody_else_knows() {
+fn new_device_gets_fresh_keys() {
     let (mut world, osd, id) = taken_over();
     agree(&mut world, &osd, id, "taken over");
     let factory = Osd::new(0).keys;
@@ -277,7 +277,7 @@ fn a_new_device_gets_keys_that_nobody_else_knows() {
 }
 
 #[test]
-fn a_crash_of_either_end_at_any_step_is_settled() {
+fn key_change_survives_crash_of_either_end() {
     let kinds: [fn(u64) -> Trouble; 5] =
         [Trouble::Commit, Trouble::BeforeCommand, Trouble::AfterCommand, Trouble::Answer, Trouble::Both];
     for kind in kinds {
@@ -327,9 +327,9 @@ fn a_crash_of_either_end_at_any_step_is_settled() {
 }
 
 #[test]
-fn two_versions_overlap_until_the_last_grant_under_the_old_one_has_expired() {
+fn old_version_lives_until_last_grant_expires() {
     let (mut world, mut osd, id) = taken_over();
-    let (keys, book) = world.mds.devices.book(id).unwrap();
+    let (keys, book) = world.mds.devices.key_state(id).unwrap();
     let old = book.current(&keys, FILE_PARTITION).unwrap();
     let working = |version| KeySelector::Working { partition: FILE_PARTITION, version };
     let identity = keys.signing_key(working(old)).unwrap().identity();
@@ -351,7 +351,7 @@ fn two_versions_overlap_until_the_last_grant_under_the_old_one_has_expired() {
 }
 
 #[test]
-fn a_revocation_ends_every_older_version_of_its_partition_at_once_and_no_other() {
+fn revocation_ends_old_versions_of_one_partition() {
     let (mut world, mut osd, id) = taken_over();
     for _ in 0..3 {
         rotate(&mut world, KeyLevel::Working, None, false);
@@ -371,11 +371,11 @@ fn a_revocation_ends_every_older_version_of_its_partition_at_once_and_no_other()
 }
 
 #[test]
-fn more_rotations_than_there_are_versions_wait_and_break_no_grant() {
+fn excess_rotations_wait_and_keep_grants_valid() {
     let (mut world, mut osd, id) = taken_over();
     let mut alive = Vec::new();
     for _ in 0..40 {
-        let (keys, book) = world.mds.devices.book(id).unwrap();
+        let (keys, book) = world.mds.devices.key_state(id).unwrap();
         let version = book.current(&keys, FILE_PARTITION).unwrap();
         let selector = KeySelector::Working { partition: FILE_PARTITION, version };
         let until = world.now + world.mds.config.grant_lifetime_ms();
@@ -391,11 +391,11 @@ fn more_rotations_than_there_are_versions_wait_and_break_no_grant() {
 }
 
 #[test]
-fn keys_are_changed_by_age_and_by_number_of_grants() {
+fn keys_rotate_by_age_and_grant_count() {
     let (mut world, mut osd, id) = taken_over();
     world.mds.config.session_idle_ms = u64::MAX;
     let versions = |world: &World| {
-        let (keys, book) = world.mds.devices.book(id).unwrap();
+        let (keys, book) = world.mds.devices.key_state(id).unwrap();
         book.current(&keys, FILE_PARTITION).unwrap()
     };
     let first = versions(&world);
@@ -419,7 +419,7 @@ fn keys_are_changed_by_age_and_by_number_of_grants() {
 }
 
 #[test]
-fn while_keys_change_from_above_no_grant_is_given_that_the_device_would_refuse() {
+fn no_grants_while_upper_keys_change() {
     let (mut world, mut osd, id) = taken_over();
     world.mds.device_answered(id, super::world::GIB, 0).unwrap();
     world.mds.device_prepared(id).unwrap();
@@ -441,7 +441,7 @@ fn while_keys_change_from_above_no_grant_is_given_that_the_device_would_refuse()
 /// An older state of the keystore is restored: the highest key that is still valid sets those below
 /// it.
 #[test]
-fn a_store_of_before_finds_its_way_from_the_highest_key_that_still_fits() {
+fn restored_store_recovers_from_highest_valid_key() {
     for level in [KeyLevel::Working, KeyLevel::Partition, KeyLevel::Root] {
         let (mut world, mut osd, id) = taken_over();
         let backup = world.disk.copy();
@@ -455,7 +455,7 @@ fn a_store_of_before_finds_its_way_from_the_highest_key_that_still_fits() {
 }
 
 #[test]
-fn a_device_that_was_formatted_gets_its_partition_and_keys_again() {
+fn formatted_device_gets_partition_and_keys_again() {
     let (mut world, mut osd, id) = taken_over();
     osd.keys.format();
     osd.partitions.retain(|partition| *partition == 0);
@@ -469,7 +469,7 @@ fn a_device_that_was_formatted_gets_its_partition_and_keys_again() {
 
 /// The operator gave the device a new initial key, because the server's keys are lost or invalid.
 #[test]
-fn a_device_whose_keys_are_lost_is_taken_over_again_with_a_new_initial_key_and_not_before() {
+fn lost_device_needs_new_initial_key() {
     let (mut world, _, id) = taken_over();
     let mut new = new_device(0);
     new.master_key = sealstone_mds_protocol::Secret::new(vec![200; 32]).unwrap();
@@ -480,8 +480,8 @@ fn a_device_whose_keys_are_lost_is_taken_over_again_with_a_new_initial_key_and_n
     osd.partitions.insert(FILE_PARTITION);
     osd.keys.add_partition_unset(FILE_PARTITION).unwrap();
     world.mds.check_keys(id).unwrap();
-    let mut last = KeysNow::Going;
-    while last == KeysNow::Going {
+    let mut last = KeyStepsResult::Going;
+    while last == KeyStepsResult::Going {
         let steps = world.mds.key_steps(id, 9, world.now, &mut world.rng).unwrap();
         let outcomes = steps.into_iter().map(|step| {
             let outcome = osd.perform(&step, world.now);
@@ -490,7 +490,7 @@ fn a_device_whose_keys_are_lost_is_taken_over_again_with_a_new_initial_key_and_n
         let outcomes = outcomes.collect();
         last = world.mds.key_steps_done(id, outcomes, world.now, &mut world.rng).unwrap();
     }
-    assert_eq!(last, KeysNow::Lost);
+    assert_eq!(last, KeyStepsResult::Lost);
     world.mds.device_failed(id, sealstone_mds_protocol::ProblemKind::Denied, "no key fits");
     assert!(matches!(world.ask(ADMIN, add), Response::Device { .. }));
     assert!(keep(&mut world, &mut osd, id, Trouble::None));
@@ -524,7 +524,7 @@ fn only_administrators_see_and_change_keys() {
 /// Power failure after any transaction of an addition: the device is completely added, or is added
 /// again.
 #[test]
-fn crash_between_steps_of_device_add_loses_no_key() {
+fn crash_during_device_add_loses_no_key() {
     for commits in 0..4 {
         let mut world = World::empty();
         world.disk.fail_after(Some(commits));
@@ -542,7 +542,7 @@ fn crash_between_steps_of_device_add_loses_no_key() {
 /// Keys of a release that kept a hierarchy in one record: they are loaded, stored again and
 /// replaced.
 #[test]
-fn a_store_of_before_there_were_records_for_partitions_is_read() {
+fn store_without_partition_records_is_loaded() {
     use crate::store::MetaStore;
     let mut world = World::empty();
     let (id, mut osd) = (world.add_device(0), Osd::new(0));
@@ -566,7 +566,7 @@ proptest! {
 
     /// Any sequence of changes and power failures ends with both sides in agreement.
     #[test]
-    fn any_history_of_changes_and_crashes_ends_in_agreement(
+    fn random_key_changes_and_crashes_converge(
         history in prop::collection::vec((0u8..5, 0u8..6, 0u64..12, 0u64..40_000), 1..6)
     ) {
         let (mut world, mut osd, id) = taken_over();

@@ -11,13 +11,13 @@ use sealstone_mds_protocol::{
 };
 
 use super::world::{World, user};
-use crate::{Connection, Output, Source};
+use crate::{Connection, LoginSource, Output};
 
 pub(super) const CHANNEL: ChannelBinding = ChannelBinding([5; 32]);
 
 impl World {
     pub(super) fn connect(&self) -> Connection {
-        Connection::new(CHANNEL, Source::default())
+        Connection::new(CHANNEL, LoginSource::default())
     }
 
     pub(super) fn send(&mut self, connection: &mut Connection, bytes: &[u8]) -> Output {
@@ -114,7 +114,7 @@ fn login_request_logout() {
 }
 
 #[test]
-fn a_wrong_password_and_an_unknown_user_hear_the_same() {
+fn wrong_password_and_unknown_user_look_alike() {
     let mut world = World::empty();
     for (name, password) in [("admin", b"wrong".as_slice()), ("nobody", b"secret")] {
         let mut connection = world.connect();
@@ -159,11 +159,11 @@ fn flood(world: &mut World, name: &str, attempts: u32) -> u32 {
 }
 
 #[test]
-fn flood_of_strangers_does_not_keep_user_from_first_login_of_network() {
+fn flood_does_not_block_first_login_of_network() {
     let mut world = World::empty();
     let guesses = flood(&mut world, "admin", 5_000);
     assert!(guesses <= 20 * 8, "{guesses} guesses through");
-    let home: Source = std::net::IpAddr::from([192, 0, 2, 1]).into();
+    let home: LoginSource = std::net::IpAddr::from([192, 0, 2, 1]).into();
     let mut connection = Connection::new(CHANNEL, home);
     world.login(&mut connection, "admin", b"secret").unwrap();
     // Known addresses survive a restart, and a flood from the same network.
@@ -181,9 +181,9 @@ fn flood_of_strangers_does_not_keep_user_from_first_login_of_network() {
 }
 
 #[test]
-fn invented_names_do_not_forget_familiar_addresses() {
+fn invented_names_keep_familiar_addresses() {
     let mut world = World::empty();
-    let home: Source = std::net::IpAddr::from([192, 0, 2, 1]).into();
+    let home: LoginSource = std::net::IpAddr::from([192, 0, 2, 1]).into();
     let mut connection = Connection::new(CHANNEL, home);
     world.login(&mut connection, "admin", b"secret").unwrap();
     let before = world.disk.dump().len();
@@ -197,7 +197,7 @@ fn invented_names_do_not_forget_familiar_addresses() {
 }
 
 #[test]
-fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
+fn session_is_resumed_after_restart() {
     let mut world = World::empty();
     let mut connection = world.connect();
     let (ok, keys) = world.login(&mut connection, "admin", b"secret").unwrap();
@@ -214,7 +214,7 @@ fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
         let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
         assert!(matches!(who, Response::WhoAmI { .. }));
         // On another channel the proof is invalid.
-        let mut elsewhere = Connection::new(ChannelBinding([6; 32]), Source::default());
+        let mut elsewhere = Connection::new(ChannelBinding([6; 32]), LoginSource::default());
         let output = world.message(&mut elsewhere, MessageType::Resume, 0, &resume);
         let error = answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err();
         assert_eq!(error.code, LoginErrorCode::SessionExpired);
@@ -223,7 +223,7 @@ fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
 }
 
 #[test]
-fn logging_out_on_one_connection_ends_the_session_on_all() {
+fn logout_ends_session_on_all_connections() {
     let (mut world, seen) = World::empty().audited(|_| {});
     let (mut first, mut second) = (world.connect(), world.connect());
     let (ok, keys) = world.login(&mut first, "admin", b"secret").unwrap();
@@ -243,7 +243,7 @@ fn logging_out_on_one_connection_ends_the_session_on_all() {
 }
 
 #[test]
-fn a_late_proof_is_refused() {
+fn late_proof_is_refused() {
     let (mut world, seen) = World::empty().audited(|_| {});
     let mut connection = world.connect();
     let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
@@ -260,7 +260,7 @@ fn a_late_proof_is_refused() {
 }
 
 #[test]
-fn messages_out_of_place_and_sequences_out_of_order_close_the_connection() {
+fn unexpected_message_or_sequence_closes_connection() {
     let mut world = World::empty();
     let logout = Logout { session: [0; 16], flags: 0 };
     let mut connection = world.connect();
@@ -279,7 +279,7 @@ fn messages_out_of_place_and_sequences_out_of_order_close_the_connection() {
 }
 
 #[test]
-fn a_request_that_does_not_parse_is_answered_and_the_session_goes_on() {
+fn malformed_request_keeps_session_open() {
     let mut world = World::empty();
     let mut connection = world.connect();
     world.login(&mut connection, "admin", b"secret").unwrap();
@@ -298,7 +298,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_frame_panics_and_none_logs_anybody_in(
+    fn random_frames_never_panic_or_log_in(
         frames in prop::collection::vec((0..MessageType::ALL.len(), prop::collection::vec(any::<u8>(), 0..200)), 1..4)
     ) {
         let mut world = shared_world().lock();
@@ -321,7 +321,7 @@ fn shared_world() -> &'static parking_lot::Mutex<World> {
 /// A client with a wrong password notices it in the challenge and sends no proof; the attempt is
 /// still recorded.
 #[test]
-fn a_login_that_stops_half_way_is_recorded_and_counted() {
+fn abandoned_login_is_recorded_and_counted() {
     let (mut world, seen) = World::empty().audited(|_| {});
     let start = |world: &mut World, name: &str| {
         let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);

@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_namespace_does_what_a_map_of_paths_does(steps in prop::collection::vec(any_step(), 1..60)) {
+    fn namespace_matches_path_map_model(steps in prop::collection::vec(any_step(), 1..60)) {
         let mut world = World::with_devices(2);
         let mut model = Model::default();
         for step in &steps {

@@ -8,7 +8,7 @@ use sealstone_mds_protocol::{
 };
 
 use super::world::{ADMIN, ALICE, BOB, GIB, World, create, path};
-use crate::{Begun, DrainPass, MoveOrder};
+use crate::{DrainPass, MoveOrder, MoveStart};
 
 const GONE: DeviceId = DeviceId(1);
 const RATE: u64 = crate::DRAIN_RATE_MIN;
@@ -63,7 +63,7 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
         let page = world.mds.next_moves(GONE, after)?;
         for item in page.items {
             match world.mds.begin_move(item.inode, GONE, world.now)? {
-                Begun::Go(order) => {
+                MoveStart::Started(order) => {
                     given.insert(order.to);
                     answer(world, GONE)?;
                     assert!(world.mds.is_fenced(&order)?);
@@ -71,8 +71,8 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
                         continue;
                     }
                 }
-                Begun::InUse => {}
-                Begun::Gone => continue,
+                MoveStart::InUse => {}
+                MoveStart::NothingToMove => continue,
             }
             pass.objects += 1;
             pass.bytes += item.bytes;
@@ -94,14 +94,14 @@ pub(super) fn answer(world: &World, device: DeviceId) -> crate::Result<()> {
     world.mds.retagged(&items, world.now)
 }
 
-fn begin(world: &mut World, at: &str) -> Begun {
+fn begin(world: &mut World, at: &str) -> MoveStart {
     let inode = world.stat(ALICE, at).unwrap().inode;
     world.mds.begin_move(inode, GONE, world.now).unwrap()
 }
 
-fn go(begun: Begun) -> MoveOrder {
+fn go(begun: MoveStart) -> MoveOrder {
     match begun {
-        Begun::Go(order) => order,
+        MoveStart::Started(order) => order,
         other => panic!("{other:?}"),
     }
 }
@@ -130,7 +130,7 @@ fn one_file() -> World {
 }
 
 #[test]
-fn a_drained_device_ends_without_files_and_keeps_count() {
+fn drain_empties_device_and_counts() {
     let mut world = World::with_devices(3);
     files(&mut world);
     let on_it = live(&world).iter().filter(|object| object.device == GONE).count() as u64;
@@ -157,7 +157,7 @@ fn a_drained_device_ends_without_files_and_keeps_count() {
 }
 
 #[test]
-fn a_create_is_waited_for() {
+fn drain_waits_for_creates() {
     let mut world = World::with_devices(1);
     let file = world.create(ALICE, "/slow", None);
     for i in 1..3 {
@@ -176,12 +176,12 @@ fn a_create_is_waited_for() {
 }
 
 #[test]
-fn who_may_still_write_is_fenced_before_a_byte_is_copied() {
+fn writers_are_fenced_before_copy() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
     assert!(order.filled);
     assert!(!world.mds.is_fenced(&order).unwrap(), "the writer of the put could still write");
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse, "nor is it begun anew before the device was told");
+    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse, "nor is it begun anew before the device was told");
     answer(&world, GONE).unwrap();
     assert!(world.mds.is_fenced(&order).unwrap());
     // A command of an expired credential may still run.
@@ -195,7 +195,7 @@ pub(super) fn node_of(world: &mut World, at: &str) -> Node {
 }
 
 #[test]
-fn whoever_asks_to_write_gets_it_and_the_move_is_given_up() {
+fn writer_ends_move() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
     answer(&world, GONE).unwrap();
@@ -212,7 +212,7 @@ fn whoever_asks_to_write_gets_it_and_the_move_is_given_up() {
 }
 
 #[test]
-fn who_has_it_open_is_told_the_new_place_when_he_renews() {
+fn open_file_gets_new_location_at_renewal() {
     let mut world = one_file();
     later(&mut world);
     let opened = world.open(BOB, open("/f", Access::Read));
@@ -231,7 +231,7 @@ fn who_has_it_open_is_told_the_new_place_when_he_renews() {
 }
 
 #[test]
-fn a_program_with_a_capability_file_keeps_what_it_has() {
+fn capability_file_blocks_move() {
     let delegate = |write: bool, until_ms: u64| Request::Delegate {
         path: path("/f"),
         read: !write,
@@ -248,7 +248,7 @@ fn a_program_with_a_capability_file_keeps_what_it_has() {
         later(&mut world);
         let until_ms = world.now + 60_000;
         assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
-        assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+        assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
         // Other credentials of its session do not count.
         world.now = until_ms + 1;
         world.open(ALICE, open("/f", Access::Read));
@@ -262,7 +262,7 @@ fn a_program_with_a_capability_file_keeps_what_it_has() {
 }
 
 #[test]
-fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
+fn file_open_for_writing_is_not_moved() {
     let mut world = one_file();
     let (node, client_id) = (node_of(&mut world, "/f"), ClientId { number: 7 });
     let open =
@@ -272,7 +272,7 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
     go(begin(&mut world, "/f"));
     answer(&world, GONE).unwrap();
     assert!(matches!(world.ask(ALICE, open(Access::Update)), Response::NodeOpened { .. }));
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
     assert!(matches!(world.ask(ALICE, Request::CloseNode { node, client_id }), Response::Kept { .. }));
     go(begin(&mut world, "/f"));
     // As long as a client may create its objects.
@@ -290,13 +290,13 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
     for other in [2, 3] {
         world.mds.change_device(DeviceId(other), Some(DeviceState::Active)).unwrap();
     }
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
     later(&mut world);
     assert!(!go(begin(&mut world, "/f")).filled, "it may have been given up before a byte was there");
 }
 
 #[test]
-fn what_a_writer_could_make_again_in_the_old_place_stays_until_he_cannot() {
+fn old_object_stays_while_writer_could_create_it() {
     let mut world = World::with_devices(3);
     let file = world.create(ALICE, "/f", None);
     world.commit(ALICE, file.intent, 9).unwrap();
@@ -308,13 +308,13 @@ fn what_a_writer_could_make_again_in_the_old_place_stays_until_he_cannot() {
     world.ask(ALICE, Request::CloseNode { node, client_id });
     let filled = file.layout.objects()[0].device;
     let begun = |world: &World| world.mds.begin_move(node.inode, filled, world.now).unwrap();
-    assert_eq!(begun(&world), Begun::InUse);
+    assert_eq!(begun(&world), MoveStart::InUse);
     later(&mut world);
     assert!(go(begun(&world)).filled);
 }
 
 #[test]
-fn what_moved_stays_fenced_as_long_as_a_writer_could_make_it_again() {
+fn old_object_stays_fenced_while_creatable() {
     let mut world = World::with_devices(3);
     let file = world.create(ALICE, "/f", None);
     world.commit(ALICE, file.intent, 9).unwrap();
@@ -350,7 +350,7 @@ fn what_moved_stays_fenced_as_long_as_a_writer_could_make_it_again() {
 }
 
 #[test]
-fn an_object_that_a_put_did_not_need_is_made_by_the_fence() {
+fn fence_creates_missing_object() {
     for soon in [true, false] {
         let mut world = World::with_devices(3);
         let file = world.create(ALICE, "/f", None);
@@ -367,7 +367,7 @@ fn an_object_that_a_put_did_not_need_is_made_by_the_fence() {
 }
 
 #[test]
-fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
+fn late_copy_of_abandoned_move_is_removed() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
     answer(&world, GONE).unwrap();
@@ -385,7 +385,7 @@ fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_revoked_meanwhile_stays_with_its_object() {
+fn truncated_or_revoked_file_is_not_moved() {
     let changes: [fn(&mut World); 2] = [
         |world| {
             let cut = NodeChange { size: Some(4), ..NodeChange::default() };
@@ -412,7 +412,7 @@ fn a_file_that_is_cut_or_revoked_meanwhile_stays_with_its_object() {
 }
 
 #[test]
-fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
+fn replaced_or_removed_file_stays_removed() {
     let changes: [fn(&mut World); 2] = [
         |world| drop(world.put(ALICE, "/f", 20)),
         |world| drop(world.ask(ALICE, Request::Remove { path: path("/f"), recursive: false })),
@@ -431,7 +431,7 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
 }
 
 #[test]
-fn without_another_device_nothing_moves_and_it_is_said() {
+fn drain_without_target_reports_problem() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 9);
     drain(&mut world);
@@ -441,7 +441,7 @@ fn without_another_device_nothing_moves_and_it_is_said() {
 }
 
 #[test]
-fn only_administrators_and_operators_drain() {
+fn drain_needs_administrator_or_operator() {
     let mut world = World::with_devices(2);
     assert_eq!(world.refused(ALICE, Request::DeviceDrain { id: GONE, rate: 0 }), ErrorCode::Denied);
     let slow = Request::DeviceDrain { id: GONE, rate: RATE - 1 };
@@ -453,7 +453,7 @@ fn only_administrators_and_operators_drain() {
 }
 
 #[test]
-fn a_crash_before_any_commit_of_a_move_loses_nothing_and_leaves_nothing() {
+fn crash_during_move_loses_no_object() {
     let mut completed = 0;
     for crash_at in 0..60 {
         let mut world = World::with_devices(3);

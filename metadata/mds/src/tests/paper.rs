@@ -18,7 +18,7 @@ use sealstone_mds_protocol::{
 };
 
 use super::accounts::register;
-use super::seen::Seen;
+use super::audit_log::Seen;
 use super::world::{ADMIN, World, path, user};
 use crate::{Mds, Output, PaperConnection, PaperListener};
 
@@ -176,7 +176,7 @@ fn login_request_logout() {
 }
 
 #[test]
-fn a_session_goes_on_over_another_connection_and_after_a_restart() {
+fn session_continues_on_other_connection_after_restart() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     let opened = paper.login(&mut connection);
@@ -197,7 +197,7 @@ fn a_session_goes_on_over_another_connection_and_after_a_restart() {
 }
 
 #[test]
-fn a_session_of_one_profile_is_not_taken_up_in_the_other() {
+fn session_cannot_be_resumed_in_other_profile() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     let opened = paper.login(&mut connection);
@@ -220,7 +220,7 @@ fn a_session_of_one_profile_is_not_taken_up_in_the_other() {
 
 /// A stolen passphrase of this profile must not give access to an account of the other.
 #[test]
-fn no_account_is_changed_through_this_profile() {
+fn paper_profile_changes_no_account() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     let mut channel = paper.login(&mut connection).channel;
@@ -238,7 +238,7 @@ fn no_account_is_changed_through_this_profile() {
 }
 
 #[test]
-fn only_an_administrator_gives_keys_none_to_administrators_and_none_unless_the_profile_is_served() {
+fn only_administrators_set_paper_keys() {
     let mut paper = Paper::new();
     let denied =
         |response| matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Denied);
@@ -259,7 +259,7 @@ fn only_an_administrator_gives_keys_none_to_administrators_and_none_unless_the_p
 }
 
 #[test]
-fn a_new_key_and_a_removed_account_end_the_sessions() {
+fn key_change_and_account_removal_end_sessions() {
     let mut paper = Paper::new();
     for end in [0, 1] {
         let mut connection = paper.connect();
@@ -279,7 +279,7 @@ fn a_new_key_and_a_removed_account_end_the_sessions() {
 
 /// A1, A9: the answers are the same, the log entries are not.
 #[test]
-fn a_wrong_passphrase_an_unknown_user_an_administrator_and_a_translated_address_hear_the_same() {
+fn refused_paper_logins_look_alike() {
     let mut paper = Paper::new();
     for (name, passphrase, from, verdict) in [
         ("carol", "wrong", [192, 0, 2, 10], "cookie-mismatch"),
@@ -303,7 +303,7 @@ fn a_wrong_passphrase_an_unknown_user_an_administrator_and_a_translated_address_
 }
 
 #[test]
-fn a_conservative_login_counts_as_one_attempt_and_asks_for_one_cookie() {
+fn conservative_login_counts_as_one_attempt() {
     let mut paper = Paper::new();
     for _ in 0..4 {
         let mut connection = paper.connect();
@@ -329,7 +329,7 @@ fn a_conservative_login_counts_as_one_attempt_and_asks_for_one_cookie() {
 }
 
 #[test]
-fn guesses_are_limited_and_the_client_is_told_how_long_to_wait() {
+fn guesses_are_limited_with_retry_delay() {
     let mut paper = Paper::new();
     let mut limited = None;
     for _ in 0..7 {

@@ -89,7 +89,7 @@ fn written(node: Node, size_at_least: u64, generation: u32, fit: bool) -> Reques
 }
 
 #[test]
-fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
+fn user_byte_limit_holds_for_all_writes() {
     let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/a", 600);
@@ -124,7 +124,7 @@ fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
 }
 
 #[test]
-fn a_user_has_no_more_files_than_his_limit() {
+fn user_file_limit_holds() {
     let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(None, 2));
     world.mkdir(ALICE, "/d", 0o755);
@@ -146,7 +146,7 @@ fn a_user_has_no_more_files_than_his_limit() {
 }
 
 #[test]
-fn of_what_was_written_too_much_what_fits_is_kept() {
+fn write_beyond_quota_keeps_what_fits() {
     let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/other", 300);
@@ -181,7 +181,7 @@ fn of_what_was_written_too_much_what_fits_is_kept() {
 }
 
 #[test]
-fn a_trees_limit_holds_for_everybody_and_nothing_leaves_or_enters_it() {
+fn tree_limit_holds_for_all_users() {
     let mut world = World::with_accounts(1);
     world.mkdir(ADMIN, "/t", 0o777);
     world.mkdir(ADMIN, "/u", 0o777);
@@ -239,7 +239,7 @@ fn names_stay_in_their_tree() {
 }
 
 #[test]
-fn a_tree_begins_empty_is_not_nested_and_ends_with_its_directory() {
+fn tree_starts_empty_and_is_not_nested() {
     let mut world = World::with_accounts(1);
     world.mkdir(ADMIN, "/t", 0o777);
     world.put(ALICE, "/t/f", 1);
@@ -267,7 +267,7 @@ fn a_tree_begins_empty_is_not_nested_and_ends_with_its_directory() {
 }
 
 #[test]
-fn what_is_held_open_counts_until_it_is_closed() {
+fn orphan_counts_until_close() {
     let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/f", 900);
@@ -289,7 +289,7 @@ fn what_is_held_open_counts_until_it_is_closed() {
 }
 
 #[test]
-fn what_gets_another_owner_counts_for_him() {
+fn chown_moves_usage_to_new_owner() {
     let mut world = World::with_accounts(1);
     world.put(ALICE, "/f", 900);
     world.limit(of_user("uid-7"), limits(899, None));
@@ -303,7 +303,7 @@ fn what_gets_another_owner_counts_for_him() {
 }
 
 #[test]
-fn administrators_set_and_users_see_their_own() {
+fn administrators_set_quotas_users_see_own() {
     let mut world = World::with_accounts(1);
     world.put(ALICE, "/a", 7);
     world.put(BOB, "/b", 8);
@@ -343,7 +343,7 @@ fn administrators_set_and_users_see_their_own() {
 }
 
 #[test]
-fn room_is_shown_as_quotas_let_it_be_used() {
+fn statfs_shows_space_within_quotas() {
     let mut world = World::with_accounts(1);
     let figures = |world: &mut World, who, node| match world.ask(who, Request::StatFs { node }) {
         Response::FileSystem { total, used, nodes, nodes_free } => (total, used, nodes, nodes_free),
@@ -366,7 +366,7 @@ fn room_is_shown_as_quotas_let_it_be_used() {
 }
 
 #[test]
-fn sizes_that_add_up_to_more_than_64_bits_are_refused() {
+fn total_size_over_64_bits_is_refused() {
     let mut world = World::with_accounts(1);
     let huge = sealstone_mds_protocol::FILE_SIZE_MAX;
     for at in ["a", "b", "c"] {
@@ -378,7 +378,7 @@ fn sizes_that_add_up_to_more_than_64_bits_are_refused() {
 }
 
 #[test]
-fn a_count_that_is_wrong_is_found_and_put_right() {
+fn wrong_count_is_found_and_repaired() {
     let mut world = World::with_accounts(1);
     world.put(ALICE, "/a", 70);
     world.limit(of_user("alice"), limits(1_000, None));
@@ -392,7 +392,7 @@ fn a_count_that_is_wrong_is_found_and_put_right() {
         })
         .unwrap();
     let check = |world: &mut World, repair| {
-        let found = world.look_through(CheckScope::Counts, repair);
+        let found = world.run_check(CheckScope::Counts, repair);
         let repaired = found.iter().any(|finding| finding.repaired);
         (found.into_iter().filter_map(|finding| finding.drift).collect::<Vec<_>>(), repaired)
     };
@@ -632,12 +632,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whatever_happens_counts_are_what_is_there(steps in prop::collection::vec(any_step(), 1..80)) {
+    fn random_history_keeps_counts_exact(steps in prop::collection::vec(any_step(), 1..80)) {
         let mut run = Run { world: World::with_accounts(1), open: Vec::new() };
         for step in &steps {
             let _ = run.step(step);
             prop_assert_eq!(run.world.drifts(), [], "after {:?}", step);
-            prop_assert_eq!(run.world.look_through(CheckScope::Names, false), [], "after {:?}", step);
+            prop_assert_eq!(run.world.run_check(CheckScope::Names, false), [], "after {:?}", step);
         }
         // After all files are closed and removed, only the root is counted.
         let _ = run.step(&Step::Close);

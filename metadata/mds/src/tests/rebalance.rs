@@ -9,7 +9,7 @@ use sealstone_mds_protocol::{
 use super::moves::{answer, live};
 use super::world::{ADMIN, ALICE, GIB, World};
 use crate::records::{Inode, decode};
-use crate::{BalancePass, Begun};
+use crate::{BalancePass, MoveStart};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of each file.
@@ -54,15 +54,15 @@ fn pass(world: &mut World) -> crate::Result<u64> {
     assert_eq!(page.next, None);
     for item in page.items {
         match world.mds.begin_relief(item.inode, &pool, world.now)? {
-            Begun::Go(order) => {
+            MoveStart::Started(order) => {
                 answer(world, order.from.device)?;
                 assert!(world.mds.is_fenced(&order)?);
                 assert!(world.mds.finish_move(&order, item.bytes, world.now)?);
                 pool.moved(order.from.device, order.to.device, item.bytes);
                 moved += item.bytes;
             }
-            Begun::InUse => pass.in_use += 1,
-            Begun::Gone => {}
+            MoveStart::InUse => pass.in_use += 1,
+            MoveStart::NothingToMove => {}
         }
     }
     (pass.left_bytes, pass.last) = (pool.surplus(), moved == 0);
@@ -84,7 +84,7 @@ fn one_came() -> (World, DeviceId) {
 }
 
 #[test]
-fn a_new_device_gets_its_part_and_hardly_more_than_that_moves() {
+fn new_device_gets_its_share_only() {
     let (mut world, new) = one_came();
     let before = live(&world);
     let begun = told(&mut world, Request::Rebalance { rate: 0 }).unwrap();
@@ -109,7 +109,7 @@ fn a_new_device_gets_its_part_and_hardly_more_than_that_moves() {
     let came = live(&world).difference(&before).filter(|object| object.device == new).count() as u64;
     assert!(came * FILE * 10 >= state.moved_bytes * 9, "what moves goes to the new one");
     // Quota usage is unchanged.
-    assert_eq!(world.look_through(CheckScope::Names, false), []);
+    assert_eq!(world.run_check(CheckScope::Names, false), []);
     // A second rebalance has nothing to move.
     told(&mut world, Request::Rebalance { rate: 0 });
     assert_eq!(pass(&mut world).unwrap(), 0);
@@ -117,7 +117,7 @@ fn a_new_device_gets_its_part_and_hardly_more_than_that_moves() {
 }
 
 #[test]
-fn files_that_are_open_to_write_stay_and_it_ends_all_the_same() {
+fn rebalance_ends_despite_open_files() {
     let (mut world, _) = one_came();
     let mut nodes = Vec::new();
     for at in 0..120 {
@@ -136,7 +136,7 @@ fn files_that_are_open_to_write_stay_and_it_ends_all_the_same() {
 }
 
 #[test]
-fn nothing_goes_to_a_device_that_is_drained_since_its_figures_were_read() {
+fn rebalance_skips_newly_drained_device() {
     let (mut world, new) = one_came();
     told(&mut world, Request::Rebalance { rate: 0 });
     let pool = world.mds.pool();
@@ -144,12 +144,12 @@ fn nothing_goes_to_a_device_that_is_drained_since_its_figures_were_read() {
     assert!(!page.items.is_empty());
     world.ask(ADMIN, Request::DeviceDrain { id: new, rate: 0 });
     for item in page.items {
-        assert_eq!(world.mds.begin_relief(item.inode, &pool, world.now).unwrap(), Begun::Gone);
+        assert_eq!(world.mds.begin_relief(item.inode, &pool, world.now).unwrap(), MoveStart::NothingToMove);
     }
 }
 
 #[test]
-fn it_is_ended_by_command_and_its_rate_is_changed_while_it_goes_on() {
+fn rebalance_can_be_stopped_and_rate_changed() {
     let (mut world, _) = one_came();
     assert_eq!(told(&mut world, Request::RebalanceShow {}), None);
     assert_eq!(told(&mut world, Request::RebalanceStop {}), None);
@@ -177,7 +177,7 @@ fn it_is_ended_by_command_and_its_rate_is_changed_while_it_goes_on() {
 }
 
 #[test]
-fn a_crash_before_any_commit_loses_nothing_and_it_goes_on() {
+fn rebalance_continues_after_crash() {
     let mut completed = 0;
     for crash_at in (0..140).step_by(7) {
         let (mut world, new) = one_came();

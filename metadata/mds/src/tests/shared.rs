@@ -14,7 +14,7 @@ use sealstone_osd::{CapabilityBytes, Generation, ObjectId};
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::shared::{LEASE_MS, SERVERS_MAX};
-use crate::{Config, Mds, MdsError, Purpose};
+use crate::{Config, Mds, MdsError, ServerPurpose};
 
 impl World {
     /// Opens another server on the same store; it knows the three sessions as after a resumption.
@@ -50,7 +50,7 @@ impl World {
 }
 
 #[test]
-fn what_one_server_does_to_files_the_other_sees_at_once() {
+fn file_changes_are_visible_at_other_server() {
     let [mut one, mut other] = World::two(2);
     one.put(ALICE, "/f", 5);
     assert_eq!(other.stat(ALICE, "/f").unwrap().size, 5);
@@ -63,7 +63,7 @@ fn what_one_server_does_to_files_the_other_sees_at_once() {
 }
 
 #[test]
-fn a_session_that_ended_at_one_server_is_over_at_the_other_and_a_new_role_counts() {
+fn session_end_applies_to_other_server() {
     let [mut one, mut other] = World::two(1);
     for world in [&mut one, &mut other] {
         assert!(matches!(world.ask(ALICE, Request::WhoAmI {}), Response::WhoAmI { .. }));
@@ -79,7 +79,7 @@ fn a_session_that_ended_at_one_server_is_over_at_the_other_and_a_new_role_counts
 }
 
 #[test]
-fn devices_and_keys_that_one_server_changed_are_what_the_other_goes_by() {
+fn device_changes_are_reloaded_by_other_server() {
     let [mut one, mut other] = World::two(1);
     let id = one.add_device(7);
     let known = other.ask(ADMIN, Request::DeviceList { after: None, limit: 9 });
@@ -96,7 +96,7 @@ fn devices_and_keys_that_one_server_changed_are_what_the_other_goes_by() {
 }
 
 #[test]
-fn a_server_that_does_not_know_the_latest_keys_cannot_write_older_ones_over_them() {
+fn outdated_server_cannot_overwrite_newer_keys() {
     let [one, other] = World::two(1);
     let id = one.mds.devices()[0].0.id;
     let mut rng = StdRng::seed_from_u64(1);
@@ -117,7 +117,7 @@ fn a_server_that_does_not_know_the_latest_keys_cannot_write_older_ones_over_them
 }
 
 #[test]
-fn one_server_leads_and_another_takes_over_when_it_is_silent() {
+fn other_server_takes_over_silent_leader() {
     let [one, other] = World::two(1);
     let mut now = one.now;
     assert!(one.mds.leads(now).unwrap());
@@ -143,11 +143,11 @@ fn one_server_leads_and_another_takes_over_when_it_is_silent() {
 }
 
 #[test]
-fn a_device_refuses_a_cut_that_arrives_when_another_server_may_lead() {
+fn device_refuses_truncation_after_leader_lease() {
     let [one, other] = World::two(1);
     let (device, now) = (one.mds.devices()[0].0.id, one.now);
     assert!(one.mds.leads(now).unwrap() && !other.mds.leads(now).unwrap());
-    let purpose = Purpose::CutObject(ObjectId::new(FILE_PARTITION, 77));
+    let purpose = ServerPurpose::TruncateObject(ObjectId::new(FILE_PARTITION, 77));
     let mut rng = StdRng::seed_from_u64(1);
     for later in [0, 1, LEASE_MS / 2] {
         let credential = one.mds.own_credential(device, purpose, now + later, &mut rng).unwrap();
@@ -162,7 +162,7 @@ fn a_device_refuses_a_cut_that_arrives_when_another_server_may_lead() {
 }
 
 #[test]
-fn two_servers_of_one_name_do_not_both_lead() {
+fn servers_with_same_name_do_not_both_lead() {
     let alone = World::with_devices(1);
     let [one, copy] = [alone.beside(5), alone.beside(5)];
     let mut now = one.now;
@@ -179,7 +179,7 @@ fn two_servers_of_one_name_do_not_both_lead() {
 }
 
 #[test]
-fn a_users_credentials_are_revoked_wherever_he_got_them_and_not_before_every_server_looked() {
+fn revocation_waits_for_all_servers() {
     let [mut one, mut other] = World::two(2);
     let files = [one.put(ALICE, "/a", 1), one.put(ALICE, "/b", 1)];
     let open = |at: &str| Request::Open { path: path(at), access: Access::Read, method: Method::AllData };
@@ -199,7 +199,7 @@ fn a_users_credentials_are_revoked_wherever_he_got_them_and_not_before_every_ser
 }
 
 #[test]
-fn a_user_who_is_out_gets_nothing_at_a_server_that_has_his_session_in_memory() {
+fn disabled_user_gets_nothing_from_cached_session() {
     let [mut one, mut other] = World::two(1);
     one.put(ALICE, "/a", 1);
     one.ask(ALICE, Request::SetMode { path: path("/a"), mode: 0o644 });
@@ -210,7 +210,7 @@ fn a_user_who_is_out_gets_nothing_at_a_server_that_has_his_session_in_memory() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_waited_for_until_nothing_that_it_gave_out_is_alive() {
+fn revocation_waits_for_silent_server_credentials() {
     let [mut one, mut other] = World::two(1);
     other.put(ALICE, "/a", 1);
     let begun = one.revoked(Request::Revoke { what: RevokeWhat::User(user("alice")) });
@@ -229,7 +229,7 @@ fn a_server_that_is_gone_is_waited_for_until_nothing_that_it_gave_out_is_alive()
 }
 
 #[test]
-fn two_servers_number_the_grants_of_one_session_apart() {
+fn servers_use_disjoint_grant_numbers() {
     let [mut one, mut other] = World::two(1);
     one.put(ALICE, "/a", 1);
     let audit = |world: &mut World| {
@@ -244,7 +244,7 @@ fn two_servers_number_the_grants_of_one_session_apart() {
 }
 
 #[test]
-fn no_number_stands_for_two_credentials_however_servers_are_called_and_sessions_come_back() {
+fn credential_numbers_are_unique_across_servers() {
     let alone = World::with_devices(1);
     // Two names with the same beginning.
     let [mut one, mut other] = [0x10, 0x20].map(|last| {
@@ -285,7 +285,7 @@ fn no_number_stands_for_two_credentials_however_servers_are_called_and_sessions_
 }
 
 #[test]
-fn the_servers_of_one_store_are_bounded_and_one_that_is_long_gone_makes_room() {
+fn servers_are_bounded_and_expired() {
     let alone = World::empty();
     for number in 0..SERVERS_MAX {
         let mut name = [9; 16];

@@ -12,7 +12,7 @@ use sealstone_mds_protocol::{
 
 use crate::keys;
 use crate::records::{Account, SessionRecord, save};
-use crate::sessions::Sessions;
+use crate::sessions::SessionTable;
 use crate::store::MemoryMeta;
 use crate::{Config, Mds};
 
@@ -110,7 +110,7 @@ impl World {
             keys: [0; 32],
             directory: None,
         };
-        self.mds.update_and(|tx| Sessions::open(tx, &id, &record)).unwrap();
+        self.mds.update_and(|tx| SessionTable::open(tx, &id, &record)).unwrap();
         self.mds.sessions.insert(id, record);
     }
 

@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use sealstone_ldap::{Attribute, Entry, Filter, Scope, Search};
-use sealstone_mds::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, Found};
+use sealstone_mds::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryLookup};
 use sealstone_mds_protocol::{GroupName, UserName};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
@@ -64,7 +64,7 @@ impl Searching {
 }
 
 impl Directory for LdapDirectory {
-    fn look_up(&self, user: &UserName) -> Result<Found, DirectoryError> {
+    fn look_up(&self, user: &UserName) -> Result<DirectoryLookup, DirectoryError> {
         self.look_up_name(user.as_str())
     }
 }
@@ -74,7 +74,7 @@ impl LdapDirectory {
     ///
     /// # Errors
     /// See [`DirectoryError`].
-    pub fn look_up_name(&self, name: &str) -> Result<Found, DirectoryError> {
+    pub fn look_up_name(&self, name: &str) -> Result<DirectoryLookup, DirectoryError> {
         self.enter()?;
         // On a thread of its own: the caller's may belong to a runtime, in which another must not be started.
         let asked = std::thread::scope(|scope| scope.spawn(|| self.ask_in_time(name)).join());
@@ -98,7 +98,7 @@ impl LdapDirectory {
         Ok(())
     }
 
-    fn ask_in_time(&self, name: &str) -> Result<Found, DirectoryError> {
+    fn ask_in_time(&self, name: &str) -> Result<DirectoryLookup, DirectoryError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DirectoryError::Unreachable(error.to_string()))?;
         let asked = runtime.block_on(async { timeout(self.timeout, self.ask(name)).await });
@@ -110,7 +110,7 @@ impl LdapDirectory {
         })
     }
 
-    async fn ask(&self, name: &str) -> Result<Found, DirectoryError> {
+    async fn ask(&self, name: &str) -> Result<DirectoryLookup, DirectoryError> {
         let mut conversation = Conversation::begin(&self.address, self.tls.as_ref(), self.timeout).await?;
         if let Some((dn, password)) = &self.bind {
             conversation.bind(dn, password).await?;
@@ -120,7 +120,11 @@ impl LdapDirectory {
         found
     }
 
-    async fn ask_in(&self, conversation: &mut Conversation, name: &str) -> Result<Found, DirectoryError> {
+    async fn ask_in(
+        &self,
+        conversation: &mut Conversation,
+        name: &str,
+    ) -> Result<DirectoryLookup, DirectoryError> {
         let filter = self.users.which(Filter::equal(&self.users.name, name));
         let marks = closed::marks();
         let attributes: Vec<&Attribute> = marks.iter().chain([&self.lasting_name]).collect();
@@ -128,12 +132,12 @@ impl LdapDirectory {
         let entry = match found {
             Searched { mut entries, more: false } if entries.len() <= 1 => match entries.pop() {
                 Some(entry) => entry,
-                None => return Ok(Found::Nobody),
+                None => return Ok(DirectoryLookup::NotFound),
             },
             _ => return Err(DirectoryError::Ambiguous),
         };
         if let Some(mark) = closed::mark(&entry, since_1970()) {
-            return Ok(Found::Closed(mark));
+            return Ok(DirectoryLookup::Closed(mark));
         }
         let lasting = self.lasting(&entry)?;
         let (by_dn, by_name) = &self.members;
@@ -154,7 +158,7 @@ impl LdapDirectory {
         if groups.len() > DIRECTORY_GROUPS_MAX {
             return Err(DirectoryError::TooManyGroups);
         }
-        Ok(Found::Entry(DirectoryEntry { entry: lasting, groups }))
+        Ok(DirectoryLookup::Entry(DirectoryEntry { entry: lasting, groups }))
     }
 
     async fn search(

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_mds::{CheckJob, Compared, DeviceAddress, MdsError, Purpose, Window, check_failure};
+use sealstone_mds::{
+    CheckJob, DeviceAddress, MdsError, ObjectDiff, ObjectWindow, ServerPurpose, check_failure,
+};
 use sealstone_mds_protocol::{CheckPhase, ObjectRef};
 use sealstone_osd::ObjectId;
 use tokio::sync::watch;
@@ -60,13 +62,13 @@ impl Housekeeper {
         if let Err(why) = &outcome {
             tracing::error!(%why, "a check ended early");
         }
-        job.ends(outcome);
+        job.finish(outcome);
     }
 
     async fn look_through(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
         self.aside(job, |mds, job| mds.check_records(job)).await?;
-        if job.wants_objects() {
-            job.enters(CheckPhase::Objects);
+        if job.checks_objects() {
+            job.set_phase(CheckPhase::Objects);
             self.look_at_devices(job).await?;
         }
         Ok(())
@@ -91,7 +93,7 @@ impl Housekeeper {
     async fn look_at_devices(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
         let mut devices: Vec<_> = self.mds.devices();
         devices.sort_by_key(|(device, _)| device.id);
-        let mut window = Window::default();
+        let mut window = ObjectWindow::default();
         for (device, state) in devices {
             if !state.was_in_use() {
                 // It never held anything.
@@ -103,13 +105,13 @@ impl Housekeeper {
                     let page = match self.list(&device, partition, from).await {
                         Ok(page) => page,
                         Err(error) => {
-                            self.mds.found_silent(job, device.id, &error.to_string());
+                            self.mds.report_unchecked(job, device.id, &error.to_string());
                             window.silent.push(device.id);
                             window.listed.retain(|object| object.device != device.id);
                             break;
                         }
                     };
-                    job.saw_objects(page.len());
+                    job.count_objects(page.len());
                     let refer =
                         |id: &u64| ObjectRef { device: device.id, object: ObjectId::new(partition, *id) };
                     window.listed.extend(page.iter().map(refer));
@@ -117,8 +119,11 @@ impl Housekeeper {
                     from = next;
                     if window.listed.len() >= WINDOW {
                         window.last = window.listed.last().copied();
-                        let next =
-                            Window { after: window.last, silent: window.silent.clone(), ..Window::default() };
+                        let next = ObjectWindow {
+                            after: window.last,
+                            silent: window.silent.clone(),
+                            ..ObjectWindow::default()
+                        };
                         self.compare(job, core::mem::replace(&mut window, next)).await?;
                     }
                 }
@@ -130,9 +135,9 @@ impl Housekeeper {
         self.compare(job, window).await
     }
 
-    async fn compare(&self, job: &Arc<CheckJob>, window: Window) -> Result<(), MdsError> {
+    async fn compare(&self, job: &Arc<CheckJob>, window: ObjectWindow) -> Result<(), MdsError> {
         let compared = self.aside(job, move |mds, job| mds.compare_objects(job, &window)).await?;
-        let Compared { unknown, missing } = compared;
+        let ObjectDiff { unknown, missing } = compared;
         let mut leaked = Vec::new();
         for object in unknown {
             if self.is_there(object).await == Some(true) {
@@ -143,11 +148,11 @@ impl Housekeeper {
             if self.is_there(object).await == Some(false)
                 && self.blocking(|mds| mds.has_object(node, object))?
             {
-                self.mds.found_lost(job, node, object);
+                self.mds.report_lost(job, node, object);
             }
         }
         let now_ms = self.environment.now_ms();
-        self.blocking(|mds| mds.found_leaked(job, &leaked, now_ms))?;
+        self.blocking(|mds| mds.report_leaked(job, &leaked, now_ms))?;
         if job.repairs() && !leaked.is_empty() {
             self.wake();
         }
@@ -164,7 +169,7 @@ impl Housekeeper {
     }
 
     async fn list(&self, device: &DeviceAddress, partition: u64, from: u64) -> Result<Vec<u64>, DeviceError> {
-        let credential = self.credential(device.id, Purpose::ListObjects(partition))?;
+        let credential = self.credential(device.id, ServerPurpose::ListObjects(partition))?;
         self.in_time(self.devices.list(device, partition, from, PAGE, credential)).await
     }
 }

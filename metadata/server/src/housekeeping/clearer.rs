@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sealstone_mds::{ClearItem, DeviceAddress, MdsError, Purpose};
+use sealstone_mds::{ClearItem, DeviceAddress, MdsError, ServerPurpose};
 use sealstone_mds_protocol::{DeviceId, InodeId, ObjectRef};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -180,7 +180,7 @@ impl Housekeeper {
             if !self.leads() || !self.blocking(is_same).map_err(store_failed)? {
                 return Ok(());
             }
-            let credential = self.credential(device.id, Purpose::CutObject(object.object))?;
+            let credential = self.credential(device.id, ServerPurpose::TruncateObject(object.object))?;
             self.in_time(self.devices.cut(device, object.object, *length, credential)).await?;
             if progress.cut(item, *object) {
                 self.blocking(|mds| mds.cleared(core::slice::from_ref(item))).map_err(store_failed)?;

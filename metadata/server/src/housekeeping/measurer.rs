@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sealstone_mds::{DeviceAddress, LengthItem, Purpose};
+use sealstone_mds::{DeviceAddress, LengthItem, ServerPurpose};
 use sealstone_mds_protocol::DeviceId;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -70,7 +70,7 @@ impl Housekeeper {
             let unreachable = || failed(DeviceError::Unreachable("it did not answer before".to_owned()));
             let device = device.ok_or_else(unreachable)?;
             let credential =
-                self.credential(device.id, Purpose::MeasureObject(object.object)).map_err(failed)?;
+                self.credential(device.id, ServerPurpose::MeasureObject(object.object)).map_err(failed)?;
             let length = self.in_time(self.devices.length(&device, object.object, credential)).await;
             lengths.push(length.map_err(failed)?);
         }

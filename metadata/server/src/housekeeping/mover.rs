@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_mds::{Begun, DeviceAddress, DrainPass, Mds, MoveOrder, Purpose};
+use sealstone_mds::{DeviceAddress, DrainPass, Mds, MoveOrder, MoveStart, ServerPurpose};
 use sealstone_mds_protocol::{DeviceId, Drain, ObjectRef};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -251,15 +251,15 @@ impl Housekeeper {
     /// Moves one object, if there is one to be moved.
     async fn carry(
         &self,
-        begin: impl FnOnce(&Mds, u64) -> sealstone_mds::Result<Begun>,
+        begin: impl FnOnce(&Mds, u64) -> sealstone_mds::Result<MoveStart>,
         pace: &mut Pace,
     ) -> Result<Option<Carried>, Stays> {
         let problem = |error: sealstone_mds::MdsError| Stays::Problem(error.to_string());
         let now_ms = self.environment.now_ms();
         let order = match self.blocking(|mds| begin(mds, now_ms)).map_err(problem)? {
-            Begun::Go(order) => order,
-            Begun::InUse => return Err(Stays::InUse),
-            Begun::Gone => return Ok(None),
+            MoveStart::Started(order) => order,
+            MoveStart::InUse => return Err(Stays::InUse),
+            MoveStart::NothingToMove => return Ok(None),
         };
         self.wake_revoker();
         let copied = self.copy(&order, pace).await;
@@ -301,7 +301,7 @@ impl Housekeeper {
         if !self.list_extents(&mut extents, order.filled).await? {
             return Ok(Copy::default());
         }
-        let purpose = Purpose::CopyTo(order.to.object);
+        let purpose = ServerPurpose::CopyTo(order.to.object);
         // Before the first byte: whatever is written is of a life that is known.
         self.step(order.to, CopyStep::Create, purpose).await?;
         let life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
@@ -334,7 +334,7 @@ impl Housekeeper {
     async fn list_extents(&self, extents: &mut Extents, filled: bool) -> Result<bool, Stays> {
         let at = extents.object;
         let map = CopyStep::Map { offset: extents.known };
-        match self.step(at, map, Purpose::CopyFrom(at.object)).await? {
+        match self.step(at, map, ServerPurpose::CopyFrom(at.object)).await? {
             Copied::Extents { data, next } => {
                 extents.data.extend(data);
                 extents.ended = next.is_none();
@@ -363,14 +363,19 @@ impl Housekeeper {
     async fn read_chunk(&self, at: ObjectRef, chunk: &Range<u64>) -> Result<Vec<u8>, Stays> {
         let length = usize::try_from(chunk.end - chunk.start).unwrap_or(CHUNK);
         let read = CopyStep::Read { offset: chunk.start, length };
-        match self.step(at, read, Purpose::CopyFrom(at.object)).await? {
+        match self.step(at, read, ServerPurpose::CopyFrom(at.object)).await? {
             Copied::Data(data) if data.len() == length => Ok(data),
             Copied::Data(_) => Err(Stays::Problem("an object is shorter than its extents".to_owned())),
             _ => Err(Stays::Problem("an object that a file needs is not there".to_owned())),
         }
     }
 
-    async fn step(&self, at: ObjectRef, step: CopyStep, purpose: Purpose) -> Result<Copied, DeviceError> {
+    async fn step(
+        &self,
+        at: ObjectRef,
+        step: CopyStep,
+        purpose: ServerPurpose,
+    ) -> Result<Copied, DeviceError> {
         let device = self.address(at.device)?;
         let credential = self.credential(at.device, purpose)?;
         self.in_time(self.devices.copy(&device, at.object, step, credential)).await
@@ -378,7 +383,7 @@ impl Housekeeper {
 
     async fn remove(&self, at: ObjectRef) -> Result<(), DeviceError> {
         let device = self.address(at.device)?;
-        let credential = self.credential(at.device, Purpose::RemoveObject(at.object))?;
+        let credential = self.credential(at.device, ServerPurpose::RemoveObject(at.object))?;
         self.in_time(self.devices.remove(&device, at.object, credential)).await
     }
 

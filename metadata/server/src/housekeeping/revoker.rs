@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use sealstone_mds::{DeviceAddress, Purpose, RetagItem};
+use sealstone_mds::{DeviceAddress, RetagItem, ServerPurpose};
 use sealstone_mds_protocol::DeviceId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -155,7 +155,7 @@ impl Housekeeper {
     }
 
     async fn tell_one(&self, device: &DeviceAddress, item: RetagItem) -> Result<(), DeviceError> {
-        let purpose = Purpose::Retag { object: item.object.object, creates: item.creates };
+        let purpose = ServerPurpose::Retag { object: item.object.object, creates: item.creates };
         let credential = self.credential(device.id, purpose)?;
         self.in_time(self.devices.retag(device, item, credential)).await
     }

@@ -9,12 +9,12 @@ use super::*;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-fn pool(count: usize, total: u64) -> Pool {
+fn pool(count: usize, total: u64) -> DevicePool {
     let device = |number| Candidate { device: DeviceId(number), total, used: 0, speed: 0, troubled: false };
-    Pool::new(&(1..=count as u32).map(device).collect::<Vec<_>>())
+    DevicePool::new(&(1..=count as u32).map(device).collect::<Vec<_>>())
 }
 
-fn any_pool() -> impl Strategy<Value = Pool> {
+fn any_pool() -> impl Strategy<Value = DevicePool> {
     prop::collection::vec((0..64 * GIB, 0..=100u64, 0..3u64, any::<bool>()), 0..80).prop_map(|figures| {
         let device =
             |(number, (total, percent, speed, troubled)): (usize, (u64, u64, u64, bool))| Candidate {
@@ -24,16 +24,17 @@ fn any_pool() -> impl Strategy<Value = Pool> {
                 speed: speed * 500_000_000,
                 troubled,
             };
-        Pool::new(&figures.into_iter().enumerate().map(device).collect::<Vec<_>>())
+        DevicePool::new(&figures.into_iter().enumerate().map(device).collect::<Vec<_>>())
     })
 }
 
-fn any_form() -> impl Strategy<Value = Form> {
-    let striped = (12..27u32, 1..=WIDTH_MAX).prop_map(|(bits, width)| Form { unit: Some(1 << bits), width });
-    prop_oneof![Just(Form { unit: None, width: 1 }), striped]
+fn any_form() -> impl Strategy<Value = LayoutForm> {
+    let striped =
+        (12..27u32, 1..=WIDTH_MAX).prop_map(|(bits, width)| LayoutForm { unit: Some(1 << bits), width });
+    prop_oneof![Just(LayoutForm { unit: None, width: 1 }), striped]
 }
 
-fn placed(choice: &Choice, size_hint: Option<u64>) -> PlacementRecord {
+fn placed(choice: &PlacementChoice, size_hint: Option<u64>) -> PlacementRecord {
     let bound = choice.bound;
     let chosen = choice.chosen.clone();
     PlacementRecord { at_ms: 0, size_hint, bound, considered: 0, left_out: 0, chosen, outgrew: None }
@@ -42,7 +43,7 @@ fn placed(choice: &Choice, size_hint: Option<u64>) -> PlacementRecord {
 /// A growing file: its layout, and the bytes copied for it.
 struct Growing {
     seed: u64,
-    form: Form,
+    form: LayoutForm,
     placed: PlacementRecord,
     size: u64,
     mark: bool,
@@ -51,9 +52,9 @@ struct Growing {
 }
 
 impl Growing {
-    fn begin(pool: &Pool, seed: u64, hint: Option<u64>, width_max: usize) -> Self {
+    fn begin(pool: &DevicePool, seed: u64, hint: Option<u64>, width_max: usize) -> Self {
         let choice = pool.place(hint, seed, width_max).unwrap();
-        let form = Form::from(&choice.shape);
+        let form = LayoutForm::from(&choice.shape);
         let size = hint.unwrap_or(0);
         Self { seed, form, placed: placed(&choice, hint), size, mark: false, copied: 0, carries: 0 }
     }
@@ -64,12 +65,12 @@ impl Growing {
     }
 
     /// Handles a mark as the mover does.
-    fn look(&mut self, pool: &Pool, width_max: usize) {
+    fn look(&mut self, pool: &DevicePool, width_max: usize) {
         if !core::mem::take(&mut self.mark) {
             return;
         }
         if let Some(choice) = pool.outgrown(self.form, self.size, self.seed, width_max) {
-            (self.form, self.placed) = (Form::from(&choice.shape), placed(&choice, Some(self.size)));
+            (self.form, self.placed) = (LayoutForm::from(&choice.shape), placed(&choice, Some(self.size)));
             self.copied += self.size;
             self.carries += 1;
         }
@@ -78,11 +79,11 @@ impl Growing {
 
 proptest! {
     #[test]
-    fn what_is_given_is_better_by_far_and_what_a_fresh_file_gets(
+    fn outgrown_layout_is_much_better_than_before(
         pool in any_pool(), form in any_form(), size in 0..1u64 << 40, seed: u64, width_max in 1..=WIDTH_MAX
     ) {
         let Some(choice) = pool.outgrown(form, size, seed, width_max) else { return Ok(()) };
-        let now = Form::from(&choice.shape);
+        let now = LayoutForm::from(&choice.shape);
         prop_assert!(size >= OUTGROWN_MIN);
         prop_assert_eq!(pool.place(Some(size), seed, width_max), Ok(choice.clone()));
         let larger = now.width >= form.width && now.unit >= form.unit.map(|unit| unit * UNIT_BY);
@@ -93,22 +94,22 @@ proptest! {
     }
 
     #[test]
-    fn a_fresh_file_has_not_outgrown_anything(
+    fn fresh_file_has_not_outgrown_its_layout(
         pool in any_pool(), size in 1..1u64 << 36, seed: u64, width_max in 1..=WIDTH_MAX
     ) {
         let Ok(choice) = pool.place(Some(size), seed, width_max) else { return Ok(()) };
-        prop_assert_eq!(pool.outgrown(Form::from(&choice.shape), size, seed, width_max), None);
+        prop_assert_eq!(pool.outgrown(LayoutForm::from(&choice.shape), size, seed, width_max), None);
     }
 
     #[test]
-    fn whatever_devices_do_it_is_carried_over_a_few_times_at_most(
+    fn file_is_migrated_a_few_times_at_most(
         pools in prop::collection::vec((any_pool(), 1..4u64), 1..200), seed: u64, width_max in 1..=WIDTH_MAX
     ) {
-        let (mut form, mut size, mut carries) = (Form { unit: None, width: 1 }, OUTGROWN_MIN, 0);
+        let (mut form, mut size, mut carries) = (LayoutForm { unit: None, width: 1 }, OUTGROWN_MIN, 0);
         for (pool, factor) in pools {
             size = (size * factor).min(1 << 50);
             if let Some(choice) = pool.outgrown(form, size, seed, width_max) {
-                form = Form::from(&choice.shape);
+                form = LayoutForm::from(&choice.shape);
                 carries += 1;
             }
         }
@@ -116,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_file_that_grows_on_the_same_devices_ends_as_a_fresh_one_and_little_is_copied(
+    fn growing_file_ends_with_layout_of_fresh_file(
         count in 1..100usize, hint in prop::option::of(0..=20 * MIB), steps in prop::collection::vec(1..400u64, 1..60),
         seed: u64, width_max in 1..=WIDTH_MAX
     ) {
@@ -131,7 +132,7 @@ proptest! {
         let size = file.size;
         file.grow(2 * size);
         file.look(&pool, width_max);
-        let fresh = Form::from(&pool.place(Some(size), seed, width_max).unwrap().shape);
+        let fresh = LayoutForm::from(&pool.place(Some(size), seed, width_max).unwrap().shape);
         if size >= OUTGROWN_MIN {
             prop_assert!(file.form.width * WIDER_BY > fresh.width, "{:?}, fresh {fresh:?}", file.form);
         }
@@ -145,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_marked_has_not_outgrown_its_layout_by_growing(
+    fn unmarked_file_has_not_outgrown_its_layout(
         count in 1..100usize, hint in 0..=20 * MIB, size in 0..1u64 << 36, seed: u64, width_max in 1..=WIDTH_MAX
     ) {
         let pool = pool(count, 1 << 50);
@@ -162,8 +163,8 @@ proptest! {
 }
 
 #[test]
-fn small_files_and_those_with_nothing_to_gain_stay() {
-    let single = Form { unit: None, width: 1 };
+fn small_files_and_useless_migrations_are_skipped() {
+    let single = LayoutForm { unit: None, width: 1 };
     let wide =
         |count, size| pool(count, GIB << 10).outgrown(single, size, 1, 8).map(|choice| choice.chosen.len());
     assert_eq!(wide(8, SINGLE_MAX + 1), None);
@@ -175,11 +176,11 @@ fn small_files_and_those_with_nothing_to_gain_stay() {
     // Without enough free space nothing is copied.
     assert_eq!(pool(4, 300 * MIB).outgrown(single, 2 * GIB, 1, 8), None);
     // 1.5 times as wide is not enough.
-    let form = Form { unit: Some(UNIT_LARGE), width: 5 };
+    let form = LayoutForm { unit: Some(UNIT_LARGE), width: 5 };
     assert_eq!(pool(9, GIB << 10).outgrown(form, GIB, 1, 64), None);
     assert!(pool(10, GIB << 10).outgrown(form, GIB, 1, 64).is_some());
     // A larger unit on fewer devices is not enough.
-    let small = Form { unit: Some(UNIT_MEDIUM), width: 8 };
+    let small = LayoutForm { unit: Some(UNIT_MEDIUM), width: 8 };
     assert!(pool(8, GIB << 10).outgrown(small, UNIT_OUTGROWN + 1, 1, 8).is_some());
     assert_eq!(pool(8, GIB << 10).outgrown(small, UNIT_OUTGROWN, 1, 8), None);
     assert_eq!(pool(7, GIB << 10).outgrown(small, GIB, 1, 8), None);

@@ -567,7 +567,7 @@ impl Run {
 
     /// Every thing that is there looks as the model says.
     fn compare(&mut self) -> Result<(), TestCaseError> {
-        prop_assert_eq!(self.world.look_through(CheckScope::Names, false), []);
+        prop_assert_eq!(self.world.run_check(CheckScope::Names, false), []);
         for (thing, id) in self.ids.clone().into_iter().enumerate() {
             let expected = self.model.0[thing].clone();
             let found = self.ask(0, Request::GetNode { node: self.world.node(ADMIN, id) });

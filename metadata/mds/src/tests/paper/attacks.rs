@@ -8,7 +8,7 @@ use super::*;
 use crate::HALF_OPEN_MAX;
 
 #[test]
-fn a_replayed_init_and_one_that_was_altered_are_refused_with_their_reason() {
+fn replayed_or_altered_init_is_refused() {
     let mut paper = Paper::new();
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let mut connection = paper.connect();
@@ -26,7 +26,7 @@ fn a_replayed_init_and_one_that_was_altered_are_refused_with_their_reason() {
 }
 
 #[test]
-fn the_same_init_on_the_same_connection_is_answered_the_same_twice_and_no_more() {
+fn repeated_init_is_answered_twice() {
     let mut paper = Paper::new();
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let mut connection = paper.connect();
@@ -38,7 +38,7 @@ fn the_same_init_on_the_same_connection_is_answered_the_same_twice_and_no_more()
 }
 
 #[test]
-fn a_confirmation_that_is_late_or_of_another_connection_is_refused() {
+fn late_or_foreign_confirmation_is_refused() {
     let mut paper = Paper::new();
     let (mut first, mut second) = (paper.connect(), paper.connect());
     let (confirm, _) = paper.half_open(&mut first);
@@ -75,7 +75,7 @@ fn messages_out_of_place_are_refused() {
 }
 
 #[test]
-fn records_that_were_altered_cut_repeated_swapped_or_renamed_end_the_session_on_this_connection() {
+fn tampered_records_close_connection() {
     let mut paper = Paper::new();
     for attack in 0..7 {
         let mut connection = paper.connect();
@@ -113,7 +113,7 @@ fn records_that_were_altered_cut_repeated_swapped_or_renamed_end_the_session_on_
 }
 
 #[test]
-fn the_servers_signature_sent_back_is_not_the_clients() {
+fn reflected_server_signature_is_refused() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
@@ -131,7 +131,7 @@ fn the_servers_signature_sent_back_is_not_the_clients() {
 }
 
 #[test]
-fn a_login_that_stops_half_way_is_recorded_and_gives_its_place_back() {
+fn abandoned_paper_login_frees_its_slot() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     paper.half_open(&mut connection);
@@ -144,7 +144,7 @@ fn a_login_that_stops_half_way_is_recorded_and_gives_its_place_back() {
 
 /// A client that knows a passphrase and never confirms.
 #[test]
-fn half_open_logins_have_so_many_places_and_no_more() {
+fn half_open_logins_are_bounded() {
     let mut paper = Paper::new();
     let mut held = Vec::new();
     for _ in 0..HALF_OPEN_MAX {
@@ -166,7 +166,7 @@ fn half_open_logins_have_so_many_places_and_no_more() {
 
 /// As fast as possible, from all addresses and for all users.
 #[test]
-fn a_flood_of_cookies_leaves_no_memory_behind() {
+fn cookie_flood_uses_no_memory() {
     let mut paper = Paper::new();
     let request = |at: u32| CookieRequest {
         client_cookie: u64::from(at).to_be_bytes(),
@@ -187,7 +187,7 @@ fn a_flood_of_cookies_leaves_no_memory_behind() {
 
 /// Any bytes on the wire, without a session: never a session, never a panic.
 #[test]
-fn no_frame_of_a_stranger_opens_a_session() {
+fn random_frames_open_no_paper_session() {
     let mut paper = Paper::new();
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let honest = encode_message(PaperType::Init, 0, &init).unwrap();
@@ -210,7 +210,7 @@ fn no_frame_of_a_stranger_opens_a_session() {
 }
 
 #[test]
-fn what_is_no_frame_or_too_long_is_refused_by_name_before_and_in_a_session() {
+fn invalid_and_oversize_frames_are_refused() {
     let mut paper = Paper::new();
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let honest = encode_message(PaperType::Init, 0, &init).unwrap();
@@ -251,7 +251,7 @@ type Alter<'a> = &'a dyn Fn(&mut Init);
 /// A client that knows the passphrase, as a guesser does: all messages are signed, and still
 /// refused.
 #[test]
-fn weak_groups_and_values_names_of_others_and_useless_offers_are_refused_by_name() {
+fn weak_groups_and_invalid_offers_are_refused() {
     let mut paper = Paper::new();
     let server = Identity::new(SERVER_IDENTITY).unwrap();
     let attacks: [(Alter<'_>, PaperErrorCode, &str); 12] = [
@@ -286,7 +286,7 @@ fn weak_groups_and_values_names_of_others_and_useless_offers_are_refused_by_name
 
 /// The cookie of that address would begin like the signing key.
 #[test]
-fn a_nonce_that_is_an_address_is_refused_by_name() {
+fn nonce_equal_to_address_is_refused() {
     let mut paper = Paper::new();
     let client = IpAddr::from([0x2001, 0xDB8, 0, 0, 0, 0, 0, 1]);
     let server = IpAddr::from([0x2001, 0xDB8, 0, 0, 0, 0, 0, 2]);
@@ -356,7 +356,7 @@ fn lists_and_fields_over_their_limit_are_malformed() {
 
 /// The account changes between the two halves of a login.
 #[test]
-fn a_login_under_way_opens_nothing_once_its_key_or_account_is_another() {
+fn paper_login_fails_after_concurrent_change() {
     let mut paper = Paper::new();
     let changes: [fn(&mut Paper); 4] = [
         |paper| assert!(matches!(paper.set_key("carol", Some("another")), Response::Done {})),
@@ -389,7 +389,7 @@ fn a_login_under_way_opens_nothing_once_its_key_or_account_is_another() {
 }
 
 #[test]
-fn operators_and_whoever_becomes_one_have_no_key() {
+fn operators_have_no_paper_key() {
     let mut paper = Paper::new();
     let role = |role| Request::UserSetRole { name: user("carol"), role };
     assert!(matches!(paper.world.ask(ADMIN, role(Role::Operator)), Response::Done {}));
@@ -406,7 +406,7 @@ fn operators_and_whoever_becomes_one_have_no_key() {
 
 /// A new key of this profile does not end sessions of the other one.
 #[test]
-fn a_new_passphrase_ends_the_sessions_of_its_own_profile_alone() {
+fn new_passphrase_ends_only_paper_sessions() {
     let mut paper = Paper::new();
     paper.world.session([7; 16], "carol", false);
     let mut connection = paper.connect();
@@ -418,7 +418,7 @@ fn a_new_passphrase_ends_the_sessions_of_its_own_profile_alone() {
 }
 
 #[test]
-fn a_continuation_forged_replayed_or_of_no_session_hears_one_answer() {
+fn invalid_continuations_get_the_same_answer() {
     let mut paper = Paper::new();
     let (mut first, mut second) = (paper.connect(), paper.connect());
     let (opened, other) = (paper.login(&mut first), paper.login(&mut second));

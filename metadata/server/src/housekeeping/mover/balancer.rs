@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sealstone_mds::placement::Pool;
+use sealstone_mds::placement::DevicePool;
 use sealstone_mds::{BalancePass, Mds};
 use tokio::time::Instant;
 
@@ -45,13 +45,13 @@ impl Housekeeper {
     }
 
     /// The devices as full as they say now.
-    async fn figures(&self) -> Pool {
+    async fn figures(&self) -> DevicePool {
         self.poll_devices().await;
         self.blocking(Mds::pool)
     }
 
     /// Looks through all files, and moves what helps; none if that ended early. Gives what is left, and how many moved.
-    async fn balance(&self, began_ms: u64, pool: &mut Pool) -> Option<(BalancePass, u64)> {
+    async fn balance(&self, began_ms: u64, pool: &mut DevicePool) -> Option<(BalancePass, u64)> {
         let mut pace = Pace { rate: 0, next: Instant::now() };
         let (mut pass, mut moved, mut problems) = (BalancePass::default(), 0, 0);
         let (mut after, mut told) = (None, Instant::now());

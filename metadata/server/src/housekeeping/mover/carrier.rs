@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_mds::{Begun, CarryOrder, Mds, MdsError, Purpose};
+use sealstone_mds::{Mds, MdsError, MigrationOrder, MoveStart, ServerPurpose};
 use sealstone_mds_protocol::{InodeId, Layout, ObjectRef};
 use tokio::time::{Instant, sleep};
 
@@ -48,7 +48,7 @@ impl Carrier {
 
 /// The copy of a file under way.
 struct Copying<'a> {
-    order: &'a CarryOrder,
+    order: &'a MigrationOrder,
     /// Where what was written to each new object ends.
     written: Vec<u64>,
     /// The life of each new device.
@@ -111,9 +111,9 @@ impl Housekeeper {
     async fn carry_file(&self, inode: InodeId, pace: &mut Pace) -> Result<bool, Stays> {
         let problem = |error: MdsError| Stays::Problem(error.to_string());
         let now_ms = self.environment.now_ms();
-        let order = match self.blocking(|mds| mds.begin_carry(inode, now_ms)).map_err(problem)? {
-            Begun::Go(order) => order,
-            Begun::InUse | Begun::Gone => return Ok(false),
+        let order = match self.blocking(|mds| mds.begin_migration(inode, now_ms)).map_err(problem)? {
+            MoveStart::Started(order) => order,
+            MoveStart::InUse | MoveStart::NothingToMove => return Ok(false),
         };
         self.wake_revoker();
         let copied = self.copy_file(&order, pace).await;
@@ -121,11 +121,11 @@ impl Housekeeper {
         let bytes = match copied {
             Ok(bytes) => bytes,
             Err(stays) => {
-                self.blocking(|mds| mds.abandon_carry(&order, now_ms)).map_err(problem)?;
+                self.blocking(|mds| mds.abandon_migration(&order, now_ms)).map_err(problem)?;
                 return Err(stays);
             }
         };
-        if !self.blocking(|mds| mds.finish_carry(&order, bytes, now_ms)).map_err(problem)? {
+        if !self.blocking(|mds| mds.finish_migration(&order, bytes, now_ms)).map_err(problem)? {
             return Err(Stays::InUse);
         }
         let shape = |layout: &Layout| {
@@ -143,10 +143,10 @@ impl Housekeeper {
     }
 
     /// Copies a file, durably; gives its bytes.
-    async fn copy_file(&self, order: &CarryOrder, pace: &mut Pace) -> Result<u64, Stays> {
+    async fn copy_file(&self, order: &MigrationOrder, pace: &mut Pace) -> Result<u64, Stays> {
         let begun = Instant::now();
         let fenced =
-            |mds: &Mds| mds.is_carry_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
+            |mds: &Mds| mds.is_migration_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
         while !self.blocking(fenced)? {
             if begun.elapsed() > self.limits.device_timeout {
                 return Err(Stays::Problem("a device does not answer to a change of tags".to_owned()));
@@ -254,7 +254,7 @@ impl Housekeeper {
             return Ok(());
         }
         copying.looked = Instant::now();
-        let wanted = self.blocking(|mds| mds.is_carry_wanted(copying.order));
+        let wanted = self.blocking(|mds| mds.is_migration_pending(copying.order));
         let wanted = wanted.map_err(|error| Stays::Problem(error.to_string()))?;
         if !wanted || !self.leads() || self.drains() {
             return Err(Stays::InUse);
@@ -263,6 +263,6 @@ impl Housekeeper {
     }
 
     async fn step_to(&self, at: ObjectRef, step: CopyStep) -> Result<Copied, Stays> {
-        Ok(self.step(at, step, Purpose::CopyTo(at.object)).await?)
+        Ok(self.step(at, step, ServerPurpose::CopyTo(at.object)).await?)
     }
 }

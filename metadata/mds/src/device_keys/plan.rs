@@ -14,10 +14,10 @@ use sealstone_osd::{AttributeId, Command, ObjectId, Permissions};
 use sealstone_seal::exchange::EXCHANGE_MS;
 use sealstone_seal::{KeySelector, selector};
 
-use super::step::{KeyAction, KeyStep, Kind, credential, set_key};
+use super::step::{KeyAction, KeyStep, KeyStepKind, credential, set_key};
 use super::{
-    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, Book, KEY_MARGIN_MS, Keys,
-    LEVEL_KILL, Part, Pending, Touched, VERSIONS,
+    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, KEY_MARGIN_MS,
+    Keys, LEVEL_OVERWRITE, PartitionKeyState, PendingKey, UnsavedKeys, VERSIONS,
 };
 use crate::entropy::{Entropy, random};
 use crate::error::Result;
@@ -34,7 +34,7 @@ const AHEAD_OK_MS: u64 = 60_000;
 
 /// Conditions for periodic key changes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
+pub(crate) struct RotationPolicy {
     /// A working key is superseded at this age, milliseconds.
     pub(crate) working_age_ms: u64,
     /// A partition's pair is replaced at this age, milliseconds.
@@ -49,7 +49,7 @@ pub(crate) struct Policy {
 
 /// A seed exchange in progress: before the device's value, or with both values before the change
 /// step.
-pub(crate) enum Exchange {
+pub(crate) enum SeedExchange {
     Begun(Secret),
     Agreed { group: Group, client: Vec<u8>, device: Vec<u8> },
 }
@@ -57,28 +57,28 @@ pub(crate) enum Exchange {
 /// Returns the next steps, at most `limit`. The changed state has to be stored before the first
 /// step is performed.
 pub(crate) fn plan(
-    book: &mut Book,
+    key_state: &mut DeviceKeyState,
     keys: &Keys,
-    exchange: &mut Option<Exchange>,
-    policy: &Policy,
+    exchange: &mut Option<SeedExchange>,
+    policy: &RotationPolicy,
     limit: usize,
     now_ms: u64,
     rng: &mut dyn Entropy,
-) -> Result<(Vec<KeyStep>, Touched)> {
-    let mut touched = Touched::default();
-    match top(book, keys, exchange, policy, &mut touched, now_ms, rng)? {
-        Top::Step(step) => return Ok((vec![*step], touched)),
-        Top::Wait => return Ok((Vec::new(), touched)),
-        Top::Settled => {}
+) -> Result<(Vec<KeyStep>, UnsavedKeys)> {
+    let mut touched = UnsavedKeys::default();
+    match top(key_state, keys, exchange, policy, &mut touched, now_ms, rng)? {
+        TopPlan::Step(step) => return Ok((vec![*step], touched)),
+        TopPlan::Wait => return Ok((Vec::new(), touched)),
+        TopPlan::Settled => {}
     }
     let mut steps = Vec::new();
-    let root_version = book.current(keys, 0);
-    let mut counter = book.counter;
-    for (&id, part) in &mut book.parts {
+    let root_version = key_state.current(keys, 0);
+    let mut counter = key_state.counter;
+    for (&id, part) in &mut key_state.parts {
         if steps.len() >= limit {
             break;
         }
-        let mut turn = Turn { id, keys, policy, now_ms, counter: &mut counter, root_version };
+        let mut turn = PartitionPlanner { id, keys, policy, now_ms, counter: &mut counter, root_version };
         if let Some(step) = turn.next(part, &mut touched, rng)? {
             steps.push(step);
             // Other partitions can be changed only after partition zero accepts our key.
@@ -87,8 +87,8 @@ pub(crate) fn plan(
             }
         }
     }
-    if counter != book.counter {
-        book.counter = counter;
+    if counter != key_state.counter {
+        key_state.counter = counter;
         touched.top = true;
     }
     Ok((steps, touched))
@@ -101,14 +101,14 @@ fn take(counter: &mut u64) -> u64 {
 }
 
 /// Next step for master and root key.
-enum Top {
+enum TopPlan {
     Step(Box<KeyStep>),
     /// A step is due, but not yet.
     Wait,
     Settled,
 }
 
-impl From<KeyStep> for Top {
+impl From<KeyStep> for TopPlan {
     fn from(step: KeyStep) -> Self {
         Self::Step(Box::new(step))
     }
@@ -116,44 +116,45 @@ impl From<KeyStep> for Top {
 
 /// Plans master and root key.
 fn top(
-    book: &mut Book,
+    key_state: &mut DeviceKeyState,
     keys: &Keys,
-    exchange: &mut Option<Exchange>,
-    policy: &Policy,
-    touched: &mut Touched,
+    exchange: &mut Option<SeedExchange>,
+    policy: &RotationPolicy,
+    touched: &mut UnsavedKeys,
     now_ms: u64,
     rng: &mut dyn Entropy,
-) -> Result<Top> {
-    if let Some(pending) = book.pending.clone() {
+) -> Result<TopPlan> {
+    if let Some(pending) = key_state.pending.clone() {
         let set =
             SetKey { partition: 0, key: KeyToSet::Root, identifier: pending.identifier, seed: pending.seed };
         if pending.level == KeyLevel::Root.code() {
-            return set_key(keys, set, Kind::Root, rng).map(Top::from);
+            return set_key(keys, set, KeyStepKind::Root, rng).map(TopPlan::from);
         }
-        if let Some(Exchange::Agreed { group, client, device }) = exchange.take() {
-            return change_master(keys, book.master_identifier, group, &client, &device, rng).map(Top::from);
+        if let Some(SeedExchange::Agreed { group, client, device }) = exchange.take() {
+            return change_master(keys, key_state.master_identifier, group, &client, &device, rng)
+                .map(TopPlan::from);
         }
-        if book.doubt {
+        if key_state.proposed_refused {
             // While the device may still accept a late change step, wait. `abs_diff`, so that a
             // clock set back does not extend the wait.
-            if now_ms.abs_diff(book.exchanged_ms) < SETTLE_MS {
-                return Ok(Top::Wait);
+            if now_ms.abs_diff(key_state.exchanged_ms) < SETTLE_MS {
+                return Ok(TopPlan::Wait);
             }
             let mut set = set;
             set.identifier[6] ^= 1;
-            return set_key(keys, set, Kind::RootUnderOld, rng).map(Top::from);
+            return set_key(keys, set, KeyStepKind::RootUnderOld, rng).map(TopPlan::from);
         }
         let mut next = keys.clone();
-        if !next.accept_master(book.master_identifier) {
+        if !next.accept_master(key_state.master_identifier) {
             return Err(MetaError::Damaged("pending master key without its keys").into());
         }
-        return set_key(&next, set, Kind::RootUnderNew, rng).map(Top::from);
+        return set_key(&next, set, KeyStepKind::RootUnderNew, rng).map(TopPlan::from);
     }
     *exchange = None;
-    if book.master_set_ms == 0 || book.asked & ASKED_MASTER != 0 {
+    if key_state.master_set_ms == 0 || key_state.asked & ASKED_MASTER != 0 {
         let secret = Secret::draw(policy.group, &mut |into: &mut [u8]| rng.fill_bytes(into));
         let value = secret.public();
-        *exchange = Some(Exchange::Begun(secret));
+        *exchange = Some(SeedExchange::Begun(secret));
         let set = SetMasterKey {
             step: DhStep::SeedExchange,
             group: policy.group.code(),
@@ -165,23 +166,23 @@ fn top(
         return Ok(KeyStep {
             action: KeyAction::ExchangeSeeds { set, value },
             credential,
-            kind: Kind::Exchange,
+            kind: KeyStepKind::SeedExchange,
         }
         .into());
     }
     let root_is_set = keys.signing_key(KeySelector::Root).is_some();
-    if book.root_set_ms == 0 || !root_is_set || book.asked & ASKED_ROOT != 0 {
+    if key_state.root_set_ms == 0 || !root_is_set || key_state.asked & ASKED_ROOT != 0 {
         let seed = random(rng);
         let mut next = keys.clone();
         next.set_root(&seed, [0; 7]);
-        let identifier = name(&next, KeySelector::Root, &mut book.counter);
-        let pending = Pending { level: KeyLevel::Root.code(), version: 0, seed, identifier };
-        book.pending = Some(pending);
+        let identifier = name(&next, KeySelector::Root, &mut key_state.counter);
+        let pending = PendingKey { level: KeyLevel::Root.code(), version: 0, seed, identifier };
+        key_state.pending = Some(pending);
         touched.top = true;
         let set = SetKey { partition: 0, key: KeyToSet::Root, identifier, seed };
-        return set_key(keys, set, Kind::Root, rng).map(Top::from);
+        return set_key(keys, set, KeyStepKind::Root, rng).map(TopPlan::from);
     }
-    Ok(Top::Settled)
+    Ok(TopPlan::Settled)
 }
 
 fn master_credential(
@@ -211,7 +212,11 @@ fn change_master(
         allocation: 0,
     };
     let credential = master_credential(keys, &Command::SetMasterKey(set), rng)?;
-    Ok(KeyStep { action: KeyAction::ChangeMaster { set, values }, credential, kind: Kind::ChangeMaster })
+    Ok(KeyStep {
+        action: KeyAction::ChangeMaster { set, values },
+        credential,
+        kind: KeyStepKind::ChangeMaster,
+    })
 }
 
 /// Returns an identifier that no other key of the device has; it also differs each time the same
@@ -222,20 +227,20 @@ pub(super) fn name(keys: &Keys, selector: KeySelector, counter: &mut u64) -> [u8
 }
 
 /// Plans the keys of one partition.
-struct Turn<'a> {
+struct PartitionPlanner<'a> {
     id: u64,
     keys: &'a Keys,
-    policy: &'a Policy,
+    policy: &'a RotationPolicy,
     now_ms: u64,
     counter: &'a mut u64,
     root_version: Option<u8>,
 }
 
-impl Turn<'_> {
+impl PartitionPlanner<'_> {
     fn next(
         &mut self,
-        part: &mut Part,
-        touched: &mut Touched,
+        part: &mut PartitionKeyState,
+        touched: &mut UnsavedKeys,
         rng: &mut dyn Entropy,
     ) -> Result<Option<KeyStep>> {
         if part.pending.is_none() {
@@ -250,11 +255,11 @@ impl Turn<'_> {
         if let Some(pending) = &part.pending {
             let partition = self.id;
             let (key, kind) = if pending.level == KeyLevel::Partition.code() {
-                (KeyToSet::Partition, Kind::Partition(partition))
-            } else if pending.level == LEVEL_KILL {
-                (KeyToSet::Working(pending.version), Kind::Kill(partition))
+                (KeyToSet::Partition, KeyStepKind::Partition(partition))
+            } else if pending.level == LEVEL_OVERWRITE {
+                (KeyToSet::Working(pending.version), KeyStepKind::Overwrite(partition))
             } else {
-                (KeyToSet::Working(pending.version), Kind::Working(partition))
+                (KeyToSet::Working(pending.version), KeyStepKind::Working(partition))
             };
             let set = SetKey { partition, key, identifier: pending.identifier, seed: pending.seed };
             return set_key(self.keys, set, kind, rng).map(Some);
@@ -272,10 +277,14 @@ impl Turn<'_> {
         // Its policy access tags are set with the same command.
         let rights = Permissions::CREATE.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
         let credential = credential(self.keys, key, object, rights, version, rng)?;
-        Ok(KeyStep { action: KeyAction::CreatePartition(self.id), credential, kind: Kind::Create(self.id) })
+        Ok(KeyStep {
+            action: KeyAction::CreatePartition(self.id),
+            credential,
+            kind: KeyStepKind::Create(self.id),
+        })
     }
 
-    fn check(&self, part: &Part, rng: &mut dyn Entropy) -> Result<KeyStep> {
+    fn check(&self, part: &PartitionKeyState, rng: &mut dyn Entropy) -> Result<KeyStep> {
         let (partition, version) = (self.id, part.current);
         let object = if partition == 0 { ObjectId::ROOT } else { ObjectId::of_partition(partition) };
         let ids = identifiers(self.keys, partition, version).into_iter().map(|(id, _)| id).collect();
@@ -285,12 +294,12 @@ impl Turn<'_> {
         Ok(KeyStep {
             action: KeyAction::Identifiers { object, ids },
             credential,
-            kind: Kind::Check(partition),
+            kind: KeyStepKind::Check(partition),
         })
     }
 
     /// Returns the key change that is due for the partition; it has to be stored first.
-    fn due(&mut self, part: &Part, rng: &mut dyn Entropy) -> Option<Pending> {
+    fn due(&mut self, part: &PartitionKeyState, rng: &mut dyn Entropy) -> Option<PendingKey> {
         let (partition, now_ms) = (self.id, self.now_ms);
         let has_pair = self.keys.signing_key(KeySelector::Partition(partition)).is_some();
         // A key set in the future was set with a wrong clock: its credentials would be valid too
@@ -307,7 +316,7 @@ impl Turn<'_> {
             let mut next = self.keys.clone();
             next.set_partition(partition, &seed, [0; 7]).ok()?;
             let identifier = name(&next, KeySelector::Partition(partition), self.counter);
-            return Some(Pending { level: KeyLevel::Partition.code(), version: 0, seed, identifier });
+            return Some(PendingKey { level: KeyLevel::Partition.code(), version: 0, seed, identifier });
         }
         let wanted = match part.current_set_ms() {
             None => true,
@@ -326,20 +335,20 @@ impl Turn<'_> {
             return self.working(level, version, rng);
         }
         let dead = part.versions.iter().find(|known| known.dead_ms <= now_ms)?.version;
-        self.working(LEVEL_KILL, dead, rng)
+        self.working(LEVEL_OVERWRITE, dead, rng)
     }
 
-    fn working(&mut self, level: u8, version: u8, rng: &mut dyn Entropy) -> Option<Pending> {
+    fn working(&mut self, level: u8, version: u8, rng: &mut dyn Entropy) -> Option<PendingKey> {
         let seed = random(rng);
         let mut next = self.keys.clone();
         next.set_working(self.id, version, &seed, [0; 7]).ok()?;
         let identifier = name(&next, KeySelector::Working { partition: self.id, version }, self.counter);
-        Some(Pending { level, version, seed, identifier })
+        Some(PendingKey { level, version, seed, identifier })
     }
 }
 
 /// Returns the time at which a superseded version may be overwritten.
-pub(super) fn dead_ms(part: &Part, policy: &Policy, now_ms: u64) -> u64 {
+pub(super) fn dead_ms(part: &PartitionKeyState, policy: &RotationPolicy, now_ms: u64) -> u64 {
     if part.asked & ASKED_REVOKE != 0 {
         return now_ms;
     }

@@ -20,10 +20,10 @@ use crate::server::Mds;
 
 /// Time limit from the challenge to the change: the client stretches two passwords in it, on a slow
 /// machine perhaps.
-pub(crate) const REPROOF_MS: u64 = 60_000;
+pub(crate) const REAUTH_MS: u64 = 60_000;
 
 /// A reauthentication with a challenge sent.
-pub(crate) struct Reproof {
+pub(crate) struct Reauth {
     started: ServerStarted,
     /// None if the account has no such credential and the challenge is a fake.
     credential: Option<AccountCredential>,
@@ -32,7 +32,7 @@ pub(crate) struct Reproof {
 
 impl Mds {
     /// Starts a reauthentication and returns its challenge.
-    pub(crate) fn reproof_start(
+    pub(crate) fn reauth_start(
         &self,
         who: &Principal,
         start: &LoginStart,
@@ -54,8 +54,8 @@ impl Mds {
             .login_keys
             .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
             .map_err(|_| MdsError::refused(ErrorCode::Invalid, "proof"))?;
-        let until_ms = now_ms.saturating_add(REPROOF_MS);
-        if self.sessions.set_reproof(&who.session, Reproof { started, credential, until_ms }).is_some() {
+        let until_ms = now_ms.saturating_add(REAUTH_MS);
+        if self.sessions.set_reauth(&who.session, Reauth { started, credential, until_ms }).is_some() {
             // The trace of a wrong guess: the client notices it in the challenge and sends no
             // proof.
             add(&self.counters.login_refused, 1);
@@ -75,17 +75,17 @@ impl Mds {
 
     /// Finishes a reauthentication and returns the proven credential. The transaction of the change
     /// checks that it is still the current one.
-    pub(crate) fn reproof_finish(
+    pub(crate) fn reauth_finish(
         &self,
         who: &Principal,
         finish: &LoginFinish,
         now_ms: u64,
     ) -> Result<AccountCredential> {
         let denied = |what: &str| MdsError::refused(ErrorCode::Denied, what);
-        let reproof = self.sessions.take_reproof(&who.session);
-        let reproof = reproof.filter(|reproof| now_ms <= reproof.until_ms);
-        let Reproof { started, credential, .. } =
-            *reproof.ok_or_else(|| denied("no proof was started, or it expired"))?;
+        let reauth = self.sessions.take_reauth(&who.session);
+        let reauth = reauth.filter(|reauth| now_ms <= reauth.until_ms);
+        let Reauth { started, credential, .. } =
+            *reauth.ok_or_else(|| denied("no proof was started, or it expired"))?;
         if started.finish(finish).is_err() {
             add(&self.counters.login_refused, 1);
             return Err(denied("wrong current password or key"));

@@ -14,7 +14,7 @@ use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
 use crate::holdings::Held;
 use crate::leases::GIVE_UP_MS;
 use crate::namespace::CREATES_PER_USER_MAX;
-use crate::{GrantLog, KeyAction, MemoryGrantLog, StepOutcome, Stream};
+use crate::{GrantLog, IssueStream, KeyAction, MemoryGrantLog, StepOutcome};
 
 const DEVICE: DeviceId = DeviceId(1);
 const MINUTE: u64 = 60_000;
@@ -162,13 +162,13 @@ fn logout_of_flooding_user_reports_incomplete_revocation() {
 struct Short(MemoryGrantLog, u64);
 
 impl GrantLog for Short {
-    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> std::io::Result<()> {
+    fn append(&self, stream: IssueStream, time_ms: u64, record: &[u8], durable: bool) -> std::io::Result<()> {
         self.0.append(stream, time_ms, record, durable)
     }
 
     fn read(
         &self,
-        stream: Stream,
+        stream: IssueStream,
         from: u64,
         since_ms: u64,
         budget: usize,
@@ -177,7 +177,7 @@ impl GrantLog for Short {
         self.0.read(stream, from, since_ms, budget, each)
     }
 
-    fn known_since_ms(&self, _: Stream) -> u64 {
+    fn known_since_ms(&self, _: IssueStream) -> u64 {
         self.1
     }
 
@@ -294,7 +294,7 @@ fn quota_counts_bytes_of_extended_attributes() {
 }
 
 #[test]
-fn file_in_quota_gets_no_names_from_other_users() {
+fn quota_file_gets_names_only_from_owner() {
     let mut world = World::with_accounts(1);
     let file = world.file(ALICE, "a");
     world.ask(ALICE, super::leases::set_mode(file, 0o666));
@@ -395,7 +395,7 @@ fn late_answers_count_as_missed_recalls() {
 }
 
 #[test]
-fn reader_gets_no_exclusive_lock_of_a_range() {
+fn reader_gets_no_exclusive_range_lock() {
     let mut world = World::with_accounts(1);
     let file = world.file(ALICE, "f");
     world.ask(ALICE, super::leases::set_mode(file, 0o644));

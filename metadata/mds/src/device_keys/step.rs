@@ -52,7 +52,7 @@ pub struct KeyStep {
     pub action: KeyAction,
     /// Credential for the command.
     pub credential: Credential,
-    pub(super) kind: Kind,
+    pub(super) kind: KeyStepKind,
 }
 
 impl KeyStep {
@@ -64,8 +64,8 @@ impl KeyStep {
 
 /// Purpose of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Exchange,
+pub(super) enum KeyStepKind {
+    SeedExchange,
     ChangeMaster,
     /// Sets the root key under the proposed master key, which proves the latter.
     RootUnderNew,
@@ -76,7 +76,7 @@ pub(super) enum Kind {
     Create(u64),
     Partition(u64),
     Working(u64),
-    Kill(u64),
+    Overwrite(u64),
     Check(u64),
 }
 
@@ -133,7 +133,7 @@ pub(super) fn credential(
 }
 
 /// Returns a SET KEY step.
-pub(super) fn set_key(keys: &Keys, set: SetKey, kind: Kind, rng: &mut dyn Entropy) -> Result<KeyStep> {
+pub(super) fn set_key(keys: &Keys, set: SetKey, kind: KeyStepKind, rng: &mut dyn Entropy) -> Result<KeyStep> {
     let command = Command::SetKey(set);
     let permissions = Permissions::POL_SEC.union(Permissions::DEV_MGMT);
     let credential = credential(keys, selector(&command, 0), command.object(), permissions, 0, rng)?;

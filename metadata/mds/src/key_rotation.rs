@@ -2,7 +2,7 @@
 //!
 //! Does: plan steps for the daemon and apply their outcomes, one device at a time; answer KeyList,
 //! KeyRotate, KeyProgress.
-//! Contract: as in `keybook`: a key change is durable before its step is given out, and in use
+//! Contract: as in `device_keys`: a key change is durable before its step is given out, and in use
 //! after the device's answer is durable too.
 
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use zeroize::Zeroizing;
 
 use crate::access::Principal;
 use crate::counters::add;
+use crate::device_keys::{
+    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, KeyStep, Keys,
+    RotationPolicy, SeedExchange, StepOutcome, StepProgress, UnsavedKeys, apply, plan, receive,
+};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
-use crate::keybook::{
-    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, Book, Exchange, KeyStep, Keys,
-    Policy, Progress, StepOutcome, Touched, apply, plan, receive,
-};
 use crate::server::Mds;
 
 /// Seed exchanges in progress, by device. The holder of its lock may change key states.
-pub(crate) type Exchanges = BTreeMap<DeviceId, Option<Exchange>>;
+pub(crate) type SeedExchanges = BTreeMap<DeviceId, Option<SeedExchange>>;
 
 /// Result of a device's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeysNow {
+pub enum KeyStepsResult {
     /// There may be more steps at once.
     Going,
     /// No step now: the device did not answer, or has to settle.
@@ -37,12 +37,12 @@ pub enum KeysNow {
 }
 
 impl Mds {
-    fn policy(&self) -> Policy {
+    fn policy(&self) -> RotationPolicy {
         // Credentials of other servers are not known here, so a key is kept for their longest
         // lifetime.
         let config = &self.config;
         let grant_ms = if config.shared { config.longest_life_ms() } else { config.grant_lifetime_ms() };
-        Policy {
+        RotationPolicy {
             working_age_ms: self.config.working_key_age_ms,
             partition_age_ms: self.config.partition_key_age_ms,
             credentials_max: self.config.credentials_per_key_max,
@@ -57,10 +57,10 @@ impl Mds {
         &self,
         device: DeviceId,
         keys: &Keys,
-        book: &Book,
-        touched: &Touched,
+        key_state: &DeviceKeyState,
+        touched: &UnsavedKeys,
     ) -> Result<()> {
-        book.store_in_steps(device, keys, touched, |work| self.update(work))
+        key_state.store_in_steps(device, keys, touched, |work| self.update(work))
     }
 
     /// Returns the next steps for the keys of a device, at most `limit`; none if all keys are as
@@ -76,14 +76,14 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Vec<KeyStep>> {
-        let mut turn = self.key_turn.lock();
-        let (keys, mut book) = self.devices.book(device)?;
+        let mut turn = self.key_lock.lock();
+        let (keys, mut key_state) = self.devices.key_state(device)?;
         let exchange = turn.entry(device).or_default();
-        let (steps, touched) = plan(&mut book, &keys, exchange, &self.policy(), limit, now_ms, rng)?;
+        let (steps, touched) = plan(&mut key_state, &keys, exchange, &self.policy(), limit, now_ms, rng)?;
         if !touched.is_empty() {
-            self.store_keys(device, &keys, &book, &touched)?;
+            self.store_keys(device, &keys, &key_state, &touched)?;
         }
-        self.devices.put_book(device, keys, book);
+        self.devices.set_key_state(device, keys, key_state);
         Ok(steps)
     }
 
@@ -97,11 +97,11 @@ impl Mds {
         outcomes: Vec<(KeyStep, StepOutcome)>,
         now_ms: u64,
         rng: &mut dyn Entropy,
-    ) -> Result<KeysNow> {
-        let mut turn = self.key_turn.lock();
-        let (before, mut book) = self.devices.book(device)?;
+    ) -> Result<KeyStepsResult> {
+        let mut turn = self.key_lock.lock();
+        let (before, mut key_state) = self.devices.key_state(device)?;
         let mut keys = (*before).clone();
-        let mut touched = Touched::default();
+        let mut touched = UnsavedKeys::default();
         let policy = self.policy();
         let (mut going, mut lost, mut changed) = (false, false, 0);
         for (step, outcome) in outcomes {
@@ -109,24 +109,24 @@ impl Mds {
             let progress = match outcome {
                 StepOutcome::Value(value) => {
                     let exchange = turn.entry(device).or_default();
-                    receive(&mut book, &mut keys, exchange, value, &mut touched, now_ms, rng)
+                    receive(&mut key_state, &mut keys, exchange, value, &mut touched, now_ms, rng)
                 }
-                outcome => apply(&mut book, &mut keys, &step, &outcome, &policy, &mut touched, now_ms),
+                outcome => apply(&mut key_state, &mut keys, &step, &outcome, &policy, &mut touched, now_ms),
             };
-            going |= progress == Progress::Going;
-            lost |= progress == Progress::Lost;
+            going |= progress == StepProgress::Going;
+            lost |= progress == StepProgress::Lost;
         }
         if !touched.is_empty() {
-            self.store_keys(device, &keys, &book, &touched)?;
+            self.store_keys(device, &keys, &key_state, &touched)?;
         }
-        self.devices.put_book(device, Arc::new(keys), book);
+        self.devices.set_key_state(device, Arc::new(keys), key_state);
         add(&self.counters.keys_changed, changed);
         Ok(if lost {
-            KeysNow::Lost
+            KeyStepsResult::Lost
         } else if going {
-            KeysNow::Going
+            KeyStepsResult::Going
         } else {
-            KeysNow::Stuck
+            KeyStepsResult::Stuck
         })
     }
 
@@ -148,12 +148,12 @@ impl Mds {
     /// # Errors
     /// `Refused` if there is no such device.
     pub fn check_keys(&self, device: DeviceId) -> Result<()> {
-        let _turn = self.key_turn.lock();
-        let (keys, mut book) = self.devices.book(device)?;
+        let _turn = self.key_lock.lock();
+        let (keys, mut key_state) = self.devices.key_state(device)?;
         // Partition zero and one file partition are enough: a formatted device has lost all file
         // partitions.
-        book.parts.values_mut().take(2).for_each(|part| part.checked = false);
-        self.devices.put_book(device, keys, book);
+        key_state.parts.values_mut().take(2).for_each(|part| part.checked = false);
+        self.devices.set_key_state(device, keys, key_state);
         Ok(())
     }
 
@@ -185,19 +185,19 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::Invalid, what));
         }
         let mut found = false;
-        let _turn = self.key_turn.lock();
+        let _turn = self.key_lock.lock();
         for (address, _) in self.devices.addresses() {
             if device.is_some_and(|device| device != address.id) {
                 continue;
             }
-            let (keys, mut book) = self.devices.book(address.id)?;
-            let mut touched = Touched::default();
+            let (keys, mut key_state) = self.devices.key_state(address.id)?;
+            let mut touched = UnsavedKeys::default();
             if above {
                 found = true;
                 touched.top = true;
-                book.asked |= if level == KeyLevel::Master { ASKED_MASTER } else { ASKED_ROOT };
+                key_state.asked |= if level == KeyLevel::Master { ASKED_MASTER } else { ASKED_ROOT };
             }
-            for (id, part) in &mut book.parts {
+            for (id, part) in &mut key_state.parts {
                 if above || partition.is_some_and(|partition| partition != *id) {
                     continue;
                 }
@@ -207,8 +207,8 @@ impl Mds {
                 touched.parts.insert(*id);
             }
             if !touched.is_empty() {
-                self.store_keys(address.id, &keys, &book, &touched)?;
-                self.devices.put_book(address.id, keys, book);
+                self.store_keys(address.id, &keys, &key_state, &touched)?;
+                self.devices.set_key_state(address.id, keys, key_state);
             }
         }
         if !found {
@@ -221,15 +221,15 @@ impl Mds {
     /// Durably requests new working keys for these partitions of a device; the old ones are
     /// overwritten at once.
     pub(crate) fn request_new_keys(&self, device: DeviceId, partitions: &[u64]) -> Result<()> {
-        let _turn = self.key_turn.lock();
-        let (keys, mut book) = self.devices.book(device)?;
-        let mut touched = Touched::default();
-        for (id, part) in book.parts.iter_mut().filter(|(id, _)| partitions.contains(id)) {
+        let _turn = self.key_lock.lock();
+        let (keys, mut key_state) = self.devices.key_state(device)?;
+        let mut touched = UnsavedKeys::default();
+        for (id, part) in key_state.parts.iter_mut().filter(|(id, _)| partitions.contains(id)) {
             part.asked |= ASKED_WORKING | ASKED_REVOKE;
             touched.parts.insert(*id);
         }
-        self.store_keys(device, &keys, &book, &touched)?;
-        self.devices.put_book(device, keys, book);
+        self.store_keys(device, &keys, &key_state, &touched)?;
+        self.devices.set_key_state(device, keys, key_state);
         self.devices_changed.store(true, Ordering::Release);
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::world::{ADMIN, ALICE, BOB, GIB, World, path};
 use crate::placement::outgrown::OUTGROWN_MIN;
 use crate::placement::{UNIT_LARGE, UNIT_MEDIUM};
 use crate::records::Inode;
-use crate::{Begun, CarryOrder};
+use crate::{MigrationOrder, MoveStart};
 
 const MIB: u64 = 1 << 20;
 const LARGE: u64 = 100 * MIB;
@@ -73,14 +73,14 @@ fn marked(world: &World) -> Vec<InodeId> {
     world.mds.next_outgrown(None).unwrap()
 }
 
-fn begin(world: &mut World, at: &str) -> Begun<CarryOrder> {
+fn begin(world: &mut World, at: &str) -> MoveStart<MigrationOrder> {
     let inode = world.stat(ALICE, at).unwrap().inode;
-    world.mds.begin_carry(inode, world.now).unwrap()
+    world.mds.begin_migration(inode, world.now).unwrap()
 }
 
-fn go(begun: Begun<CarryOrder>) -> CarryOrder {
+fn go(begun: MoveStart<MigrationOrder>) -> MigrationOrder {
     match begun {
-        Begun::Go(order) => order,
+        MoveStart::Started(order) => order,
         other => panic!("{other:?}"),
     }
 }
@@ -91,15 +91,15 @@ fn answer_all(world: &World) -> crate::Result<()> {
 }
 
 /// Begins a migration, with tags confirmed by every device.
-fn fenced(world: &mut World, at: &str) -> CarryOrder {
+fn fenced(world: &mut World, at: &str) -> MigrationOrder {
     let order = go(begin(world, at));
     answer_all(world).unwrap();
-    assert!(world.mds.is_carry_fenced(&order).unwrap());
+    assert!(world.mds.is_migration_fenced(&order).unwrap());
     order
 }
 
-fn finish(world: &World, order: &CarryOrder) -> bool {
-    world.mds.finish_carry(order, order.size, world.now).unwrap()
+fn finish(world: &World, order: &MigrationOrder) -> bool {
+    world.mds.finish_migration(order, order.size, world.now).unwrap()
 }
 
 fn placement(world: &mut World, at: &str) -> (Layout, PlacementRecord) {
@@ -110,25 +110,25 @@ fn placement(world: &mut World, at: &str) -> (Layout, PlacementRecord) {
 }
 
 fn no_drift(world: &mut World) {
-    assert_eq!(world.look_through(CheckScope::Names, false), []);
+    assert_eq!(world.run_check(CheckScope::Names, false), []);
 }
 
 /// Runs a pass of the daemon with devices that copy immediately; stops when the store fails.
 fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<()> {
     world.mds.abandon_moves(world.now)?;
     for inode in world.mds.next_outgrown(None)? {
-        if let Begun::Go(order) = world.mds.begin_carry(inode, world.now)? {
+        if let MoveStart::Started(order) = world.mds.begin_migration(inode, world.now)? {
             given.extend(order.to.objects());
             answer_all(world)?;
-            assert!(world.mds.is_carry_fenced(&order)?);
-            assert!(world.mds.finish_carry(&order, order.size, world.now)?);
+            assert!(world.mds.is_migration_fenced(&order)?);
+            assert!(world.mds.finish_migration(&order, order.size, world.now)?);
         }
     }
     Ok(())
 }
 
 #[test]
-fn a_file_that_grew_gets_the_layout_of_a_fresh_one_of_its_size() {
+fn grown_file_gets_layout_of_fresh_file() {
     let mut world = one_file();
     let before = inode_of(&world, world.mds.next_outgrown(None).unwrap()[0]);
     assert_eq!(before.layout.as_ref().unwrap().width(), 1);
@@ -153,14 +153,14 @@ fn a_file_that_grew_gets_the_layout_of_a_fresh_one_of_its_size() {
     assert_eq!(removed, order.from.objects());
     assert_eq!(marked(&world), []);
     no_drift(&mut world);
-    assert_eq!(begin(&mut world, "/f"), Begun::Gone, "not twice");
+    assert_eq!(begin(&mut world, "/f"), MoveStart::NothingToMove, "not twice");
     let metrics = world.mds.counters.render();
     assert!(metrics.contains("sealstone_mds_files_carried_total 1\n"), "{metrics}");
     assert!(metrics.contains(&format!("sealstone_mds_carried_bytes_total {LARGE}\n")), "{metrics}");
 }
 
 #[test]
-fn only_growth_that_a_layout_was_not_made_for_leaves_a_mark() {
+fn only_unplanned_growth_marks_file() {
     let mut world = World::with_devices(3);
     world.put(ALICE, "/known", LARGE);
     let unknown = world.create(ALICE, "/unknown", None);
@@ -171,23 +171,23 @@ fn only_growth_that_a_layout_was_not_made_for_leaves_a_mark() {
     let longer = world.create(ALICE, "/longer", Some(9));
     let longer = world.commit(ALICE, longer.intent, OUTGROWN_MIN).unwrap().inode;
     assert_eq!(marked(&world), [longer]);
-    assert!(matches!(begin(&mut world, "/longer"), Begun::Go(_)));
+    assert!(matches!(begin(&mut world, "/longer"), MoveStart::Started(_)));
     // Other ways to grow.
     let small = node_of(&mut world, "/small");
     world.ask(ALICE, resize(small, 2 * OUTGROWN_MIN));
     assert_eq!(marked(&world), [small.inode, longer]);
     // A removed file loses its mark.
     world.ask(ALICE, Request::Remove { path: path("/small"), recursive: false });
-    assert_eq!(world.mds.begin_carry(small.inode, world.now).unwrap(), Begun::Gone);
+    assert_eq!(world.mds.begin_migration(small.inode, world.now).unwrap(), MoveStart::NothingToMove);
     assert_eq!(marked(&world), [longer]);
 }
 
 #[test]
-fn with_nothing_better_to_give_a_mark_goes_until_the_file_has_doubled_or_devices_came() {
+fn useless_mark_is_removed() {
     let mut world = World::with_devices(1);
     let file = grow(&mut world, "/f", LARGE).node();
     assert_eq!(marked(&world), [file.inode]);
-    assert_eq!(begin(&mut world, "/f"), Begun::Gone);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::NothingToMove);
     assert_eq!(marked(&world), []);
     let more = written(&world, file, LARGE + 1);
     world.ask(ALICE, more);
@@ -195,7 +195,7 @@ fn with_nothing_better_to_give_a_mark_goes_until_the_file_has_doubled_or_devices
     let more = written(&world, file, 2 * LARGE);
     world.ask(ALICE, more);
     assert_eq!(marked(&world), [file.inode]);
-    assert_eq!(begin(&mut world, "/f"), Begun::Gone);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::NothingToMove);
     for i in 1..3 {
         let id = world.add_device(i);
         world.mds.device_answered(id, GIB, 0).unwrap();
@@ -210,7 +210,7 @@ fn with_nothing_better_to_give_a_mark_goes_until_the_file_has_doubled_or_devices
 }
 
 #[test]
-fn a_unit_that_is_too_small_is_outgrown_too() {
+fn small_stripe_unit_is_outgrown() {
     let mut world = World::with_devices(3);
     world.put(ALICE, "/f", 5 * MIB);
     later(&mut world);
@@ -226,7 +226,7 @@ fn a_unit_that_is_too_small_is_outgrown_too() {
 }
 
 #[test]
-fn nothing_is_copied_before_every_device_has_answered() {
+fn copy_waits_for_all_devices() {
     let mut world = World::with_devices(3);
     world.put(ALICE, "/f", 5 * MIB);
     let node = node_of(&mut world, "/f");
@@ -235,26 +235,26 @@ fn nothing_is_copied_before_every_device_has_answered() {
     let order = go(begin(&mut world, "/f"));
     assert_eq!(order.from.width(), 3);
     for (answered, object) in order.from.objects().iter().enumerate() {
-        assert!(!world.mds.is_carry_fenced(&order).unwrap(), "{answered} devices");
+        assert!(!world.mds.is_migration_fenced(&order).unwrap(), "{answered} devices");
         answer(&world, object.device).unwrap();
     }
-    assert!(world.mds.is_carry_fenced(&order).unwrap());
+    assert!(world.mds.is_migration_fenced(&order).unwrap());
     assert!(finish(&world, &order));
 }
 
 #[test]
-fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
+fn writer_ends_migration() {
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     for by_number in [false, true] {
         let order = fenced(&mut world, "/f");
-        assert!(world.mds.is_carry_wanted(&order).unwrap());
+        assert!(world.mds.is_migration_pending(&order).unwrap());
         let grants = match by_number {
             false => world.open(ALICE, open("/f", Access::Update)).grants,
             true => world.opened(ALICE, open_node(node, Access::Update)).grants,
         };
         assert_eq!(grants[0].object, order.from.objects()[0]);
-        assert!(!world.mds.is_carry_wanted(&order).unwrap());
+        assert!(!world.mds.is_migration_pending(&order).unwrap());
         assert!(!finish(&world, &order));
         let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
         assert!(
@@ -265,7 +265,7 @@ fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
         assert_eq!(marked(&world), [order.inode], "it is tried again");
     }
     // As long as the client has the file open.
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
     world.ask(ALICE, Request::CloseNode { node, client_id: CLIENT });
     // Reading does not end a migration.
     let order = fenced(&mut world, "/f");
@@ -274,13 +274,13 @@ fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
 }
 
 #[test]
-fn whoever_asks_another_server_to_write_gets_it_too() {
+fn writer_at_other_server_ends_migration() {
     let mut one = one_file();
     let mut other = one.beside(0x20);
     let order = fenced(&mut one, "/f");
     let grants = other.open(ALICE, open("/f", Access::Update)).grants;
     assert_eq!(grants[0].object, order.from.objects()[0]);
-    assert!(!one.mds.is_carry_wanted(&order).unwrap());
+    assert!(!one.mds.is_migration_pending(&order).unwrap());
     assert!(!finish(&one, &order));
     // A reader at the other server gets the file's location.
     let opened = other.open(BOB, open("/f", Access::Read));
@@ -296,7 +296,7 @@ fn whoever_asks_another_server_to_write_gets_it_too() {
 }
 
 #[test]
-fn a_file_with_a_lease_to_write_stays_as_it_is() {
+fn file_with_write_lease_is_not_migrated() {
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     // A client that sends Recalls gets leases, also write leases on files open for reading.
@@ -312,13 +312,13 @@ fn a_file_with_a_lease_to_write_stays_as_it_is() {
         Response::Leased { lease: Some(lease), .. } => assert_eq!(lease.kind, LeaseKind::Write),
         other => panic!("{other:?}"),
     }
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
     world.ask(ALICE, Request::CloseNode { node, client_id: CLIENT });
-    assert!(matches!(begin(&mut world, "/f"), Begun::Go(_)));
+    assert!(matches!(begin(&mut world, "/f"), MoveStart::Started(_)));
 }
 
 #[test]
-fn who_has_it_open_is_told_the_other_layout_of_the_same_content() {
+fn open_file_gets_new_layout_at_renewal() {
     let mut world = one_file();
     let opened = world.open(BOB, open("/f", Access::Read));
     let order = fenced(&mut world, "/f");
@@ -344,7 +344,7 @@ fn who_has_it_open_is_told_the_other_layout_of_the_same_content() {
 }
 
 #[test]
-fn a_program_with_a_capability_file_keeps_its_objects() {
+fn capability_file_blocks_migration() {
     let delegate = |write: bool, until_ms: u64| Request::Delegate {
         path: path("/f"),
         read: !write,
@@ -359,7 +359,7 @@ fn a_program_with_a_capability_file_keeps_its_objects() {
         later(&mut world);
         let until_ms = world.now + 60_000;
         assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
-        assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+        assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
         world.now = until_ms + 1;
         let order = fenced(&mut world, "/f");
         let until_ms = world.now + 60_000;
@@ -369,7 +369,7 @@ fn a_program_with_a_capability_file_keeps_its_objects() {
 }
 
 #[test]
-fn while_somebody_could_make_its_objects_a_file_stays_as_it_is() {
+fn valid_create_credentials_block_migration() {
     let mut world = World::with_devices(3);
     let node = world.file(ALICE, "f");
     let opened = world
@@ -379,14 +379,14 @@ fn while_somebody_could_make_its_objects_a_file_stays_as_it_is() {
     world.ask(ALICE, grown);
     assert!(inode_of(&world, node.inode).made);
     // The client would create the old object again, where its bytes would be lost.
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
     later(&mut world);
     let order = fenced(&mut world, "/f");
     assert!(finish(&world, &order));
 }
 
 #[test]
-fn a_file_that_changes_meanwhile_stays_with_its_objects() {
+fn changed_file_is_not_migrated() {
     let changes: [fn(&mut World); 3] = [
         |world| {
             let node = node_of(world, "/f");
@@ -411,7 +411,7 @@ fn a_file_that_changes_meanwhile_stays_with_its_objects() {
 }
 
 #[test]
-fn a_file_that_only_became_longer_by_a_hole_is_carried_over_at_its_new_length() {
+fn migration_keeps_length_of_sparse_file() {
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     let order = fenced(&mut world, "/f");
@@ -423,7 +423,7 @@ fn a_file_that_only_became_longer_by_a_hole_is_carried_over_at_its_new_length() 
 }
 
 #[test]
-fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
+fn replaced_or_removed_file_stays_removed() {
     let changes: [fn(&mut World); 2] = [
         |world| drop(world.put(ALICE, "/f", 20)),
         |world| drop(world.ask(ALICE, Request::Remove { path: path("/f"), recursive: false })),
@@ -441,7 +441,7 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
 }
 
 #[test]
-fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
+fn late_copy_of_abandoned_move_is_removed() {
     let mut world = one_file();
     let order = fenced(&mut world, "/f");
     assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
@@ -456,26 +456,26 @@ fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
     let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
     assert!(order.to.objects().iter().all(|object| removed.contains(object)));
     world.now += 1;
-    world.mds.abandon_carry(&order, world.now).unwrap();
+    world.mds.abandon_migration(&order, world.now).unwrap();
     let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
     assert!(order.to.objects().iter().all(|object| removed.contains(object)));
     assert!(live(&world).contains(&order.from.objects()[0]));
 }
 
 #[test]
-fn a_device_that_is_drained_begins_what_comes_next() {
+fn drain_abandons_migration() {
     let mut world = one_file();
     let order = fenced(&mut world, "/f");
     let device = order.from.objects()[0].device;
     world.ask(ADMIN, Request::DeviceDrain { id: device, rate: 0 });
     // A move of one object abandons the migration.
-    assert!(matches!(world.mds.begin_move(order.inode, device, world.now).unwrap(), Begun::Go(_)));
+    assert!(matches!(world.mds.begin_move(order.inode, device, world.now).unwrap(), MoveStart::Started(_)));
     assert!(!finish(&world, &order));
     assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
 }
 
 #[test]
-fn a_crash_before_any_commit_loses_nothing_and_leaves_nothing() {
+fn crash_before_any_commit_loses_no_object() {
     let mut completed = 0;
     for crash_at in 0..40 {
         let mut world = World::with_devices(3);

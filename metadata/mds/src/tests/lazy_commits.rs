@@ -14,7 +14,7 @@ use super::world::{ADMIN, World, user};
 use crate::accounts;
 use crate::records::{SessionRecord, counter, figure};
 use crate::server::Wait;
-use crate::sessions::{SESSIONS_PER_USER_MAX, Sessions};
+use crate::sessions::{SESSIONS_PER_USER_MAX, SessionTable};
 use crate::store::{MemoryMeta, MetaStore};
 use crate::{Config, Mds};
 
@@ -50,7 +50,7 @@ fn log_in(world: &World, id: SessionId, name: &str) -> bool {
         if accounts::existing_enabled(tx, &user(name))?.is_none() {
             return Ok((false, Wait::ForMedium));
         }
-        let (_, wait) = Sessions::open(tx, &id, &record)?;
+        let (_, wait) = SessionTable::open(tx, &id, &record)?;
         Ok((true, wait))
     });
     let opened = opened.unwrap();
@@ -71,7 +71,7 @@ fn is_found(world: &World, id: &SessionId) -> bool {
 }
 
 #[test]
-fn logging_in_and_using_a_session_wait_for_no_medium() {
+fn sessions_do_not_wait_for_disk() {
     let mut world = office();
     assert!(log_in(&world, [5; 16], "alice"));
     let lazy = world.disk.unsettled();
@@ -86,7 +86,7 @@ fn logging_in_and_using_a_session_wait_for_no_medium() {
 }
 
 #[test]
-fn settling_that_failed_is_tried_again() {
+fn failed_settle_is_retried() {
     let world = office();
     assert!(log_in(&world, [5; 16], "alice"));
     world.disk.fail_after(Some(0));
@@ -97,7 +97,7 @@ fn settling_that_failed_is_tried_again() {
 }
 
 #[test]
-fn a_login_that_ends_an_older_session_is_waited_for() {
+fn login_that_ends_session_commits_durably() {
     let mut world = office();
     let id = |n: usize| [n as u8; 16].map(|byte| byte ^ (n >> 8) as u8);
     for n in 0..=SESSIONS_PER_USER_MAX {
@@ -115,7 +115,7 @@ fn a_login_that_ends_an_older_session_is_waited_for() {
 }
 
 #[test]
-fn whatever_a_crash_takes_what_was_ended_stays_ended() {
+fn ended_sessions_stay_ended_after_crash() {
     let mut lost = 0;
     for seed in 0..60u64 {
         let mut chance = StdRng::seed_from_u64(seed);
@@ -204,7 +204,7 @@ fn whatever_a_crash_takes_what_was_ended_stays_ended() {
 }
 
 #[test]
-fn a_session_that_a_crash_took_is_opened_again_and_its_account_is_whole() {
+fn lost_session_can_be_opened_again() {
     let mut world = office();
     assert!(log_in(&world, [5; 16], "alice"));
     crash(&mut world, 0);

@@ -27,8 +27,8 @@ use crate::keys;
 use crate::records::{decode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
-pub(crate) use apply::{Progress, apply, receive};
-pub(crate) use plan::{Exchange, Policy, plan};
+pub(crate) use apply::{StepProgress, apply, receive};
+pub(crate) use plan::{RotationPolicy, SeedExchange, plan};
 pub use step::{KeyAction, KeyStep, StepOutcome};
 
 /// The key hierarchy of a device.
@@ -64,7 +64,7 @@ impl Wire for KeyBytes {
 record! {
     /// A key change that may have been sent to the device.
     #[derive(Clone, PartialEq, Eq, Debug)]
-    pub struct Pending {
+    pub struct PendingKey {
         /// A [`KeyLevel`], or 5 for a working key that is to be overwritten.
         pub level: u8,
         /// Version of a working key.
@@ -76,8 +76,8 @@ record! {
     }
 }
 
-/// [`Pending::level`] of a superseded working key that is overwritten with a random one.
-const LEVEL_KILL: u8 = 5;
+/// [`PendingKey::level`] of a superseded working key that is overwritten with a random one.
+const LEVEL_OVERWRITE: u8 = 5;
 
 record! {
     /// Record of master and root key.
@@ -95,7 +95,7 @@ record! {
         pub root_set_ms: u64,
         /// Pending change. For the master key: the change step was sent, and the seed is that of
         /// the root key below the new master key.
-        pub pending: Option<Pending>,
+        pub pending: Option<PendingKey>,
         /// Identifier of the proposed master key.
         pub master_identifier: [u8; 7],
         /// Time of the seed exchange.
@@ -135,7 +135,7 @@ record! {
         /// Number of grants under the current version when the record was written.
         pub credentials: u64,
         /// Pending change.
-        pub pending: Option<Pending>,
+        pub pending: Option<PendingKey>,
         /// Requested changes that are not done: [`ASKED_PARTITION`], [`ASKED_WORKING`],
         /// [`ASKED_REVOKE`].
         pub asked: u8,
@@ -151,13 +151,13 @@ pub(crate) const ASKED_REVOKE: u8 = 16;
 
 /// State of one partition; its keys are in the hierarchy.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct PartitionKeyState {
     pub(crate) created: bool,
     pub(crate) pair_set_ms: u64,
     pub(crate) current: u8,
     pub(crate) versions: Vec<VersionRecord>,
     pub(crate) credentials: u64,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<PendingKey>,
     pub(crate) asked: u8,
     /// Whether the device's key identifiers were compared with ours since the start.
     pub(crate) checked: bool,
@@ -165,7 +165,7 @@ pub(crate) struct Part {
     pub(crate) grants_until_ms: u64,
 }
 
-impl Part {
+impl PartitionKeyState {
     fn current_set_ms(&self) -> Option<u64> {
         self.versions.iter().find(|version| version.version == self.current).map(|version| version.set_ms)
     }
@@ -187,19 +187,19 @@ impl Part {
 
 /// State of all keys of one device.
 #[derive(Clone, Debug)]
-pub(crate) struct Book {
+pub(crate) struct DeviceKeyState {
     pub(crate) initial: [u8; 16],
     pub(crate) counter: u64,
     pub(crate) master_set_ms: u64,
     pub(crate) root_set_ms: u64,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<PendingKey>,
     pub(crate) master_identifier: [u8; 7],
     pub(crate) exchanged_ms: u64,
     pub(crate) asked: u8,
-    pub(crate) parts: BTreeMap<u64, Part>,
+    pub(crate) parts: BTreeMap<u64, PartitionKeyState>,
     /// Whether the last answer under the proposed master key was a refusal: the current one is
     /// tried next.
-    pub(crate) doubt: bool,
+    pub(crate) proposed_refused: bool,
 }
 
 /// Maximum number of partitions whose keys one transaction stores; one in tests, whose devices have
@@ -208,14 +208,14 @@ const STORE_BATCH: usize = if cfg!(test) { 1 } else { 256 };
 
 /// Parts of the key state that have to be stored.
 #[derive(Default)]
-pub(crate) struct Touched {
+pub(crate) struct UnsavedKeys {
     pub(crate) top: bool,
     pub(crate) parts: BTreeSet<u64>,
     /// Whether the stored keys of these partitions are void because a key above them was set.
     pub(crate) voided: bool,
 }
 
-impl Touched {
+impl UnsavedKeys {
     pub(crate) fn is_empty(&self) -> bool {
         !self.top && self.parts.is_empty() && !self.voided
     }
@@ -238,30 +238,34 @@ pub(crate) fn file_partitions(count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Returns keys and key state of a device that no server has taken over yet.
-pub(crate) fn fresh(initial: &InitialKey, system_id: [u8; 20], partitions: u64) -> Result<(Keys, Book)> {
+pub(crate) fn fresh(
+    initial: &InitialKey,
+    system_id: [u8; 20],
+    partitions: u64,
+) -> Result<(Keys, DeviceKeyState)> {
     let keys = Keys::factory(Hash::Sha256, initial, system_id);
-    let mut book = Book::of(&keys);
+    let mut key_state = DeviceKeyState::of(&keys);
     let mut keys = keys;
-    book.parts.insert(0, Part { created: true, ..Part::factory() });
-    add_partitions(&mut keys, &mut book, partitions);
-    Ok((keys, book))
+    key_state.parts.insert(0, PartitionKeyState { created: true, ..PartitionKeyState::factory() });
+    add_partitions(&mut keys, &mut key_state, partitions);
+    Ok((keys, key_state))
 }
 
 /// Adds entries for missing file partitions; returns whether there were any.
-fn add_partitions(keys: &mut Keys, book: &mut Book, partitions: u64) -> bool {
+fn add_partitions(keys: &mut Keys, key_state: &mut DeviceKeyState, partitions: u64) -> bool {
     let mut added = false;
     for id in file_partitions(partitions) {
-        if let Entry::Vacant(place) = book.parts.entry(id) {
+        if let Entry::Vacant(place) = key_state.parts.entry(id) {
             // The device gives a new partition these keys; the next plan replaces them.
             let known = keys.add_partition(id).is_ok() || keys.add_partition_unset(id).is_err();
-            place.insert(if known { Part::factory() } else { Part::default() });
+            place.insert(if known { PartitionKeyState::factory() } else { PartitionKeyState::default() });
             added = true;
         }
     }
     added
 }
 
-impl Part {
+impl PartitionKeyState {
     /// Creates the state with factory keys, which are valid until they are replaced.
     fn factory() -> Self {
         let versions = vec![VersionRecord { version: 0, set_ms: 0, dead_ms: u64::MAX }];
@@ -269,7 +273,7 @@ impl Part {
     }
 }
 
-impl Book {
+impl DeviceKeyState {
     fn of(keys: &Keys) -> Self {
         let initial = keys.signing_key(KeySelector::Master).map(|key| *key.identity().as_bytes());
         Self {
@@ -282,7 +286,7 @@ impl Book {
             exchanged_ms: 0,
             asked: 0,
             parts: BTreeMap::new(),
-            doubt: false,
+            proposed_refused: false,
         }
     }
 
@@ -320,13 +324,13 @@ impl Book {
     }
 
     /// Marks the root key and all keys below it as void.
-    fn void_below_master(&mut self, touched: &mut Touched) {
+    fn void_below_master(&mut self, touched: &mut UnsavedKeys) {
         self.root_set_ms = 0;
         touched.top = true;
         self.void_below_root(touched);
     }
 
-    fn void_below_root(&mut self, touched: &mut Touched) {
+    fn void_below_root(&mut self, touched: &mut UnsavedKeys) {
         for (id, part) in &mut self.parts {
             part.void();
             touched.parts.insert(*id);
@@ -340,24 +344,26 @@ impl Book {
         view: &S,
         device: DeviceId,
         partitions: u64,
-    ) -> Result<(Keys, Self, Touched)> {
+    ) -> Result<(Keys, Self, UnsavedKeys)> {
         let bytes = view.get(&keys::device_key(device))?.ok_or(MetaError::Damaged("device without keys"))?;
         let bytes = Zeroizing::new(bytes);
         let damaged = |_| MetaError::Damaged("device keys");
-        let mut touched = Touched::default();
-        let (mut keys, mut book) = if bytes.starts_with(WHOLE) {
+        let mut touched = UnsavedKeys::default();
+        let (mut keys, mut key_state) = if bytes.starts_with(WHOLE) {
             let keys = Keys::decode(&bytes).map_err(damaged)?;
-            let mut book = Self::of(&keys);
+            let mut key_state = Self::of(&keys);
             for id in keys.partitions() {
-                book.parts.insert(id, Part { created: true, ..Part::factory() });
+                key_state
+                    .parts
+                    .insert(id, PartitionKeyState { created: true, ..PartitionKeyState::factory() });
                 touched.parts.insert(id);
             }
             touched.top = true;
-            (keys, book)
+            (keys, key_state)
         } else {
             let top: TopRecord = decode(&bytes)?;
             let mut keys = Keys::decode_top(&top.keys.0).map_err(damaged)?;
-            let mut book = Self {
+            let mut key_state = Self {
                 initial: top.initial,
                 counter: top.counter,
                 master_set_ms: top.master_set_ms,
@@ -367,7 +373,7 @@ impl Book {
                 exchanged_ms: top.exchanged_ms,
                 asked: top.asked,
                 parts: BTreeMap::new(),
-                doubt: false,
+                proposed_refused: false,
             };
             let void_from: Option<u64> = load(view, &keys::void_keys(device))?;
             // Even without such a record, the note itself has to be deleted.
@@ -392,7 +398,7 @@ impl Book {
                 } else {
                     keys.put_partition(id, &bytes.0).map_err(damaged)?;
                 }
-                let mut part = Part {
+                let mut part = PartitionKeyState {
                     created,
                     pair_set_ms,
                     current,
@@ -407,15 +413,15 @@ impl Book {
                     part.void();
                     touched.parts.insert(id);
                 }
-                book.parts.insert(id, part);
+                key_state.parts.insert(id, part);
             }
-            (keys, book)
+            (keys, key_state)
         };
-        let before: BTreeSet<u64> = book.parts.keys().copied().collect();
-        if add_partitions(&mut keys, &mut book, partitions) {
-            touched.parts.extend(book.parts.keys().filter(|id| !before.contains(id)));
+        let before: BTreeSet<u64> = key_state.parts.keys().copied().collect();
+        if add_partitions(&mut keys, &mut key_state, partitions) {
+            touched.parts.extend(key_state.parts.keys().filter(|id| !before.contains(id)));
         }
-        Ok((keys, book, touched))
+        Ok((keys, key_state, touched))
     }
 
     /// Stores the touched parts.
@@ -424,7 +430,7 @@ impl Book {
         tx: &mut dyn Transaction,
         device: DeviceId,
         keys: &Keys,
-        touched: &Touched,
+        touched: &UnsavedKeys,
     ) -> Result<()> {
         if touched.top {
             let record = TopRecord {
@@ -460,21 +466,21 @@ impl Book {
     }
 
     /// Stores a new device, or one that restarts with another initial key, with the keys of at most
-    /// [`STORE_BATCH`] partitions. Returns what [`Book::store_in_steps`] has to store after the
+    /// [`STORE_BATCH`] partitions. Returns what [`DeviceKeyState::store_in_steps`] has to store after the
     /// transaction.
     pub(crate) fn store_first(
         &self,
         tx: &mut dyn Transaction,
         device: DeviceId,
         keys: &Keys,
-    ) -> Result<Touched> {
+    ) -> Result<UnsavedKeys> {
         let parts: Vec<u64> = self.parts.keys().copied().collect();
         let (first, rest) = parts.split_at(parts.len().min(STORE_BATCH));
-        let touched = Touched { top: true, parts: first.iter().copied().collect(), voided: true };
+        let touched = UnsavedKeys { top: true, parts: first.iter().copied().collect(), voided: true };
         self.store(tx, device, keys, &touched)?;
         note_void(tx, device, rest.first().copied())?;
         let voided = !rest.is_empty();
-        Ok(Touched { top: false, parts: rest.iter().copied().collect(), voided })
+        Ok(UnsavedKeys { top: false, parts: rest.iter().copied().collect(), voided })
     }
 
     /// Stores the touched parts in transactions of at most [`STORE_BATCH`] partitions, each run by
@@ -484,7 +490,7 @@ impl Book {
         &self,
         device: DeviceId,
         keys: &Keys,
-        touched: &Touched,
+        touched: &UnsavedKeys,
         mut commit: impl FnMut(&dyn Fn(&mut dyn Transaction) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
         if touched.is_empty() {
@@ -494,7 +500,7 @@ impl Book {
         let (mut top, mut rest) = (touched.top, &parts[..]);
         loop {
             let (batch, after) = rest.split_at(rest.len().min(STORE_BATCH));
-            let step = Touched { top, parts: batch.iter().copied().collect(), voided: touched.voided };
+            let step = UnsavedKeys { top, parts: batch.iter().copied().collect(), voided: touched.voided };
             commit(&|tx| {
                 self.store(tx, device, keys, &step)?;
                 if step.voided { note_void(tx, device, after.first().copied()) } else { Ok(()) }

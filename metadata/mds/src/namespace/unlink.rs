@@ -23,7 +23,7 @@ pub(crate) struct Ending<'a> {
 
 /// Decrements the link count of a node that is not a directory. Without links it is dropped, or
 /// becomes an orphan if it is open. The caller deletes the entry. Returns the changed node.
-pub(super) fn lose_name(
+pub(super) fn unlink_name(
     tx: &mut dyn Transaction,
     id: InodeId,
     mut node: Inode,

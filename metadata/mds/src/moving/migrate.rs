@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{InodeId, Layout, LeaseKind, PlacementRecord, record};
 
-use super::{Begun, MOVES_PAGE, drop_copy, is_alive, is_there};
+use super::{MOVES_PAGE, MoveStart, may_be_running, must_exist, queue_copy_removal};
 use crate::counters::add;
 use crate::error::Result;
 use crate::keys;
 use crate::namespace::queue_objects;
-use crate::placement::outgrown::Form;
+use crate::placement::outgrown::LayoutForm;
 use crate::records::{Inode, load, save};
-use crate::revoke::Retag;
+use crate::revoke::PendingTag;
 use crate::server::Mds;
 use crate::store::{Snapshot, Transaction};
 use crate::tags;
@@ -27,7 +27,7 @@ use crate::tags;
 record! {
     /// A file being migrated to another layout.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Carry {
+    pub struct FileMigration {
         /// Generation of the file at the beginning.
         pub generation: u32,
         /// Current layout.
@@ -43,7 +43,7 @@ record! {
 
 /// Order to copy a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CarryOrder {
+pub struct MigrationOrder {
     /// Inode number of the file.
     pub inode: InodeId,
     /// Its layout. All objects have to be read to their ends, whatever the size of the file: bytes
@@ -77,27 +77,27 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn begin_carry(&self, inode: InodeId, now_ms: u64) -> Result<Begun<CarryOrder>> {
+    pub fn begin_migration(&self, inode: InodeId, now_ms: u64) -> Result<MoveStart<MigrationOrder>> {
         // Many marked files are open: check this before the lock that stops all other requests.
         if self.holds.may_be_written(inode, now_ms) {
-            return Ok(Begun::InUse);
+            return Ok(MoveStart::InUse);
         }
         // Waits for requests that are issuing credentials, so that these are seen below.
         let _alone = self.issuing.write();
         let pool = self.devices.pool();
         let begun = self.update(|tx| {
-            super::give_up(tx, inode, now_ms)?;
-            let gone = |tx: &mut dyn Transaction| -> Result<_> {
+            super::abandon(tx, inode, now_ms)?;
+            let nothing_to_move = |tx: &mut dyn Transaction| -> Result<_> {
                 tx.delete(&keys::outgrown(inode))?;
-                Ok(Begun::Gone)
+                Ok(MoveStart::NothingToMove)
             };
-            let Some(file) = load::<Inode, _>(tx, &keys::inode(inode))? else { return gone(tx) };
-            let Some(from) = &file.layout else { return gone(tx) };
-            if pool.outgrown(Form::of(from), file.size, inode.0, self.config.width_max).is_none() {
-                return gone(tx);
+            let Some(file) = load::<Inode, _>(tx, &keys::inode(inode))? else { return nothing_to_move(tx) };
+            let Some(from) = &file.layout else { return nothing_to_move(tx) };
+            if pool.outgrown(LayoutForm::of(from), file.size, inode.0, self.config.width_max).is_none() {
+                return nothing_to_move(tx);
             }
             if self.is_in_use(tx, inode, &file, from, now_ms)? {
-                return Ok(Begun::InUse);
+                return Ok(MoveStart::InUse);
             }
             let (to, mut placed) = self.lay_out(tx, inode, Some(file.size), (&pool, now_ms), "file")?;
             placed.outgrew = u16::try_from(from.width()).ok();
@@ -105,22 +105,22 @@ impl Mds {
             let mut filled = Vec::with_capacity(from.width());
             for ((index, object), tag) in from.objects().iter().enumerate().zip(first_tag..) {
                 let length = from.object_length(index, file.size);
-                let there = is_there(&file, length);
+                let exists = must_exist(&file, length);
                 save(tx, &keys::tag(*object), &tag)?;
                 // A missing object is created, empty; otherwise it could be created behind the
                 // fence.
-                save(tx, &keys::retag(*object), &Retag { tag, creates: !there, waits: Vec::new() })?;
-                filled.push(there && length > 0);
+                save(tx, &keys::retag(*object), &PendingTag { tag, creates: !exists, waits: Vec::new() })?;
+                filled.push(exists && length > 0);
             }
             let needed = |index| if file.sparse { 0 } else { to.object_length(index, file.size) };
             let lengths = (0..to.width()).map(needed).collect();
             let (from, size) = (from.clone(), file.size);
-            let note = Carry { generation: file.generation, from, first_tag, to, placed };
+            let note = FileMigration { generation: file.generation, from, first_tag, to, placed };
             save(tx, &keys::carrying(inode), &note)?;
-            let Carry { from, to, .. } = note;
-            Ok(Begun::Go(CarryOrder { inode, from, filled, to, lengths, size }))
+            let FileMigration { from, to, .. } = note;
+            Ok(MoveStart::Started(MigrationOrder { inode, from, filled, to, lengths, size }))
         })?;
-        if matches!(begun, Begun::Go(_)) {
+        if matches!(begun, MoveStart::Started(_)) {
             self.revocations_changed.store(true, Ordering::Release);
         }
         Ok(begun)
@@ -153,7 +153,7 @@ impl Mds {
     fn is_changing(&self, file: &Inode, layout: &Layout, now_ms: u64) -> bool {
         let holdings = self.holdings(now_ms);
         let lasting = layout.objects().iter().any(|object| holdings.is_lasting(*object, now_ms));
-        lasting || file.old_from.is_some() || is_alive(file.placing_until_ms, now_ms)
+        lasting || file.old_from.is_some() || may_be_running(file.placing_until_ms, now_ms)
     }
 
     /// Whether all devices refuse all older credentials for the file. Also true for an abandoned
@@ -161,7 +161,7 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn is_carry_fenced(&self, order: &CarryOrder) -> Result<bool> {
+    pub fn is_migration_fenced(&self, order: &MigrationOrder) -> Result<bool> {
         let view = self.store.snapshot()?;
         for object in order.from.objects() {
             if view.get(&keys::retag(*object))?.is_some() {
@@ -175,7 +175,7 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn is_carry_wanted(&self, order: &CarryOrder) -> Result<bool> {
+    pub fn is_migration_pending(&self, order: &MigrationOrder) -> Result<bool> {
         Ok(note(&*self.store.snapshot()?, order)?.is_some())
     }
 
@@ -185,12 +185,12 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn finish_carry(&self, order: &CarryOrder, bytes: u64, now_ms: u64) -> Result<bool> {
+    pub fn finish_migration(&self, order: &MigrationOrder, bytes: u64, now_ms: u64) -> Result<bool> {
         let _alone = self.issuing.write();
         let done = self.update(|tx| {
-            let Some(Carry { generation, from, first_tag, to, placed }) = note(tx, order)? else {
+            let Some(FileMigration { generation, from, first_tag, to, placed }) = note(tx, order)? else {
                 // Abandoned meanwhile; this also removes what was copied since.
-                drop_copies(tx, &order.to, now_ms)?;
+                queue_copy_removals(tx, &order.to, now_ms)?;
                 return Ok(false);
             };
             let file = load::<Inode, _>(tx, &keys::inode(order.inode))?;
@@ -199,13 +199,13 @@ impl Mds {
                 stays && !self.is_changing(file, &from, now_ms)
             };
             let Some(mut file) = file.filter(same) else {
-                give_up(tx, order.inode, now_ms)?;
+                abandon(tx, order.inode, now_ms)?;
                 return Ok(false);
             };
             for (object, tag) in from.objects().iter().zip(first_tag..) {
                 if tags::of(tx, *object)? != tag {
                     // Revoked meanwhile: the next migration starts from the new tags.
-                    give_up(tx, order.inode, now_ms)?;
+                    abandon(tx, order.inode, now_ms)?;
                     return Ok(false);
                 }
             }
@@ -237,10 +237,10 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn abandon_carry(&self, order: &CarryOrder, now_ms: u64) -> Result<()> {
+    pub fn abandon_migration(&self, order: &MigrationOrder, now_ms: u64) -> Result<()> {
         self.update(|tx| match note(tx, order)? {
-            Some(_) => give_up(tx, order.inode, now_ms).map(drop),
-            None => drop_copies(tx, &order.to, now_ms),
+            Some(_) => abandon(tx, order.inode, now_ms).map(drop),
+            None => queue_copy_removals(tx, &order.to, now_ms),
         })
     }
 
@@ -259,19 +259,19 @@ impl Mds {
 }
 
 /// Returns the record of an order, if it was not abandoned.
-fn note<S: Snapshot + ?Sized>(view: &S, order: &CarryOrder) -> Result<Option<Carry>> {
-    Ok(load::<Carry, _>(view, &keys::carrying(order.inode))?.filter(|known| known.to == order.to))
+fn note<S: Snapshot + ?Sized>(view: &S, order: &MigrationOrder) -> Result<Option<FileMigration>> {
+    Ok(load::<FileMigration, _>(view, &keys::carrying(order.inode))?.filter(|known| known.to == order.to))
 }
 
 /// Abandons the migration of a file, if there is one; the copy is removed.
-pub(super) fn give_up(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
+pub(super) fn abandon(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
     let key = keys::carrying(inode);
-    let Some(Carry { to, .. }) = load::<Carry, _>(tx, &key)? else { return Ok(false) };
+    let Some(FileMigration { to, .. }) = load::<FileMigration, _>(tx, &key)? else { return Ok(false) };
     tx.delete(&key)?;
-    drop_copies(tx, &to, now_ms)?;
+    queue_copy_removals(tx, &to, now_ms)?;
     Ok(true)
 }
 
-fn drop_copies(tx: &mut dyn Transaction, to: &Layout, now_ms: u64) -> Result<()> {
-    to.objects().iter().try_for_each(|object| drop_copy(tx, *object, now_ms))
+fn queue_copy_removals(tx: &mut dyn Transaction, to: &Layout, now_ms: u64) -> Result<()> {
+    to.objects().iter().try_for_each(|object| queue_copy_removal(tx, *object, now_ms))
 }

@@ -1,4 +1,4 @@
-//! Leases on directories: who is given one with what is looked up, and whose changes call it back.
+//! Leases on directories: granted with lookups, and recalled by conflicting changes of names.
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
@@ -27,7 +27,7 @@ fn rename(from_parent: Node, from: &str, to_parent: Node, to: &str) -> Request {
 }
 
 impl World {
-    /// What was looked up, and the leases on its directory and on itself.
+    /// Returns the attributes of a lookup, and the leases on the directory and the node.
     fn looked(
         &mut self,
         who: SessionId,
@@ -41,7 +41,8 @@ impl World {
         }
     }
 
-    /// A directory that everybody may change, with a file and a directory in it, and another one beside it.
+    /// Creates a directory that all users may change, with a file and a directory in it, and another
+    /// one beside it.
     fn directories(&mut self) -> (Node, Node) {
         self.mkdir(ADMIN, "/d", 0o777);
         self.mkdir(ADMIN, "/d/sub", 0o777);
@@ -57,10 +58,10 @@ impl World {
     }
 }
 
-type Make = fn(Node, Node) -> Request;
+type MakeRequest = fn(Node, Node) -> Request;
 
-/// What changes names in the first of two directories, or does not.
-const ASKED: &[(&str, Make, bool)] = &[
+/// Requests with two directories, and whether each changes names in the first one.
+const NAME_REQUESTS: &[(&str, MakeRequest, bool)] = &[
     ("make", |d, _| make(d, "new", NodeKind::Fifo, 0o644), true),
     ("make a directory", |d, _| make(d, "new", NodeKind::Directory, 0o755), true),
     (
@@ -83,14 +84,14 @@ const ASKED: &[(&str, Make, bool)] = &[
 ];
 
 #[test]
-fn every_change_of_a_name_waits_for_the_leases_on_its_directory_and_nothing_else_does() {
-    for (what, make, waits) in ASKED {
+fn name_changes_recall_directory_leases() {
+    for (what, make, waits) in NAME_REQUESTS {
         let mut world = World::with_devices(1);
         let (d, e) = world.directories();
         let epoch = world.lead(ALICE, HERS);
         let hers = world.node(ALICE, d.inode);
         let (none, given, _) = world.looked(ALICE, lookup(hers, name("nothing")));
-        let given = given.expect("nobody is in the way");
+        let given = given.expect("no conflict");
         assert_eq!((none, given.kind, given.epoch), (None, LeaseKind::Read, epoch));
         let request = make(d, e);
         let answer = world.ask(ADMIN, request.clone());
@@ -108,7 +109,7 @@ fn every_change_of_a_name_waits_for_the_leases_on_its_directory_and_nothing_else
 }
 
 #[test]
-fn who_has_a_directory_leased_changes_names_in_it_as_he_likes() {
+fn own_directory_lease_permits_name_changes() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
     let epoch = world.lead(ALICE, HERS);
@@ -129,7 +130,7 @@ fn who_has_a_directory_leased_changes_names_in_it_as_he_likes() {
 }
 
 #[test]
-fn what_several_change_is_looked_up_without_leases_for_a_while() {
+fn contended_directory_gets_no_leases() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
     world.lead(ALICE, HERS);
@@ -141,7 +142,7 @@ fn what_several_change_is_looked_up_without_leases_for_a_while() {
     for _ in 0..3 {
         let (stat, directory, lease) = world.looked(ALICE, lookup(hers, name("new")));
         assert!(stat.is_some() && directory.is_none() && lease.is_some());
-        assert!(!is_busy(&world.ask(ADMIN, remove(d, "f", false))), "nobody is in the way");
+        assert!(!is_busy(&world.ask(ADMIN, remove(d, "f", false))), "no conflict");
         world.put(ADMIN, "/d/f", 1);
     }
     world.lead_on(ALICE, HERS, QUIET_MS + 1);
@@ -149,7 +150,7 @@ fn what_several_change_is_looked_up_without_leases_for_a_while() {
 }
 
 #[test]
-fn who_may_not_pass_a_directory_is_given_no_lease_on_it() {
+fn directory_lease_needs_search_permission() {
     let mut world = World::with_devices(1);
     world.mkdir(ADMIN, "/private", 0o700);
     world.put(ADMIN, "/private/f", 1);
@@ -164,7 +165,7 @@ fn who_may_not_pass_a_directory_is_given_no_lease_on_it() {
 }
 
 #[test]
-fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
+fn stat_lease_does_not_block_writers() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
     let epoch = world.lead(ALICE, HERS);
@@ -174,7 +175,7 @@ fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
     assert_eq!(lease.kind, LeaseKind::Read);
     let at = NodeKind::Fifo;
     assert!(!is_busy(&world.ask(ADMIN, make(Node::ROOT, "fifo", at, 0o644))));
-    // Times are attributes: whoever changes them waits.
+    // Times are attributes, so changing them waits for the recall.
     let change = sealstone_mds_protocol::NodeChange { mtime: Some(SetTime::At(5)), ..Default::default() };
     let file = world.node(ADMIN, stat.inode);
     let set = Request::SetNode { node: file, change, client_id: None, through: false };
@@ -183,7 +184,7 @@ fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
     assert_eq!(recalls, [Recall { inode: stat.inode, number: lease.number }]);
     world.ask(ALICE, Request::ReturnLease { inode: stat.inode, client_id: HERS, number: lease.number });
     assert!(!is_busy(&world.ask(ADMIN, set)));
-    // Nobody else's lease to write is called back for that: what is seen is as of the last time that it was told.
+    // A lookup recalls no write lease of another client: it returns the last reported attributes.
     world.lead(BOB, HIS);
     let theirs = world.node(BOB, d.inode);
     let open = Request::MakeNode {
@@ -196,7 +197,7 @@ fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
         group: None,
         client_id: Some(HIS),
     };
-    // Her lease on the directory is in his way first.
+    // Alice's lease on the directory blocks Bob first.
     assert!(is_busy(&world.ask(BOB, open.clone())));
     let (_, _, recalls) = world.told(ALICE, HERS, epoch, 1);
     world.ask(ALICE, Request::ReturnLease { inode: d.inode, client_id: HERS, number: recalls[0].number });
@@ -206,7 +207,7 @@ fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
 }
 
 #[test]
-fn a_new_directory_is_its_makers_and_there_is_room_left_for_files() {
+fn new_directory_is_leased_to_its_creator() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
     world.lead(ALICE, HERS);
