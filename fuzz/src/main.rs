@@ -1,6 +1,8 @@
-//! Longer runs of one target, on any toolchain: `sealstone-fuzz TARGET [--runs N] [--seed S] [--minutes M]`.
+//! Longer runs of one target, on any toolchain:
+//! `sealstone-fuzz TARGET [--runs N] [--seed S] [--minutes M]`.
 //!
-//! Does: a progress line; a failing input is made small and written to a file. Does not: look for coverage.
+//! Does: prints a progress line; minimises a failing input and writes it to a file. Does not: use
+//! coverage.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
@@ -20,7 +22,7 @@ const USAGE: &str =
        sealstone-fuzz --list";
 /// Runs if neither `--runs` nor `--minutes` is given, of a target of cost 1.
 const RUNS: u64 = 1_000_000;
-/// Different failures of one target after which a run that keeps going gives up.
+/// Number of different failures of one target after which a run stops.
 const FAILURES_MAX: usize = 20;
 
 struct Arguments {
@@ -68,10 +70,10 @@ fn arguments() -> Result<Option<Arguments>, String> {
     if parsed.targets.is_empty() { Err("no target".to_owned()) } else { Ok(Some(parsed)) }
 }
 
-/// What runs now, so that a hang can be told.
+/// The running input and its start, so that a hang is reported.
 type Current = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
-/// Ends the process with the input on the terminal if one does not return.
+/// Prints the input and ends the process if a run does not return.
 fn watch(target: &'static Target, current: Current) {
     thread::spawn(move || {
         loop {
@@ -97,7 +99,7 @@ fn report(target: &Target, out: &Path, number: usize, input: &[u8], failure: &Fa
     }
 }
 
-/// The number of different failures.
+/// Runs the target; returns the number of different failures.
 fn run(target: &'static Target, arguments: &Arguments) -> usize {
     let current = Current::default();
     watch(target, Arc::clone(&current));
@@ -122,7 +124,7 @@ fn run(target: &'static Target, arguments: &Arguments) -> usize {
         set(None);
         done += 1;
         if let Err(failure) = result {
-            // The place of a panic tells failures apart; the rest of the message differs from input to input.
+            // The source location identifies a failure; the rest of the message differs by input.
             let place = failure.message.split('\n').next().unwrap_or_default().to_owned();
             if !seen.contains(&place) {
                 seen.push(place);

@@ -3,9 +3,9 @@
 //! Coverage-guided fuzzing of the same targets is in `fuzz/libfuzzer`; this one needs no special toolchain and
 //! makes the same inputs from the same seed on every machine.
 
-/// Inputs grow to this at the most, in bytes.
+/// Maximum length of a mutated input, in bytes.
 pub(crate) const INPUT_BYTES_MAX: usize = 8192;
-/// Values that sit on the edges of length fields.
+/// Boundary values of length fields.
 const INTERESTING: [u64; 12] =
     [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF, u64::MAX];
 
@@ -14,13 +14,13 @@ const INTERESTING: [u64; 12] =
 pub struct Random(u64);
 
 impl Random {
-    /// Any seed will do.
+    /// Creates a generator from any seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed ^ 0x9E37_79B9_7F4A_7C15 | 1)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -28,13 +28,13 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `bound` (0 for bound 0).
+    /// Returns a number below `bound` (0 for bound 0).
     pub fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { (self.draw() % bound as u64) as usize }
     }
 }
 
-/// A new input made from `input`, with a piece of `other` now and then.
+/// Returns a mutation of `input`, sometimes with a piece of `other`.
 #[must_use]
 pub fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();
@@ -53,7 +53,7 @@ fn step(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         2 => bytes.truncate(at),
         3 => bytes.extend((0..random.below(64)).map(|index| (index as u8).wrapping_mul(at as u8))),
         4 if !bytes.is_empty() => {
-            // A field of 1, 2, 4 or 8 bytes set to a value on an edge.
+            // Sets a field of 1, 2, 4 or 8 bytes to a boundary value.
             let width = 1 << random.below(4);
             let value = INTERESTING[random.below(INTERESTING.len())].to_be_bytes();
             for (offset, byte) in value[8 - width..].iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Running a target: catching what it breaks, and making the input that breaks it small.
+//! Runs a target, catches its panics, and minimises failing inputs.
 //!
-//! Does: panics become [`Failure`]s, with message and place. Does not: print, or write files.
-//! Contract: the same target, seed and number give the same inputs.
+//! Does: turns panics into [`Failure`]s with message and location. Does not: print, or write
+//! files. Contract: the same target, seed and number give the same inputs.
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use crate::{Random, Target, mutate, shape, unhex};
 
-/// One input may take this long, also in a build without optimisation on a loaded machine.
+/// Maximum time for one input, also in an unoptimised build on a loaded machine.
 pub const INPUT_SLOW_MAX: Duration = Duration::from_secs(20);
-/// Attempts at making a failing input smaller.
+/// Maximum number of attempts to minimise a failing input.
 const MINIMISE_MAX: usize = 4000;
-/// Time for making a failing input smaller.
+/// Maximum time to minimise a failing input.
 const MINIMISE_TIME_MAX: Duration = Duration::from_secs(20);
-/// Inputs that a session keeps to mutate further.
+/// Inputs that a session keeps for further mutation.
 const POOL_MAX: usize = 256;
 
-/// What a target did with an input that it may not do.
+/// A failure of a target on one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The panic's message and place, or how long it took.
+    /// The panic's message and location, or how long the input took.
     pub message: String,
 }
 
@@ -67,7 +67,8 @@ pub fn attempt(target: &Target, input: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A smaller input that still fails: pieces are cut out, then bytes zeroed, as long as something works.
+/// Returns a smaller input that still fails: removes pieces, then zeroes bytes, until nothing more
+/// can be reduced.
 #[must_use]
 pub fn minimise(target: &Target, input: &[u8]) -> Vec<u8> {
     let mut best = input.to_vec();
@@ -99,8 +100,8 @@ pub fn minimise(target: &Target, input: &[u8]) -> Vec<u8> {
     best
 }
 
-/// The inputs that longer runs left behind: what together reaches everything that they reached, a hexadecimal line
-/// each in `corpus/TARGET.inputs`. None if there is no such file.
+/// Returns the inputs that cover what longer runs reached: one hexadecimal line each in
+/// `corpus/TARGET.inputs`. Empty if that file does not exist.
 ///
 /// # Panics
 /// If a line of the file is not hexadecimal.
@@ -123,7 +124,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts from the seeds of `target` and `more` inputs of the same kind.
+    /// Creates a session from the seeds of `target` and `more` inputs of the same kind.
     #[must_use]
     pub fn new(target: &'static Target, seed: u64, more: Vec<Vec<u8>>) -> Self {
         let mut pool = (target.seeds)();
@@ -136,17 +137,17 @@ impl Session {
         Self { target, random: Random::new(seed), pool, seeds, shape: shape::of(target.name) }
     }
 
-    /// The inputs it starts from.
+    /// Returns the initial inputs.
     #[must_use]
     pub fn seeds(&self) -> &[Vec<u8>] {
         &self.pool[..self.seeds]
     }
 
-    /// The next mutated input. Now and then one joins the pool, so that mutations add up.
+    /// Returns the next mutated input. Some join the pool, so that mutations accumulate.
     pub fn next_input(&mut self) -> Vec<u8> {
         let from = self.random.below(self.pool.len());
         let other = self.random.below(self.pool.len());
-        // Where the shape of inputs is known, two of three mutations keep it.
+        // If the shape of inputs is known, two of three mutations preserve it.
         let input = match self.shape {
             Some(shape) if self.random.below(3) > 0 => shape(&self.pool[from], &mut self.random),
             _ => mutate(&self.pool[from], &self.pool[other], &mut self.random),

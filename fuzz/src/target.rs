@@ -7,19 +7,20 @@ use crate::targets::{
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
 
-/// One way from bytes of outside into the workspace.
+/// One entry point for untrusted bytes.
 pub struct Target {
     /// Its name on the command line, and of its corpus folder.
     pub name: &'static str,
-    /// What it does with its input, and what must hold besides not to panic.
+    /// What it does with its input, and what must hold besides not panicking.
     pub about: &'static str,
-    /// Runs one input; panics if a promise is broken.
+    /// Runs one input; panics if an invariant is violated.
     pub run: fn(&[u8]),
-    /// Real inputs to start from, the same at every call.
+    /// Real inputs to start from; deterministic.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// How many runs of a cheap target one run of this one costs; a smoke run does that many fewer.
+    /// Cost of one run in runs of a cheap target; a smoke run does proportionally fewer.
     pub cost: u32,
-    /// Why the smoke run and `--all` leave it out: a known failure that is not ours and cannot be caught.
+    /// Why the smoke run and `--all` skip it: a known failure of a dependency that cannot be
+    /// caught.
     pub quarantine: Option<&'static str>,
     /// The entry points it drives, as `crate::Type::function` or `crate::module::function`.
     pub covers: &'static [&'static str],
@@ -92,13 +93,13 @@ pub static TARGETS: &[Target] = &[
     block::UNIT,
 ];
 
-/// The target of a name.
+/// Returns the target with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use core::fmt::Write as _;
@@ -109,7 +110,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Hexadecimal digits as bytes, blanks between them left out; `None` for anything else.
+/// Parses hexadecimal digits, ignoring blanks; `None` for anything else.
 #[must_use]
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text

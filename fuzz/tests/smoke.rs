@@ -1,4 +1,4 @@
-//! Every target over its seeds, over mutations of them, and over the inputs that once broke it.
+//! Runs every target over its seeds, mutations of them, and inputs that failed before.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -7,11 +7,11 @@ use std::thread;
 
 use sealstone_fuzz::{Failure, Session, TARGETS, Target, attempt, find, hex, minimise};
 
-/// Mutations of a target of cost 1; `SEALSTONE_FUZZ_RUNS` takes its place.
+/// Mutations of a target of cost 1; `SEALSTONE_FUZZ_RUNS` overrides it.
 const RUNS: u64 = 4000;
 /// Mutations of the most expensive target at least.
 const RUNS_MIN: u64 = 2;
-/// Where the mutations start; `SEALSTONE_FUZZ_SEED` takes its place.
+/// Seed of the mutations; `SEALSTONE_FUZZ_SEED` overrides it.
 const SEED: u64 = 1;
 
 fn number(name: &str, usual: u64) -> u64 {
@@ -22,7 +22,7 @@ fn told(target: &Target, what: &str, input: &[u8], failure: &Failure) -> String 
     format!("{}, {what}: {}\n  input: {}", target.name, failure.message, hex(&minimise(target, input)))
 }
 
-/// All that is wrong with one target.
+/// Returns all failures of one target.
 fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
     let mut session =
         Session::new(target, seed, corpus(target).into_iter().map(|(_, input)| input).collect());
@@ -38,7 +38,7 @@ fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Inputs that broke the target once, by file name.
+/// Returns inputs that failed before, by file name.
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -61,7 +61,7 @@ fn for_each(work: impl Fn(&'static Target) -> Result<(), String> + Sync) {
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // From the back: the expensive ones stand there.
+                // From the end of the table: the expensive targets are there.
                 while let Some(target) = TARGETS.iter().rev().nth(next.fetch_add(1, Ordering::Relaxed)) {
                     if target.quarantine.is_some() {
                         continue;
@@ -100,7 +100,7 @@ fn every_corpus_belongs_to_a_target() {
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
         let entry = entry.expect("the folder is readable");
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A folder of what broke a target once, or a file of what reaches much of it.
+        // A folder of inputs that failed before, or a file of inputs with high coverage.
         let target = name.strip_suffix(".inputs").unwrap_or(&name);
         assert!(find(target).is_some(), "corpus/{name} has no target");
     }

@@ -11,7 +11,7 @@ static TARGET: LazyLock<&Target> =
 
 fuzz_target!(|input: &[u8]| (TARGET.run)(input));
 
-// Where the shape of inputs is known, two of three mutations keep it; libFuzzer's own do the rest.
+// If the shape of inputs is known, two of three mutations preserve it; the rest are libFuzzer's.
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let mut random = Random::new(u64::from(seed));
     match shape::of(TARGET.name) {

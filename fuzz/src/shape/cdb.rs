@@ -51,7 +51,7 @@ fn own(generation: Generation) -> &'static [Field] {
     }
 }
 
-/// The layout that the length of a CDB tells.
+/// Returns the layout that the length of a CDB implies.
 fn generation(length: usize) -> Generation {
     if length <= Generation::Osd1.cdb_len() + 3 { Generation::Osd1 } else { Generation::Osd2 }
 }
@@ -85,7 +85,7 @@ pub(super) fn cdb(input: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Another service action of the same generation.
+/// Sets another service action of the same generation.
 fn action(bytes: &mut [u8], layout: Generation, random: &mut Random) {
     let codes: Vec<u16> = table::SERVICE_ACTIONS.iter().filter_map(|row| row.code(layout)).collect();
     if let (Some(slot), Some(code)) = (bytes.get_mut(8..10), pick(&codes, random)) {
@@ -93,7 +93,7 @@ fn action(bytes: &mut [u8], layout: Generation, random: &mut Random) {
     }
 }
 
-/// The same command in the other generation's layout, as far as both have the fields.
+/// Converts the command to the other generation's layout, as far as both have the fields.
 fn relayout(bytes: &mut Vec<u8>, from: Generation) -> Generation {
     let Some(code) = bytes.get(8..10).map(|code| u16::from_be_bytes([code[0], code[1]])) else { return from };
     let to = match from {
@@ -121,7 +121,7 @@ fn relayout(bytes: &mut Vec<u8>, from: Generation) -> Generation {
     to
 }
 
-/// Another format of the attribute parameters, with lengths that mean something.
+/// Sets another format of the attribute parameters, with plausible lengths.
 fn attributes(bytes: &mut [u8], random: &mut Random) {
     let Some(slot) = bytes.get_mut(52..80) else { return };
     let words: [u32; 7] = core::array::from_fn(|_| match random.below(4) {
@@ -143,7 +143,7 @@ pub(super) fn capability(input: &[u8], random: &mut Random) -> Vec<u8> {
     for _ in 0..=random.below(3) {
         let layout = if random.below(2) == 0 { Generation::Osd1 } else { Generation::Osd2 };
         match random.below(4) {
-            // Codes that parse, so that what stands behind them is reached.
+            // Codes that parse, so that the fields behind them are reached.
             0 if bytes.len() > 55 => {
                 bytes[0] = 1 + random.below(2) as u8;
                 bytes[2] = random.below(5) as u8;

@@ -1,8 +1,9 @@
-//! Mutations that know the shape of an input: fields of a CDB, entries of a list, PDUs of a stream, keys of a text.
+//! Structure-aware mutations: fields of a CDB, entries of a list, PDUs of a stream, keys of a
+//! text.
 //!
-//! Does: change one thing of a structure and keep the rest whole, lengths included, or make exactly one length lie.
-//! Does not: replace the plain mutator; both take turns, here and under libFuzzer.
-//! Contract: any bytes are taken; the same input and numbers give the same result.
+//! Does: changes one element and keeps the rest consistent, lengths included, or makes exactly one
+//! length wrong. Does not: replace the plain mutator; both alternate, here and under libFuzzer.
+//! Contract: any bytes are accepted; the same input and numbers give the same result.
 
 mod cdb;
 mod list;
@@ -12,10 +13,10 @@ mod text;
 
 use crate::Random;
 
-/// A mutation that knows what the input of a target looks like.
+/// A structure-aware mutation of a target's input.
 pub type Shape = fn(&[u8], &mut Random) -> Vec<u8>;
 
-/// Targets whose inputs have a shape that is known here.
+/// Targets with structure-aware mutations.
 static SHAPES: &[(&str, Shape)] = &[
     ("osd-cdb", cdb::cdb),
     ("osd-capability", cdb::capability),
@@ -26,13 +27,13 @@ static SHAPES: &[(&str, Shape)] = &[
     ("iscsi-login", text::login),
 ];
 
-/// The shape of the inputs of a target, if it is known.
+/// Returns the structure-aware mutation of a target, if it has one.
 #[must_use]
 pub fn of(target: &str) -> Option<Shape> {
     SHAPES.iter().find(|(name, _)| *name == target).map(|(_, shape)| *shape)
 }
 
-/// A place in a structure: first byte and width.
+/// A field of a structure: first byte and width.
 #[derive(Clone, Copy)]
 struct Field {
     at: usize,
@@ -43,7 +44,7 @@ const fn field(at: usize, width: usize) -> Field {
     Field { at, width }
 }
 
-/// Values that sit on the edges of ids, lengths and offsets.
+/// Boundary values of ids, lengths and offsets.
 const EDGES: [u64; 16] = [
     0,
     1,
@@ -63,7 +64,7 @@ const EDGES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Changes one field to something that its kind is wont to be mishandled at.
+/// Sets one field to a value that code often mishandles.
 fn edit(bytes: &mut [u8], place: Field, random: &mut Random) {
     let Some(slot) = bytes.get_mut(place.at..place.at + place.width) else { return };
     let width = slot.len().min(8);
@@ -87,7 +88,7 @@ fn pick<'a, T>(from: &'a [T], random: &mut Random) -> Option<&'a T> {
     from.get(random.below(from.len()))
 }
 
-/// Drops, doubles, swaps or moves one of several parts.
+/// Removes, duplicates, swaps or moves one of several parts.
 fn rearrange<T: Clone>(parts: &mut Vec<T>, random: &mut Random) {
     if parts.is_empty() {
         return;
@@ -114,7 +115,7 @@ mod tests {
         assert!(SHAPES.iter().all(|(name, _)| find(name).is_some()));
     }
 
-    /// What the shape keeps whole still parses often: that is what it is for.
+    /// Structure-aware mutations still parse often.
     #[test]
     fn shaped_mutations_of_cdbs_mostly_stay_cdbs() {
         let seeds = (find("osd-cdb").unwrap().seeds)();

@@ -6,9 +6,9 @@ use super::{EDGES, Field, edit, field, pick, rearrange};
 use crate::Random;
 
 const HEADER: usize = 48;
-/// PDUs of one stream that are kept.
+/// Maximum number of PDUs of one stream.
 const PDUS_MAX: usize = 40;
-/// Fields of headers that matter, whatever the PDU.
+/// Header fields that most PDUs have.
 const FIELDS: [Field; 13] = [
     field(0, 1),
     field(1, 1),
@@ -35,7 +35,7 @@ struct Pdu {
     header: [u8; HEADER],
     additional: Vec<u8>,
     data: Vec<u8>,
-    /// Told instead of what is there.
+    /// Length to declare instead of the real one.
     lie: Option<u32>,
 }
 
@@ -103,7 +103,7 @@ fn write(pdu: &Pdu, out: &mut Vec<u8>) {
     out.resize(out.len() + (4 - pdu.data.len() % 4) % 4, 0);
 }
 
-/// A PDU of some opcode with a plausible header.
+/// Returns a PDU of a random opcode with a plausible header.
 fn fresh(random: &mut Random) -> Pdu {
     let mut header = [0; HEADER];
     header[0] = OPCODES[random.below(OPCODES.len())];

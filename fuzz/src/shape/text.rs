@@ -5,10 +5,10 @@
 use super::{edit, field, pick, rearrange};
 use crate::Random;
 
-/// Requests of one login that are kept.
+/// Maximum number of requests of one login.
 const REQUESTS_MAX: usize = 12;
 
-/// Every key of RFC 7143, RFC 7144's protocol level, and two of nobody.
+/// Every key of RFC 7143, RFC 7144's protocol level, and two unknown ones.
 const KEYS: [&str; 36] = [
     "HeaderDigest",
     "DataDigest",

@@ -1,4 +1,4 @@
-//! `sealstone-block`: a block unit against CDBs and data of outside, from several initiators.
+//! `sealstone-block`: a block unit with untrusted CDBs and data from several initiators.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::input::Input;
 const BYTES: u64 = 64 << 10;
 /// Initiators.
 const NEXUSES: u64 = 3;
-/// Commands of one input at most.
+/// Maximum number of commands of one input.
 const COMMANDS_MAX: usize = 16;
-/// Bytes of data-in that an initiator takes.
+/// Maximum data-in that an initiator accepts, in bytes.
 const DATA_IN_MAX: usize = 8192;
 
 struct Plain;
@@ -143,7 +143,7 @@ fn commands(input: &[u8]) {
     let unit = units.create(new).expect("made");
     for nexus in 0..NEXUSES {
         unit.nexus_established(NexusId(nexus), &InitiatorPort::new(&format!("iqn.x:{nexus}")));
-        // The first command of a nexus hears of the power-on.
+        // The first command of a nexus reports the power-on unit attention.
         assert_eq!(send(&unit, NexusId(nexus), &[0; 6], &[]), Status::CheckCondition);
     }
     let mut input = Input::new(input);
@@ -157,13 +157,13 @@ fn commands(input: &[u8]) {
         let nexus = NexusId(u64::from(nexus & 0x7F) % NEXUSES);
         let before = contents(&store);
         let status = send(&unit, nexus, cdb, data_out);
-        // What was refused changed nothing; WRITE AND VERIFY is refused after it wrote only if reading back fails,
-        // which memory does not.
+        // A refused command changed nothing. WRITE AND VERIFY could fail after writing only if
+        // reading back fails, which memory does not.
         if status != Status::Good {
             assert_eq!(before, contents(&store), "a refused command wrote");
         }
     }
-    // Whatever happened, registrations that were to survive can be read again, and the unit opens.
+    // Persistent registrations can still be read, and the unit opens again.
     let again = BlockUnits::open(store, "iqn.x:fuzz").expect("opens again");
     assert_eq!(again.units().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! `sealstone-client`: the files that keep a session, a service's key, capabilities.
+//! `sealstone-client`: session files, service key files, capability files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,13 +15,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Target;
 
-/// A folder for files under test, for as long as the process lives.
+/// Returns a folder for files under test; it lives as long as the process.
 fn scratch() -> &'static tempfile::TempDir {
     static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
     SCRATCH.get_or_init(|| tempfile::tempdir().expect("a folder for temporary files"))
 }
 
-/// A file that nobody else may read, one for each thread.
+/// Writes a private file (mode 0600), one per thread.
 fn private(name: &str, bytes: &[u8]) -> PathBuf {
     let path = scratch().path().join(format!("{name}-{:?}", std::thread::current().id()));
     fs::write(&path, bytes).expect("the folder is writable");
@@ -94,7 +94,7 @@ pub(crate) const KEY_FILE: Target = Target {
 const CAPABILITY_MAGIC: &[u8] = b"OSDCAP01";
 const DIGEST_BYTES: usize = 32;
 
-/// The bytes as they come, and as the body of a file whose digest is right.
+/// Parses the bytes as they are, and as the body of a file with a valid digest.
 fn capability_file(input: &[u8]) {
     let _ = CapabilityFile::parse(input);
     let mut bytes = [CAPABILITY_MAGIC, input].concat();
@@ -102,7 +102,7 @@ fn capability_file(input: &[u8]) {
     let Ok(file) = CapabilityFile::parse(&bytes) else { return };
     assert_eq!(*file.encode().expect("what parses is within the limits"), bytes);
     let range = file.delegated.start..file.delegated.end;
-    // Its credentials are looked at; nothing is sent.
+    // Its credentials are checked; nothing is sent.
     if let Ok(delegated) = Delegated::open(file, Proofs::default()) {
         assert_eq!(delegated.range(), range);
     }

@@ -27,16 +27,16 @@ use crate::input::{Input, seed};
 const CHANNEL: [u8; 32] = [5; 32];
 const SERVER_ID: [u8; 16] = [7; 16];
 const SESSION: [u8; 16] = [8; 16];
-/// Bytes that a sink takes before it is full.
+/// Capacity of a sink, in bytes.
 const SINK_MAX: usize = 1 << 20;
-/// Bytes that are stored: more than one object holds at once.
+/// Length of the stored source, in bytes: more than one stripe unit per object.
 const SOURCE_BYTES: usize = 700_000;
 
 fn keys() -> SessionKeys {
     SessionKeys::from_bytes(&[3; 32])
 }
 
-/// A server that says what the input tells it to, over however many connections the client makes.
+/// A server whose responses come from the input, on any number of connections.
 struct Puppet {
     script: Arc<Mutex<Vec<u8>>>,
 }
@@ -49,7 +49,7 @@ impl MdsDial for Puppet {
     }
 }
 
-/// Takes so many bytes of the script; what is not there is zero.
+/// Takes the next bytes of the script; missing bytes are zero.
 fn next(script: &Mutex<Vec<u8>>, length: usize) -> Vec<u8> {
     let mut script = script.lock().unwrap_or_else(PoisonError::into_inner);
     let cut = length.min(script.len());
@@ -115,12 +115,12 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
                 let length = usize::from(byte(&script).unwrap_or_default());
                 frame(kind, sequence, &next(&script, length)).ok()?
             }
-            // Bytes as they come.
+            // Raw bytes.
             (230..=249, _) => {
                 let length = usize::from(byte(&script).unwrap_or_default());
                 next(&script, length)
             }
-            // Gone.
+            // The connection closes.
             (250.., _) => return None,
         };
         sequence += u32::from(sequence > 0);
@@ -128,7 +128,7 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
     }
 }
 
-/// Devices that hold zeros and take everything.
+/// Devices that store zeros and accept every command.
 struct Zeros(AtomicU8);
 
 impl Devices for Zeros {
@@ -137,7 +137,7 @@ impl Devices for Zeros {
         match operation {
             Operation::Read { length, .. } => done.data = vec![0; length],
             Operation::GetAttributes { ids, .. } => {
-                // Another life now and then.
+                // Sometimes another epoch: the device restarted.
                 let life = self.0.fetch_add(1, Ordering::Relaxed) / 8;
                 let value = Bytes::copy_from_slice(&[0, life]);
                 done.attributes = ids.into_iter().map(|id| (id, Some(value.clone()))).collect();
@@ -148,7 +148,7 @@ impl Devices for Zeros {
     }
 }
 
-/// Takes some bytes and is full.
+/// A sink that accepts some bytes and is then full.
 struct Full(usize);
 
 impl AsyncWrite for Full {
@@ -219,7 +219,7 @@ async fn use_it(client: &Client<Mds, Zeros>, choice: u8) {
         6 => {
             let source = vec![1; SOURCE_BYTES];
             if let Ok(stat) = client.put("/f", &source[..], PutOptions::default()).await {
-                // What the server tells of it is its own.
+                // The values in the response are arbitrary.
                 let _ = stat.size;
             }
         }

@@ -1,4 +1,4 @@
-//! `sealstone-device`: the whole logical unit against CDBs and data of outside, and its own files.
+//! `sealstone-device`: the whole logical unit with untrusted CDBs and data, and its own files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,9 +34,9 @@ use crate::input::Input;
 const SYSTEM_ID: [u8; 20] = *b"fuzz system id 20 by";
 const MASTER_KEY: [u8; 32] = [0x5A; 32];
 const NEXUS: NexusId = NexusId(1);
-/// Bytes of one data-in buffer at most.
+/// Maximum length of one data-in buffer, in bytes.
 const BUFFER_MAX: usize = 1 << 20;
-/// Commands of one input at most.
+/// Maximum number of commands of one input.
 const COMMANDS_MAX: usize = 12;
 
 struct World(AtomicU64);
@@ -93,7 +93,7 @@ impl Rig {
         unit.upkeep().expect("a volatile lease");
         while unit.work() {}
         let rig = Self { unit, store };
-        // The first command of a nexus hears of the power-on.
+        // The first command of a nexus reports the power-on unit attention.
         let _ = rig.send(&[0; 6], &[], 0);
         rig
     }
@@ -123,7 +123,7 @@ impl Rig {
         reply
     }
 
-    /// Makes the objects that seeds speak of, signed as the device asks.
+    /// Creates the objects that seeds use, signed as the device requires.
     fn furnish(&self, signed: bool) {
         for (cdb, data_out) in furniture(if signed { SecurityMethod::AllData } else { SecurityMethod::NoSec })
         {
@@ -135,7 +135,7 @@ impl Rig {
     }
 }
 
-/// The commands that make [`OBJECT`] and its partition.
+/// Returns the commands that create [`OBJECT`] and its partition.
 fn furniture(method: SecurityMethod) -> Vec<(Vec<u8>, Vec<u8>)> {
     let partition = sealstone_osd::cdb::CreatePartition { partition: OBJECT.partition };
     let extent = Extent { object: OBJECT, start: 0, length: 1000 };
@@ -206,7 +206,7 @@ fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         get_attributes: part(cdb.attributes.get_list_segment())?,
     };
     let mut random = counter();
-    // Another nonce for each command: the CDB itself tells them apart.
+    // A unique nonce for each command, derived from the CDB.
     let mut chance = |into: &mut [u8]| {
         sealstone_seal::Random::fill(&mut random, into);
         let sum = cdb_digest(data_out, &cdb);
@@ -224,7 +224,7 @@ fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((signed.cdb.to_vec(), out))
 }
 
-/// Tells two commands apart, nothing more.
+/// A hash that distinguishes two commands; not cryptographic.
 fn cdb_digest(data_out: &[u8], cdb: &Cdb) -> u64 {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();

@@ -10,7 +10,7 @@ use crate::input::Input;
 mod choice {
     /// Text requests of the full feature phase instead of a login.
     pub(super) const TEXT: u8 = 0x01;
-    /// What a target answers an initiator, instead of what it is asked.
+    /// A target's response to an initiator, instead of a request.
     pub(super) const ANSWERS: u8 = 0x02;
 }
 

@@ -152,7 +152,7 @@ fn server(input: &[u8]) {
         }
         2 => drop(world.keys.register(&user("alice"), &input.array())),
         3 => {
-            // Whatever was uploaded as a record must be answered as any other.
+            // Any uploaded record must get the same response as others.
             let Ok(account) = AccountRecord::parse(&input.array()) else { return };
             let Ok((_, started)) = answer(&world.keys, Some(&account), &world.start) else { return };
             let _ = started.finish(&world.finish);

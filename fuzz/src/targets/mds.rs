@@ -314,7 +314,8 @@ fn request_seeds() -> Vec<Vec<u8>> {
     all.iter().map(encoded).collect()
 }
 
-/// A body that decodes encodes to the same bytes, or with a later schema to a prefix of them but for the schema.
+/// A decoded body encodes to the same bytes, or with a later schema to a prefix of them except for
+/// the schema.
 fn same_bytes(given: &[u8], encoded: &[u8]) {
     assert_eq!((&given[..10], &given[11..12]), (&encoded[..10], &encoded[11..12]));
     assert!(given[12..].starts_with(&encoded[12..]));
@@ -324,7 +325,7 @@ fn same_bytes(given: &[u8], encoded: &[u8]) {
 fn request(bytes: &[u8]) {
     if let Ok((id, request)) = Request::decode(bytes) {
         let encoded = request.encode(id).expect("what decodes is within the limits");
-        // A path may come with more slashes than it keeps.
+        // A path may have redundant slashes, which parsing removes.
         if encoded.len() == bytes.len() {
             same_bytes(bytes, &encoded);
         }
@@ -651,7 +652,7 @@ fn names(input: &[u8]) {
     }
     if let Ok(user) = UserName::new(&*text) {
         assert_eq!(UserName::new(user.as_str()).as_ref(), Ok(&user));
-        // Groups are named as users are.
+        // Group names follow the rules of user names.
         assert_eq!(GroupName::new(user.as_str()).as_ref().map(GroupName::as_str), Ok(user.as_str()));
     }
     if let Ok(list) = Acl::parse(&text) {

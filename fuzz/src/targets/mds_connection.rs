@@ -28,7 +28,7 @@ const ACCOUNTS_AND_DEVICES: [u8; 6] = *b"ughjvk";
 /// The account without rights of its own.
 const USER: &str = "alice";
 
-/// A server that was set up, with an administrator and a user, and a session of each.
+/// An initialised server with an administrator and a user, and a session of each.
 struct World {
     store: MemoryMeta,
     admin: (SessionId, SessionKeys),
@@ -69,7 +69,7 @@ fn world() -> &'static World {
     })
 }
 
-/// Sends one frame; checks what every answer must be.
+/// Sends one frame and checks the invariants of every response.
 fn send(mds: &Mds, connection: &mut Connection, bytes: &[u8], rng: &mut StdRng) -> Option<Output> {
     let (head, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let header = FrameHeader::parse(head).ok()?;
@@ -100,7 +100,7 @@ fn send(mds: &Mds, connection: &mut Connection, bytes: &[u8], rng: &mut StdRng) 
     Some(output)
 }
 
-/// A connection on which a session was taken up.
+/// Returns a connection with a resumed session.
 fn resumed(mds: &Mds, (session, keys): &(SessionId, SessionKeys), rng: &mut StdRng) -> Connection {
     let mut connection = Connection::new(CHANNEL, LoginSource::default());
     let message: Resume = keys.resume(*session, &CHANNEL, [7; 16]);
@@ -110,7 +110,7 @@ fn resumed(mds: &Mds, (session, keys): &(SessionId, SessionKeys), rng: &mut StdR
     connection
 }
 
-/// Records of one kind, and what the store says of their number.
+/// Returns the keys of one family and checks their count in the store.
 fn families(store: &MemoryMeta, family: u8) -> Vec<Vec<u8>> {
     store.dump().into_iter().map(|(key, _)| key).filter(|key| key.first() == Some(&family)).collect()
 }
@@ -137,14 +137,14 @@ fn connection(input: &[u8]) {
         let choice = input.byte();
         let length = usize::from(input.short());
         let bytes = match choice % 4 {
-            // Whole frames as they come.
+            // Raw frames.
             0 => input.take(length).to_vec(),
             // A body in a proper frame of some type.
             1 => {
                 let kind = MessageType::ALL[usize::from(input.byte()) % MessageType::ALL.len()];
                 frame(kind, sequence, input.take(length)).expect("lengths are short")
             }
-            // A request: id, operation, schema and fields as they come.
+            // A request with raw id, operation, schema and fields.
             2 => frame(MessageType::Request, sequence, input.take(length)).expect("lengths are short"),
             // A proper request, with its number and some bytes of it changed.
             _ => {
@@ -169,7 +169,7 @@ fn connection(input: &[u8]) {
         let after = ACCOUNTS_AND_DEVICES.map(|family| families(&store, family));
         assert_eq!(before, after, "only an administrator changes accounts and devices");
     }
-    // What was stored can be opened again, and everything in it counted.
+    // The store opens again, and its records can be counted.
     drop(connection);
     let again = open(&store);
     assert!(again.inspect(&sealstone_mds_protocol::FilePath::root()).is_ok());
@@ -187,7 +187,7 @@ fn seeds() -> Vec<Vec<u8>> {
             all.push(seed(&[who, 2], &[&length(&body)[..], &body].concat()));
         }
     }
-    // A history: everything that can be asked, one after the other.
+    // A history of every request, one after the other.
     let history: Vec<u8> = (0..20u8).flat_map(|index| [3, 0, 0, index]).collect();
     all.push(seed(&[1], &history));
     all.push(seed(&[2], &history));

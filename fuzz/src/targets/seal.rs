@@ -1,4 +1,5 @@
-//! `sealstone-seal`: stored keys, the gate, data-out, replies. What was changed on the way is never believed.
+//! `sealstone-seal`: stored keys, the gate, data-out, replies. Data altered in transit is never
+//! accepted.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -271,7 +272,7 @@ fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
     all
 }
 
-/// What both ends have in their slots: all algorithms.
+/// Algorithm slots of both ends: all algorithms.
 const SLOTS: AlgorithmSlots = AlgorithmSlots::WITH_BROKEN;
 
 /// Signs by the algorithm of a slot.

@@ -1,5 +1,6 @@
-//! `sealstone-target`: the whole shell on streams in memory, with time that jumps: logins with and without CHAP, PDUs built
-//! from fields, half-sent ones, vanishing and returning initiators, resets, units that come and go.
+//! `sealstone-target`: the whole iSCSI target on in-memory streams with jumps in time: logins with
+//! and without CHAP, generated and truncated PDUs, initiators that disconnect and reconnect,
+//! resets, units that are added and removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +118,7 @@ impl Seat {
     }
 
     async fn send(&mut self, bytes: &[u8]) {
-        // A target that does not read holds up nobody but its peer.
+        // A target that does not read blocks only its peer.
         let _ = timeout(Duration::from_millis(50), self.write.write_all(bytes)).await;
     }
 
@@ -269,7 +270,7 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
         }
         assert!(shell.memory().used() <= 512 << 20);
     }
-    // Whatever was done: who comes now is served.
+    // After any input, a new connection is served.
     let (near, far) = tokio::io::duplex(STREAM);
     let (mut seat, mut read) = Seat::new(&shell, near, far);
     assert!(log_in(&mut seat, &mut read, 0x39).await, "an honest initiator gets in");
@@ -279,7 +280,8 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
         seat.end().await;
     }
     let counters = shell.counters();
-    // Logical units hear of a lost session on a thread of their own; the runtime's clock does not run meanwhile.
+    // Logical units are notified of a lost session on their own thread; the runtime's clock does
+    // not advance meanwhile.
     for _ in 0..10_000 {
         if counters.get(Counter::SessionsOpen) == 0 {
             break;

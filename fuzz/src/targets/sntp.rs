@@ -1,4 +1,4 @@
-//! `sealstone-sntp`: packets, whole exchanges with a liar in between, key files.
+//! `sealstone-sntp`: packets, whole exchanges through an attacker, key files.
 
 use std::net::IpAddr;
 
@@ -44,12 +44,13 @@ fn packets() -> Vec<Vec<u8>> {
     vec![request, signed, nak, answer]
 }
 
-/// How near a time is that is the same, milliseconds: of two clocks, and of steering meanwhile.
+/// Tolerance for equal times, milliseconds: two clocks, and slewing in between.
 const RETURN_MS: u64 = 80_000;
 
-/// A server and a clock that follows it; the input decides what arrives at each end, and when. No answer
-/// is longer than its question. The clock never runs faster than it may, and goes back only to a time
-/// that it left by a step ahead, if the machine's clock agrees.
+/// A server and a client clock; the input decides what arrives at each end, and when.
+///
+/// No response is longer than its request. The clock never runs faster than its limit, and steps
+/// back only to a time that it left by a step ahead, if the machine's clock agrees.
 fn talk(input: &[u8]) {
     let mut input = Input::new(input);
     let mut server = Responder::default();

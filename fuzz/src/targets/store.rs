@@ -1,6 +1,7 @@
-//! `sealstone-store`: opening a medium that somebody changed, and using what opened.
+//! `sealstone-store`: opens a corrupted medium and uses the store if it opens.
 //!
-//! Promise beyond not to panic: where only segments were changed, what is read is what was written.
+//! Invariant besides not panicking: if only segments were corrupted, reads return what was written
+//! or an error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,7 @@ const CAPACITY: u64 = 1 << 20;
 /// The table and the files of a store, as docs/design/store.md names them.
 const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new("sealstone");
 const INDEX_FILE: &str = "index.redb";
-/// The copy of its header behind the engine's part of it, in bytes.
+/// Length of the store's copy of the index header, at the end of the file, in bytes.
 const COPY_LEN: u64 = 4096;
 const SUPERBLOCK: &str = "superblock";
 const LOG_FILE: &str = "write-log";
@@ -26,16 +27,16 @@ const LOG_FILE: &str = "write-log";
 const LOG_PAGE: usize = 4096;
 /// Length of a record before its steps, in bytes.
 const RECORD_HEADER: usize = 48;
-/// Steps that are put into a record, in bytes: less than half of the least log.
+/// Maximum length of the steps of a record, in bytes: less than half of the smallest log.
 const STEPS_MAX: usize = 256 << 10;
 const SUPERBLOCK_LEN: usize = 512;
-/// Objects that are looked at in a store that opened.
+/// Maximum number of objects that are checked in an opened store.
 const OBJECTS_MAX: usize = 32;
-/// Longest file that a changed store may ask for, in bytes.
+/// Maximum file length that a corrupted store may request, in bytes.
 const FILE_MAX: u64 = 64 << 20;
 const SECTOR: usize = 512;
 
-/// Files in memory; a copy shares their bytes until one side writes.
+/// In-memory files; a copy shares bytes until one side writes.
 #[derive(Default)]
 struct Ram(Mutex<BTreeMap<String, Arc<RamFile>>>);
 
@@ -43,7 +44,7 @@ struct Ram(Mutex<BTreeMap<String, Arc<RamFile>>>);
 struct RamFile(Mutex<Arc<Vec<u8>>>);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic of the code under test must not hide the next one.
+    // A panic of the code under test must not poison the lock for the next run.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -138,7 +139,7 @@ impl MediumFile for RamFile {
     }
 }
 
-/// The index's engine on a file of ours, to change records under a right checksum.
+/// The index engine on an in-memory file, to change records with valid checksums.
 #[derive(Debug)]
 struct Engine(Arc<RamFile>);
 
@@ -187,10 +188,10 @@ fn contents(number: u64) -> Vec<u8> {
     (0..length).map(|at: u64| (at * 7 + number) as u8).collect()
 }
 
-/// A small store with some of everything.
+/// A small store with every kind of record.
 struct Base {
     medium: Ram,
-    /// File and sector of everything that is not zero.
+    /// Sectors that are not zero, by file.
     places: BTreeMap<String, Vec<usize>>,
     /// Keys and values of the index.
     records: Vec<([u8; 25], Vec<u8>)>,
@@ -245,7 +246,7 @@ fn records(medium: &Ram) -> Vec<([u8; 25], Vec<u8>)> {
     all.collect()
 }
 
-/// What the object should hold, after what `base` did to it.
+/// Returns the expected contents of the object after `base` built it.
 fn expected(number: u64) -> Vec<u8> {
     let mut bytes = contents(number);
     match number {
@@ -260,7 +261,7 @@ fn expected(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Uses everything. With `sound`, what reads must be what was written.
+/// Uses the whole store. With `sound`, successful reads must return what was written.
 fn exercise(store: &DiskStore, sound: bool) {
     let mut buffer = vec![0; 64 << 10];
     let listed = store.list_known(ObjectId::ROOT, OBJECTS_MAX).unwrap_or_default();
@@ -308,11 +309,11 @@ fn edit(medium: &Ram, names: &[String], input: &mut Input<'_>) -> Option<String>
     let (sector, within, value) = (usize::from(input.short()), usize::from(input.short()), input.byte());
     let name = names.get(usize::from(which) % names.len().max(1))?;
     let places = base().places.get(name).map_or(&[][..], Vec::as_slice);
-    // Most of an index file is empty: places count only where something is.
+    // Most of an index file is zero: only sectors with data are chosen.
     let at = places.get(sector % places.len().max(1)).copied().unwrap_or(0) + within % SECTOR;
     let file = medium.file(name)?;
     match kind % 8 {
-        // A damaged page is another target's.
+        // Damaged index pages are covered by another target.
         0..=5 if name == INDEX_FILE && names.len() > 1 => return None,
         6 => {
             let _ = medium.delete(name);
@@ -459,7 +460,7 @@ pub(crate) const RECORDS: Target = Target {
     covers: &["store::DiskStore::open"],
 };
 
-/// Steps of a write log, as a killed process left them, with the place of their record.
+/// Steps of a write log of a killed process, with the position of their record.
 struct OpenLog {
     medium: Ram,
     at: usize,
