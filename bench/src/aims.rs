@@ -1,7 +1,8 @@
-//! All aims of a full run in one list, from the files that its parts left.
+//! Lists all targets of a full run, from the files that its parts wrote.
 //!
-//! Does: read what `run` and the store's examples wrote, compare it with the aims. Does not: measure; judge by its exit
-//! code. A part that was not run is left out and said so.
+//! Does: reads the results of `run` and of the store's examples, and compares them with the
+//! targets. Does not: measure; report failures by its exit code. A part without a file is listed as
+//! not measured.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +13,15 @@ use crate::Outcome;
 use crate::trust;
 use crate::verdicts::Verdict;
 
-/// Durable 4 KiB writes: sixteen writers have at least so many times the rate of one.
+/// Durable 4 KiB writes: minimum rate of sixteen writers relative to one.
 const GROUP_RATIO_MIN: f64 = 8.0;
-/// Sequential writes to the store beside a plain file that is made as durable.
+/// Sequential writes to the store: minimum rate relative to an equally durable plain file.
 const SEQUENTIAL_RATIO_MIN: f64 = 0.8;
-/// A store of this many objects ...
+/// Objects in the store of the open test.
 const OBJECTS: u64 = 1_000_000;
-/// ... opens within, seconds ...
+/// Maximum time to open it, in seconds.
 const OPEN_S_MAX: f64 = 2.0;
-/// ... and has at most this much memory, KiB.
+/// Maximum memory of it, in KiB.
 const OPEN_KIB_MAX: u64 = 512 << 10;
 
 /// Files of the parts, in the folder of a run.
@@ -34,7 +35,7 @@ const ROTATION: &str = "rotation.json";
 pub(crate) const LOGINS: &str = "logins.json";
 const FILES: &str = "files.json";
 
-/// Prints the list, and writes it to `aims.json` beside the others.
+/// Prints the list, and writes it to `aims.json` beside the other files.
 pub(crate) fn run(folder: &Path) -> Outcome {
     let mut verdicts = Vec::new();
     let mut missing = Vec::new();
@@ -65,7 +66,7 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// What a run found itself; aims that it had no workloads for are not in it.
+/// Returns the verdicts of a run; targets without workloads are omitted.
 fn of_run(text: &str) -> Outcome<Vec<Verdict>> {
     let findings: Value = serde_json::from_str(text)?;
     let algorithms = findings["settings"]["contenders"].as_array().is_some_and(|names| names.len() > 5);
@@ -78,12 +79,12 @@ fn of_run(text: &str) -> Outcome<Vec<Verdict>> {
             reached: verdict["reached"].as_bool().unwrap_or(false),
             measured: word(verdict, "measured"),
         })
-        // Starts and idle memory are told once.
+        // Starts and idle memory are listed once.
         .filter(|verdict| !algorithms || verdict.aim.starts_with("ALLDATA"))
         .collect())
 }
 
-/// What only the reads beside a client that hashes can tell.
+/// Returns the verdicts that only the reads with a hashing client give.
 fn of_reads(text: &str) -> Outcome<Vec<Verdict>> {
     let mut verdicts = of_run(text)?;
     verdicts.retain(|verdict| verdict.aim.contains("client hashes"));
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aims_of_the_store_are_read_from_what_its_examples_print() {
+    fn store_goals_parse_from_example_output() {
         let durable = r#"{"files":{"durable_4k_writes_per_s":{"one":81,"sixteen":600,"ratio":7.41,"ratios":[7.41]},
             "sequential_mib_per_s":{"new":{"store":800,"plain":1000,"ratio":0.80,"ratios":[0.8]}}}}"#;
         let verdicts = of_durable(durable).unwrap();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_were_not_run_are_no_error_and_broken_ones_are() {
+    fn missing_parts_are_allowed_and_broken_ones_fail() {
         let folder = tempfile::tempdir().unwrap();
         run(folder.path()).unwrap();
         fs::write(folder.path().join(DURABLE), "{").unwrap();

@@ -1,7 +1,8 @@
-//! What the machine can do: plain TCP on loopback, the same sizes and depths, two blocking threads, no protocol.
+//! Limits of the machine: plain TCP on loopback with the same sizes and depths, two blocking
+//! threads, no protocol.
 //!
-//! A read is a 16-byte request answered by N bytes; a write is N bytes answered by 16. Depth counts the requests
-//! under way.
+//! A read is a 16-byte request and an N-byte response; a write is the reverse. Depth counts the
+//! requests in flight.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::workload::Direction;
 
-/// Size of the small half of an exchange: about what a command needs at the least.
+/// Size of the small half of an exchange: about the minimum of a command.
 const SMALL_BYTES: usize = 16;
 
-/// Completed exchanges and the time they took.
+/// Runs exchanges; returns their number and duration.
 pub(crate) fn run(
     direction: Direction,
     bytes: usize,
@@ -56,7 +57,7 @@ fn drive(
     stream.set_nodelay(true)?;
     let request = vec![0xA5; request_bytes];
     let mut reply = vec![0; reply_bytes];
-    // With large requests both directions could fill up; a writer of its own keeps the pipeline moving.
+    // Large requests could fill both directions; a separate writer keeps the pipeline moving.
     let (permits, waiting) = std::sync::mpsc::sync_channel::<()>(depth);
     let mut out = stream.try_clone()?;
     let writer = thread::spawn(move || -> io::Result<()> {

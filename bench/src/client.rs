@@ -1,4 +1,4 @@
-//! The client: this process, with the runtime and the device handle that the real client has.
+//! The client: this process, with the runtime and the device handle of the real client.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +20,13 @@ use crate::daemon::Osd;
 use crate::settings::Settings;
 use crate::workload::{Direction, Offsets, SIZES, Workload};
 
-/// Threads that run tasks, as many as the real client has.
+/// Threads that run tasks, as in the real client.
 const WORKERS: usize = 2;
 /// Objects of a partition: one is read, one is written.
 const READ_NUMBER: u64 = 1 << 16;
 const WRITTEN_NUMBER: u64 = READ_NUMBER + 1;
 
-/// Where the objects live that are stored with these digests.
+/// Returns the partition of the objects with these stored digests.
 const fn partition(profile: Profile) -> u64 {
     match profile {
         Profile::Blake3 => 1 << 16,
@@ -35,26 +35,26 @@ const fn partition(profile: Profile) -> u64 {
 }
 /// Bytes of one command while the objects are filled.
 const FILL_BYTES: u64 = 1 << 20;
-/// Partition page of ours, attribute 1: the profile of stored digests.
+/// Project partition page, attribute 1: the profile of stored digests.
 const PROFILE: AttributeId = AttributeId::new(0x3000_F006, 1);
 
 /// A connected client with a credential for each method and object.
 pub(crate) struct Client {
     runtime: Runtime,
     device: OsdClient,
-    /// The same inside TLS.
+    /// Another connection, inside TLS.
     sealed: OsdClient,
-    /// For the object that is read, and for the one that is written.
+    /// Credentials for the object that is read, and for the one that is written.
     bearers: Vec<(Contender, [(ObjectId, Bearer); 2])>,
-    /// May do anything, on a device that allows it.
+    /// Credential for anything, on a device that accepts it.
     anything: Bearer,
     payload: Bytes,
     object_bytes: u64,
-    /// Buffers of the turns before: a turn's first commands do not pay for fresh pages.
+    /// Buffers of earlier turns, so that a turn's first commands do not fault in new pages.
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// Operations done in a time.
+/// Operations completed in a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turn {
     pub(crate) operations: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Turn {
 }
 
 impl Client {
-    /// Connects, makes the objects and fills them.
+    /// Connects, creates the objects and fills them.
     pub(crate) fn connect(osd: &Osd, settings: &Settings) -> Outcome<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
         let url: TargetUrl = osd.url.parse()?;
@@ -132,12 +132,12 @@ impl Client {
         })
     }
 
-    /// Makes everything durable, so that what was written does not burden what is measured next.
+    /// Flushes everything, so that earlier writes do not affect the next measurement.
     pub(crate) fn flush(&self) -> Outcome {
         Ok(self.runtime.block_on(self.device.flush_osd(&self.anything))?)
     }
 
-    /// Keeps `workload.depth` commands under way for `time`, then waits for the last of them.
+    /// Keeps `workload.depth` commands in flight for `time`, then waits for the last of them.
     pub(crate) fn turn(
         &self,
         workload: &Workload,
@@ -179,7 +179,7 @@ impl Client {
     }
 }
 
-/// One command at a time.
+/// Sends one command at a time.
 struct Lane {
     device: OsdClient,
     bearer: Bearer,
@@ -187,7 +187,7 @@ struct Lane {
     offsets: Arc<Mutex<Offsets>>,
     payload: Bytes,
     direction: Direction,
-    /// Length of the object, if digests are computed of what is read and dropped.
+    /// Length of the object, if digests of read data are computed and discarded.
     hashed: Option<u64>,
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
 }
@@ -207,7 +207,7 @@ impl Lane {
                     Operation::Write { object: self.object, offset, data: self.payload.clone() }
                 }
             };
-            // Buffers are used again, as the real client does.
+            // Buffers are reused, as in the real client.
             buffer = self.device.execute(&self.bearer, operation).await?.data;
             if let Some(length) = self.hashed.filter(|_| self.direction == Direction::Read) {
                 let cover = Cover::new(Profile::Blake3, offset, buffer.len() as u64, length);

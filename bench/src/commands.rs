@@ -1,4 +1,4 @@
-//! Single commands: how long each takes, and what the device holds in memory for whoever does nothing.
+//! Latency of single commands, and memory of the device for idle connections and cold objects.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use crate::objects::{self, Held, Listing, ReadBesideTcp};
 use crate::settings::Commands;
 use crate::{Outcome, keys};
 
-/// Threads of the client, as many as the real one has.
+/// Threads of the client, as in the real one.
 const WORKERS: usize = 2;
 
-/// Aims.
+/// Targets.
 const SET_KEY_WORKING_US: f64 = 300.0;
 const READ_OF_TCP: f64 = 1.15;
 const READ_MORE_US: f64 = 15.0;
 const IDLE_CONNECTION_BYTES: f64 = 65_536.0;
 const COLD_OBJECT_BYTES: f64 = 300.0;
 
-/// What the OBS paper measured, microseconds.
+/// Measurements of the OBS paper, in microseconds.
 const PAPER: [(&str, f64); 4] = [
     ("SET KEY root", 2962.0),
     ("SET KEY partition", 1922.0),

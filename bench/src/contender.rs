@@ -1,4 +1,4 @@
-//! Who is compared: plain TCP, the four security methods, and ALLDATA by each algorithm.
+//! The compared protocols: plain TCP, the four security methods, and ALLDATA with each algorithm.
 
 use sealstone_digest::Profile;
 use sealstone_osd::SecurityMethod;
@@ -13,13 +13,14 @@ pub(crate) enum Contender {
     /// No protocol at all.
     Tcp,
     NoSec,
-    /// NOSEC, with a client that computes the digests of what it read as ALLDATA's does, and drops them: what ALLDATA costs
-    /// the device beside this is its own doing, and not that of a neighbour who uses caches and memory.
+    /// NOSEC with a client that computes ALLDATA's digests of read data and discards them. The
+    /// difference to ALLDATA is the device's own cost, not that of a client that uses caches and
+    /// memory.
     #[serde(rename = "NOSEC-HASHED")]
     NoSecHashed,
     CapKey,
     CmdRsp,
-    /// With the algorithm that clients get: HMAC-SHA256 over BLAKE3 units, F3h.
+    /// With the default algorithm: HMAC-SHA256 over BLAKE3 units, F3h.
     AllData,
     /// The four methods inside TLS 1.3.
     #[serde(rename = "NOSEC-TLS")]
@@ -42,15 +43,15 @@ pub(crate) enum Contender {
     /// HMAC-SHA1 over AdHash units, F5h.
     #[serde(rename = "ALLDATA-F5H")]
     AllDataF5,
-    /// As ALLDATA, in a partition that keeps a sum over the digests of each object as well.
+    /// ALLDATA in a partition that also keeps a sum over the digests of each object.
     #[serde(rename = "ALLDATA-LTHASH")]
     AllDataLt,
 }
 
 impl Contender {
-    /// Those of a usual run.
+    /// Contenders of a normal run.
     pub(crate) const ALL: [Self; 5] = [Self::Tcp, Self::NoSec, Self::CapKey, Self::CmdRsp, Self::AllData];
-    /// Those of a run about algorithms.
+    /// Contenders of a run that compares algorithms.
     pub(crate) const ALGORITHMS: [Self; 7] = [
         Self::NoSec,
         Self::AllData,
@@ -60,7 +61,7 @@ impl Contender {
         Self::AllDataF4,
         Self::AllDataF5,
     ];
-    /// Those of a run about TLS.
+    /// Contenders of a run that compares TLS.
     pub(crate) const TLS: [Self; 8] = [
         Self::NoSec,
         Self::NoSecTls,
@@ -71,7 +72,7 @@ impl Contender {
         Self::AllData,
         Self::AllDataTls,
     ];
-    /// All there are.
+    /// All contenders.
     pub(crate) const EVERY: [Self; 15] = [
         Self::Tcp,
         Self::NoSec,
@@ -90,7 +91,7 @@ impl Contender {
         Self::AllDataLt,
     ];
 
-    /// From its name, in letters of any case.
+    /// Parses a name, in letters of any case.
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
         let found = Self::EVERY.into_iter().find(|contender| contender.name().eq_ignore_ascii_case(name));
         found.ok_or_else(|| format!("one of {}", Self::EVERY.map(Self::name).join(", ")))
@@ -116,7 +117,7 @@ impl Contender {
         }
     }
 
-    /// Its security method; plain TCP has none.
+    /// Returns its security method; `None` for plain TCP.
     pub(crate) const fn method(self) -> Option<SecurityMethod> {
         match self {
             Self::Tcp => None,
@@ -133,7 +134,7 @@ impl Contender {
         }
     }
 
-    /// The same method in plain text, of what goes inside TLS.
+    /// Returns the same method in plain text, for contenders inside TLS.
     pub(crate) const fn in_plain_text(self) -> Option<Self> {
         match self {
             Self::NoSecTls => Some(Self::NoSec),
@@ -144,7 +145,7 @@ impl Contender {
         }
     }
 
-    /// The algorithm slot of its credentials.
+    /// Returns the algorithm slot of its credentials.
     pub(crate) const fn slot(self) -> u8 {
         match self {
             Self::Tcp | Self::NoSec | Self::NoSecHashed | Self::CapKey | Self::CmdRsp | Self::AllDataF1 => {
@@ -158,7 +159,8 @@ impl Contender {
         }
     }
 
-    /// The digests that its objects are stored with: those that its check values are over.
+    /// Returns the digests that its objects are stored with, over which its check values are
+    /// computed.
     pub(crate) const fn profile(self) -> Profile {
         match self {
             Self::AllDataF4 => Profile::Sha1,

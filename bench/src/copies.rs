@@ -1,8 +1,9 @@
-//! Ways from the page cache into a socket: what a device could gain by not touching the bytes that it sends.
+//! Copies from the page cache to a socket: possible gains of a device that does not process the
+//! bytes it sends.
 //!
-//! Does: send the same file over loopback in several ways, in turns, with a small header before each piece, as an iSCSI
-//! target does. Does not: use a device. Contract: the receiver does the same for each way; CPU time is that of the two
-//! threads.
+//! Does: sends the same file over loopback with several methods in turn, with a small header before
+//! each piece, like an iSCSI target. Does not: use a device. Contract: the receiver is the same for
+//! each method; CPU time is that of the two threads.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -19,26 +20,26 @@ use crate::Outcome;
 use crate::settings::Run;
 use crate::workload::median;
 
-/// Bytes of the file: beyond the second-level cache, within the page cache.
+/// Bytes of the file: larger than the second-level cache, smaller than the page cache.
 const FILE_BYTES: u64 = 128 << 20;
 /// Bytes before each piece.
 const HEADER: usize = 48;
-/// Bytes read and checked at once: what the device's store does.
+/// Bytes read and checked at once, as in the device's store.
 const SLICE: usize = 256 << 10;
 /// Bytes of each checksum.
 const BLOCK: usize = 4096;
 const PIECES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
-/// One way.
+/// A method of copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Way {
-    /// Read into a buffer, check each block, write: what the device does.
+    /// Reads into a buffer, checks each block, writes: what the device does.
     CheckedCopy,
-    /// The same without the check.
+    /// Copies without checks.
     Copy,
-    /// sendfile: nobody looks at the bytes.
+    /// sendfile, without any check.
     Sendfile,
-    /// Read into a small buffer and check, then sendfile.
+    /// Reads into a small buffer and checks, then uses sendfile.
     CheckedSendfile,
 }
 
@@ -49,9 +50,9 @@ struct Row {
     way: Way,
     bytes: usize,
     mib_per_s: f64,
-    /// Of the rate of the checked copy in the same round, median.
+    /// Rate relative to the checked copy in the same round, median.
     to_checked_copy: f64,
-    /// CPU microseconds for each MiB.
+    /// CPU microseconds per MiB.
     sender_us: f64,
     receiver_us: f64,
 }
@@ -116,7 +117,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     Ok(())
 }
 
-/// MiB per second, and CPU microseconds for each MiB of sender and receiver.
+/// Returns MiB per second, and CPU microseconds per MiB of sender and receiver.
 fn turn(file: &File, way: Way, bytes: usize, time: Duration) -> Outcome<(f64, f64, f64)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect(listener.local_addr()?)?;
@@ -188,7 +189,7 @@ fn checksums(slice: &[u8]) -> u32 {
     slice.chunks(BLOCK).fold(0, |sum, block| sum ^ crc32c::crc32c(block))
 }
 
-/// CPU time of this thread, seconds.
+/// Returns the CPU time of this thread in seconds.
 fn own_cpu_s() -> std::io::Result<f64> {
     let stat = fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds = stat.split(' ').next().and_then(|number| number.parse::<f64>().ok());

@@ -1,4 +1,4 @@
-//! Credentials made with the device's own key, as a metadata server makes them.
+//! Credentials issued with the device's own key, as a metadata server does.
 
 use std::fs;
 use std::path::Path;
@@ -16,9 +16,9 @@ use zeroize::Zeroizing;
 
 use crate::Outcome;
 
-/// How long they are good for: longer than any run.
+/// Lifetime of credentials: longer than any run.
 const LIFETIME_MS: u64 = 24 * 3600 * 1000;
-/// Where a device keeps its initial master key.
+/// File with a device's initial master key.
 const KEY_FILE: &str = "master.key";
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct KeyFile {
 pub(crate) struct Issuer(KeyHierarchy<RustCrypto>);
 
 impl Issuer {
-    /// Reads the key file in the device's folder; `partition` is the one that credentials will be for.
+    /// Reads the key file in the device's folder, for credentials of `partition`.
     pub(crate) fn of(folder: &Path, partition: u64) -> Outcome<Self> {
         let path = folder.join(KEY_FILE);
         let bad = || format!("{} is not a key file", path.display());
@@ -48,17 +48,17 @@ impl Issuer {
         Ok(Self(keys))
     }
 
-    /// With these keys.
+    /// Creates an issuer with these keys.
     pub(crate) const fn from_keys(keys: KeyHierarchy<RustCrypto>) -> Self {
         Self(keys)
     }
 
-    /// The keys, as the factory made them.
+    /// Returns the factory keys.
     pub(crate) const fn keys(&self) -> &KeyHierarchy<RustCrypto> {
         &self.0
     }
 
-    /// What one command needs, and to get attributes.
+    /// Issues the rights that one command needs, and the right to get attributes.
     pub(crate) fn command(&self, command: &Command, method: SecurityMethod) -> Outcome<Bearer> {
         let object = command.object();
         let scope = Scope::default();
@@ -75,21 +75,21 @@ impl Issuer {
         self.issue(kind, command.permissions() | Permissions::GET_ATTR, descriptor, method)
     }
 
-    /// Everything that can be done to a user object.
+    /// Issues all rights on a user object.
     pub(crate) fn object(&self, object: ObjectId, method: SecurityMethod, slot: u8) -> Outcome<Bearer> {
         let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
         let permissions = Permissions::READ.union(Permissions::WRITE).union(Permissions::CREATE);
         self.issue_by(ObjectType::User, permissions, descriptor, method, slot)
     }
 
-    /// Everything that can be done to the data of a user object, as the capability that says so.
+    /// Returns a capability with all rights on the data of a user object.
     pub(crate) fn capability(&self, object: ObjectId, method: SecurityMethod) -> Outcome<Capability> {
         let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
         let slot = algorithm::preferred_slot(Generation::Osd2, method);
         describe(ObjectType::User, Permissions::READ.union(Permissions::WRITE), descriptor, method, slot)
     }
 
-    /// A credential for it, open or sealed.
+    /// Issues a credential for it, open or sealed.
     pub(crate) fn bearer(&self, object: ObjectId, method: SecurityMethod, sealed: bool) -> Outcome<Bearer> {
         let issue = if sealed { Credential::issue_sealed } else { Credential::issue };
         let credential = issue(&self.0, &AlgorithmSlots::DEFAULT, &self.capability(object, method)?)
@@ -97,7 +97,7 @@ impl Issuer {
         Ok(Bearer::of(&credential)?)
     }
 
-    /// What only a NOSEC device allows: anything.
+    /// Issues a credential for anything, which only a NOSEC device accepts.
     pub(crate) fn anything(&self) -> Outcome<Bearer> {
         let object = ObjectId::new(1 << 16, 1 << 16);
         let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
@@ -124,7 +124,7 @@ impl Issuer {
         slot: u8,
     ) -> Outcome<Bearer> {
         let capability = describe(object_type, permissions, descriptor, method, slot)?;
-        // The device was started with what is broken, so that it can be measured.
+        // The device was started with broken algorithms enabled, so that they can be measured.
         let slots = &AlgorithmSlots::WITH_BROKEN;
         let credential = Credential::issue(&self.0, slots, &capability).map_err(|error| error.to_string())?;
         Ok(Bearer::in_slots(&credential, slots)?)

@@ -1,4 +1,4 @@
-//! Daemons as processes of their own: started, heard when ready, stopped.
+//! Daemons as separate processes: started, awaited, stopped.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -16,19 +16,19 @@ use crate::process::usage;
 use crate::settings::Settings;
 use crate::workload::median;
 
-/// Capacity of a device that is measured; its files are sparse.
+/// Capacity of a measured device; its files are sparse.
 const CAPACITY: &str = "32G";
 /// How long a daemon may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often it is looked whether it has.
+/// Interval of checking whether it ended.
 const STOP_POLL: Duration = Duration::from_millis(2);
 
 /// A running daemon. Killed when dropped without [`Daemon::stop`].
 pub(crate) struct Daemon {
     child: Child,
-    /// Kept open: a daemon that prints more must not die of it.
+    /// Kept open, because a daemon that prints more would fail otherwise.
     _stdout: BufReader<ChildStdout>,
-    /// The line it printed when ready.
+    /// Its ready line.
     ready: Value,
     ready_s: f64,
 }
@@ -39,7 +39,7 @@ impl Daemon {
         Self::spawn(command(binary, arguments, data), &arguments.join(" "), &data.with_extension("log"))
     }
 
-    /// Starts a command that says one line of JSON when it is ready, and waits for that; `log` gets what else it says.
+    /// Starts a command and waits for its ready line in JSON; other output goes to `log`.
     pub(crate) fn spawn(mut command: Command, what: &str, log: &Path) -> Outcome<Self> {
         let begin = Instant::now();
         let mut child =
@@ -61,7 +61,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Ends it as a power cut would.
+    /// Kills it, as a power failure would.
     pub(crate) fn kill(mut self) -> Outcome {
         self.child.kill()?;
         self.child.wait()?;
@@ -94,7 +94,7 @@ impl Drop for Daemon {
 fn command(binary: &Path, arguments: &[&str], data: &Path) -> Command {
     let mut command = Command::new(binary);
     command.arg("--json").args(arguments).arg("--data").arg(data);
-    // Settings of whoever runs this must not reach the daemon.
+    // The caller's settings must not affect the daemon.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SEALSTONE_") {
             command.env_remove(name);
@@ -118,14 +118,14 @@ const OSD_SERVE: [&str; 7] =
 const MDS_INIT: [&str; 2] = ["mds", "init"];
 const MDS_SERVE: [&str; 4] = ["mds", "serve", "--listen", "127.0.0.1:0"];
 
-/// The device that is measured.
+/// The measured device.
 pub(crate) struct Osd {
     daemon: Daemon,
     /// Its folder.
     pub(crate) data: PathBuf,
     /// Its iSCSI address.
     pub(crate) url: String,
-    /// What it is known by inside TLS.
+    /// Its pin for TLS.
     pub(crate) pin: String,
 }
 
@@ -135,13 +135,13 @@ impl Osd {
         Self::with(binary, data, &[])
     }
 
-    /// Likewise, as one of several.
+    /// Formats and starts one of several devices.
     pub(crate) fn named(binary: &Path, data: &Path, name: &str) -> Outcome<Self> {
         init(binary, &[&OSD_INIT[..], &["--name", name]].concat(), data)?;
         Self::serve(binary, data, &[])
     }
 
-    /// Formats a device and starts it with further flags.
+    /// Formats a device and starts it with more flags.
     pub(crate) fn with(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &OSD_INIT, data)?;
         Self::serve(binary, data, flags)
@@ -152,7 +152,7 @@ impl Osd {
         Self::serve(binary, data, &[])
     }
 
-    /// Likewise, with further flags.
+    /// Starts the device in `data` with more flags.
     pub(crate) fn start_with(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         Self::serve(binary, data, flags)
     }
@@ -173,7 +173,7 @@ impl Osd {
     }
 }
 
-/// A metadata server beside it.
+/// A metadata server for it.
 pub(crate) struct Mds {
     daemon: Daemon,
     /// Its folder.
@@ -181,19 +181,19 @@ pub(crate) struct Mds {
 }
 
 impl Mds {
-    /// Makes a metadata server in `data` and starts it with these flags.
+    /// Creates a metadata server in `data` and starts it with these flags.
     pub(crate) fn new(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &MDS_INIT, data)?;
         Self::start(binary, data, flags)
     }
 
-    /// Likewise, its metadata in the store that these flags of its setup name, if they do.
+    /// Creates and starts a metadata server with these flags of `init`, which may select a store.
     pub(crate) fn with_store(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &[&MDS_INIT[..], flags].concat(), data)?;
         Self::start(binary, data, &[])
     }
 
-    /// Starts the one in `data`.
+    /// Starts the metadata server in `data`.
     pub(crate) fn start(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         let daemon = Daemon::start(binary, &[&MDS_SERVE[..], flags].concat(), data)?;
         Ok(Self { daemon, data: data.to_owned() })
@@ -203,17 +203,17 @@ impl Mds {
         self.daemon.pid()
     }
 
-    /// Seconds from the start of the process to its ready line.
+    /// Returns the seconds from the start of the process to its ready line.
     pub(crate) const fn ready_s(&self) -> f64 {
         self.daemon.ready_s
     }
 
-    /// Ends it as a power cut would.
+    /// Kills it, as a power failure would.
     pub(crate) fn kill(self) -> Outcome {
         self.daemon.kill()
     }
 
-    /// What its ready line says under this name.
+    /// Returns a field of its ready line.
     pub(crate) fn field(&self, name: &str) -> Outcome<&str> {
         let text = self.daemon.ready.get(name).and_then(Value::as_str);
         Ok(text.ok_or_else(|| format!("the metadata server does not say its {name}"))?)
@@ -224,16 +224,16 @@ impl Mds {
     }
 }
 
-/// How long daemons take to be ready, and what they need while nobody asks anything.
+/// Start times of daemons, and their idle memory.
 #[derive(Debug, Serialize)]
 pub(crate) struct Starts {
     /// Seconds from the start of the process to its ready line, median.
     pub(crate) osd_ready_s: f64,
     pub(crate) mds_ready_s: f64,
-    /// Resident memory after some idle seconds, KiB.
+    /// Resident memory after some idle seconds, in KiB.
     pub(crate) osd_idle_kib: u64,
     pub(crate) mds_idle_kib: u64,
-    /// All of them, in order.
+    /// All start times, in order.
     osd_ready_all_s: Vec<f64>,
     mds_ready_all_s: Vec<f64>,
 }

@@ -1,8 +1,9 @@
-//! What each defence against a lowered security method costs: the device's floor, the ESM paper's cipher, sealed
-//! capabilities. The paper's Figures 2 to 4: write, rewrite and read by each.
+//! Cost of each defence against a downgraded security method: the device's floor, the ESM paper's
+//! cipher, sealed capabilities. Includes the paper's Figures 2 to 4: write, rewrite and read.
 //!
-//! Does: run one device for each defence, move data by CAPKEY and CMDRSP; time the steps of one CDB beside it. Does not:
-//! judge. Contract: devices take turns, so that whatever else the machine does meets all of them alike.
+//! Does: runs one device for each defence, moves data with CAPKEY and CMDRSP, and times the steps
+//! of one CDB. Does not: judge. Contract: devices take turns, so that other load affects all of
+//! them alike.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -34,7 +35,7 @@ const OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
 const OBJECT_BYTES: u64 = 16 << 20;
 const FILL_BYTES: usize = 1 << 20;
 const SIZES: [usize; 2] = [4 << 10, 64 << 10];
-/// Commands under way.
+/// Commands in flight.
 const DEPTH: u64 = 4;
 /// Threads of the client.
 const WORKERS: usize = 2;
@@ -59,7 +60,7 @@ const DEFENCES: [Defence; 4] = [
 #[serde(rename_all = "lowercase")]
 enum Work {
     Write,
-    /// What the paper's benchmark does: read a piece, write it back.
+    /// As in the paper's benchmark: read a piece, write it back.
     Rewrite,
     Read,
 }
@@ -71,7 +72,7 @@ struct Row {
     method: SecurityMethodName,
     defence: &'static str,
     mib_per_s: f64,
-    /// Of the floor alone, in the same run: percent.
+    /// Relative to the floor alone, in the same run, in percent.
     of_floor: f64,
     device_cpu_us: f64,
 }
@@ -183,7 +184,7 @@ fn print(findings: &Findings) {
     }
 }
 
-/// The cost of one CDB at each end, without anything around it.
+/// Measures the cost of one CDB at each end, in isolation.
 fn steps() -> Outcome<Vec<Step>> {
     let mut steps = Vec::new();
     let mut time = |step: String, mut work: Box<dyn FnMut()>| {
@@ -246,7 +247,7 @@ fn steps() -> Outcome<Vec<Step>> {
 
 impl Station {
     fn new(binary: &Path, data: &Path, defence: &Defence, runtime: &Runtime) -> Outcome<Self> {
-        // Filled by a device without the defence: its own rights are those of NOSEC.
+        // Filled by a device without the defence: the fill uses NOSEC.
         let osd = Osd::new(binary, data)?;
         let issuer = Issuer::of(&osd.data, PARTITION)?;
         let anything = issuer.anything()?;
@@ -275,7 +276,7 @@ impl Station {
         Ok(Self { osd, device, bearers })
     }
 
-    /// MiB moved in a second, and CPU microseconds of the device for each piece.
+    /// Returns MiB moved per second, and CPU microseconds of the device per piece.
     fn turn(
         &self,
         work: Work,
@@ -312,7 +313,7 @@ fn connect(osd: &Osd, conceal_method: bool) -> Outcome<OsdClient> {
     Ok(OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options))
 }
 
-/// One piece at a time, in the order of their places.
+/// Moves one piece at a time, in order.
 struct Lane {
     device: OsdClient,
     bearer: Bearer,

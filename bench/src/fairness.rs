@@ -1,8 +1,10 @@
-//! One honest client beside one hostile one: what is left of the honest one's throughput; and what an idle connection costs.
+//! One honest and one hostile client: the remaining throughput of the honest one; and the cost of
+//! an idle connection.
 //!
-//! Does: attack one device with plain sockets while the real client reads from it. Does not: judge by its exit code.
-//! Contract: the attack takes turns with quiet, so that whatever else the machine does meets both alike. An attacker is one
-//! connection in one thread, except where many connections are the attack.
+//! Does: attacks one device with plain sockets while the real client reads from it. Does not:
+//! report failures by its exit code. Contract: windows with and without attack alternate, so that
+//! other load affects both alike. An attacker is one connection in one thread, unless many
+//! connections are the attack.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,16 +23,16 @@ use crate::process::usage;
 use crate::settings::{Run, Settings};
 use crate::workload::{Direction, Pattern, Workload, median};
 
-/// What the honest client does: small random reads, sixteen at once.
+/// Workload of the honest client: small random reads, sixteen in flight.
 const HONEST: Workload =
     Workload { direction: Direction::Read, pattern: Pattern::Random, bytes: 4096, depth: 16 };
-/// Idle sessions whose memory is looked at.
+/// Idle sessions whose memory is measured.
 const IDLE: usize = 150;
-/// An idle connection needs less, in bytes.
+/// Target of an idle connection, in bytes.
 const IDLE_BYTES_MAX: u64 = 64 << 10;
-/// The fair share of the honest one of two.
+/// Fair share of one client of two.
 const FAIR: f64 = 0.5;
-/// Half-sent PDUs and other connections that just stay.
+/// Half-sent PDUs, and other connections that stay open.
 const CROWD: usize = 100;
 /// Time for an attack to begin.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -40,7 +42,7 @@ const OPCODE_COMMAND: u8 = 0x01;
 const OPCODE_MANAGEMENT: u8 = 0x42;
 const HEADER: usize = 48;
 
-/// One way to be hostile.
+/// One kind of attack.
 struct Attack {
     name: &'static str,
     run: fn(&str, &str, &AtomicBool) -> std::io::Result<()>,
@@ -56,18 +58,18 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "100 half-sent PDUs", run: half_sent },
 ];
 
-/// One attack's outcome.
+/// Result of one attack.
 #[derive(Debug, Serialize)]
 struct Row {
     attack: &'static str,
-    /// Honest commands in a second without and with the attack, medians.
+    /// Honest commands per second without and with the attack, medians.
     alone_per_s: f64,
     attacked_per_s: f64,
-    /// Median over runs of the ratio within a run.
+    /// Ratio within a run, median over runs.
     share: f64,
 }
 
-/// Everything that was found.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Findings {
     rows: Vec<Row>,
@@ -142,7 +144,7 @@ fn one(
         let hostile = {
             let (address, target, stop) = (address.to_owned(), target.to_owned(), Arc::clone(&stop));
             thread::spawn(move || {
-                // The device may close on it at any time: then it comes again.
+                // The device may close the connection; the attack then restarts.
                 while !stop.load(Ordering::Relaxed) {
                     let _ = (attack.run)(&address, &target, &stop);
                 }
@@ -165,9 +167,9 @@ fn one(
     })
 }
 
-/// Memory that logged-in sessions with nothing to do hold, for each.
+/// Returns the memory per idle logged-in session.
 fn idle_bytes(osd: &Osd, address: &str, target: &str) -> Outcome<u64> {
-    // The first ones pay for what all share.
+    // The first ones pay for shared allocations.
     let mut held = Vec::new();
     for index in 0..10 {
         held.push(login(address, target, &format!("warm{index}"))?);
@@ -189,7 +191,7 @@ fn header(opcode: u8, flags: u8, length: usize, command_number: u32) -> Vec<u8> 
     pdu
 }
 
-/// A logged-in connection of an initiator of its own.
+/// Opens a logged-in connection of a separate initiator.
 fn login(address: &str, target: &str, name: &str) -> std::io::Result<TcpStream> {
     let keys = format!(
         "InitiatorName=iqn.2026-11.org.example:{name}\0TargetName={target}\0SessionType=Normal\0\
@@ -211,7 +213,7 @@ fn login(address: &str, target: &str, name: &str) -> std::io::Result<TcpStream> 
     Ok(stream)
 }
 
-/// Sends the same bytes over and over; another thread takes the answers away.
+/// Sends the same bytes repeatedly; another thread discards the responses.
 fn flood(mut stream: TcpStream, stop: &AtomicBool, mut next: impl FnMut() -> Vec<u8>) -> std::io::Result<()> {
     let mut answers = stream.try_clone()?;
     let drain = thread::spawn(move || {
@@ -236,7 +238,8 @@ fn pings(address: &str, target: &str, stop: &AtomicBool) -> std::io::Result<()> 
 }
 
 fn commands(address: &str, target: &str, stop: &AtomicBool) -> std::io::Result<()> {
-    // TEST UNIT READY, immediate so that no window stops it; what is too much is rejected, which costs as well.
+    // TEST UNIT READY, immediate so that no window stops it; excess commands are rejected, which
+    // costs as well.
     let mut tag = 0_u32;
     flood(login(address, target, "hostile")?, stop, || {
         (0..8)
@@ -252,7 +255,7 @@ fn commands(address: &str, target: &str, stop: &AtomicBool) -> std::io::Result<(
 
 fn unread(address: &str, target: &str, stop: &AtomicBool) -> std::io::Result<()> {
     let mut stream = login(address, target, "hostile")?;
-    // INQUIRY that takes as much as it can, a whole window of them; nobody reads the answers.
+    // INQUIRY with the maximum allocation, a whole window of them; the responses are not read.
     for number in 1..=128_u32 {
         let mut command = header(OPCODE_COMMAND, 0xC0, 0, number);
         command[16..20].copy_from_slice(&number.to_be_bytes());

@@ -1,9 +1,9 @@
-//! From samples to figures: medians over turns, ratios within each round.
+//! Computes results from samples: medians over turns, ratios within each round.
 //!
-//! A round is one turn of each contender, in an order of its own, within a fraction of a second: what slows the machine
-//! down meanwhile slows all of them down. The median of the ratios of many rounds comes with its 95 % interval, by
-//! order statistics, which assumes nothing about how the ratios are spread but that rounds do not depend on one
-//! another. Two figures whose intervals overlap may well be the same.
+//! A round is one turn of each contender, in random order, within a fraction of a second, so that a
+//! slowdown of the machine affects all. The median of the ratios of many rounds comes with its 95 %
+//! interval, by order statistics, which only assumes that rounds are independent. Two results with
+//! overlapping intervals may be equal.
 
 use std::collections::HashMap;
 
@@ -13,36 +13,36 @@ use crate::contender::Contender;
 use crate::measure::Sample;
 use crate::workload::{Workload, median};
 
-/// What came out for one contender in one workload.
+/// Result of one contender in one workload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Result {
     pub(crate) contender: Contender,
     /// Median over turns.
     pub(crate) mib_per_s: f64,
     pub(crate) operations_per_s: f64,
-    /// The ratio of the rate to that of NOSEC in the same round.
+    /// Ratio of the rate to NOSEC's in the same round.
     pub(crate) to_nosec: Ratio,
-    /// The ratio of the rate to that of plain TCP in the same round.
+    /// Ratio of the rate to plain TCP's in the same round.
     pub(crate) to_tcp: Ratio,
-    /// Of the same method in plain text; only of what goes inside TLS.
+    /// Ratio to the same method in plain text, for contenders inside TLS.
     pub(crate) to_plain: Option<Ratio>,
-    /// Bytes per CPU second of device and client together, as part of those of NOSEC, over all runs. Other programs
-    /// on the machine move it less than they move the rates.
+    /// Bytes per CPU second of device and client together, relative to NOSEC, over all runs. Other
+    /// load affects it less than the rates.
     pub(crate) to_nosec_by_cpu: f64,
     /// CPU seconds per GiB, over all runs.
     pub(crate) device_cpu_s_per_gib: f64,
     pub(crate) client_cpu_s_per_gib: f64,
 }
 
-/// A ratio of two contenders over many rounds.
+/// Ratio of two contenders over many rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Ratio {
-    /// Rounds that both took part in.
+    /// Rounds in which both took part.
     pub(crate) rounds: usize,
     pub(crate) median: f64,
-    /// Half of the rounds lie between these.
+    /// Interval of half of the rounds.
     pub(crate) quartiles: [f64; 2],
-    /// The median of ever so many rounds would lie between these, with 95 % probability.
+    /// 95 % confidence interval of the median.
     pub(crate) interval: [f64; 2],
 }
 
@@ -63,7 +63,7 @@ impl Ratio {
     }
 }
 
-/// One workload.
+/// Results of one workload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) name: String,
@@ -78,7 +78,7 @@ impl Figure {
     }
 }
 
-/// Resident memory, KiB.
+/// Resident memory in KiB.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Memory {
     pub(crate) osd_idle_kib: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Memory {
     pub(crate) osd_peak_kib: u64,
 }
 
-/// All figures, in the order of the grid.
+/// Computes all results, in the order of the grid.
 pub(crate) fn of(grid: &[Workload], samples: &[Sample]) -> Vec<Figure> {
     grid.iter()
         .copied()
@@ -149,7 +149,7 @@ fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Opti
 mod tests {
     use super::*;
 
-    /// A machine that is slow in one round is slow for all of them: ratios do not see it.
+    /// A machine that is slow in one round is slow for all contenders: ratios are unaffected.
     #[test]
     fn ratios_are_taken_within_a_round() {
         let all: Vec<Workload> = crate::workload::grid().collect();
@@ -179,9 +179,9 @@ mod tests {
         assert!((result.operations_per_s - 500.0).abs() < 1e-6);
     }
 
-    /// More rounds tell more.
+    /// More rounds give a narrower interval.
     #[test]
-    fn an_interval_narrows_with_rounds_and_holds_the_median() {
+    fn interval_narrows_and_contains_the_median() {
         let ratio =
             |rounds: u32| Ratio::of((0..rounds).map(|at| f64::from(at) / f64::from(rounds - 1)).collect());
         let (few, many) = (ratio(9), ratio(401));

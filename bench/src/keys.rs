@@ -1,4 +1,4 @@
-//! SET KEY at every level and SET MASTER KEY, against a device in memory and one on a disk.
+//! SET KEY at every level and SET MASTER KEY, with an in-memory device and one on a disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::latency::Latency;
 
 /// The partition whose keys are set.
 const PARTITION: u64 = 1 << 16;
-/// A whole exchange is measured this much less often than a single command.
+/// Factor by which whole exchanges are measured less often than single commands.
 const EXCHANGES_FEWER: usize = 20;
 
-/// All rows for a device whose data are in `data`.
+/// Measures all rows for a device with its data in `data`.
 pub(crate) fn measure(
     runtime: &Runtime,
     binary: &Path,

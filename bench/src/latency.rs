@@ -1,4 +1,4 @@
-//! How long one command takes, many times over.
+//! Latency of one command, measured many times.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::Outcome;
 
-/// Part of the samples that comes before and does not count.
+/// Fraction of the samples that warms up and does not count.
 const LEAD_IN: usize = 20;
 
-/// What came out for one command.
+/// Result of one command.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) name: String,
@@ -17,12 +17,12 @@ pub(crate) struct Latency {
     pub(crate) median_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) least_us: f64,
-    /// What is to be known beside it.
+    /// Remark.
     pub(crate) note: String,
 }
 
 impl Latency {
-    /// From single times.
+    /// Computes the result from single times.
     pub(crate) fn of(name: &str, note: &str, mut times: Vec<Duration>) -> Self {
         times.sort();
         let at = |percent: usize| {
@@ -39,7 +39,7 @@ impl Latency {
         }
     }
 
-    /// Runs `work` so many times and a few times before.
+    /// Runs `work` this many times, after a warm-up.
     pub(crate) fn measure(
         name: &str,
         note: &str,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_and_p99_are_those_of_the_sorted_times() {
+    fn median_and_p99_use_sorted_times() {
         let times = (1..=200).rev().map(Duration::from_micros).collect();
         let latency = Latency::of("x", "", times);
         assert!((latency.median_us - 101.0).abs() < 1e-6, "{latency:?}");

@@ -1,4 +1,5 @@
-//! Logging in and out: the paper's login and the modern one, each through sockets of a metadata server of its own process.
+//! Logins and logouts: the paper's login and the modern one, each through sockets of a separate
+//! metadata server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ use crate::latency::Latency;
 use crate::machine::{Awake, Machine};
 use crate::settings::Logins;
 
-/// The limiter of the server lets 20 logins a second through from one source; a sample waits for its turn.
+/// Pause between logins: the server's limiter allows 20 per second from one source.
 const PACE: Duration = Duration::from_millis(55);
 const PASSPHRASE: &str = "of the benchmark, nowhere else";
-/// Of the logins that hash, one in so many is made: each takes a good part of a second.
+/// Fraction of logins with password hashing that are run: each takes a large part of a second.
 const HASHED_PART: usize = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Aims, and what the OBS paper measured, microseconds.
+/// Targets, and measurements of the OBS paper, in microseconds.
 const PAPER_LOGIN_US: f64 = 5_000.0;
 const MODERN_LOGIN_US: f64 = 2_000.0;
 const OBS_LOGIN_US: f64 = 20_500.0;
@@ -37,7 +38,7 @@ const OBS_LOGOUT_US: f64 = 270.0;
 struct Findings {
     machine: Machine,
     rows: Vec<Latency>,
-    /// Median of a modern login with a key that needs no hashing, microseconds.
+    /// Median of a modern login with a key that needs no hashing, in microseconds.
     modern_beside_hashing_us: f64,
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
     let binary = arguments.common.binary()?;
     let mut machine = Machine::look();
     let folder = arguments.stage.scratch()?;
-    // Both ends sleep between two messages: a core that has to be woken takes longer than what is measured.
+    // Both ends sleep between two messages: waking a core takes longer than the measured work.
     let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
     machine.kept_awake = awake.is_some();
     let mds =
@@ -128,7 +129,8 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
         }
     }
 
-    // A key file's suite hashes for some microseconds: what is left is the login beside its deliberate hashing.
+    // A key file's suite hashes for a few microseconds, which leaves the login without its
+    // deliberate hashing.
     let key = admin.add_service("bench-service", Role::User).await?;
     let mut times = Times::default();
     for _ in 0..samples {
@@ -166,7 +168,7 @@ fn admin_password(file: &Path) -> Outcome<Vec<u8>> {
     Ok(std::fs::read_to_string(file)?.trim_end().as_bytes().to_vec())
 }
 
-/// What makes guesses dear, by itself: as suite 0001 has it.
+/// Measures the password hashing alone, as in suite 0001.
 fn hashing(samples: usize) -> Outcome<Vec<Duration>> {
     let one = |_| {
         let begin = Instant::now();

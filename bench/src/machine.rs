@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! Description of the machine.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -6,19 +6,19 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-/// Where Linux is told how fast a sleeping core must be back; holding it open with 0 keeps all cores from sleeping.
+/// Linux' limit of wake-up latency; holding it open with 0 keeps all cores from sleeping.
 const WAKE_UP_LIMIT: &str = "/dev/cpu_dma_latency";
 
-/// The machine, and how busy it was.
+/// The machine, and its load.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_mib: u64,
     pub(crate) kernel: String,
-    /// TCP's, which the device, the client and plain TCP all have.
+    /// TCP congestion control, common to device, client and plain TCP.
     pub(crate) congestion_control: String,
-    /// Idle cores waited awake: what is measured is the software, not how long a core takes to wake up.
+    /// Whether idle cores were kept awake, so that wake-up latency is not measured.
     pub(crate) kept_awake: bool,
     /// Load averages over 1, 5 and 15 minutes, before and after.
     pub(crate) load_before: String,
@@ -69,7 +69,7 @@ pub(crate) struct Awake {
 }
 
 impl Awake {
-    /// `None` where this process may not.
+    /// Keeps cores awake; `None` without permission.
     pub(crate) fn new() -> Option<Self> {
         let mut file = OpenOptions::new().write(true).open(WAKE_UP_LIMIT).ok()?;
         file.write_all(&0i32.to_ne_bytes()).ok()?;

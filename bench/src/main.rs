@@ -1,9 +1,9 @@
-//! Workloads and figures: what protection costs, beside what the machine can do.
+//! Benchmarks: the cost of protection, relative to the machine's limits.
 //!
-//! Does: run one device as a process of its own, drive it from here as a client does, put plain TCP beside it.
-//! Does not: judge by its exit code; aims are printed as reached or not, and the exit code is 0 either way.
-//! Contract: what is compared is measured in turns of a few dozen milliseconds, so that whatever else the machine
-//! does meets all of it alike.
+//! Does: runs one device as a separate process, drives it as a client does, and measures plain TCP
+//! beside it. Does not: report failures by its exit code, which is 0 whether targets are reached or
+//! not. Contract: compared items are measured in turns of a few dozen milliseconds, so that other
+//! load affects all of them alike.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -52,10 +52,10 @@ use crate::measure::Sample;
 use crate::settings::{Command, Settings};
 use crate::verdicts::Verdict;
 
-/// Whatever went wrong, for a person to read.
+/// Any error, for display.
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Workloads and figures: what protection costs, beside what the machine can do.
+/// Benchmarks: the cost of protection, relative to the machine's limits.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -63,7 +63,7 @@ struct Cli {
     command: Command,
 }
 
-/// Everything a run found out.
+/// All results of a run.
 #[derive(Serialize)]
 struct Findings {
     machine: Machine,
@@ -72,7 +72,7 @@ struct Findings {
     memory: Memory,
     starts: Starts,
     verdicts: Vec<Verdict>,
-    /// One for each contender, workload and run.
+    /// One sample for each contender, workload and run.
     samples: Vec<Sample>,
 }
 

@@ -1,4 +1,4 @@
-//! The runs: every workload, every contender, in turns.
+//! The measurement: every workload, every contender, in turns.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::settings::Settings;
 use crate::workload::{Direction, Pattern, Workload};
 use crate::{Outcome, ceiling};
 
-/// Before each turn, this part of a turn does not count.
+/// Fraction of a turn before each turn that does not count.
 const LEAD_IN: u32 = 5;
 
-/// What one contender did in one turn.
+/// Result of one contender in one turn.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
     pub(crate) run: usize,
-    /// Which of the rounds of this run: a round has one turn of each contender.
+    /// Round of this run: a round has one turn of each contender.
     pub(crate) round: usize,
     pub(crate) contender: Contender,
     #[serde(flatten)]
@@ -33,26 +33,26 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// MiB per second.
+    /// Returns MiB per second.
     pub(crate) fn rate(&self) -> f64 {
         self.mib() / self.seconds
     }
 
-    /// Data moved, MiB.
+    /// Returns the data moved, in MiB.
     pub(crate) fn mib(&self) -> f64 {
         self.operations as f64 * self.workload.bytes as f64 / f64::from(1 << 20)
     }
 }
 
-/// All runs.
+/// Results of all runs.
 pub(crate) struct Measured {
     pub(crate) samples: Vec<Sample>,
-    /// Peak resident memory of the device so far, KiB.
+    /// Peak resident memory of the device so far, in KiB.
     pub(crate) peak_after_reads_kib: u64,
     pub(crate) peak_kib: u64,
 }
 
-/// Measures all. Reads come first: they shall not meet the writing back of what was written.
+/// Measures everything. Reads come first, so that write-back does not affect them.
 pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<Measured> {
     let mut samples = Vec::new();
     let mut peaks = [0; 2];
@@ -81,7 +81,7 @@ fn one(
     workload: &Workload,
     samples: &mut Vec<Sample>,
 ) -> Outcome {
-    // Plain TCP knows no offsets: once for both patterns.
+    // Plain TCP has no offsets: once for both patterns.
     let mut order: Vec<Contender> = settings
         .contenders
         .iter()
@@ -90,10 +90,10 @@ fn one(
         .collect();
     for round in 0..settings.turns() {
         let seed = (run * settings.turns() + round) as u64 + 2;
-        // Nobody is always the first, or always after the same one.
+        // A random order, so that no contender is always first, or always after the same one.
         shuffle(&mut order, seed);
         for &contender in &order {
-            // What the one before left behind, in caches and in TCP's mind, is not this one's merit.
+            // A warm-up, so that caches and TCP state of the previous contender do not count.
             turn(client, contender, workload, settings.turn() / LEAD_IN, seed)?;
             let before = (usage(osd.pid())?.cpu_s, own()?.cpu_s);
             let done = turn(client, contender, workload, settings.turn(), seed * 0x9E37_79B9)?;
@@ -133,7 +133,7 @@ fn turn(
     }
 }
 
-/// Fisher and Yates, with chance of its own for each seed, so that a run can be repeated.
+/// Shuffles (Fisher and Yates) with a generator seeded by `seed`, so that a run can be repeated.
 fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for last in (1..items.len()).rev() {
@@ -149,7 +149,7 @@ fn shuffle<T>(items: &mut [T], seed: u64) {
 mod tests {
     use super::*;
 
-    /// Each contender comes about equally often after each other one, and in each place.
+    /// Each contender follows each other one about equally often, and has each position.
     #[test]
     fn no_order_is_preferred() {
         let mut places = [[0; 5]; 5];

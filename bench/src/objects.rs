@@ -1,4 +1,4 @@
-//! Commands on objects, and the memory that connections and objects take.
+//! Commands on objects, and the memory of connections and objects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,28 +25,28 @@ use crate::workload::Direction;
 use crate::{Outcome, ceiling};
 
 const PARTITION: u64 = 1 << 16;
-/// Where the many objects are.
+/// Partition of the many objects.
 const CROWD: u64 = PARTITION + 1;
-/// Where the objects are that are queried.
+/// Partition of the queried objects.
 const QUERIED: u64 = PARTITION + 2;
 const OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
 /// Bytes of the object that is read.
 const OBJECT_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 4096;
-/// Objects that one CREATE makes while the crowd is made.
+/// Objects that one CREATE creates while the crowd is created.
 const CREATE_COUNT: u16 = 10_000;
-/// A query is measured this much less often than a command on one object.
+/// Factor by which queries are measured less often than commands on one object.
 const QUERIES_FEWER: usize = 100;
-/// The attribute that is queried, and between which values: so many objects match.
+/// The queried attribute, and the range of values that match.
 const ATTRIBUTE: AttributeId = AttributeId::new(0x1_0000, 1);
 const MATCHES: core::ops::Range<u32> = 500..1500;
-/// Commands under way while attributes are set.
+/// Commands in flight while attributes are set.
 const SETTERS: usize = 16;
-/// A daemon has been idle for so long when its memory is looked at.
+/// Idle time of a daemon before its memory is measured.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Sessions that come first and pay for what all share.
+/// Sessions that come first and pay for shared allocations.
 const FIRST_SESSIONS: usize = 10;
-/// Commands and plain TCP take turns of this length.
+/// Length of the turns of commands and plain TCP.
 const TURN: Duration = Duration::from_millis(50);
 const METHOD: SecurityMethod = SecurityMethod::CmdRsp;
 
@@ -62,7 +62,7 @@ pub(crate) struct Listing {
 pub(crate) struct ReadBesideTcp {
     pub(crate) tcp_us: f64,
     pub(crate) read_us: f64,
-    /// CPU of the device for one read.
+    /// CPU of the device per read.
     pub(crate) device_cpu_us: f64,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Held {
     pub(crate) bytes_per_cold_object: f64,
 }
 
-/// Everything here.
+/// All results of this part.
 pub(crate) struct Measured {
     pub(crate) rows: Vec<Latency>,
     pub(crate) listing: Listing,
@@ -101,8 +101,8 @@ pub(crate) fn measure(
     rows.push(query(runtime, &device, &osd, &anything, arguments)?);
     let read = beside_tcp(runtime, &osd, &device, &issuer, arguments.samples)?;
     drop(device);
-    // What a device once took and gave back to its allocator, not to the system, would hide what is taken anew: memory is
-    // looked at in devices that were just started.
+    // Memory that a device returned to its allocator, but not to the system, would hide new
+    // allocations: memory is measured in devices that were just started.
     osd.stop()?;
     let osd = Osd::start(binary, data)?;
     let bytes_per_idle_connection = idle_connections(runtime, &osd, arguments.connections)?;
@@ -155,7 +155,7 @@ fn latencies(
         if got.len() == ids.len() { Ok(()) } else { Err("an attribute is missing".into()) }
     })?);
     let object = |number: usize| ObjectId::new(PARTITION, (1 << 20) + number as u64);
-    // A credential for each object, made before the clock starts.
+    // A credential for each object, issued before the clock starts.
     let count = samples + samples.div_ceil(10) + 1;
     let command = |number| Command::Create(Create { object: object(number), count: 1 });
     let bearers = bearers(issuer, count, command)?;
@@ -181,7 +181,7 @@ fn bearers(issuer: &Issuer, count: usize, command: impl Fn(usize) -> Command) ->
     (0..count).map(|number| issuer.command(&command(number), METHOD)).collect()
 }
 
-/// Reads and plain TCP in turns, so that whatever else the machine does meets both.
+/// Runs reads and plain TCP in turns, so that other load affects both.
 fn beside_tcp(
     runtime: &Runtime,
     osd: &Osd,
@@ -215,7 +215,7 @@ fn beside_tcp(
     })
 }
 
-/// Resident bytes of a device that was just started for each session that is logged in and does nothing.
+/// Returns resident bytes per idle logged-in session of a device that was just started.
 fn idle_connections(runtime: &Runtime, osd: &Osd, count: usize) -> Outcome<f64> {
     let mut sessions = Vec::with_capacity(FIRST_SESSIONS + count);
     let mut come = |count: usize| -> Outcome<u64> {
@@ -233,7 +233,7 @@ fn idle_connections(runtime: &Runtime, osd: &Osd, count: usize) -> Outcome<f64> 
     Ok(after_kib.saturating_sub(before_kib) as f64 * 1024.0 / count.max(1) as f64)
 }
 
-/// QUERY for a range of one attribute over all objects of a partition.
+/// Measures QUERY for a range of one attribute over all objects of a partition.
 fn query(
     runtime: &Runtime,
     device: &OsdClient,
@@ -285,7 +285,7 @@ fn query(
     })
 }
 
-/// All ids of a partition.
+/// Returns all ids of a partition.
 fn ids(runtime: &Runtime, device: &OsdClient, bearer: &Bearer, partition: u64) -> Outcome<Vec<u64>> {
     let (mut from, mut found) = (0, Vec::new());
     loop {

@@ -1,8 +1,8 @@
-//! What check values over data cost by size of the command: the curves, and where one comes below another.
+//! Cost of check values over data by size of the command: the curves, and their crossings.
 //!
-//! Does: one SVG for reads and one for writes, aligned and unaligned side by side; above the processor time of the device
-//! beyond NOSEC's, below the throughput that is lost. Points where two ways cost the same are marked with their size.
-//! Does not: measure. Truth: docs/reference/figures.md, "Plots".
+//! Does: draws one SVG for reads and one for writes, aligned and unaligned side by side. The upper
+//! part is the device's CPU time above NOSEC, the lower part the lost throughput. Crossings are
+//! marked with their size. Does not: measure. Truth: docs/reference/figures.md, "Plots".
 
 use std::path::Path;
 
@@ -19,7 +19,8 @@ const SIZE: (u32, u32) = (1200, 900);
 /// Pixels of a mark.
 const MARK: i32 = 5;
 
-/// Whose curves are compared: digests that are stored, with the MAC over all bytes by the same hash, and with each other.
+/// Pairs whose curves are compared: stored digests with the MAC over all bytes by the same hash,
+/// and with each other.
 pub(crate) const PAIRS: [(Contender, Contender); 5] = [
     (Contender::AllDataF4, Contender::AllData01),
     (Contender::AllDataF5, Contender::AllData01),
@@ -28,10 +29,10 @@ pub(crate) const PAIRS: [(Contender, Contender); 5] = [
     (Contender::AllDataLt, Contender::AllDataF1),
 ];
 
-/// What is drawn, in percent of NOSEC's.
+/// The drawn cost, in percent of NOSEC's.
 #[derive(Clone, Copy)]
 enum Cost {
-    /// Processor time of the device beyond NOSEC's.
+    /// CPU time of the device above NOSEC's.
     Cpu,
     /// Throughput below NOSEC's.
     Throughput,
@@ -55,17 +56,18 @@ impl Cost {
     }
 }
 
-/// A size at which two ways cost the same, and what they cost.
+/// A size at which two contenders cost the same, and that cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Crossing {
     /// Bytes of the command.
     pub(crate) bytes: f64,
     pub(crate) cost: f64,
-    /// Is it the first one of both that is the cheaper one beyond?
+    /// Whether the first of both is cheaper above it.
     pub(crate) falls: bool,
 }
 
-/// Where two curves cross, both over the same sizes in ascending order: straight lines between points, sizes in octaves.
+/// Returns the crossings of two curves over the same ascending sizes: straight lines between
+/// points, sizes in octaves.
 pub(crate) fn crossings(points: &[(f64, f64, f64)]) -> Vec<Crossing> {
     let cross = |pair: &[(f64, f64, f64)]| {
         let &[(low, a, b), (high, c, d)] = pair else { return None };
@@ -79,7 +81,7 @@ pub(crate) fn crossings(points: &[(f64, f64, f64)]) -> Vec<Crossing> {
     points.windows(2).filter_map(cross).collect()
 }
 
-/// Both costs of two contenders by size, where both were measured.
+/// Returns the costs of two contenders by size, where both were measured.
 fn both(figures: &[&Figure], cost: Cost, (one, other): (Contender, Contender)) -> Vec<(f64, f64, f64)> {
     let mut points: Vec<_> = figures
         .iter()
@@ -100,7 +102,7 @@ fn of_kind(figures: &[Figure], direction: Direction, pattern: Pattern) -> Vec<&F
 const ALIGNMENTS: [(Pattern, &str); 2] =
     [(Pattern::Sequential, "aligned"), (Pattern::Unaligned, "unaligned")];
 
-/// Where the device's processor time for one way comes below that for another, in words.
+/// Describes the crossings of the device's CPU time.
 pub(crate) fn told(figures: &[Figure]) -> Vec<String> {
     let mut lines = Vec::new();
     for direction in [Direction::Read, Direction::Write] {
@@ -126,7 +128,7 @@ fn size(bytes: f64) -> String {
     if bytes < 1024.0 { format!("{bytes:.0} B") } else { format!("{:.1} KiB", bytes / 1024.0) }
 }
 
-/// Draws `overhead-read.svg` and `overhead-write.svg` into a folder that is there.
+/// Draws `overhead-read.svg` and `overhead-write.svg` into an existing folder.
 pub(crate) fn draw(folder: &Path, figures: &[Figure]) -> Outcome {
     for direction in [Direction::Read, Direction::Write] {
         if figures.iter().any(|figure| figure.workload.direction == direction) {
@@ -206,7 +208,8 @@ mod tests {
     use crate::measure::Sample;
     use crate::workload::algorithm_grid;
 
-    /// Digests cost the same for each command, a MAC over all bytes by their number: they meet where both are alike.
+    /// Digests cost the same for each command, a MAC over all bytes grows with their number: they
+    /// cross.
     #[test]
     fn curves_cross_where_they_cost_the_same() {
         let found = crossings(&[(4096.0, 8.0, 4.0), (16_384.0, 8.0, 12.0), (65_536.0, 8.0, 36.0)]);

@@ -1,9 +1,10 @@
-//! Small requests beside large ones under ALLDATA: how long the small ones take with each switch of the device on and
-//! off.
+//! Small requests beside large ones under ALLDATA: latency of the small ones with each switch of
+//! the device on and off.
 //!
-//! Does: run one device for each setting, drive large requests from sessions of their own, time small ones. Does not:
-//! judge. Contract: settings take turns, so that whatever else the machine does meets all of them alike; the large
-//! client has threads of its own, so that its cryptography does not run on the small one's.
+//! Does: runs one device for each setting, drives large requests from separate sessions, and times
+//! small ones. Does not: judge. Contract: settings take turns, so that other load affects all of
+//! them alike; the large client has its own threads, so that its cryptography does not delay the
+//! small one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ const WRITTEN_OBJECT: ObjectId = ObjectId::new(PARTITION, (1 << 16) + 1);
 const OBJECT_BYTES: u64 = 32 << 20;
 /// Bytes of a large request.
 const LARGE_BYTES: usize = 1 << 20;
-/// Sessions with large requests, and requests under way in each.
+/// Sessions with large requests, and requests in flight in each.
 const LARGE_SESSIONS: usize = 4;
 const LARGE_DEPTH: usize = 4;
 /// Threads of the large client.
@@ -42,7 +43,7 @@ const WORKERS: usize = 4;
 /// Time for the large requests to fill the device.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// What a device is told.
+/// Flags of a device.
 struct Setting {
     name: &'static str,
     flags: &'static [&'static str],
@@ -57,7 +58,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "all three", flags: &["--short-first=true", "--time-slices", "--pull-kib=512"] },
 ];
 
-/// What the large requests are.
+/// Kind of the large requests.
 struct Large {
     name: &'static str,
     direction: Direction,
@@ -65,7 +66,8 @@ struct Large {
     slot: u8,
 }
 
-/// By the algorithm that clients get, and by a MAC over all bytes, which makes the device compute over what it reads.
+/// With the default algorithm, and with a MAC over all bytes, which makes the device compute over
+/// read data.
 const LARGE: &[Option<Large>] = &[
     None,
     Some(Large { name: "read", direction: Direction::Read, slot: SLOT_UNITS_BLAKE3 }),
@@ -73,14 +75,14 @@ const LARGE: &[Option<Large>] = &[
     Some(Large { name: "write", direction: Direction::Write, slot: SLOT_UNITS_BLAKE3 }),
 ];
 
-/// Who is timed.
+/// The timed requests.
 #[derive(Clone, Copy)]
 struct Small {
     name: &'static str,
     bytes: usize,
     method: SecurityMethod,
     slot: u8,
-    /// In the session of large requests, not one of its own.
+    /// Whether they share a session with large requests.
     shares: bool,
 }
 
@@ -115,12 +117,12 @@ struct Row {
     small: Latency,
     /// MiB per second of the large requests, median of the rounds.
     large_mib_per_s: f64,
-    /// CPU microseconds of the device for each MiB of the large requests, all that it did meanwhile; median. Other
-    /// programs on the machine move it less than they move the rates.
+    /// CPU microseconds of the device per MiB of the large requests, including all other work;
+    /// median. Other load affects it less than the rates.
     device_us_per_mib: f64,
 }
 
-/// What one turn found.
+/// Result of one turn.
 #[derive(Default)]
 struct Turn {
     times: Vec<Duration>,
@@ -128,7 +130,7 @@ struct Turn {
     device_us_per_mib: f64,
 }
 
-/// A device, and clients that are connected to it.
+/// A device, and connected clients.
 struct Station {
     osd: Osd,
     issuer: Issuer,
@@ -249,12 +251,12 @@ impl Station {
             device.flush_osd(&anything).await?;
             Outcome::Ok(())
         })?;
-        // Its session lives where it is timed.
+        // Opens its session in the runtime in which it is timed.
         foreground.block_on(small.read(&anything, READ_OBJECT, 0, 4096))?;
         Ok(Self { osd, issuer, large, small })
     }
 
-    /// Times of the small requests, and what the large ones did meanwhile.
+    /// Times the small requests, and measures the large ones meanwhile.
     fn turn(
         &self,
         small: &Small,
@@ -311,7 +313,7 @@ impl Station {
     }
 }
 
-/// One large request at a time.
+/// Sends one large request at a time.
 struct Lane {
     device: OsdClient,
     bearer: Bearer,

@@ -1,7 +1,9 @@
-//! Curves: what each algorithm costs the device by size of the command, measured and as the paper's model has it.
+//! Curves: cost of each algorithm at the device by size of the command, measured and in the paper's
+//! model.
 //!
-//! Does: one SVG for each direction and alignment; on the left the model in compressions of SHA-1, on the right the CPU
-//! time measured above NOSEC. Does not: measure. Truth: docs/design/security.md 5.6 (model, Figures 6 and 7).
+//! Does: draws one SVG for each direction and alignment: left the model in compressions of SHA-1,
+//! right the CPU time above NOSEC. Does not: measure. Truth: docs/design/security.md 5.6 (model,
+//! Figures 6 and 7).
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +23,7 @@ const SIZE: (u32, u32) = (1200, 480);
 /// One curve: its name, and cost by bytes of the command.
 type Curve = (String, Vec<(f64, f64)>);
 
-/// Draws everything that was measured into `folder`.
+/// Draws all results into `folder`.
 pub(crate) fn draw(folder: &Path, figures: &[Figure]) -> Outcome {
     fs::create_dir_all(folder)?;
     for direction in [Direction::Read, Direction::Write] {
@@ -93,7 +95,7 @@ fn panel(
     Ok(())
 }
 
-/// CPU time of the device for one command, above that of NOSEC, microseconds.
+/// Returns the CPU time of the device for one command above NOSEC's, in microseconds.
 pub(crate) fn device_us(figure: &Figure, contender: Contender) -> Option<f64> {
     let gib = figure.workload.bytes as f64 / f64::from(1 << 30);
     let own = figure.of(contender)?.device_cpu_s_per_gib;
@@ -113,7 +115,7 @@ fn above_nosec(figures: &[&Figure]) -> Vec<Curve> {
     .collect()
 }
 
-/// The paper's formulas for a command of each size that begins at `start` of an object.
+/// Returns the paper's formulas for a command of each size at offset `start` of an object.
 fn model(direction: Direction, start: u64) -> Vec<Curve> {
     let sizes = || (9..=20).flat_map(|power| [1_u64 << power, 3 << (power - 1)]);
     let curve = |name: &str, cost: &dyn Fn(u64) -> f64| -> Curve {
@@ -126,7 +128,8 @@ fn model(direction: Direction, start: u64) -> Vec<Curve> {
     ]
 }
 
-/// Parts of a command, with where each begins in its unit; the object goes on behind it.
+/// Splits a command into units, with the offset of each part in its unit; the object continues
+/// behind it.
 fn parts(profile: Profile, start: u64, bytes: u64) -> Vec<(bool, u64, u64)> {
     let unit = profile.unit_bytes();
     Cover::new(profile, start, bytes, u64::MAX)
@@ -139,7 +142,8 @@ fn parts(profile: Profile, start: u64, bytes: u64) -> Vec<(bool, u64, u64)> {
         .collect()
 }
 
-/// Stored SHA-1 digests: edges of a read; of a write all that comes, and what a cut unit needs to be whole again.
+/// Cost of stored SHA-1 digests: for a read its edges, for a write all its bytes, and the rest of
+/// partly written units.
 fn stored(direction: Direction, start: u64, bytes: u64) -> f64 {
     let unit = Profile::Sha1.unit_bytes();
     let parts = parts(Profile::Sha1, start, bytes);
@@ -153,7 +157,8 @@ fn stored(direction: Direction, start: u64, bytes: u64) -> f64 {
     (parts.iter().map(cost).sum::<u64>() + list) as f64
 }
 
-/// AdHash: edges of a read directly or by what is outside; of a write all that comes, and old blocks out and new in.
+/// Cost of AdHash: for a read its edges, directly or by the outside; for a write all its bytes,
+/// minus old and plus new blocks.
 fn incremental(direction: Direction, start: u64, bytes: u64) -> f64 {
     let unit = Profile::AdHash256.unit_bytes();
     let parts = parts(Profile::AdHash256, start, bytes);
@@ -179,9 +184,9 @@ fn incremental(direction: Direction, start: u64, bytes: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The numbers that docs/design/security.md 5.6 gives for Figures 6 and 7.
+    /// The numbers in docs/design/security.md 5.6 for Figures 6 and 7.
     #[test]
-    fn the_model_gives_the_points_of_the_papers_figures() {
+    fn model_reproduces_the_papers_figures() {
         // Aligned 8 KiB: 128 compressions become one.
         assert_eq!(compressions(8192), 128);
         assert_eq!(stored(Direction::Read, 0, 8192), 1.0);

@@ -1,4 +1,4 @@
-//! What a process used, as the kernel counts it.
+//! Resource usage of a process, as reported by the kernel.
 
 use std::fs;
 use std::io;
@@ -7,20 +7,20 @@ use std::process;
 /// CPU seconds and memory of one process at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// User and system time of its threads since they began, seconds, to the nanosecond. That of threads that ended is
-    /// not in it.
+    /// User and system time of its running threads, in seconds, to the nanosecond; ended threads do
+    /// not count.
     pub(crate) cpu_s: f64,
-    /// Resident memory now, KiB.
+    /// Resident memory now, in KiB.
     pub(crate) rss_kib: u64,
-    /// Largest resident memory so far, KiB.
+    /// Largest resident memory so far, in KiB.
     pub(crate) peak_rss_kib: u64,
 }
 
-/// Usage of process `pid`.
+/// Returns the usage of process `pid`.
 pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while it is looked at.
+        // A thread may end meanwhile.
         let stat = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
         nanoseconds += stat.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
     }
@@ -36,15 +36,16 @@ pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
     Ok(Usage { cpu_s: nanoseconds as f64 / 1e9, rss_kib: kib("VmRSS:"), peak_rss_kib: kib("VmHWM:") })
 }
 
-/// Usage of this process.
+/// Returns the usage of this process.
 pub(crate) fn own() -> io::Result<Usage> {
     usage(process::id())
 }
 
-/// CPU seconds of a process so far, of threads that ended too; in ticks of a hundredth of a second, as a rule.
+/// Returns the CPU seconds of a process so far, including ended threads; usually in ticks of a
+/// hundredth of a second.
 pub(crate) fn whole_cpu_s(pid: u32) -> io::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name may have blanks and brackets in it.
+    // The name may contain blanks and brackets.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 =
         rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();

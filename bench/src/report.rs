@@ -1,4 +1,4 @@
-//! The findings as text.
+//! Formats the results.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::contender::Contender;
 use crate::figures::{Figure, Ratio};
 use crate::overhead;
 
-/// A table, what else was measured, and the verdicts.
+/// Formats a table, other measurements, and the verdicts.
 pub(crate) fn text(findings: &Findings) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -50,7 +50,7 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     Ok(())
 }
 
-/// The table of a run about TLS.
+/// Formats the table of a run about TLS.
 pub(crate) fn tls(findings: &Findings) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -90,7 +90,7 @@ fn write_tls(text: &mut String, findings: &Findings) -> std::fmt::Result {
     Ok(())
 }
 
-/// The table of a run about algorithms.
+/// Formats the table of a run about algorithms.
 pub(crate) fn algorithms(findings: &Findings) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -154,7 +154,7 @@ fn row(text: &mut String, figure: &Figure) -> std::fmt::Result {
     )
 }
 
-/// As `98.2 (97-99)`: median and interval in percent.
+/// Formats as `98.2 (97-99)`: median and interval in percent.
 fn percent(ratio: Option<&Ratio>) -> String {
     match ratio {
         Some(Ratio { rounds: 1.., median, interval: [low, high], .. }) => {

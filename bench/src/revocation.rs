@@ -1,8 +1,9 @@
-//! Revocation of one file, one partition, one user: how long until the last of three devices refuses.
+//! Revocation of one file, one partition, one user: time until the last of three devices refuses.
 //!
-//! Does: run a metadata server and three devices as processes, hand credentials out, revoke them. Does not: judge.
-//! Contract: *refusal* is from the request at the metadata server until the last device has answered that it refuses
-//! (milliseconds whole, as the server tells them); *elapsed* is what the command took, with a look every 20 ms.
+//! Does: runs a metadata server and three devices as processes, issues credentials, revokes them.
+//! Does not: judge. Contract: *refusal* is from the request at the metadata server until the last
+//! device has confirmed (whole milliseconds, as reported by the server). *elapsed* is the duration
+//! of the command, which polls every 20 ms.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +18,9 @@ use crate::settings::Run;
 use crate::workload::median;
 
 const DEVICES: usize = 3;
-/// Rounds of what is quick.
+/// Rounds of fast revocations.
 const ROUNDS: usize = 15;
-/// Files, of one object each, that a user holds credentials for when he is revoked.
+/// Files of one object each for which the revoked user has credentials.
 const HELD: [usize; 4] = [1, 100, 1000, 4000];
 
 /// One kind of revocation.
@@ -27,7 +28,7 @@ const HELD: [usize; 4] = [1, 100, 1000, 4000];
 struct Timed {
     what: String,
     objects: u64,
-    /// Median over the rounds, at the server; a partition's is the command's alone.
+    /// Median over the rounds, at the server; for a partition only the command.
     refusal_ms: Option<f64>,
     elapsed_ms: f64,
     rounds: usize,
@@ -36,7 +37,7 @@ struct Timed {
 #[derive(Debug, Serialize)]
 struct Findings {
     revocations: Vec<Timed>,
-    /// Bytes of the record of credentials for each that was given, the frame of the record included.
+    /// Bytes of the credential log per issued credential, with the record's frame.
     record_bytes: f64,
     records: u64,
 }
@@ -61,7 +62,7 @@ fn timed(what: &str, told: &[Value]) -> Outcome<Timed> {
     Ok(timed)
 }
 
-/// Records in the log, by their heads, and bytes of all.
+/// Counts the records of the log and their bytes.
 fn records(folder: &Path) -> Outcome<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
     for entry in fs::read_dir(folder)? {

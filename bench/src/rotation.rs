@@ -1,9 +1,10 @@
-//! Working keys of many partitions changed by the metadata server, while clients put and get files through it.
+//! Working keys of many partitions changed by the metadata server, while clients put and get files.
 //!
-//! Does: run a metadata server and a device as processes on a disk, rotate, count what failed. Does not: judge.
-//! Contract: the time is that of the rotation as `mds keys rotate` measures it: from the request until the last key is
-//! set at the device and stored at the server. Clients run before, during and after it. What they met is told however
-//! the run ends, and it ends: an interrupt and [`RUN_S_MAX`] end everything that is under way.
+//! Does: runs a metadata server and a device as processes on a disk, rotates keys, counts failures.
+//! Does not: judge. Contract: the time is that of the rotation as measured by `mds keys rotate`:
+//! from the request until the last key is set at the device and stored at the server. Clients run
+//! before, during and after it. Their failures are reported however the run ends; an interrupt and
+//! [`RUN_S_MAX`] end it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -20,47 +21,47 @@ use crate::daemon::{Mds, Osd};
 use crate::settings::Run;
 use crate::workload::median;
 
-/// Partitions of the device, each with keys of its own.
+/// Partitions of the device, each with its own keys.
 const PARTITIONS: u64 = 1000;
-/// Clients that put and get, each a process at a time.
+/// Clients that put and get, each one process at a time.
 const CLIENTS: usize = 3;
 const FILE_BYTES: usize = 1 << 20;
-/// Rotations measured.
+/// Number of measured rotations.
 const ROUNDS: usize = 5;
-/// Seconds that a run takes at most, from its login on. An interrupt ends it, too.
+/// Maximum duration of a run after its login, in seconds. An interrupt ends it too.
 const RUN_S_MAX: u64 = 1800;
-/// How often it is looked whether a command has ended.
+/// Interval of checking whether a command has ended.
 const POLL: Duration = Duration::from_millis(2);
-/// Seconds that a grant lives: versions of the key come free again between rounds.
+/// Lifetime of credentials in seconds: key versions become free between rounds.
 const GRANT_S: &str = "10";
 
-/// What came of it.
+/// Results.
 #[derive(Debug, Serialize)]
 struct Findings {
     partitions: u64,
     /// Seconds of each rotation of all working keys.
     rotations_s: Vec<f64>,
     rotation_s: Option<f64>,
-    /// Of a rotation that also overwrites the superseded keys at once.
+    /// Seconds of a rotation that also overwrites the superseded keys at once.
     revocation_s: Option<f64>,
-    /// Puts and gets meanwhile, and those that failed.
+    /// Puts and gets meanwhile, and failed ones.
     operations: u64,
     failed: u64,
-    /// Why not all of it was measured.
+    /// Reason why the measurement is incomplete.
     ended_early: Option<String>,
 }
 
-/// A user of the system that is measured.
+/// A user of the measured system.
 #[derive(Clone)]
 pub(crate) struct User {
     pub(crate) binary: PathBuf,
     pub(crate) session: PathBuf,
-    /// His commands end with the run.
+    /// End of the run, which also ends the user's commands.
     pub(crate) end: Option<End>,
 }
 
 impl User {
-    /// One whose session is in this file.
+    /// Creates a user whose session is in this file.
     pub(crate) fn new(binary: &Path, session: &Path) -> Self {
         Self { binary: binary.to_owned(), session: session.to_owned(), end: None }
     }
@@ -79,7 +80,7 @@ impl User {
         command
     }
 
-    /// What a command that must succeed says.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome<Value> {
         let output = self.output(self.command(arguments))?;
         if !output.status.success() {
@@ -99,7 +100,7 @@ impl User {
         }
     }
 
-    /// Puts a file and gets it back; how many of the two failed.
+    /// Puts a file and gets it back; returns how many of the two failed.
     fn there_and_back(&self, path: &str, bytes: &[u8]) -> Outcome<u64> {
         let file = self.session.with_extension(format!("put{}", path.replace('/', "-")));
         fs::write(&file, bytes)?;
@@ -123,7 +124,7 @@ struct Tally {
     failed: AtomicU64,
 }
 
-/// Measures and prints. What the clients met is told however it ends.
+/// Measures and prints. Failures of the clients are reported however it ends.
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
     let folder = arguments.stage.scratch()?;
@@ -149,7 +150,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     stop.store(true, Ordering::Relaxed);
     for client in clients {
         if client.join().is_err() {
-            // What it met is not known.
+            // The client's failures are unknown.
             tally.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -163,7 +164,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         ended_early: outcome.as_ref().err().map(|error| end.reason().unwrap_or_else(|| error.to_string())),
     };
     println!("{findings}");
-    // One that was cut off must not stand in for a whole one.
+    // An incomplete run must not replace a complete one.
     let saved = if outcome.is_ok() { arguments.common.save(&findings) } else { Ok(()) };
     // After an interrupt they may have ended already.
     let stopped = osd.stop().and(mds.stop());
@@ -171,7 +172,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     saved.and(stopped)
 }
 
-/// Rotates, again and again, and once more with the superseded keys overwritten; gives the seconds of that.
+/// Rotates repeatedly, and once more with the superseded keys overwritten; returns the seconds of
+/// that.
 fn rotate_all(user: &User, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
     let rotate = |further: &[&str]| -> Outcome<f64> {
         let arguments = [&["mds", "keys", "rotate", "working"][..], further].concat();
@@ -186,7 +188,7 @@ fn rotate_all(user: &User, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
     rotate(&["--revoke"])
 }
 
-/// One client. What is under way when the run ends is not counted: it was cut off.
+/// Runs one client. Operations in flight at the end of the run are not counted.
 fn put_and_get(client: usize, user: &User, end: &End, stop: &AtomicBool, tally: &Tally) {
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at * 31 + client) as u8).collect();
     for round in 0.. {
@@ -222,7 +224,7 @@ impl fmt::Display for Findings {
     }
 }
 
-/// When a run is over, whatever is under way: its time is up, or somebody interrupted it.
+/// End of a run: its time limit, or an interrupt.
 #[derive(Clone)]
 pub(crate) struct End {
     until: Instant,
@@ -230,7 +232,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// From here on an interrupt ends the run in good order.
+    /// Makes an interrupt end the run cleanly from now on.
     fn watch(at_most: Duration) -> Outcome<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let heard = interrupted.clone();
@@ -253,7 +255,7 @@ impl End {
         self.reason().is_some()
     }
 
-    /// Why.
+    /// Returns the reason.
     fn reason(&self) -> Option<String> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Some("interrupted".to_owned());
@@ -261,9 +263,9 @@ impl End {
         (Instant::now() >= self.until).then(|| format!("it took more than {RUN_S_MAX} s"))
     }
 
-    /// The output of a process, which is killed when the run is over.
+    /// Returns the output of a process, which is killed when the run is over.
     fn output(&self, mut child: Child) -> Outcome<Output> {
-        // Read beside it: a pipe that nobody reads holds it up.
+        // Read concurrently: a full pipe would block it.
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let (out, err) = (thread::spawn(move || read(out)), thread::spawn(move || read(err)));
         let status = loop {
@@ -283,7 +285,7 @@ impl End {
 fn read(pipe: Option<impl io::Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What came before an error is what there is.
+        // Bytes before an error are kept.
         let _ = pipe.read_to_end(&mut bytes);
     }
     bytes
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_over_ends_what_is_under_way_and_says_why() {
+    fn ended_run_stops_clients_with_the_reason() {
         let late = end(Duration::ZERO);
         assert!(!late.output(shell("exec sleep 600")).expect("ended").status.success());
         assert!(late.reason().is_some_and(|why| why.contains("took more than")));
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_is_told_whether_the_run_was_whole_or_not() {
+    fn verdict_is_printed_for_incomplete_runs() {
         let mut findings = Findings {
             partitions: 3,
             rotations_s: vec![1.0, 3.0, 2.0],

@@ -1,4 +1,4 @@
-//! What a run is told.
+//! Options of a run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,70 +12,74 @@ use crate::Outcome;
 use crate::contender::Contender;
 use crate::workload::{Workload, algorithm_grid, grid};
 
-/// Runs of a usual and of a quick measurement.
+/// Runs of a normal and of a quick measurement.
 const RUNS: usize = 5;
 const RUNS_QUICK: usize = 3;
 /// Seconds for each contender in each workload of each run.
 const SECONDS: f64 = 0.4;
 const SECONDS_QUICK: f64 = 0.06;
-/// The longest turn of one contender before the next has its own.
+/// Longest turn of a contender, in seconds.
 const TURN_MAX: f64 = 0.05;
 /// Starts of each daemon.
 const STARTS: usize = 5;
 const STARTS_QUICK: usize = 3;
-/// Seconds that a daemon has been idle when its memory is looked at.
+/// Idle seconds of a daemon before its memory is measured.
 const IDLE_S: u64 = 3;
 /// Bytes of each of the two objects, one read and one written.
 const OBJECT_BYTES: u64 = 128 << 20;
 
-/// What can be asked for.
+/// The parts.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Measure one device on loopback: every method, size and depth.
     Run(Run),
-    /// Measure single commands on loopback: latency of keys, attributes, creation, lists; memory of idle connections and
-    /// cold objects.
+    /// Measure single commands on loopback: latency of keys, attributes, creation, lists; memory of
+    /// idle connections and cold objects.
     Commands(Commands),
-    /// One honest client beside one hostile one, attack by attack, and what an idle connection needs.
+    /// Measure an honest client during each attack of a hostile one, and the memory of an idle
+    /// connection.
     Fairness(Run),
-    /// Small requests beside large ones under ALLDATA, with each switch of the device that orders them on and off;
-    /// `--only` takes names of settings with `;` between them.
+    /// Measure small requests beside large ones under ALLDATA, with each scheduling switch of the
+    /// device on and off; `--only` takes setting names separated by `;`.
     Pace(Run),
-    /// Working keys of a thousand partitions changed by the metadata server while clients put and get; takes `--json`.
+    /// Rotate working keys of a thousand partitions at the metadata server while clients put and
+    /// get; takes `--json`.
     Rotation(Run),
-    /// How long it takes until the last of three devices refuses: one file, one partition, users who hold more and more;
-    /// takes `--json`.
+    /// Measure the time until the last of three devices refuses: one file, one partition, users
+    /// with more and more files; takes `--json`.
     Revocation(Run),
-    /// Each defence against a lowered security method: writes, rewrites and reads by it, and what a CDB costs.
+    /// Measure each defence against a downgraded security method: writes, rewrites and reads, and
+    /// the cost of a CDB.
     Defences(Run),
-    /// What trust costs, as the OBS paper's Tables 1 to 3: capability key, credential, SET KEY at each level, SET MASTER KEY,
-    /// logins (from what `logins` left), metadata operations by each method.
+    /// Measure the cost of trust, as in the OBS paper's Tables 1 to 3: capability key, credential,
+    /// SET KEY at each level, SET MASTER KEY, logins (from the file of `logins`), metadata
+    /// operations with each method.
     Trust(Trust),
-    /// Ways from the page cache into a socket, without a device.
+    /// Measure copies from the page cache to a socket, without a device.
     Copies(Run),
-    /// All aims in one list, from the files that the parts of `make bench` left in a folder.
+    /// List all targets, from the files that `make bench` wrote to a folder.
     Aims(Aims),
-    /// Logging in and out at a metadata server: the paper's login and the modern one.
+    /// Measure logins and logouts at a metadata server: the paper's login and the modern one.
     Logins(Logins),
-    /// Files through a mount and through the client library, beside what FUSE by itself does on the same disk and beside
-    /// other file systems.
+    /// Measure files through a mount and the client library, compared with plain FUSE on the same
+    /// disk and with other file systems.
     Files(crate::files::Files),
-    /// One record read, written and deleted in each metadata store, and one entry in the LDAP server by itself, as in the OBS
-    /// paper.
+    /// Measure one record read, written and deleted in each metadata store, and one entry in the
+    /// LDAP server alone, as in the OBS paper.
     Stores(Stores),
 }
 
 #[derive(Args)]
 pub(crate) struct Aims {
-    /// Where the parts of a run wrote their figures.
+    /// Folder with the result files of a run.
     #[arg(value_name = "DIR", default_value = "target/bench")]
     pub(crate) folder: PathBuf,
 }
 
-/// What every part takes.
+/// Options of every part.
 #[derive(Args)]
 pub(crate) struct Common {
-    /// Write everything, raw samples included, to this file.
+    /// Write all results, raw samples included, to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// The program to measure [default: `sealstone` beside this one].
@@ -84,7 +88,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// The program to measure.
+    /// Returns the program to measure.
     pub(crate) fn binary(&self) -> Outcome<PathBuf> {
         let binary = match &self.binary {
             Some(binary) => binary.clone(),
@@ -96,7 +100,7 @@ impl Common {
         Err(format!("{} is not there; build it, or use --binary", binary.display()).into())
     }
 
-    /// Writes what a part found out, if it is to be written.
+    /// Writes the results of a part, if requested.
     pub(crate) fn save(&self, findings: &impl Serialize) -> Outcome {
         let Some(file) = &self.json else { return Ok(()) };
         if let Some(parent) = file.parent() {
@@ -108,20 +112,20 @@ impl Common {
     }
 }
 
-/// Where a part measures.
+/// Environment of a part.
 #[derive(Args)]
 pub(crate) struct Stage {
-    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
+    /// Let idle cores sleep while measuring; otherwise they are kept awake, which needs root.
     #[arg(long)]
     pub(crate) let_sleep: bool,
-    /// Where daemons keep their data, with the cost of making it durable [default: the system's folder for temporary
-    /// files].
+    /// Folder of the daemons' data, on a disk whose sync cost counts [default: the system's folder
+    /// for temporary files].
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
 
 impl Stage {
-    /// A folder there that goes when it is dropped.
+    /// Creates a temporary folder there, removed when dropped.
     pub(crate) fn scratch(&self) -> Outcome<TempDir> {
         Ok(match &self.folder {
             Some(parent) => tempfile::tempdir_in(parent)?,
@@ -130,7 +134,7 @@ impl Stage {
     }
 }
 
-/// Where a device keeps its data without the cost of making it durable.
+/// Folder of a device's data without the cost of syncs.
 #[derive(Args)]
 pub(crate) struct InMemory {
     /// A file system in memory.
@@ -151,7 +155,7 @@ pub(crate) struct Logins {
 
 #[derive(Args)]
 pub(crate) struct Stores {
-    /// Times that each is measured.
+    /// Samples of each operation.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) samples: usize,
     #[command(flatten)]
@@ -162,10 +166,10 @@ pub(crate) struct Stores {
 
 #[derive(Args)]
 pub(crate) struct Trust {
-    /// Times that each command is measured; operations on files half as often.
+    /// Samples of each command; file operations half as many.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) samples: usize,
-    /// What `logins --json` wrote [default: logins.json beside the file of --json].
+    /// File that `logins --json` wrote [default: logins.json beside the file of --json].
     #[arg(long, value_name = "FILE")]
     pub(crate) logins: Option<PathBuf>,
     #[command(flatten)]
@@ -178,16 +182,16 @@ pub(crate) struct Trust {
 
 #[derive(Args)]
 pub(crate) struct Commands {
-    /// Times that each command is measured.
+    /// Samples of each command.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub(crate) samples: usize,
-    /// Objects that are made, listed, and left cold.
+    /// Objects that are created, listed, and left cold.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub(crate) objects: u64,
     /// Objects that are queried.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) queried: u64,
-    /// Connections that are made and left idle.
+    /// Connections that are opened and left idle.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub(crate) connections: usize,
     #[command(flatten)]
@@ -200,10 +204,10 @@ pub(crate) struct Commands {
 
 #[derive(Args)]
 pub(crate) struct Run {
-    /// Fewer and shorter runs: under a minute, and coarse.
+    /// Fewer and shorter runs: under a minute, less precise.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Runs; figures are their medians [default: 5, quick: 3].
+    /// Runs; results are their medians [default: 5, quick: 3].
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
     /// Seconds for each method in each workload of each run [default: 0.4, quick: 0.06].
@@ -216,24 +220,26 @@ pub(crate) struct Run {
     /// Starts of each daemon [default: 5, quick: 3].
     #[arg(long, value_name = "N")]
     starts: Option<usize>,
-    /// Only workloads whose name contains this, as in `read-sequential-64k`; `$` stands for the end of the name.
+    /// Only workloads whose name contains this, as in `read-sequential-64k`; `$` stands for the end
+    /// of the name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Measure ALLDATA by each of its algorithms, aligned and not, beside NOSEC.
+    /// Measure ALLDATA with each of its algorithms, aligned and unaligned, beside NOSEC.
     #[arg(long)]
     pub(crate) algorithms: bool,
     /// Measure each method in plain text and inside TLS.
     #[arg(long, conflicts_with = "algorithms")]
     pub(crate) tls: bool,
-    /// Draw what `--algorithms` measured into this folder, as SVG.
+    /// Draw the results of `--algorithms` into this folder, as SVG.
     #[arg(long, value_name = "DIR", requires = "algorithms")]
     pub(crate) plots: Option<PathBuf>,
-    /// Only these, as in `NOSEC,CMDRSP` [default: TCP and all four methods; with --algorithms NOSEC and all algorithms].
+    /// Only these, as in `NOSEC,CMDRSP` [default: TCP and all four methods; with --algorithms NOSEC
+    /// and all algorithms].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Contender::parse)]
     contenders: Vec<Contender>,
 }
 
-/// The same with defaults filled in.
+/// Options with defaults filled in.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Settings {
     pub(crate) binary: PathBuf,
@@ -245,7 +251,7 @@ pub(crate) struct Settings {
     pub(crate) object_bytes: u64,
     pub(crate) only: String,
     pub(crate) contenders: Vec<Contender>,
-    /// Said in each sample.
+    /// Included in each sample.
     #[serde(skip)]
     pub(crate) grid: Vec<Workload>,
 }
@@ -279,17 +285,17 @@ impl Run {
 }
 
 impl Settings {
-    /// One turn.
+    /// Returns the length of a turn.
     pub(crate) fn turn(&self) -> Duration {
         Duration::from_secs_f64(self.turn_s)
     }
 
-    /// Is this workload asked for?
+    /// Whether this workload is selected.
     pub(crate) fn wants(&self, workload: &Workload) -> bool {
         format!("{}$", workload.name()).contains(&self.only)
     }
 
-    /// Turns of each contender in each workload of each run.
+    /// Returns the turns of each contender in each workload of each run.
     pub(crate) fn turns(&self) -> usize {
         (self.seconds / self.turn_s).round() as usize
     }

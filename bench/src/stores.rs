@@ -1,17 +1,18 @@
-//! What a metadata store takes for one record: read, written, deleted; embedded, in PostgreSQL, in LDAP. And what the LDAP
-//! server by itself takes for one entry of the shape of the OBS paper's Figure 6, beside the paper's own times.
+//! Cost of one record in a metadata store: read, written, deleted; embedded, in PostgreSQL, in
+//! LDAP. Also the cost of an LDAP entry as in the OBS paper's Figure 6, beside the paper's times.
 //!
-//! Does: start PostgreSQL and slapd for itself, as they come: durable. Does not: go through a metadata server.
-//! Contract: one caller, one record a commit; what is missing is left out, and said so. Our store reads LDAP's records from
-//! memory and writes the entries of a commit's records a moment after it; so its times are not those of the entries.
+//! Does: starts separate PostgreSQL and slapd servers with default durability. Does not: use a
+//! metadata server. Contract: one caller, one record per commit; missing servers are skipped with a
+//! message. The LDAP store reads records from memory and writes record entries a moment after the
+//! commit, so its times are not those of the entries.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use sealstone_ldap::{
-    Attribute, Body, Filter, Message, Scope, Search, Values, add_request, bind_request, delete_request,
-    message_length, replace_request, search_request,
+    Attribute, Filter, LdapResult, Message, MessageBody, Search, SearchScope, Values, add_request,
+    bind_request, delete_request, message_length, replace_request, search_request,
 };
 use sealstone_mds::store::MetaStore;
 use sealstone_meta::{EmbeddedMeta, LdapMeta, LdapSettings, PostgresMeta, PostgresSettings};
@@ -26,9 +27,9 @@ use crate::settings::Stores;
 
 /// Bytes of a record's value, about those of a file with one object.
 const VALUE_BYTES: usize = 256;
-/// Records and entries that are there before.
+/// Records and entries that exist before.
 const THERE: usize = 1000;
-/// What the OBS paper measured for an entry of its LDAP server, microseconds.
+/// Measurements of the OBS paper for an entry of its LDAP server, in microseconds.
 const PAPER: [(&str, f64); 3] = [("read", 640.0), ("write", 815.0), ("delete", 2750.0)];
 
 #[derive(Serialize)]
@@ -96,7 +97,7 @@ fn key(number: usize) -> Vec<u8> {
     format!("bench{number:08}").into_bytes()
 }
 
-/// The same work for each store, through the seam by which the metadata server uses it.
+/// Measures one store through the trait that the metadata server uses.
 fn measure(name: &str, store: &dyn MetaStore, samples: usize) -> Outcome<Vec<Latency>> {
     let put = |number: usize, byte: u8| -> Outcome {
         let mut transaction = store.begin()?;
@@ -132,7 +133,7 @@ struct Directory {
 }
 
 impl Directory {
-    /// Sends a request and reads to the end of its answer; how many entries came.
+    /// Sends a request, reads its complete response, and returns the number of entries.
     fn ask(&mut self, request: impl FnOnce(u32) -> Zeroizing<Vec<u8>>) -> Outcome<usize> {
         self.id += 1;
         self.stream.write_all(&request(self.id))?;
@@ -143,10 +144,12 @@ impl Directory {
                 let message = Message::parse(self.bytes.get(..length).unwrap_or_default())?;
                 self.bytes.drain(..length);
                 match message.body {
-                    Body::Entry(_) => entries += 1,
-                    Body::Bound(outcome) | Body::Done(outcome) | Body::Changed(outcome) => {
+                    MessageBody::SearchEntry(_) => entries += 1,
+                    MessageBody::Bound(outcome)
+                    | MessageBody::Done(outcome)
+                    | MessageBody::Changed(outcome) => {
                         return match outcome.code {
-                            sealstone_ldap::Outcome::SUCCESS => Ok(entries),
+                            LdapResult::SUCCESS => Ok(entries),
                             _ => Err(format!("the LDAP server refused: {outcome}").into()),
                         };
                     }
@@ -163,7 +166,8 @@ impl Directory {
     }
 }
 
-/// Entries one by one, each as the OBS paper keeps what belongs to a file: its name, its attributes, where its object is.
+/// Measures single entries, each as the OBS paper stores a file: its name, its attributes, the
+/// location of its object.
 fn entries(slapd: &Slapd, samples: usize) -> Outcome<Vec<Latency>> {
     let stream = UnixStream::connect(slapd.socket())?;
     let mut directory = Directory { stream, id: 0, bytes: Vec::new() };
@@ -198,7 +202,7 @@ fn entries(slapd: &Slapd, samples: usize) -> Outcome<Vec<Latency>> {
         let base = dn(number % THERE);
         let search = Search {
             base: &base,
-            scope: Scope::Entry,
+            scope: SearchScope::Base,
             filter: &filter,
             attributes: &wanted,
             entries_max: 1,

@@ -1,9 +1,10 @@
-//! What trust costs: the OBS paper's Tables 1 to 3 on this machine, with the paper's figures beside them as far as our designs
-//! have them.
+//! Cost of trust: the OBS paper's Tables 1 to 3 on this machine, with those figures of the paper
+//! that the design documents quote.
 //!
-//! Does: capability key and credential by themselves; SET KEY at each level and SET MASTER KEY; logins, from what `logins`
-//! left; metadata operations by each method, at a device and through a metadata server. Does not: judge by its exit code.
-//! Contract: methods take turns in every round, and a ratio compares the turns of one round.
+//! Does: measures capability key and credential alone; SET KEY at each level and SET MASTER KEY;
+//! metadata operations with each method, at a device and through a metadata server; includes logins
+//! from the file of `logins`. Does not: report failures by its exit code. Contract: methods take
+//! turns in every round, and a ratio compares the turns of one round.
 
 use std::fs;
 use std::hint::black_box;
@@ -33,25 +34,27 @@ use crate::settings::Trust;
 use crate::verdicts::Verdict;
 use crate::workload::median;
 
-/// Threads of the client, as many as the real one has.
+/// Threads of the client, as in the real one.
 const WORKERS: usize = 2;
 const PARTITION: u64 = 1 << 16;
 const OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
-/// Computations that are timed together, and how often.
+/// Computations that are timed together, and the number of such batches.
 const BATCH: u32 = 5_000;
 const BATCHES: usize = 21;
-/// Operations of one method in a row, at a device and through a metadata server; those of metadata wait for a disk.
+/// Consecutive operations of one method, at a device and through a metadata server; metadata
+/// operations wait for a disk.
 const DEVICE_TURN: usize = 40;
 const FILE_TURN: usize = 4;
-/// File operations are so much rarer than commands.
+/// Factor by which file operations are rarer than commands.
 const FILES_FEWER: usize = 2;
-/// Operations on files for which a device has to do something.
+/// File operations that involve a device.
 const AT_DEVICES: [&str; 2] = ["create a file of 1 byte", "open a file and read it"];
-/// An attribute that anybody may set.
+/// An attribute that any client may set.
 const ATTRIBUTE: AttributeId = AttributeId::new(0x1_0000, 1);
 
-/// What the OBS paper measured, microseconds, as far as our designs quote it. They quote no figure of its tables for a metadata
-/// operation under one method; only that a method adds at most 300 us, 5 %.
+/// Measurements of the OBS paper in microseconds, as far as the design documents quote them. They
+/// quote no figure for a metadata operation with one method, only that a method adds at most 300
+/// us, 5 %.
 const PAPER: [(&str, f64); 8] = [
     ("capability key", 37.0),
     ("credential", 45.0),
@@ -65,7 +68,7 @@ const PAPER: [(&str, f64); 8] = [
 const PAPER_METHOD_US: f64 = 300.0;
 const PAPER_METHOD_PERCENT: f64 = 5.0;
 
-/// Aims.
+/// Targets.
 const CREDENTIAL_US: f64 = 3.0;
 const METHOD_PERCENT: f64 = 2.0;
 const PAPER_LOGIN_US: f64 = 5_000.0;
@@ -88,7 +91,7 @@ struct Row {
     paper_us: Option<f64>,
 }
 
-/// A metadata operation by one method.
+/// A metadata operation with one method.
 #[derive(Clone, Debug, Serialize)]
 struct Metadata {
     operation: &'static str,
@@ -97,7 +100,7 @@ struct Metadata {
     method: &'static str,
     samples: usize,
     median_us: f64,
-    /// Beyond NOSEC in the same rounds: percent, and microseconds.
+    /// Difference to NOSEC in the same rounds, in percent and microseconds.
     more_percent: f64,
     more_us: f64,
 }
@@ -143,7 +146,7 @@ fn paper(name: &str) -> Option<f64> {
     PAPER.iter().find(|(row, _)| name.starts_with(row)).map(|(_, us)| *us)
 }
 
-/// Capability key and credential, without anything around them.
+/// Measures capability key and credential in isolation.
 fn computations() -> Outcome<Vec<Latency>> {
     let initial = InitialKey::new(&[7; 32]).ok_or("a key of 32 bytes")?;
     let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, [1; 20]);
@@ -226,7 +229,7 @@ impl Turns {
     }
 }
 
-/// In another order each round.
+/// Returns the order of methods, which differs in each round.
 fn order(round: usize) -> impl Iterator<Item = usize> {
     (0..METHODS.len()).map(move |place| (place + round) % METHODS.len())
 }
@@ -283,7 +286,7 @@ fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> O
                 of_round[3][at].push(begin.elapsed());
             }
         }
-        // The first round pays for what is done once.
+        // The first round is a warm-up.
         if round > 0 {
             for (turns, of_round) in turns.iter_mut().zip(of_round) {
                 turns.rounds.push(of_round);
@@ -295,7 +298,7 @@ fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> O
     Ok(turns.iter().flat_map(Turns::metadata).collect())
 }
 
-/// Operations on files, by the client that people use: each asks the metadata server, and those that need it a device.
+/// Measures file operations with the real client: each uses the metadata server, and some a device.
 fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Outcome<Vec<Metadata>> {
     let mds = Mds::new(binary, &folder.join("mds"), &["--method-floor", "nosec"])?;
     let osd = Osd::new(binary, &folder.join("osd"))?;
@@ -365,7 +368,7 @@ fn verdicts(rows: &[Row], metadata: &[Metadata]) -> Vec<Verdict> {
         });
     }
     for (method, ..) in &METHODS[1..] {
-        // A stat and a removal ask nothing of a device while the client waits: their differences are the machine's noise.
+        // A stat and a removal wait for no device: their differences are noise.
         let of_files: Vec<&Metadata> = metadata
             .iter()
             .filter(|row| row.at == "files" && row.method == *method && AT_DEVICES.contains(&row.operation))
@@ -428,7 +431,7 @@ fn print(findings: &Findings, logins: Option<&Path>) {
     }
 }
 
-/// Name, median, p99 and least of each row that `logins` left, microseconds.
+/// Returns name, median, p99 and minimum of each row in the file of `logins`, in microseconds.
 fn login_rows(text: &str) -> Outcome<Vec<(String, [f64; 3])>> {
     let found: Value = serde_json::from_str(text)?;
     let rows = found["rows"].as_array().ok_or("no rows")?;
@@ -441,7 +444,7 @@ fn login_rows(text: &str) -> Outcome<Vec<(String, [f64; 3])>> {
         .collect()
 }
 
-/// The aims of `logins`, from what it left.
+/// Returns the verdicts of `logins`, from its file.
 pub(crate) fn login_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
     let found: Value = serde_json::from_str(text)?;
     let rows = login_rows(text)?;
@@ -459,7 +462,7 @@ pub(crate) fn login_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
     ])
 }
 
-/// The aim of `rotation`, from what it left.
+/// Returns the verdict of `rotation`, from its file.
 pub(crate) fn rotation_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
     let found: Value = serde_json::from_str(text)?;
     let number = |key: &str| found[key].as_u64().ok_or_else(|| format!("no {key}"));
@@ -472,7 +475,7 @@ pub(crate) fn rotation_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
     }])
 }
 
-/// The aims that a run of this found itself.
+/// Returns the verdicts of this part.
 pub(crate) fn own_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
     let found: Value = serde_json::from_str(text)?;
     let verdicts = found["verdicts"].as_array().ok_or("no verdicts")?;
@@ -488,7 +491,7 @@ pub(crate) fn own_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
 }
 
 impl Trust {
-    /// What `logins` left: as told, or beside our own file.
+    /// Returns the file of `logins`: the given one, or beside this part's own.
     fn logins_file(&self) -> Option<PathBuf> {
         let beside = || Some(self.common.json.as_ref()?.with_file_name(crate::aims::LOGINS));
         self.logins.clone().or_else(beside)
@@ -534,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_has_its_own_figure_of_the_paper() {
+    fn each_row_has_its_paper_figure() {
         assert_eq!(paper("SET KEY working, on disk"), Some(1_398.0));
         assert_eq!(paper("SET MASTER KEY X25519, in memory"), Some(28_700.0));
         assert_eq!((paper("login"), paper("logout")), (Some(20_500.0), Some(270.0)));

@@ -1,4 +1,4 @@
-//! The aims, and whether they were reached.
+//! The targets, and whether they were reached.
 
 use serde::Serialize;
 
@@ -7,27 +7,27 @@ use crate::daemon::Starts;
 use crate::figures::{Figure, Memory, Result as FigureResult};
 use crate::workload::{Direction, Pattern};
 
-/// CAPKEY and CMDRSP give at least this part of NOSEC ...
+/// Minimum rate of CAPKEY and CMDRSP relative to NOSEC.
 const METHOD_RATIO_MIN: f64 = 0.97;
-/// ... from this size on, in bytes.
+/// Size from which that applies, in bytes.
 const METHOD_BYTES_MIN: usize = 64 << 10;
-/// Sequential reads of this size, in bytes, without protection ...
+/// Size of the sequential reads without protection, in bytes.
 const CEILING_BYTES: usize = 1 << 20;
-/// ... reach at least this part of plain TCP.
+/// Minimum rate of those reads relative to plain TCP.
 const CEILING_RATIO_MIN: f64 = 0.5;
-/// A protected read costs the device at most so many times what an open one does.
+/// Maximum device CPU of a protected read relative to an unprotected one.
 const READ_CPU_MAX: f64 = 1.05;
-/// An idle daemon has less resident memory, in KiB.
+/// Maximum resident memory of an idle daemon, in KiB.
 const IDLE_KIB_MAX: u64 = 64 << 10;
-/// A daemon is ready within, in seconds.
+/// Maximum time until a daemon is ready, in seconds.
 const READY_S_MAX: f64 = 1.0;
 
-/// One aim.
+/// One target.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) aim: String,
     pub(crate) reached: bool,
-    /// What was measured.
+    /// Measured value.
     pub(crate) measured: String,
 }
 
@@ -54,10 +54,10 @@ pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Ve
             large(figures, direction).map(|(own, figure)| (own.to_nosec.median, figure.name.clone()));
         verdicts.extend(least(aim.into(), ratios.collect(), min));
     }
-    // More is worse here: the ratio is turned round, so that the worst is the least.
+    // Here more is worse: the ratio is inverted, so that the worst is the minimum.
     for (beside, aim) in [
         (Contender::NoSec, "ALLDATA, the same reads: NOSEC needs 95 % of its device CPU"),
-        // A client that hashes takes caches and memory from the device, whatever the device does.
+        // A hashing client takes caches and memory from the device, whatever the device does.
         (Contender::NoSecHashed, "the same, beside NOSEC whose client hashes too"),
     ] {
         let cpu = large(figures, Direction::Read).filter_map(|(own, figure)| {
@@ -96,7 +96,7 @@ pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Ve
     verdicts
 }
 
-/// ALLDATA in large sequential workloads.
+/// Returns ALLDATA in large sequential workloads.
 fn large(figures: &[Figure], direction: Direction) -> impl Iterator<Item = (&FigureResult, &Figure)> {
     figures
         .iter()
@@ -108,9 +108,9 @@ fn large(figures: &[Figure], direction: Direction) -> impl Iterator<Item = (&Fig
         .filter_map(|figure| Some((figure.of(Contender::AllData)?, figure)))
 }
 
-/// An aim that every one of several workloads has to reach; none if none was measured.
+/// Returns the verdict of a target for several workloads; `None` if none was measured.
 fn least(aim: String, mut ratios: Vec<(f64, String)>, min: f64) -> Option<Verdict> {
-    // No ratio where the other side was not measured.
+    // There is no ratio if the other side was not measured.
     ratios.retain(|(ratio, _)| ratio.is_finite());
     ratios.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let (worst, name) = ratios.first()?;
@@ -132,7 +132,7 @@ fn least(aim: String, mut ratios: Vec<(f64, String)>, min: f64) -> Option<Verdic
 mod tests {
     use super::*;
 
-    /// One workload below the aim is enough to miss it, and is named.
+    /// One workload below the target is enough to miss it, and is named.
     #[test]
     fn the_worst_workload_decides() {
         let ratios = vec![(0.99, "a".to_owned()), (0.9, "b".to_owned()), (1.0, "c".to_owned())];

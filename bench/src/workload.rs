@@ -1,4 +1,4 @@
-//! What is measured: direction, pattern, size, depth, method.
+//! Workloads: direction, pattern, size, depth, method.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ impl Direction {
     }
 }
 
-/// The order of offsets.
+/// Order of offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Pattern {
@@ -29,11 +29,12 @@ pub(crate) enum Pattern {
     Sequential,
     /// Uniform over the object, aligned to the size.
     Random,
-    /// Uniform over the object, beginning [`OFF`] bytes after a multiple of the size: on no border of anything.
+    /// Uniform over the object, [`OFF`] bytes after a multiple of the size: aligned to nothing.
     Unaligned,
 }
 
-/// How far unaligned commands begin after a multiple of their size, bytes: as in the figures of the paper.
+/// Offset of unaligned commands after a multiple of their size, in bytes: as in the figures of the
+/// paper.
 pub(crate) const OFF: u64 = 4000;
 
 /// One cell of the table, without its method.
@@ -46,7 +47,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// As `read-sequential-64k-d16`.
+    /// Returns a name such as `read-sequential-64k-d16`.
     pub(crate) fn name(&self) -> String {
         let pattern = match self.pattern {
             Pattern::Sequential => "sequential",
@@ -61,7 +62,7 @@ impl Workload {
         format!("{}-{pattern}-{size}-d{}", self.direction.name(), self.depth)
     }
 
-    /// What is left of it for whoever knows no offsets.
+    /// Returns the workload without its offsets.
     pub(crate) const fn ignoring_pattern(&self) -> (Direction, usize, usize) {
         (self.direction, self.bytes, self.depth)
     }
@@ -72,7 +73,7 @@ pub(crate) const SIZES: [usize; 4] = [4 << 10, 8 << 10, 64 << 10, 1 << 20];
 /// Depths of the grid.
 pub(crate) const DEPTHS: [usize; 2] = [1, 16];
 
-/// The whole grid.
+/// Returns the whole grid.
 pub(crate) fn grid() -> impl Iterator<Item = Workload> {
     [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
         [Pattern::Sequential, Pattern::Random].into_iter().flat_map(move |pattern| {
@@ -83,14 +84,14 @@ pub(crate) fn grid() -> impl Iterator<Item = Workload> {
     })
 }
 
-/// Sizes of a run about algorithms: around the borders of units, and far beyond.
+/// Sizes of a run about algorithms: around the borders of units, and far above.
 const ALGORITHM_SIZES: [usize; 6] = [4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Sizes of small writes, which change a part of one unit.
 const SMALL_SIZES: [usize; 2] = [512, 1 << 10];
-/// Enough to keep both ends busy.
+/// Depth that keeps both ends busy.
 const ALGORITHM_DEPTH: usize = 16;
 
-/// The grid of a run about algorithms: aligned and not.
+/// Returns the grid of a run about algorithms: aligned and unaligned.
 pub(crate) fn algorithm_grid() -> impl Iterator<Item = Workload> {
     let of = |direction, pattern, bytes| Workload { direction, pattern, bytes, depth: ALGORITHM_DEPTH };
     let small = SMALL_SIZES.into_iter().map(move |bytes| of(Direction::Write, Pattern::Unaligned, bytes));
@@ -104,7 +105,7 @@ pub(crate) fn algorithm_grid() -> impl Iterator<Item = Workload> {
         .chain(small)
 }
 
-/// The median; rates that a noisy machine disturbed once do not move it.
+/// Returns the median, which single disturbances do not affect.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -114,7 +115,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Offsets from a small generator (xorshift64*), so that a run can be repeated.
+/// Random offsets (xorshift64*), so that a run can be repeated.
 pub(crate) struct Offsets {
     state: u64,
     next: u64,
@@ -157,13 +158,13 @@ impl Iterator for Offsets {
 mod tests {
     use super::*;
 
-    /// One outlier does not move the figure.
+    /// One outlier does not change the median.
     #[test]
     fn the_median_ignores_an_outlier() {
         assert!((median(&mut [5.0, 1.0, 1000.0, 2.0, 3.0]) - 3.0).abs() < f64::EPSILON);
     }
 
-    /// Every offset lies inside the object and on the size's grid.
+    /// Every offset is inside the object and aligned to the size.
     #[test]
     fn offsets_stay_inside_and_aligned() {
         for workload in grid().chain(algorithm_grid()) {

@@ -1,8 +1,8 @@
-//! Cutting an input into the choices of a target and the bytes it parses.
+//! Splits an input into the choices of a target and the bytes it parses.
 
 use sealstone_osd::Generation;
 
-/// Reads choices from the front of an input; missing bytes are zero.
+/// Reads from the front. Missing bytes are zero.
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
 }
@@ -16,7 +16,7 @@ impl<'a> Input<'a> {
         self.rest.is_empty()
     }
 
-    /// Returns the next `length` bytes, or as many as exist.
+    /// The next `length` bytes, or all that remain.
     pub(crate) fn take(&mut self, length: usize) -> &'a [u8] {
         let (head, rest) = self.rest.split_at(length.min(self.rest.len()));
         self.rest = rest;
@@ -50,7 +50,7 @@ impl<'a> Input<'a> {
         GENERATIONS[usize::from(self.byte() & 1)]
     }
 
-    /// Returns the remaining bytes.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }
@@ -58,7 +58,7 @@ impl<'a> Input<'a> {
 
 pub(crate) const GENERATIONS: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
 
-/// Returns the byte that selects `generation` in [`Input::generation`].
+/// The byte that selects `generation` in [`Input::generation`].
 pub(crate) const fn selector(generation: Generation) -> u8 {
     match generation {
         Generation::Osd1 => 0,
@@ -66,19 +66,19 @@ pub(crate) const fn selector(generation: Generation) -> u8 {
     }
 }
 
-/// Returns a seed: choices, then bytes.
+/// A seed that starts with choices.
 pub(crate) fn seed(choices: &[u8], bytes: &[u8]) -> Vec<u8> {
     [choices, bytes].concat()
 }
 
-/// Returns exactly `length` bytes, truncated or padded with zeros.
+/// Exactly `length` bytes: truncated, or padded with zeros.
 pub(crate) fn fitted(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut fitted = bytes[..bytes.len().min(length)].to_vec();
     fitted.resize(length, 0);
     fitted
 }
 
-/// Returns exactly `N` bytes, truncated or padded with zeros.
+/// Exactly `N` bytes: truncated, or padded with zeros.
 pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     Input::new(bytes).array()
 }

@@ -1,7 +1,7 @@
-//! Longer runs of one target, on any toolchain:
-//! `sealstone-fuzz TARGET [--runs N] [--seed S] [--minutes M]`.
+//! Long runs of one target with any toolchain: `sealstone-fuzz TARGET [--runs N] [--seed S]
+//! [--minutes M]`.
 //!
-//! Does: prints a progress line; minimises a failing input and writes it to a file. Does not: use
+//! Does: prints progress; minimises a failing input and writes it to a file. Does not: measure
 //! coverage.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
@@ -20,9 +20,9 @@ const USAGE: &str =
        sealstone-fuzz TARGET FILE...                   runs these inputs, nothing else
        sealstone-fuzz TARGET --write-seeds FOLDER      writes the inputs it starts from
        sealstone-fuzz --list";
-/// Runs if neither `--runs` nor `--minutes` is given, of a target of cost 1.
+/// Default number of runs of a target of cost 1, without `--runs` and `--minutes`.
 const RUNS: u64 = 1_000_000;
-/// Number of different failures of one target after which a run stops.
+/// Number of distinct failures after which `--keep-going` stops.
 const FAILURES_MAX: usize = 20;
 
 struct Arguments {
@@ -70,10 +70,10 @@ fn arguments() -> Result<Option<Arguments>, String> {
     if parsed.targets.is_empty() { Err("no target".to_owned()) } else { Ok(Some(parsed)) }
 }
 
-/// The running input and its start, so that a hang is reported.
+/// The current input, for the detection of hangs.
 type Current = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
-/// Prints the input and ends the process if a run does not return.
+/// Prints the input and ends the process if a target does not return.
 fn watch(target: &'static Target, current: Current) {
     thread::spawn(move || {
         loop {
@@ -99,7 +99,7 @@ fn report(target: &Target, out: &Path, number: usize, input: &[u8], failure: &Fa
     }
 }
 
-/// Runs the target; returns the number of different failures.
+/// Returns the number of distinct failures.
 fn run(target: &'static Target, arguments: &Arguments) -> usize {
     let current = Current::default();
     watch(target, Arc::clone(&current));
@@ -124,7 +124,8 @@ fn run(target: &'static Target, arguments: &Arguments) -> usize {
         set(None);
         done += 1;
         if let Err(failure) = result {
-            // The source location identifies a failure; the rest of the message differs by input.
+            // Failures are distinguished by the location of the panic; messages vary with the
+            // input.
             let place = failure.message.split('\n').next().unwrap_or_default().to_owned();
             if !seen.contains(&place) {
                 seen.push(place);

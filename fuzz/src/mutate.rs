@@ -1,20 +1,20 @@
-//! A small deterministic mutator: enough to reach past length and magic checks when it starts from real inputs.
+//! A small deterministic mutator. From real inputs it gets past length and magic checks.
 //!
-//! Coverage-guided fuzzing of the same targets is in `fuzz/libfuzzer`; this one needs no special toolchain and
-//! makes the same inputs from the same seed on every machine.
+//! Coverage-guided fuzzing of the same targets is in `fuzz/libfuzzer`. This mutator needs no
+//! special toolchain and produces the same inputs from the same seed on every machine.
 
-/// Maximum length of a mutated input, in bytes.
+/// Maximum length of an input, in bytes.
 pub(crate) const INPUT_BYTES_MAX: usize = 8192;
 /// Boundary values of length fields.
 const INTERESTING: [u64; 12] =
     [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF, u64::MAX];
 
-/// xorshift64*: small, good enough to spread mutations, the same everywhere.
+/// xorshift64*: small, sufficient for mutations, and identical on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator from any seed.
+    /// Accepts any seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed ^ 0x9E37_79B9_7F4A_7C15 | 1)
@@ -28,13 +28,13 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Returns a number below `bound` (0 for bound 0).
+    /// A number below `bound`; 0 if the bound is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { (self.draw() % bound as u64) as usize }
     }
 }
 
-/// Returns a mutation of `input`, sometimes with a piece of `other`.
+/// Mutates `input`, sometimes with a part of `other`.
 #[must_use]
 pub fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();
@@ -53,7 +53,7 @@ fn step(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         2 => bytes.truncate(at),
         3 => bytes.extend((0..random.below(64)).map(|index| (index as u8).wrapping_mul(at as u8))),
         4 if !bytes.is_empty() => {
-            // Sets a field of 1, 2, 4 or 8 bytes to a boundary value.
+            // A field of 1, 2, 4 or 8 bytes gets a boundary value.
             let width = 1 << random.below(4);
             let value = INTERESTING[random.below(INTERESTING.len())].to_be_bytes();
             for (offset, byte) in value[8 - width..].iter().enumerate() {
@@ -85,7 +85,7 @@ fn step(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
 mod tests {
     use super::*;
 
-    /// A failure found on one machine is found on another.
+    /// Failures are reproducible on other machines.
     #[test]
     fn the_same_seed_makes_the_same_inputs() {
         let make = || {
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(make(), make());
     }
 
-    /// Inputs cannot grow without bound.
+    /// Inputs do not grow beyond the limit.
     #[test]
     fn inputs_stay_bounded() {
         let mut random = Random::new(1);

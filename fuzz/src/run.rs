@@ -1,7 +1,7 @@
-//! Runs a target, catches its panics, and minimises failing inputs.
+//! Runs targets, catches failures, and minimises failing inputs.
 //!
-//! Does: turns panics into [`Failure`]s with message and location. Does not: print, or write
-//! files. Contract: the same target, seed and number give the same inputs.
+//! Does: turns panics into [`Failure`]s with message and location. Does not: print, or write files.
+//! Contract: the same target, seed and run number give the same inputs.
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use crate::{Random, Target, mutate, shape, unhex};
 
-/// Maximum time for one input, also in an unoptimised build on a loaded machine.
+/// Time limit for one input, sufficient for unoptimised builds on a loaded machine.
 pub const INPUT_SLOW_MAX: Duration = Duration::from_secs(20);
 /// Maximum number of attempts to minimise a failing input.
 const MINIMISE_MAX: usize = 4000;
-/// Maximum time to minimise a failing input.
+/// Time limit for minimising a failing input.
 const MINIMISE_TIME_MAX: Duration = Duration::from_secs(20);
-/// Inputs that a session keeps for further mutation.
+/// Number of inputs that a session keeps for further mutation.
 const POOL_MAX: usize = 256;
 
-/// A failure of a target on one input.
+/// A violation of a target's contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The panic's message and location, or how long the input took.
+    /// Message and location of the panic, or the time taken.
     pub message: String,
 }
 
@@ -31,7 +31,7 @@ thread_local! {
     static LISTENING: RefCell<bool> = const { RefCell::new(false) };
 }
 
-/// Keeps panics of targets off the terminal: they are reported as failures.
+/// Captures panics of targets instead of printing them.
 fn listen() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -67,8 +67,8 @@ pub fn attempt(target: &Target, input: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns a smaller input that still fails: removes pieces, then zeroes bytes, until nothing more
-/// can be reduced.
+/// Finds a smaller input that still fails: removes pieces, then sets bytes to zero, until nothing
+/// more works.
 #[must_use]
 pub fn minimise(target: &Target, input: &[u8]) -> Vec<u8> {
     let mut best = input.to_vec();
@@ -100,11 +100,10 @@ pub fn minimise(target: &Target, input: &[u8]) -> Vec<u8> {
     best
 }
 
-/// Returns the inputs that cover what longer runs reached: one hexadecimal line each in
-/// `corpus/TARGET.inputs`. Empty if that file does not exist.
+/// The minimised corpus of earlier long runs from `corpus/TARGET.inputs`, one hexadecimal line for
+/// each input; empty without the file.
 ///
-/// # Panics
-/// If a line of the file is not hexadecimal.
+/// # Panics If a line of the file is not hexadecimal.
 #[must_use]
 pub fn kept(target: &Target) -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -124,7 +123,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates a session from the seeds of `target` and `more` inputs of the same kind.
+    /// Starts from the seeds of `target` and additional inputs `more`.
     #[must_use]
     pub fn new(target: &'static Target, seed: u64, more: Vec<Vec<u8>>) -> Self {
         let mut pool = (target.seeds)();
@@ -137,17 +136,17 @@ impl Session {
         Self { target, random: Random::new(seed), pool, seeds, shape: shape::of(target.name) }
     }
 
-    /// Returns the initial inputs.
+    /// The initial inputs.
     #[must_use]
     pub fn seeds(&self) -> &[Vec<u8>] {
         &self.pool[..self.seeds]
     }
 
-    /// Returns the next mutated input. Some join the pool, so that mutations accumulate.
+    /// The next mutated input. Some join the pool, so that mutations accumulate.
     pub fn next_input(&mut self) -> Vec<u8> {
         let from = self.random.below(self.pool.len());
         let other = self.random.below(self.pool.len());
-        // If the shape of inputs is known, two of three mutations preserve it.
+        // If the structure of the input is known, two of three mutations preserve it.
         let input = match self.shape {
             Some(shape) if self.random.below(3) > 0 => shape(&self.pool[from], &mut self.random),
             _ => mutate(&self.pool[from], &self.pool[other], &mut self.random),
@@ -188,7 +187,7 @@ mod tests {
     };
 
     #[test]
-    fn a_panic_is_a_failure_with_its_message_and_place() {
+    fn panic_is_a_failure_with_message_and_location() {
         let failure = attempt(&BROKEN, &[7, 9]).unwrap_err();
         assert!(failure.message.contains("both") && failure.message.contains("run.rs"), "{failure:?}");
         assert_eq!(attempt(&BROKEN, &[7]), Ok(()));
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_finds_the_failure_again_from_its_seed() {
+    fn session_reproduces_a_failure_from_its_seed() {
         let hunt = || {
             let mut session = Session::new(&BROKEN, 5, Vec::new());
             (0..1_000_000).find_map(|_| session.step().err()).expect("found")

@@ -7,22 +7,22 @@ use crate::targets::{
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
 
-/// One entry point for untrusted bytes.
+/// One entry point for external bytes.
 pub struct Target {
-    /// Its name on the command line, and of its corpus folder.
+    /// Name on the command line and of the corpus folder.
     pub name: &'static str,
-    /// What it does with its input, and what must hold besides not panicking.
+    /// What it runs, and which properties it verifies beyond the absence of panics.
     pub about: &'static str,
-    /// Runs one input; panics if an invariant is violated.
+    /// Runs one input. Panics if a property is violated.
     pub run: fn(&[u8]),
-    /// Real inputs to start from; deterministic.
+    /// Real inputs to start from, the same on every call.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Cost of one run in runs of a cheap target; a smoke run does proportionally fewer.
+    /// Cost of one run, relative to a cheap target. The smoke run does proportionally fewer.
     pub cost: u32,
-    /// Why the smoke run and `--all` skip it: a known failure of a dependency that cannot be
+    /// Reason for exclusion from the smoke run and `--all`: a known external failure that cannot be
     /// caught.
     pub quarantine: Option<&'static str>,
-    /// The entry points it drives, as `crate::Type::function` or `crate::module::function`.
+    /// The covered entry points, as `crate::Type::function` or `crate::module::function`.
     pub covers: &'static [&'static str],
 }
 
@@ -93,7 +93,7 @@ pub static TARGETS: &[Target] = &[
     block::UNIT,
 ];
 
-/// Returns the target with this name.
+/// Finds a target by name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
@@ -110,7 +110,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Parses hexadecimal digits, ignoring blanks; `None` for anything else.
+/// Parses hexadecimal digits, with optional blanks; `None` if invalid.
 #[must_use]
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text

@@ -1,7 +1,7 @@
-//! Every entry point for untrusted bytes is covered by a target.
+//! Every parser of external bytes is covered by a target.
 //!
 //! Reads the sources: a new public `parse`, `decode` or similar function fails this test until a
-//! target covers it, or until [`EXEMPT`] lists it with a reason.
+//! target lists it in `covers`, or [`EXEMPT`] gives a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sealstone_fuzz::TARGETS;
 
-/// Folders of the crates that receive untrusted bytes, with their short names.
+/// Folders of the crates that parse external bytes, with short names.
 const CRATES: &[(&str, &str)] = &[
     ("protocol/scsi", "scsi"),
     ("protocol/osd", "osd"),
@@ -30,10 +30,10 @@ const CRATES: &[(&str, &str)] = &[
     ("client/fuse", "fuse"),
 ];
 
-/// First words of the names of parsing functions.
+/// Prefixes of the names of parsing functions.
 const READING: &[&str] = &["parse", "decode", "from_bytes", "from_str", "content", "designations"];
 
-/// Parsing functions that need no target.
+/// Parsing functions without a target.
 const EXEMPT: &[(&str, &str)] = &[
     ("osd::Permissions::from_bytes", "any five bytes are permissions"),
     ("scsi::AdditionalSense::from_bytes", "any two bytes are a code"),
@@ -42,7 +42,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
 ];
 
-/// Entry points with other names, which cannot be found by name.
+/// Entry points with other names, which are not found by name.
 const OTHERS: &[&str] = &[
     "iscsi::target::Connection::received",
     "iscsi::initiator::Connection::received",
@@ -101,7 +101,7 @@ fn implemented(line: &str) -> Option<String> {
     (end > 0).then(|| rest[..end].to_owned())
 }
 
-/// Returns the parsing functions of a source file, as `Type::name` or `module::name`.
+/// The parsing functions of a source file, as `Type::name` or `module::name`.
 fn readers(path: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -139,7 +139,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the entry points in the sources, by crate.
+/// The parsing functions of each crate.
 fn entry_points() -> BTreeMap<&'static str, BTreeSet<String>> {
     let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for (folder, short) in
@@ -195,7 +195,7 @@ fn every_crate_that_meets_bytes_is_looked_at() {
     }
 }
 
-/// cargo-fuzz runs programs; a row without one would be skipped there.
+/// cargo-fuzz runs programs; a target without one would be skipped.
 #[test]
 fn every_target_has_a_program_for_libfuzzer() {
     let manifest = root().join("fuzz/libfuzzer/Cargo.toml");

@@ -1,4 +1,4 @@
-//! Runs every target over its seeds, mutations of them, and inputs that failed before.
+//! Every target with its seeds, with mutations of them, and with inputs of earlier failures.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -7,11 +7,11 @@ use std::thread;
 
 use sealstone_fuzz::{Failure, Session, TARGETS, Target, attempt, find, hex, minimise};
 
-/// Mutations of a target of cost 1; `SEALSTONE_FUZZ_RUNS` overrides it.
+/// Number of mutations of a target of cost 1; set `SEALSTONE_FUZZ_RUNS` to change it.
 const RUNS: u64 = 4000;
-/// Mutations of the most expensive target at least.
+/// Minimum number of mutations of the most expensive target.
 const RUNS_MIN: u64 = 2;
-/// Seed of the mutations; `SEALSTONE_FUZZ_SEED` overrides it.
+/// Seed of the mutations; set `SEALSTONE_FUZZ_SEED` to change it.
 const SEED: u64 = 1;
 
 fn number(name: &str, usual: u64) -> u64 {
@@ -22,7 +22,7 @@ fn told(target: &Target, what: &str, input: &[u8], failure: &Failure) -> String 
     format!("{}, {what}: {}\n  input: {}", target.name, failure.message, hex(&minimise(target, input)))
 }
 
-/// Returns all failures of one target.
+/// Runs one target; returns its failures.
 fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
     let mut session =
         Session::new(target, seed, corpus(target).into_iter().map(|(_, input)| input).collect());
@@ -38,7 +38,7 @@ fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns inputs that failed before, by file name.
+/// Inputs of earlier failures, by file name.
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -53,7 +53,7 @@ fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Does `work` for every target, on as many threads as there are processors.
+/// Runs `work` for every target, with one thread per processor.
 fn for_each(work: impl Fn(&'static Target) -> Result<(), String> + Sync) {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
@@ -61,7 +61,7 @@ fn for_each(work: impl Fn(&'static Target) -> Result<(), String> + Sync) {
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // From the end of the table: the expensive targets are there.
+                // In reverse order, because the most expensive targets are last.
                 while let Some(target) = TARGETS.iter().rev().nth(next.fetch_add(1, Ordering::Relaxed)) {
                     if target.quarantine.is_some() {
                         continue;
@@ -78,13 +78,13 @@ fn for_each(work: impl Fn(&'static Target) -> Result<(), String> + Sync) {
 }
 
 #[test]
-fn no_seed_and_no_mutation_of_one_breaks_a_target() {
+fn seeds_and_their_mutations_pass() {
     let (runs, seed) = (number("SEALSTONE_FUZZ_RUNS", RUNS), number("SEALSTONE_FUZZ_SEED", SEED));
     for_each(|target| smoke(target, runs, seed));
 }
 
 #[test]
-fn what_broke_once_does_not_break_again() {
+fn inputs_of_earlier_failures_pass() {
     for_each(|target| {
         for (file, input) in corpus(target) {
             attempt(target, &input)
@@ -100,7 +100,7 @@ fn every_corpus_belongs_to_a_target() {
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
         let entry = entry.expect("the folder is readable");
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A folder of inputs that failed before, or a file of inputs with high coverage.
+        // A folder of inputs of earlier failures, or a corpus file.
         let target = name.strip_suffix(".inputs").unwrap_or(&name);
         assert!(find(target).is_some(), "corpus/{name} has no target");
     }

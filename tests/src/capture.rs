@@ -1,7 +1,7 @@
-//! Somebody on the wire: a relay between initiators and a device that keeps the SCSI commands that pass.
+//! A relay between initiators and a device that records the SCSI commands it forwards.
 //!
-//! Does: hand bytes on, both ways, unchanged; find commands in them (RFC 7143 §11.3). Does not: use our own protocol
-//! crate, nor change anything.
+//! Does: forwards bytes in both directions unchanged; extracts commands (RFC 7143 §11.3). Does not:
+//! use the project's protocol crate, or change anything.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use crate::initiator::{CDB_IN_HEADER, HEADER_BYTES};
 
-/// SCSI Command.
+/// Opcode of a SCSI Command PDU.
 const SCSI_COMMAND: u8 = 0x01;
-/// Patience with a command that is to pass.
+/// Timeout for a command to pass.
 const PASS_MAX: Duration = Duration::from_secs(20);
 
-/// A command as it passed.
+/// A recorded command.
 #[derive(Clone, Debug)]
 pub struct Captured {
     /// The whole CDB.
@@ -26,7 +26,7 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// SERVICE ACTION of an OSD command; 0 of others.
+    /// Returns the SERVICE ACTION of an OSD command; 0 for others.
     #[must_use]
     pub fn service_action(&self) -> u16 {
         match self.cdb.get(8..10) {
@@ -39,16 +39,15 @@ impl Captured {
 /// The relay; it ends with the process.
 #[derive(Debug)]
 pub struct Wiretap {
-    /// Where initiators are to connect.
+    /// Address for initiators to connect to.
     pub address: SocketAddr,
     commands: Receiver<Captured>,
 }
 
 impl Wiretap {
-    /// Relays to `device`, on a port of loopback.
+    /// Starts a relay to `device` on a loopback port.
     ///
-    /// # Errors
-    /// No port is free.
+    /// # Errors No port is free.
     pub fn before(device: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -63,7 +62,7 @@ impl Wiretap {
         Ok(Self { address, commands })
     }
 
-    /// The next command that fits; `None` if none passes in time.
+    /// Waits for the next matching command; `None` after a timeout.
     pub fn capture(&self, fits: impl Fn(&Captured) -> bool) -> Option<Captured> {
         loop {
             match self.commands.recv_timeout(PASS_MAX) {
@@ -86,7 +85,7 @@ fn relay(near: TcpStream, far: TcpStream, sender: &Sender<Captured>) {
             while let Some((command, length)) = first_pdu(&seen) {
                 seen.drain(..length);
                 if let Some(command) = command {
-                    // Nobody listens any more: the relay goes on.
+                    // The receiver is gone; the relay continues.
                     let _ = sender.send(command);
                 }
             }
@@ -105,7 +104,8 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8])) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// The first PDU, if it is whole: its length, and the command if it is one. Digests are not negotiated here.
+/// Parses the first PDU, if it is complete: the command, if it is one, and its length. Digests are
+/// not negotiated here.
 fn first_pdu(bytes: &[u8]) -> Option<(Option<Captured>, usize)> {
     let header = bytes.get(..HEADER_BYTES)?;
     let ahs = usize::from(header[4]) * 4;

@@ -1,6 +1,6 @@
 //! A daemon under test.
 //!
-//! Contract: whatever a test does to a daemon, a panic in it fails the test, even where it recovered from it.
+//! Contract: a panic in a daemon fails the test, even if the daemon recovered.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,19 +15,19 @@ use crate::Ended;
 
 /// How long a daemon may take until it is ready; generous, because tests share two cores.
 const READY_S_MAX: u64 = 30;
-/// How long a daemon may take to end, seconds; generous for the same reason.
+/// How long a daemon may take to end, in seconds; generous for the same reason.
 const END_S_MAX: u64 = 120;
 
 /// How to end a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Cleanly.
+    /// SIGTERM: cleanly.
     Terminate,
-    /// As a power cut would.
+    /// SIGKILL: as a power failure would.
     Kill,
-    /// As a terminal that is closed.
+    /// SIGHUP: as a closed terminal would.
     HangUp,
-    /// As `^\` at a terminal.
+    /// SIGQUIT: as `^\` on a terminal would.
     Quit,
 }
 
@@ -52,10 +52,9 @@ impl Daemon {
         }
     }
 
-    /// The same, where it may also end instead.
+    /// Does the same as [`Daemon::start`] for a daemon that may fail to start.
     ///
-    /// # Errors
-    /// It ended; how.
+    /// # Errors How it ended.
     #[track_caller]
     pub fn try_start(mut command: Command) -> Result<Self, Ended> {
         let mut child =
@@ -74,7 +73,7 @@ impl Daemon {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Once nobody waits for lines any more, reading on keeps the pipe from filling up.
+                // Reads on after the ready line, so that the pipe does not fill up.
                 let _ = sender.send(line);
             }
         });
@@ -82,7 +81,7 @@ impl Daemon {
         let line = match receiver.recv_timeout(Duration::from_secs(READY_S_MAX)) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => {
-                // Without standard output it has ended, or is about to.
+                // Standard output was closed: the process has ended, or is about to.
                 let status = child.wait().expect("the child can be waited for");
                 let _ = listener.join();
                 return Err(Ended { code: status.code().unwrap_or(-1), stdout: Vec::new(), stderr: heard() });
@@ -97,32 +96,32 @@ impl Daemon {
         Ok(Self { child, ready, said })
     }
 
-    /// A field of the ready line.
+    /// Returns a field of the ready line.
     #[track_caller]
     #[must_use]
     pub fn field(&self, name: &str) -> &str {
         self.ready[name].as_str().unwrap_or_else(|| panic!("the ready line has no {name}: {}", self.ready))
     }
 
-    /// The whole ready line.
+    /// Returns the whole ready line.
     #[must_use]
     pub const fn ready(&self) -> &Value {
         &self.ready
     }
 
-    /// Process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it wrote to standard error so far: nothing with logs off, unless it panicked.
+    /// Returns its standard error so far: empty with logs off, unless it panicked.
     #[must_use]
     pub fn said(&self) -> String {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Its memory in bytes, as the system counts it.
+    /// Returns its resident memory in bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the daemon runs");
@@ -131,16 +130,15 @@ impl Daemon {
         kib << 10
     }
 
-    /// Its open descriptors.
+    /// Returns the number of its open descriptors.
     #[must_use]
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the daemon runs").count()
     }
 
-    /// Ends it and waits; the exit code, or -1 for a signal.
+    /// Ends it, waits, and returns the exit code, or -1 for a signal.
     ///
-    /// # Panics
-    /// If it still runs after 120 seconds: a signal that has no effect.
+    /// # Panics If it still runs after 120 seconds.
     pub fn end(&mut self, signal: Signal) -> i32 {
         let id = rustix::process::Pid::from_child(&self.child);
         let number = match signal {
@@ -149,13 +147,13 @@ impl Daemon {
             Signal::HangUp => rustix::process::Signal::HUP,
             Signal::Quit => rustix::process::Signal::QUIT,
         };
-        // It may be gone already; waiting tells.
+        // It may have ended already; the wait below shows that.
         let _ = rustix::process::kill_process(id, number);
         assert!(!self.survives(Duration::from_secs(END_S_MAX)), "{signal:?} does not end the daemon");
         self.child.wait().expect("the child can be waited for").code().unwrap_or(-1)
     }
 
-    /// Is it still running after this long?
+    /// Whether it still runs after this time.
     pub fn survives(&mut self, time: Duration) -> bool {
         let start = Instant::now();
         while start.elapsed() < time {

@@ -1,7 +1,7 @@
-//! An iSCSI initiator that says what a test wants said, right or wrong.
+//! An iSCSI initiator that sends whatever a test needs, valid or not.
 //!
-//! Does: lay out headers by hand (RFC 7143 §11), log in, send bytes. Does not: use our own protocol crate, whose
-//! mistakes it would share.
+//! Does: builds headers by hand (RFC 7143 §11), logs in, sends bytes. Does not: use the project's
+//! protocol crate, whose errors it would share.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 /// Bytes of a basic header segment.
 pub const HEADER_BYTES: usize = 48;
-/// Bytes of a CDB that the basic header has room for.
+/// Bytes of a CDB that fit into the basic header.
 pub(crate) const CDB_IN_HEADER: usize = 16;
-/// Patience with one answer.
+/// Timeout of a response.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// One connection.
 #[derive(Debug)]
 pub struct Initiator {
-    /// The connection, for what no method says.
+    /// The connection, for tests that use it directly.
     pub stream: TcpStream,
     command_number: u32,
 }
 
 impl Initiator {
-    /// Connects, no more.
+    /// Connects without a login.
     #[track_caller]
     #[must_use]
     pub fn connect(address: &str) -> Self {
@@ -33,7 +33,7 @@ impl Initiator {
         Self { stream, command_number: 1 }
     }
 
-    /// Connects and logs in to the target of the URL that a device prints.
+    /// Connects and logs in to the target of a device's URL.
     #[track_caller]
     #[must_use]
     pub fn login(address: &str, url: &str, name: &str) -> Self {
@@ -46,21 +46,20 @@ impl Initiator {
         this
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     #[track_caller]
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the device takes it");
     }
 
-    /// Sends bytes; a device that has closed already is fine.
+    /// Sends raw bytes; ignores that the device has closed.
     pub fn offer(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// The next PDU, header and data; `None` if the device closed the connection.
+    /// Receives the next PDU, header and data; `None` if the device closed the connection.
     ///
-    /// # Panics
-    /// If the device does neither within the patience.
+    /// # Panics If the device does neither in time.
     #[track_caller]
     pub fn answer(&mut self) -> Option<Vec<u8>> {
         let mut pdu = vec![0; HEADER_BYTES];
@@ -72,13 +71,13 @@ impl Initiator {
         Some(pdu)
     }
 
-    /// Waits until the device closes; what it still says goes unread.
+    /// Waits until the device closes, and discards what it sends.
     #[track_caller]
     pub fn is_closed_by_device(&mut self) {
         while self.answer().is_some() {}
     }
 
-    /// Asks the logical unit who it is: a command that needs no credential.
+    /// Sends an INQUIRY, which needs no credential.
     #[track_caller]
     pub fn inquiry(&mut self) -> Vec<u8> {
         let mut pdu = [0; HEADER_BYTES];
@@ -95,11 +94,10 @@ impl Initiator {
         answer[HEADER_BYTES..].to_vec()
     }
 
-    /// Sends a command to a logical unit and gives its status byte and data-in. Data-out travels with the command, so
-    /// that it may have 8 KiB.
+    /// Sends a command to a logical unit. Returns its status byte and data-in. Data-out is
+    /// immediate, so it is limited to 8 KiB.
     ///
-    /// # Panics
-    /// If the device closes the connection instead of answering.
+    /// # Panics If the device closes the connection instead of answering.
     #[track_caller]
     pub fn command(&mut self, lun: u8, cdb: &[u8], data_out: &[u8], data_in_max: u32) -> (u8, Vec<u8>) {
         let mut pdu = header(0x01, 0x80 | 0x01, data_out.len());
@@ -112,7 +110,8 @@ impl Initiator {
         let (head, tail) = cdb.split_at(cdb.len().min(CDB_IN_HEADER));
         pdu[32..32 + head.len()].copy_from_slice(head);
         if !tail.is_empty() {
-            // Additional header segment 1, the rest of the CDB: its length counts the reserved byte.
+            // Additional header segment 1 with the rest of the CDB: its length counts the reserved
+            // byte.
             pdu[4] = u8::try_from((4 + tail.len()).div_ceil(4)).expect("a CDB of at most 260 bytes");
             pdu.extend_from_slice(&u16::try_from(tail.len() + 1).expect("it is short").to_be_bytes());
             pdu.extend_from_slice(&[1, 0]);
@@ -151,7 +150,7 @@ impl Initiator {
     }
 }
 
-/// A login request of a normal session, one step, no digests.
+/// Returns a login request of a normal session, one step, no digests.
 #[must_use]
 pub fn login(name: &str, target: &str) -> Vec<u8> {
     let keys = format!(
@@ -168,7 +167,7 @@ pub fn login(name: &str, target: &str) -> Vec<u8> {
     pdu
 }
 
-/// A ping with `length` bytes to be sent back.
+/// Returns a ping with `length` bytes to be echoed.
 #[must_use]
 pub fn ping(length: usize) -> Vec<u8> {
     let mut pdu = header(0x40, 0x80, length);
@@ -179,7 +178,7 @@ pub fn ping(length: usize) -> Vec<u8> {
     pdu
 }
 
-/// A header with this opcode, these flags, and so many bytes of data to follow.
+/// Returns a header with this opcode, these flags, and this data length.
 #[must_use]
 pub fn header(opcode: u8, flags: u8, length: usize) -> Vec<u8> {
     let mut pdu = vec![0; HEADER_BYTES];

@@ -1,8 +1,8 @@
 //! End-to-end tests through the real binary, and the harness that starts it.
 //!
-//! Does: build the binary once, run commands, start daemons on free ports, kill them. Does not: reach into any
-//! crate; what a test cannot see from outside, a user cannot either.
-//! Contract: everything started here is dead, and every folder gone, when its handle is dropped.
+//! Does: builds the binary once, runs commands, starts daemons on free ports, kills them. Does not:
+//! use internals of a crate; a test sees what a user sees. Contract: when a handle is dropped, its
+//! processes are dead and its folders are removed.
 
 #![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
 
@@ -35,11 +35,11 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The binary under test, built if need be with the profile of the tests.
+/// Returns the path of the binary under test; builds it with the profile of the tests if needed.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        // Whoever runs all tests built it before.
+        // The test runner built the binary before.
         if let Some(built) = std::env::var_os("SEALSTONE_TESTED_BINARY") {
             return built.into();
         }
@@ -52,7 +52,8 @@ pub fn binary() -> &'static Path {
         let target = folder.parent().expect("a profile's folder lies in the target folder");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo
-            // All crates, so that its dependencies have the features that the tests built them with: nothing is built twice.
+            // All crates, so that dependencies have the same features as for the tests, and nothing
+            // is built twice.
             .args(["build", "--quiet", "--workspace", "--bin", "sealstone"])
             .arg("--target-dir")
             .arg(target);
@@ -66,7 +67,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// What a finished command left behind.
+/// Result of a finished command.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// Exit code; -1 if a signal ended it.
@@ -95,7 +96,7 @@ impl Ended {
         self
     }
 
-    /// Fails the test unless the command failed with this code and said why in one line.
+    /// Fails the test unless the command failed with this code and a one-line message.
     #[track_caller]
     pub fn fails(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout: {} stderr: {}", self.text(), self.stderr);
@@ -104,7 +105,7 @@ impl Ended {
         self
     }
 
-    /// Fails the test unless standard error names all of these.
+    /// Fails the test unless standard error contains all of these.
     #[track_caller]
     pub fn says(self, words: &[&str]) -> Self {
         for word in words {
@@ -113,13 +114,13 @@ impl Ended {
         self
     }
 
-    /// Standard output as text.
+    /// Returns standard output as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Standard output as JSON.
+    /// Returns standard output as JSON.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {
@@ -128,7 +129,7 @@ impl Ended {
     }
 }
 
-/// Returns a command of the binary: logs off, isolated from the user's own session.
+/// Returns a command of the binary with logs off, isolated from the user's own session.
 ///
 /// Signals that the test runner ignores, such as those of `nohup`, have their default action in it.
 #[must_use]
@@ -145,7 +146,7 @@ pub fn run(arguments: &[&str]) -> Ended {
     Ended::from(command(arguments).output().expect("the binary starts"))
 }
 
-/// Runs a prepared command to its end, with this on its standard input.
+/// Runs a prepared command with this standard input to its end.
 #[must_use]
 pub fn run_with_input(mut command: Command, input: &[u8]) -> Ended {
     use std::io::Write as _;
@@ -158,7 +159,7 @@ pub fn run_with_input(mut command: Command, input: &[u8]) -> Ended {
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_vec();
     let writer = std::thread::spawn(move || {
-        // A command that refuses early does not read everything; that is its right.
+        // A command that refuses early does not read everything.
         let _ = stdin.write_all(&input);
     });
     let output = child.wait_with_output().expect("the child can be waited for");

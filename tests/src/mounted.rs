@@ -1,6 +1,6 @@
 //! A mount of a system under test.
 //!
-//! Contract: whatever a test does, the mount is gone and its process dead when the handle is dropped.
+//! Contract: when the handle is dropped, it is unmounted and its process is dead.
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -38,20 +38,20 @@ impl Mounted {
         Self::with(system, name, &[])
     }
 
-    /// The same with more flags.
+    /// Mounts with more flags.
     #[track_caller]
     #[must_use]
     pub fn with(system: &System, name: &str, flags: &[&str]) -> Self {
         Self::in_session(system, name, &system.path("session.toml"), flags)
     }
 
-    /// The same in another session.
+    /// Mounts with another session.
     #[track_caller]
     #[must_use]
     pub fn in_session(system: &System, name: &str, session: &Path, flags: &[&str]) -> Self {
         let place = system.path(name);
         std::fs::create_dir_all(&place).expect("a folder to mount at");
-        // Made before the process: if that panics, what it mounted goes nevertheless.
+        // Created before the process, so that it is unmounted even after a panic.
         let mut mounted = Self { place: place.clone(), daemon: None };
         let mut arguments = vec!["--json", "mount", text(&place), "--foreground"];
         arguments.extend(flags);
@@ -61,38 +61,38 @@ impl Mounted {
         mounted
     }
 
-    /// A path below it.
+    /// Returns a path below the mount point.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.place.join(name)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// Its process.
+    /// Returns its process.
     #[track_caller]
     #[must_use]
     pub const fn daemon(&self) -> &Daemon {
         self.daemon.as_ref().expect("the mount's process runs")
     }
 
-    /// Ends its process as a power cut would; the mount stays behind, dead.
+    /// Kills its process, as a power failure would; the mount point remains, dead.
     pub fn kill(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.end(Signal::Kill);
         }
     }
 
-    /// Waits until its process ended after somebody unmounted it; its exit code.
+    /// Waits until its process ended after an unmount, and returns the exit code.
     pub fn ended(&mut self) -> i32 {
         self.end(Signal::Terminate)
     }
 
-    /// Ends its process by this signal; the exit code.
+    /// Ends its process by this signal, and returns the exit code.
     pub fn end(&mut self, signal: Signal) -> i32 {
         self.daemon.take().map_or(0, |mut daemon| daemon.end(signal))
     }
@@ -105,15 +105,15 @@ impl Drop for Mounted {
     }
 }
 
-/// Whoever stops a mount's process, and lets it go on when this is dropped. It is there before: starting a program closes what is
-/// open for it, which has everything sent.
+/// Stops a mount's process (SIGSTOP), and continues it when dropped. It is started before the stop,
+/// because starting a program closes files, which makes the mount flush.
 #[derive(Debug)]
 pub struct Stopper {
     child: std::process::Child,
 }
 
 impl Stopper {
-    /// It can stop this one.
+    /// Creates a stopper of this mount.
     #[must_use]
     pub fn of(mount: &Mounted) -> Self {
         let id = mount.daemon().id().to_string();
@@ -128,7 +128,7 @@ impl Stopper {
         Self { child }
     }
 
-    /// Stops it.
+    /// Stops the process.
     pub fn stop(&mut self) {
         self.child
             .stdin
@@ -147,7 +147,7 @@ impl Stopper {
 
 impl Drop for Stopper {
     fn drop(&mut self) {
-        // Its input ends; no program is started for it, which would wait for the mount.
+        // Closes its input; starting another program would wait for the mount.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

@@ -10,16 +10,16 @@ pub struct Pair {
     /// The first server, and the devices.
     pub system: System,
     second: Option<Daemon>,
-    /// Where the second one listens, also while it is away.
+    /// Address of the second server, also while it is down.
     pub second_address: String,
-    /// The database's name.
+    /// Name of the database.
     pub database: String,
-    /// Dropped after those who use it.
+    /// The database, dropped after its clients.
     pub postgres: Postgres,
 }
 
 impl Pair {
-    /// All of them, with so many devices.
+    /// Starts all of them, with this many devices.
     #[track_caller]
     #[must_use]
     pub fn start(osds: usize) -> Self {
@@ -34,7 +34,7 @@ impl Pair {
         pair
     }
 
-    /// Starts the second server, again on its old port if it had one.
+    /// Starts the second server, on its old port if it had one.
     #[track_caller]
     pub fn start_second(&mut self) {
         let data = self.system.path("mds2");
@@ -52,13 +52,13 @@ impl Pair {
         }
     }
 
-    /// The administrator's password.
+    /// Returns the path of the administrator's password.
     #[must_use]
     pub fn admin_secret(&self) -> PathBuf {
         self.system.path("mds").join("admin-secret")
     }
 
-    /// Both addresses, as clients take them.
+    /// Returns both addresses, in the format for clients.
     #[must_use]
     pub fn both(&self) -> String {
         format!("{},{}", self.system.mds().field("address"), self.second_address)

@@ -1,4 +1,4 @@
-//! An MDS and some devices as separate processes, with an administrator logged in.
+//! An MDS and some devices as separate processes, with an administrator's session.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::{Daemon, Ended, Signal, Tmpfs, command, run};
 
-/// Capacity of each device unless a test says otherwise; files are sparse.
+/// Default capacity of each device; files are sparse.
 const CAPACITY: &str = "2G";
 
 /// The processes and their folders.
@@ -29,35 +29,36 @@ struct Slot {
 }
 
 impl System {
-    /// One MDS and `osds` devices, ready for use.
+    /// Starts one MDS and `osds` devices, ready for use.
     #[track_caller]
     #[must_use]
     pub fn start(osds: usize) -> Self {
         Self::start_with(osds, CAPACITY, &[])
     }
 
-    /// The same with a capacity and more flags for each device.
+    /// Starts a system with a capacity and more flags for each device.
     #[track_caller]
     #[must_use]
     pub fn start_with(osds: usize, capacity: &str, flags: &[&str]) -> Self {
         Self::start_with_mds(osds, capacity, flags, &[])
     }
 
-    /// The same with more flags for the MDS too.
+    /// Starts a system with more flags for devices and for the MDS.
     #[track_caller]
     #[must_use]
     pub fn start_with_mds(osds: usize, capacity: &str, flags: &[&str], mds_flags: &[&str]) -> Self {
         Self::start_all(osds, capacity, flags, mds_flags, &[], &[])
     }
 
-    /// One MDS, whose `init` has these flags too, and `osds` devices.
+    /// Starts one MDS with more flags of `init`, and `osds` devices.
     #[track_caller]
     #[must_use]
     pub fn start_with_init(osds: usize, init_flags: &[&str]) -> Self {
         Self::start_all(osds, CAPACITY, &[], &[], init_flags, &[])
     }
 
-    /// One MDS and `osds` devices; each of these folders (`mds`, `osd0`, …) is a tmpfs of so many MiB. Takes root.
+    /// Starts one MDS and `osds` devices; each of the listed folders (`mds`, `osd0`, …) is a tmpfs
+    /// of this many MiB. Needs root.
     #[track_caller]
     #[must_use]
     pub fn start_on_tmpfs(osds: usize, capacity: &str, disks: &[(&str, u32)]) -> Self {
@@ -125,19 +126,19 @@ impl System {
         system
     }
 
-    /// A path in the system's folder.
+    /// Returns a path in the system's folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The cluster file that the MDS wrote.
+    /// Returns the path of the cluster file that the MDS wrote.
     #[must_use]
     pub fn cluster(&self) -> PathBuf {
         self.path("mds").join("cluster.toml")
     }
 
-    /// The command of a user of this system, in the administrator's session.
+    /// Returns a client command with the administrator's session.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = command(arguments);
@@ -145,20 +146,20 @@ impl System {
         command
     }
 
-    /// Runs such a command to its end.
+    /// Runs a client command to its end.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Ended {
         Ended::from(self.command(arguments).output().expect("the binary starts"))
     }
 
-    /// The MDS.
+    /// Returns the MDS.
     #[track_caller]
     #[must_use]
     pub fn mds(&self) -> &Daemon {
         self.mds.as_ref().expect("the MDS runs")
     }
 
-    /// A figure of the MDS, which shows them: summed over its lines that this is said of.
+    /// Returns a metric of the MDS, summed over the lines that match.
     #[track_caller]
     #[must_use]
     pub fn figure(&self, name: &str, of: impl Fn(&str) -> bool) -> u64 {
@@ -169,20 +170,20 @@ impl System {
         lines.map(|line| value(line).expect("a line ends with a number")).sum()
     }
 
-    /// A device.
+    /// Returns a device.
     #[track_caller]
     #[must_use]
     pub fn osd(&self, index: usize) -> &Daemon {
         self.osds[index].daemon.as_ref().expect("the device runs")
     }
 
-    /// Where a device listens, also while it does not run.
+    /// Returns the address of a device, also while it is stopped.
     #[must_use]
     pub fn osd_address(&self, index: usize) -> &str {
         &self.osds[index].address
     }
 
-    /// Starts the MDS, again on its old port if it had one.
+    /// Starts the MDS, on its old port if it had one.
     #[track_caller]
     pub fn start_mds(&mut self) {
         let data = self.path("mds");
@@ -194,7 +195,7 @@ impl System {
         self.mds = Some(daemon);
     }
 
-    /// Starts a device, again on its old port if it had one.
+    /// Starts a device, on its old port if it had one.
     #[track_caller]
     pub fn start_osd(&mut self, index: usize) {
         let data = self.path(&format!("osd{index}"));
@@ -218,10 +219,9 @@ impl System {
     }
 }
 
-/// A path as an argument.
+/// Returns a path as an argument.
 ///
-/// # Panics
-/// If it is not UTF-8; temporary paths are.
+/// # Panics If it is not UTF-8; temporary paths are.
 #[must_use]
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")

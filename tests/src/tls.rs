@@ -1,4 +1,4 @@
-//! A TLS client that believes everybody: an attacker's.
+//! A TLS client that accepts any certificate, as an attacker would.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl ServerCertVerifier for Gullible {
     }
 }
 
-/// What a client that names these application protocols and believes every certificate shakes hands with.
+/// Returns the configuration of a client with these application protocols that accepts any
+/// certificate.
 #[must_use]
 pub fn gullible(protocols: &[Vec<u8>]) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -59,20 +60,18 @@ pub fn gullible(protocols: &[Vec<u8>]) -> ClientConfig {
     config
 }
 
-/// A TLS connection to a metadata server, whoever it is.
+/// Connects with TLS to any metadata server.
 ///
-/// # Panics
-/// If there is none to be had.
+/// # Panics If the connection fails.
 #[track_caller]
 #[must_use]
 pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
     connect_as(address, &[b"osd-mds/1".to_vec()])
 }
 
-/// A TLS connection for one of these application protocols to whoever listens there.
+/// Connects with TLS and one of these application protocols to any server.
 ///
-/// # Panics
-/// If there is none to be had.
+/// # Panics If the connection fails.
 #[track_caller]
 #[must_use]
 pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientConnection, TcpStream> {
@@ -81,10 +80,9 @@ pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientCon
     StreamOwned::new(connection, TcpStream::connect(address).expect("the port is open"))
 }
 
-/// A TLS connection to a metadata server over a stream that is open already.
+/// Starts TLS to a metadata server over an open stream.
 ///
-/// # Panics
-/// Never, if the name below is one.
+/// # Panics Never: the name is valid.
 #[must_use]
 pub fn over(stream: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
     let name = ServerName::try_from("mds.example").expect("a name");

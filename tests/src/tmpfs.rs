@@ -1,4 +1,4 @@
-//! A small file system of its own, to be filled.
+//! A small separate file system that tests fill.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,10 +20,9 @@ pub fn can_mount_tmpfs() -> bool {
 }
 
 impl Tmpfs {
-    /// Mounts one of so many MiB at a folder, which is made.
+    /// Mounts a tmpfs of this many MiB at a new folder.
     ///
-    /// # Panics
-    /// If the system refuses.
+    /// # Panics If the system refuses.
     #[track_caller]
     #[must_use]
     pub fn mount(place: &Path, size_mib: u32) -> Self {
@@ -41,10 +40,9 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Takes all that a file system has left with a file of this name, to the last byte. Gives its length.
+/// Fills a file system completely with a file of this name. Returns its length.
 ///
-/// # Panics
-/// If the file cannot be made.
+/// # Panics If the file cannot be created.
 #[track_caller]
 pub fn fill(path: &Path) -> u64 {
     let mut file = File::create(path).expect("made");

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Patience with one answer.
+/// Timeout of a response.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Status and body of `GET path` at `address`.
+/// Returns status and body of `GET path` at `address`.
 #[track_caller]
 #[must_use]
 pub fn get(address: &str, path: &str) -> (u16, String) {

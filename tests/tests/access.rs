@@ -1,4 +1,4 @@
-//! Who may log in over iSCSI: CHAP accounts and access lists as libiscsi's tools meet them, and the limits on time.
+//! iSCSI access: CHAP accounts and access lists with libiscsi's tools, and time limits.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -32,7 +32,7 @@ names = ["iqn.2026-11.org.example:blind"]
 luns = [7]
 "#;
 
-/// One device with an access file.
+/// A device with an access file.
 struct Guarded {
     _folder: TempDir,
     osd: Daemon,
@@ -48,7 +48,7 @@ impl Guarded {
         Self { _folder: folder, osd: Daemon::start(serve) }
     }
 
-    /// The unit's URL with this in front of its address, and this behind.
+    /// Returns the unit's URL with this account before its address, and this query behind.
     fn url(&self, account: &str, query: &str) -> String {
         let plain = self.osd.field("url").strip_prefix("iscsi://").expect("an iSCSI URL");
         format!("iscsi://{account}{plain}{query}")
@@ -59,7 +59,7 @@ impl Guarded {
     }
 }
 
-/// An initialised device and its access file, private.
+/// Initialises a device and writes its private access file.
 fn prepared(access: &str) -> (TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("osd0");
@@ -70,22 +70,22 @@ fn prepared(access: &str) -> (TempDir, std::path::PathBuf) {
     (folder, file)
 }
 
-/// Runs a tool of libiscsi; a missing one is a failure with the remedy, not a skip.
+/// Runs a tool of libiscsi. If it is not installed the test fails and says how to install it.
 fn tool(name: &str, arguments: &[&str]) -> (bool, String) {
     let Output { status, stdout, stderr } = Command::new(name)
         .args(arguments)
         .output()
         .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests (package libiscsi-bin)"));
     let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    // Some versions report a failure on standard error alone.
+    // Some versions report a failure on standard error only.
     (status.success() && !said.to_lowercase().contains("fail"), said)
 }
 
 const PROVEN: &str = "iqn.2026-11.org.example:proven";
 
-/// libiscsi knows MD5 alone, so it stands for old initiators here.
+/// libiscsi supports MD5 only, so it stands for old initiators here.
 #[test]
-fn chap_lets_the_right_secret_in_and_no_other() {
+fn chap_accepts_only_the_right_secret() {
     let guarded = Guarded::start(ACCESS, &[]);
     let (ok, said) = guarded.inquiry(PROVEN, "ann%ann's long secret@", "");
     assert!(ok && said.contains("SEALSTON"), "{said}");
@@ -108,7 +108,7 @@ fn chap_lets_the_right_secret_in_and_no_other() {
 }
 
 #[test]
-fn discovery_and_lists_of_units_show_what_the_rules_allow() {
+fn discovery_and_report_luns_follow_access_rules() {
     let guarded = Guarded::start(ACCESS, &[]);
     let address = guarded.osd.field("address");
     let list = |initiator: &str, account: &str| {
@@ -127,7 +127,7 @@ fn discovery_and_lists_of_units_show_what_the_rules_allow() {
 }
 
 #[test]
-fn too_many_wrong_secrets_shut_the_door_for_the_right_one_too() {
+fn many_wrong_secrets_lock_the_account() {
     let guarded = Guarded::start(ACCESS, &[]);
     for _ in 0..10 {
         assert!(!guarded.inquiry(PROVEN, "ann%some other secret@", "").0);
@@ -137,7 +137,7 @@ fn too_many_wrong_secrets_shut_the_door_for_the_right_one_too() {
 }
 
 #[test]
-fn an_access_file_that_others_read_or_that_is_wrong_stops_the_daemon() {
+fn invalid_or_readable_access_file_prevents_start() {
     let (folder, file) = prepared(ACCESS);
     let data = folder.path().join("osd0");
     let serve = || {
@@ -158,9 +158,9 @@ fn an_access_file_that_others_read_or_that_is_wrong_stops_the_daemon() {
     serve().fails(4).says(&["access.toml"]);
 }
 
-/// A PDU that begins and does not end, byte by byte, in a session that is otherwise right.
+/// A PDU that is never completed, sent byte by byte in a valid session.
 #[test]
-fn a_pdu_that_does_not_end_ends_its_connection_in_the_configured_time() {
+fn incomplete_pdu_closes_connection_after_timeout() {
     let guarded = Guarded::start(ACCESS.trim_start(), &["--pdu-s-max", "1"]);
     let url = guarded.osd.field("url");
     let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
@@ -174,7 +174,7 @@ fn a_pdu_that_does_not_end_ends_its_connection_in_the_configured_time() {
     stream.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout can be set");
     stream.write_all(half).expect("taken");
     let ended = loop {
-        // Still alive, one byte at a time; reading tells the end.
+        // Still alive, one byte at a time; a read shows the end.
         let written = stream.write_all(&[0]);
         let mut rest = [0; 4096];
         match stream.read(&mut rest) {

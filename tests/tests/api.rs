@@ -1,4 +1,4 @@
-//! The public Rust API as a program of somebody else uses it, against real daemons; the example included.
+//! The public Rust API as an external program uses it, against real daemons; includes the example.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ async fn the_example_does_what_it_says() {
     fs::write(&local, content(3 << 20)).expect("written");
     let client = connect(&system).await;
     assert!(put_get::there_and_back(&client, text(&local), "/example").await.expect("no error"));
-    // The command line sees what the program stored.
+    // The command line sees the file that the program stored.
     assert!(system.run(&["cat", "/example"]).ok().stdout == content(3 << 20));
 }
 

@@ -1,4 +1,4 @@
-//! Who did what is written down by both daemons, without a secret, and goes on when the log is rotated.
+//! Both daemons write audit records without secrets, and continue after log rotation.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,18 +9,18 @@ use sealstone_client::Client;
 use sealstone_tests::{Signal, System, run_with_input, text};
 use serde_json::Value;
 
-/// How long a record may take until it is in the file.
+/// How long a record may take to reach the file.
 const WRITTEN_MAX: Duration = Duration::from_secs(10);
 
 #[track_caller]
 fn records(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    // The last line may be on its way.
+    // The last line may be incomplete.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
 }
 
-/// Waits for a record of which this is true.
+/// Waits for a record that matches.
 #[track_caller]
 fn find(path: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let start = Instant::now();
@@ -66,7 +66,8 @@ fn the_metadata_server_writes_down_who_did_what() {
     let is = |record: &Value, user: &str, action: &str, verdict: &str| {
         record["user"] == user && record["action"] == action && record["verdict"] == verdict
     };
-    // Who guesses learns it from the challenge and sends no proof: that is what is seen of him.
+    // A client with a wrong password detects it from the challenge and sends no proof, so the
+    // record is an abandoned login.
     let refused = find(&log, "a failed login", |record| is(record, "nobody", "login", "abandoned"));
     assert_eq!(refused["source"], "127.0.0.0/24", "{refused}");
     find(&log, "a login", |record| is(record, "alice", "login", "ok") && record["session"].is_string());
@@ -78,7 +79,7 @@ fn the_metadata_server_writes_down_who_did_what() {
     find(&log, "a denied look", |record| is(record, "alice", "UserList", "Denied"));
     find(&log, "a logout", |record| is(record, "alice", "logout", "ok"));
 
-    // The device's log names the session that the metadata server's log names.
+    // The device's log names the same session as the metadata server's log.
     let create =
         find(&log, "a create", |record| is(record, "admin", "Create", "ok") && record["subject"] == "/x");
     let session = create["session"].as_str().expect("the session's number").to_owned();
@@ -100,7 +101,7 @@ fn the_metadata_server_writes_down_who_did_what() {
 }
 
 #[test]
-fn a_rotated_log_is_begun_anew_by_both_daemons() {
+fn both_daemons_reopen_a_rotated_log() {
     let system = System::start(1);
     for (daemon, action) in [("mds", "Commit"), ("osd0", "CREATE AND WRITE")] {
         let log = system.path(daemon).join("audit.jsonl");
@@ -108,7 +109,7 @@ fn a_rotated_log_is_begun_anew_by_both_daemons() {
         find(&log, action, |record| record["action"] == action);
         let old = system.path(&format!("{daemon}.old"));
         fs::rename(&log, &old).expect("moved");
-        // The writer looks once a second.
+        // The writer checks the file once a second.
         std::thread::sleep(Duration::from_millis(1500));
         let count = records(&old).len();
         run_with_input(system.command(&["put", "-", "/after"]), b"x").ok();
@@ -122,10 +123,10 @@ fn counted(records: &[Value]) -> u64 {
     records.iter().map(|record| record["count"].as_u64().unwrap_or(1)).sum()
 }
 
-/// Refused requests with the longest paths, as fast as one user can send them: few bytes, each request counted, and
-/// another user's records are whole.
+/// One user sends refused requests with the longest paths as fast as possible: few bytes are
+/// written, each request is counted, and another user's records are complete.
 #[test]
-fn flood_of_refused_requests_writes_little_and_counts_all() {
+fn flood_of_refusals_is_limited_and_counted() {
     const FLOOD: u64 = 4000;
     let mut system = System::start_with_mds(1, "1G", &[], &["--metrics", "127.0.0.1:0"]);
     let log = system.path("mds").join("audit.jsonl");
@@ -164,12 +165,13 @@ fn flood_of_refused_requests_writes_little_and_counts_all() {
     assert!(bytes < 1 << 20, "{bytes} bytes");
 }
 
-/// Records that a full disk did not take are counted over a restart, and reported by metric, log line and next record.
+/// Records lost on a full disk are counted over a restart, and reported by metric, log line and
+/// next record.
 #[test]
-fn records_lost_on_a_full_disk_are_counted_and_reported() {
+fn records_lost_on_full_disk_are_counted() {
     let mut system = System::start_with_mds(1, "1G", &[], &["--metrics", "127.0.0.1:0"]);
     let log = system.path("mds").join("audit.jsonl");
-    // A file system that is full from one moment to the next, without the rights to mount one.
+    // Simulates a disk that suddenly is full, without root.
     fs::rename(&log, system.path("audit-before")).expect("moved");
     std::os::unix::fs::symlink("/dev/full", &log).expect("linked");
     let lost = |system: &System| {
@@ -179,7 +181,7 @@ fn records_lost_on_a_full_disk_are_counted_and_reported() {
     };
     let start = Instant::now();
     for n in 0.. {
-        // The work itself goes on.
+        // Requests still succeed.
         system.run(&["mkdir", &format!("/d{n}")]).ok();
         if lost(&system) > 0 {
             break;
@@ -193,7 +195,8 @@ fn records_lost_on_a_full_disk_are_counted_and_reported() {
     let counted = lost(&system);
     assert!(counted > 0, "the count survives the process");
     fs::remove_file(&log).expect("removed");
-    // The daemon notices a new file within a second; a record before that may be lost as well, and is counted.
+    // The daemon notices a new file within a second; a record before that may be lost as well, and
+    // is counted.
     system.run(&["mkdir", "/between"]).ok();
     let record = find(&log, "the loss", |record| record["verdict"] == "lost");
     assert!(record["count"].as_u64() >= Some(counted) && record["since_ms"].is_u64(), "{record}");

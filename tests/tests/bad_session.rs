@@ -1,4 +1,5 @@
-//! Passwords, sessions and methods that are not good enough are refused; broken pipes and signals end in order.
+//! Invalid passwords, sessions and methods are refused; broken pipes and signals end commands
+//! cleanly.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use sealstone_tests::{Ended, Signal, System, run_with_input, text};
 use serde_json::Value;
 
-/// A private file with this in it.
+/// Writes a private file.
 fn secret(system: &System, name: &str, content: &str) -> std::path::PathBuf {
     let path = system.path(name);
     fs::write(&path, content).expect("written");
@@ -29,7 +30,7 @@ fn passwords_that_cannot_be_right_are_refused() {
     };
     let wrong = secret(&system, "wrong", "incorrect\n");
     login("admin", text(&wrong)).fails(3).says(&["wrong user name or password"]);
-    // Whether a name exists is not told.
+    // The message does not reveal whether a name exists.
     login("nobody", text(&wrong)).fails(3).says(&["wrong user name or password"]);
     login("admin", "-").fails(3).says(&["wrong user name or password"]);
     login("admin", text(&secret(&system, "empty", "\n"))).fails(2).says(&["empty"]);
@@ -62,7 +63,7 @@ fn sessions_that_are_over_or_altered_are_refused() {
         let (start, end) = field(name);
         format!("{}{by}{}", &right[..start], &right[end..])
     };
-    // One digit of a secret or an identity changed: the server does not know it.
+    // One digit of a secret or an identity is changed: the server does not know it.
     for name in ["keys", "session"] {
         let (start, end) = field(name);
         let value = &right[start..end];
@@ -80,7 +81,7 @@ fn sessions_that_are_over_or_altered_are_refused() {
     command.env("SEALSTONE_SESSION", &path);
     run_with_input(command, b"").fails(1).says(&["others may read"]);
 
-    // Ended by its owner: copies of the file are worth nothing.
+    // Logged out: copies of the file are invalid.
     system.run(&["logout"]).ok();
     assert!(!file.exists());
     with(&right).fails(3).says(&["not logged in", "sealstone login"]);
@@ -89,23 +90,23 @@ fn sessions_that_are_over_or_altered_are_refused() {
 }
 
 #[test]
-fn a_weaker_method_than_the_floor_is_not_to_be_had() {
+fn method_below_the_minimum_is_refused() {
     let system = System::start_with(1, "2G", &["--metrics", "127.0.0.1:0"]);
     let content = vec![0xA5; 700_000];
-    // The MDS raises what is asked for to its floor; what travels is never unprotected.
+    // The MDS raises the requested method to its floor, so data is never unprotected.
     for method in ["nosec", "capkey", "cmdrsp", "alldata"] {
         let path = format!("/{method}");
         run_with_input(system.command(&["put", "--method", method, "-", &path]), &content).ok();
         assert!(system.run(&["cat", "--method", method, &path]).ok().stdout == content, "{method}");
     }
-    // The device saw no command below CMDRSP: it would have refused it, and it refused none.
+    // The device got no command below CMDRSP: it would have refused it, and it refused none.
     let page = sealstone_tests::get(system.osd(0).field("metrics"), "/metrics").1;
     let denials = page.lines().filter(|line| line.starts_with("sealstone_osd_denials_total{")).count();
     assert_eq!(denials, 0, "{page}");
     system.run(&["put", "--method", "rot13", "x", "/x"]).fails_usage();
 }
 
-/// clap's own refusals have several lines; the code is what counts.
+/// Checks for a usage error of clap, whose message has several lines.
 trait Usage {
     fn fails_usage(self);
 }
@@ -176,8 +177,9 @@ fn a_reader_that_goes_away_ends_cat_quietly() {
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
 }
 
-/// Whoever is asked to end in the middle of a put ends in order and in time. A restarted device gets again what it may
-/// have lost and the put ends well; without its metadata server it fails or succeeds, in one line.
+/// SIGTERM to a daemon during a put ends it cleanly and in time. A restarted device gets unflushed
+/// data again and the put succeeds; without its metadata server the put fails or succeeds, with one
+/// line.
 #[test]
 fn sigterm_during_a_put_ends_in_order() {
     let mut system = System::start(1);
@@ -222,8 +224,7 @@ fn sigterm_during_a_put_ends_in_order() {
     }
 }
 
-/// A put that is told to end leaves no file, and its objects go.
-/// Did we inherit it as ignored, as what we start does?
+/// Whether this process inherited the signal as ignored, as its children then do.
 fn is_ignored(signal: rustix::process::Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("there is /proc");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("signals are told");
@@ -236,7 +237,7 @@ fn a_put_that_is_ended_leaves_nothing_visible() {
     let system = System::start(1);
     let signals =
         [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::KILL];
-    // A shell starts what runs in its background deaf to interrupts, and programs leave it at that.
+    // A shell starts background jobs with SIGINT ignored, and programs keep that.
     for signal in signals.into_iter().filter(|signal| !is_ignored(*signal)) {
         let mut put = system
             .command(&["put", "-", "/half"])

@@ -1,4 +1,5 @@
-//! Wrong folders, keys, ports and configurations stop a daemon at once, with one line that says what to do.
+//! Wrong folders, keys, ports and configurations stop a daemon at once, with one line that says
+//! what to do.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 use sealstone_tests::{Daemon, Ended, Signal, System, command, run, text};
 use tempfile::TempDir;
 
-/// How long a daemon that must not start may take to say so.
+/// How long a daemon may take to refuse to start.
 const REFUSAL_MAX: Duration = Duration::from_secs(15);
 
-/// Runs what must end by itself; a daemon that serves instead fails the test.
+/// Runs a command that must end by itself; fails the test if it serves instead.
 #[track_caller]
 fn refused(arguments: &[&str]) -> Ended {
     let mut child = command(arguments)
@@ -58,7 +59,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn a_device_starts_with_its_own_private_key_only() {
+fn device_start_requires_its_private_key() {
     let folder = folder();
     let data = new_osd(&folder, "one");
     let key = data.join("master.key");
@@ -79,7 +80,7 @@ fn a_device_starts_with_its_own_private_key_only() {
     fs::remove_file(&key).expect("removed");
     serve_osd(&data).fails(1).says(&["master.key", "missing"]);
 
-    // A key file that has the right form and another key: the device starts, but no credential of the MDS fits.
+    // A valid key file with another key: the device starts, but rejects the MDS's credentials.
     fs::write(&key, &own).expect("written");
     mode(&key, 0o600);
     let mut daemon =
@@ -88,7 +89,7 @@ fn a_device_starts_with_its_own_private_key_only() {
 }
 
 #[test]
-fn a_device_is_taken_over_with_its_own_private_key_only() {
+fn device_takeover_requires_its_private_key() {
     let system = System::start(1);
     let data = system.path("second");
     let key = system.path("second.key");
@@ -111,7 +112,7 @@ fn a_device_is_taken_over_with_its_own_private_key_only() {
     add(key).fails(2).says(&["second.key", "hex"]);
     fs::write(key, &right).expect("written");
     system.run(&["mds", "add-osd", "http://127.0.0.1/", "--key", key]).fails(2).says(&["iscsi://"]);
-    // What waiting does not change is said at once, not when the wait is over: another device's address, another key.
+    // Permanent errors are reported at once: another device's address, another key.
     let start = Instant::now();
     let first = system.osd(0).field("url").to_owned();
     system.run(&["mds", "add-osd", &first, "--key", key]).fails(3).says(&[
@@ -126,7 +127,7 @@ fn a_device_is_taken_over_with_its_own_private_key_only() {
     let said = add(key).fails(3).says(&["second", url, "does not accept this key"]);
     assert!(!said.stderr.contains(&tail[1..20]), "no part of the key is shown");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    // What may change is waited for.
+    // Transient errors are retried.
     let closed = first.replace(system.osd(0).field("address"), "127.0.0.1:9");
     fs::write(key, &right).expect("written");
     system.run(&["mds", "add-osd", &closed, "--key", key, "--wait", "3"]).fails(1).says(&[
@@ -135,14 +136,14 @@ fn a_device_is_taken_over_with_its_own_private_key_only() {
         "could not be reached",
         "keeps trying",
     ]);
-    // A wrong key that was given by mistake is put right by the right one.
+    // A wrong key given by mistake is replaced by the correct one.
     add(key).ok();
     let df = system.run(&["--json", "df"]).ok().json();
     assert_eq!(df["devices"].as_array().map(Vec::len), Some(2), "only the right one was added: {df}");
 }
 
 #[test]
-fn folders_of_another_kind_or_version_are_left_alone() {
+fn folders_of_other_kinds_stay_unchanged() {
     let folder = folder();
     let missing = folder.path().join("missing");
     serve_osd(&missing).fails(4).says(&["no device", "osd init"]);
@@ -192,7 +193,7 @@ fn folders_of_another_kind_or_version_are_left_alone() {
 }
 
 #[test]
-fn a_metadata_folder_of_another_version_damaged_or_exposed_is_refused() {
+fn invalid_metadata_folder_is_refused() {
     let folder = folder();
     let data = folder.path().join("mds");
     run(&["mds", "init", "--data", text(&data)]).ok();
@@ -224,7 +225,7 @@ fn a_metadata_folder_of_another_version_damaged_or_exposed_is_refused() {
     run(&["mds", "init", "--data", text(&data)]).fails(1).says(&["not a metadata store"]);
     fs::write(&store, &right).expect("written");
 
-    // Without a certificate the server makes a new one, signed by its authority.
+    // Without a certificate the server creates a new one, signed by its authority.
     fs::remove_file(data.join("certificate.der")).expect("removed");
     let mut daemon =
         Daemon::start(command(&["--json", "mds", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]));
@@ -235,7 +236,7 @@ fn a_metadata_folder_of_another_version_damaged_or_exposed_is_refused() {
 #[test]
 fn what_was_interrupted_is_told_or_begun_anew() {
     let folder = folder();
-    // A device: the marker is there until the end.
+    // A device: the marker exists until the end.
     let data = new_osd(&folder, "one");
     fs::write(data.join("init.incomplete"), "").expect("written");
     fs::remove_file(data.join("initial.key")).expect("removed");
@@ -244,7 +245,7 @@ fn what_was_interrupted_is_told_or_begun_anew() {
         .fails(1)
         .says(&["interrupted", "remove the directory"]);
 
-    // A key that cannot be written stops before there is a device.
+    // A key that cannot be written is detected before the device is created.
     let data = folder.path().join("two");
     run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--key-out", "/proc/two.key"])
         .fails(4)
@@ -256,7 +257,8 @@ fn what_was_interrupted_is_told_or_begun_anew() {
         .says(&["nowhere"]);
     assert!(!data.exists());
 
-    // A metadata server: killed at any moment, init works again, and what init reported done serves.
+    // A metadata server: killed at any moment, init works again, and what init reported done
+    // serves.
     for delay_ms in [3, 10, 30, 80] {
         let data = folder.path().join(format!("mds{delay_ms}"));
         let mut child = command(&["mds", "init", "--data", text(&data)])
@@ -313,7 +315,7 @@ fn an_interrupted_up_is_made_anew() {
     let mut up = Daemon::start(command(&arguments));
     assert_eq!(up.end(Signal::Terminate), 0);
     assert!(!data.join("up.incomplete").exists());
-    // Two at once: the second one leaves the first alone.
+    // Two concurrent runs: the second leaves the first alone.
     let mut up = Daemon::start(command(&arguments));
     refused(&arguments).fails(1);
     assert!(up.survives(Duration::from_millis(50)));
@@ -344,7 +346,7 @@ fn an_occupied_port_is_named() {
 }
 
 #[test]
-fn clients_are_told_where_they_reach_the_metadata_server_and_not_where_it_listens() {
+fn clients_get_the_advertised_address() {
     let folder = folder();
     let data = folder.path().join("mds");
     run(&["mds", "init", "--data", text(&data)]).ok();
@@ -365,7 +367,7 @@ fn clients_are_told_where_they_reach_the_metadata_server_and_not_where_it_listen
 }
 
 #[test]
-fn an_unknown_or_wrong_key_of_the_configuration_is_named_with_its_line() {
+fn config_errors_name_key_and_line() {
     let folder = folder();
     let config = folder.path().join("daemon.toml");
     for noun in ["osd", "mds"] {
@@ -385,7 +387,7 @@ fn an_unknown_or_wrong_key_of_the_configuration_is_named_with_its_line() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_folder_is_refused() {
+fn second_daemon_on_a_folder_is_refused() {
     let mut system = System::start(1);
     serve_osd(&system.path("osd0")).fails(1).says(&["in use"]);
     serve_mds(&system.path("mds")).fails(1).says(&["in use"]);
@@ -396,21 +398,22 @@ fn a_second_daemon_on_the_same_folder_is_refused() {
     assert_eq!(system.end_mds(Signal::Terminate), 0);
 }
 
-/// CRC32C, bit by bit.
+/// Returns the CRC32C, computed bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0x82F6_3B78 })
     })
 }
 
-/// A store that a newer program wrote is refused with both versions, and not touched.
+/// A store of a newer format is refused with both versions, and not modified.
 #[test]
-fn a_store_of_a_newer_format_is_refused_and_left_as_it_is() {
+fn store_of_newer_format_stays_unchanged() {
     let folder = folder();
     let data = new_osd(&folder, "newer");
     let path = data.join("store/superblock");
     let mut bytes = fs::read(&path).expect("there");
-    // docs/design/store.md, "Superblock": two copies, the version at 8, the checksum of the first 508 bytes behind them.
+    // docs/design/store.md, "Superblock": two copies, the version at 8, the checksum of the first
+    // 508 bytes behind them.
     for copy in bytes.chunks_mut(4096) {
         copy[8] = 9;
         let crc = crc32c(&copy[..508]);
@@ -423,7 +426,7 @@ fn a_store_of_a_newer_format_is_refused_and_left_as_it_is() {
     assert!(fs::read(data.join("store/index.redb")).expect("there") == index, "so is the index");
 }
 
-/// A secret that is a link, or that lies where others can replace it, is refused with the step that puts it right.
+/// A secret that is a link, or in a folder that others can write, is refused with the remedy.
 #[test]
 fn links_and_folders_of_others_are_refused() {
     use std::os::unix::fs::symlink;
@@ -465,8 +468,7 @@ fn links_and_folders_of_others_are_refused() {
     refused(&["mds", "init", "--data", text(&up)]).fails(3).says(&["lets others write it"]);
 }
 
-/// A second system in a folder neither removes what the first one creates nor blames another
-/// program.
+/// A second system in a folder neither removes files of the first one nor reports another program.
 #[test]
 fn second_up_in_folder_is_refused() {
     let folder = folder();
@@ -479,7 +481,7 @@ fn second_up_in_folder_is_refused() {
     assert_eq!(again.end(Signal::Terminate), 0);
 }
 
-/// The session goes where the XDG specification says, and nowhere near the current folder.
+/// The session file is at the XDG path, not in the current folder.
 #[test]
 fn empty_state_folder_counts_as_unset() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! Block units through the real binary: the command line, initiators that we did not write, SIGKILL.
+//! Block units through the real binary: the command line, third-party initiators, SIGKILL.
 
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use sealstone_tests::{Daemon, Ended, Initiator, Signal, command, get, run, text};
 
-/// A device in a folder of its own.
+/// A device in its own folder.
 struct Device {
     folder: tempfile::TempDir,
     daemon: Option<Daemon>,
@@ -41,7 +41,7 @@ impl Device {
         self.folder.path().join("device")
     }
 
-    /// `sealstone block VERB …` on this device.
+    /// Runs `sealstone block VERB …` on this device.
     fn block(&self, arguments: &[&str]) -> Ended {
         let data = self.data();
         run(&[&["--json", "block"], arguments, &["--data", text(&data)]].concat())
@@ -67,13 +67,13 @@ impl Device {
         self.daemon.as_ref().expect("it runs").field(name).to_owned()
     }
 
-    /// The URL of a logical unit.
+    /// Returns the URL of a logical unit.
     fn url(&self, lun: u16) -> String {
         let osd = self.field("url");
         format!("{}/{lun}", osd.strip_suffix("/0").expect("the OSD is LUN 0"))
     }
 
-    /// A session that has heard what every new one hears first.
+    /// Logs in and clears the initial unit attentions.
     fn login(&self, name: &str) -> Initiator {
         let mut initiator = Initiator::login(&self.field("address"), &self.field("url"), name);
         let _ = initiator.command(1, &[0; 6], &[], 0);
@@ -81,7 +81,7 @@ impl Device {
     }
 }
 
-/// Runs a tool that somebody else wrote; what it said.
+/// Runs a third-party tool and returns its output.
 fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name)
         .args(arguments)
@@ -94,7 +94,7 @@ fn tool(name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn units_are_made_listed_and_removed_whether_the_device_runs_or_not() {
+fn units_are_managed_online_and_offline() {
     let mut device = Device::new();
     let made = device.block(&["create", "one", "--size", "16M"]).ok().json();
     assert_eq!(
@@ -105,7 +105,7 @@ fn units_are_made_listed_and_removed_whether_the_device_runs_or_not() {
     let made =
         device.block(&["create", "two", "--size", "64M", "--block-size", "4096", "--lun", "9"]).ok().json();
     assert_eq!(made["url"].as_str(), Some(device.url(9).as_str()));
-    // Offered at once, the one from before too.
+    // Both units are visible at once, also the one created before the start.
     let listed = tool("iscsi-ls", &["-s", &format!("iscsi://{}", device.field("address"))]);
     assert!(listed.contains("Lun:1") && listed.contains("Lun:9"), "{listed}");
     let units = device.block(&["list"]).ok().json();
@@ -151,14 +151,15 @@ fn what_cannot_be_is_refused_in_one_line() {
             .fails(1)
             .says(&["already"]);
     }
-    // A running device keeps its store to itself, whoever asks.
+    // A running device has exclusive use of its store.
     let data = device.data();
     let second = run(&["osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
     second.fails(1).says(&["in use"]);
     assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(2));
 }
 
-/// The socket in the folder is for one request; whatever else comes is refused or dropped, and the device goes on.
+/// The control socket accepts one request; anything else is refused or dropped, and the device
+/// continues.
 #[test]
 fn the_control_socket_bears_anything() {
     let mut device = Device::new();
@@ -167,7 +168,7 @@ fn the_control_socket_bears_anything() {
     assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
     let say = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&path).expect("connects");
-        // It may hang up before it has heard all.
+        // The device may close before it has read everything.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = String::new();
@@ -191,9 +192,9 @@ fn the_control_socket_bears_anything() {
     assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(0));
 }
 
-/// A unit has no capabilities, so it is not let out where anybody may come.
+/// A block unit has no capabilities, so it is not offered beyond loopback without permission.
 #[test]
-fn units_are_offered_beyond_loopback_only_on_the_operators_word() {
+fn units_beyond_loopback_require_a_flag() {
     let mut device = Device::new();
     device.block(&["create", "disk", "--size", "1M"]).ok();
     let data = device.data();
@@ -202,14 +203,14 @@ fn units_are_offered_beyond_loopback_only_on_the_operators_word() {
     device.start();
     device.block(&["rm", "disk"]).ok();
     device.end(Signal::Terminate);
-    // Without units it serves, and makes none.
+    // Without units it serves, but creates none.
     let daemon = Daemon::start(command(&[&["--json"], &serve[..]].concat()));
     device.block(&["create", "disk", "--size", "1M"]).fails(3).says(&["--insecure-block"]);
     drop(daemon);
     let daemon = Daemon::start(command(&[&["--json"], &serve[..], &["--insecure-block"]].concat()));
     device.block(&["create", "disk", "--size", "1M"]).ok();
     drop(daemon);
-    // With somebody to ask who comes, it needs no such word.
+    // With an access file the flag is not needed.
     let access = device.folder.path().join("access.toml");
     let write = |names: &str| {
         std::fs::write(&access, format!("[[initiator]]\nnames = [\"{names}\"]\n")).expect("written");
@@ -239,11 +240,11 @@ fn libiscsi_sees_a_disk() {
     let protected = tool("iscsi-swp", &[&url]);
     assert!(protected.contains("SWP:1"), "{protected}");
     tool("iscsi-swp", &["--swp", "off", &url]);
-    // LUN 0 is an OSD as before.
+    // LUN 0 is still an OSD.
     assert!(tool("iscsi-inq", &[&device.url(0)]).contains("OSD"));
 }
 
-/// The judge of libiscsi: families that need no second path, on an installed `iscsi-test-cu`.
+/// libiscsi's test suite: families that need no second path, with an installed `iscsi-test-cu`.
 #[test]
 fn libiscsis_own_tests_pass() {
     let mut device = Device::new();
@@ -257,9 +258,9 @@ fn libiscsis_own_tests_pass() {
         ("OrWrite", 2),
         ("Unmap", 1),
         ("WriteSame16", 2),
-        // Its tests take every block to be 512 bytes.
+        // Its tests assume blocks of 512 bytes.
         ("ProutReserve", 1),
-        // Its tests take the smallest part that can be unmapped to be one block.
+        // Its tests assume that a single block can be unmapped.
         ("GetLBAStatus", 2),
     ];
     for (family, lun) in families {
@@ -271,7 +272,7 @@ fn libiscsis_own_tests_pass() {
     }
 }
 
-/// An image goes onto the unit and comes back the same, by way of qemu's own initiator.
+/// An image is written to the unit and read back with qemu's own initiator.
 #[test]
 fn qemu_stores_an_image_and_reads_it_back() {
     const ABSENT: &str = "qemu-img with iscsi:// is not installed (scripts/setup --all)";
@@ -317,7 +318,8 @@ fn ten(code: u8, flags: u8, lba: u32, blocks: u8) -> [u8; 10] {
     cdb
 }
 
-/// SIGKILL at any moment: each block is as it was synchronised last, or as it was written since; never older or torn.
+/// After SIGKILL at any moment each block has its last synchronised or a later version; never an
+/// older or torn one.
 #[test]
 fn what_was_synchronised_survives_sigkill() {
     let mut device = Device::new();
@@ -370,7 +372,7 @@ fn what_was_synchronised_survives_sigkill() {
             );
             durable[at] = found;
         }
-        // What is there now is durable once it is said to be.
+        // The content is durable after this command.
         assert_eq!(initiator.command(1, &ten(0x35, 0, 0, 0), &[], 0).0, 0);
         device.end(Signal::Kill);
     }
@@ -380,14 +382,14 @@ const WRITE_CACHE: u8 = 0x04;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 
-/// WCE as MODE SENSE reports it; the page must be savable.
+/// Returns WCE as reported by MODE SENSE; the page must be savable.
 fn write_cache(initiator: &mut Initiator) -> bool {
     let (status, page) = initiator.command(1, &[0x1A, 0x08, 0x08, 0, 255, 0], &[], 255);
     assert_eq!((status, page[4]), (GOOD, 0x88), "PS, caching page");
     page[6] & WRITE_CACHE != 0
 }
 
-/// MODE SELECT of WCE, with or without SP; the status.
+/// Sets WCE by MODE SELECT, with or without SP, and returns the status.
 fn select_cache(initiator: &mut Initiator, on: bool, save: bool) -> u8 {
     let mut list = [0; 24];
     (list[4], list[5], list[6]) = (0x08, 18, if on { WRITE_CACHE } else { 0 });
@@ -439,7 +441,7 @@ fn write_through_switches_bind_initiators() {
     device.end(Signal::Terminate);
 }
 
-/// The daemon on a machine that was started anew: the kernel's boot identifier is another one in its mount namespace.
+/// Starts the daemon as after a reboot: with another boot id in its mount namespace.
 fn start_after_power_failure(device: &mut Device) {
     let boot_id = device.folder.path().join("boot_id");
     std::fs::write(&boot_id, "11111111-2222-3333-4444-555555555555\n").expect("written");
@@ -453,7 +455,7 @@ fn start_after_power_failure(device: &mut Device) {
 }
 
 #[test]
-fn first_synchronize_after_power_failure_fails_and_is_audited() {
+fn synchronize_after_power_failure_fails_and_is_audited() {
     let mut device = Device::new();
     device.block(&["create", "disk", "--size", "32K"]).ok();
     device.start();
@@ -481,7 +483,7 @@ fn first_synchronize_after_power_failure_fails_and_is_audited() {
     assert!(lost[0].contains("writer"), "{log}");
 }
 
-/// Registered with APTPL, the reservation keeps others out after SIGKILL too, and the owner's port is known again.
+/// A reservation with APTPL excludes others after SIGKILL too, and the owner's port is recognised.
 #[test]
 fn a_durable_reservation_survives_sigkill() {
     const CONFLICT: u8 = 0x18;

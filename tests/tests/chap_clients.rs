@@ -1,4 +1,5 @@
-//! Our own clients and the metadata server at devices that ask who logs in: CHAP both ways, from private files.
+//! Clients and metadata server at devices that require CHAP, one-way or mutual, with accounts from
+//! private files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +20,7 @@ secret = "what the cluster says"
 luns = [0]
 "#;
 
-/// An account for the device, and what the device must say, if anything.
+/// Returns an account for the device, and its own secret for mutual CHAP, if given.
 fn account(secret: &str, device: Option<&str>) -> String {
     let mutual = device
         .map_or(String::new(), |secret| format!("target_user = \"osd0\"\ntarget_secret = \"{secret}\"\n"));
@@ -44,7 +45,7 @@ fn put(system: &System, chap: Option<&Path>, path: &str) -> Ended {
 }
 
 #[test]
-fn a_device_that_demands_chap_serves_who_proves_it() {
+fn device_with_chap_serves_authenticated_clients() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let access = private(&folder, "access", ACCESS);
     let (ours, theirs) = ("what the cluster says", "what the device says");
@@ -64,10 +65,10 @@ fn a_device_that_demands_chap_serves_who_proves_it() {
     put(&system, Some(&guessed), "/no").fails(3).says(&["refused the login"]);
     let impostor = private(&folder, "impostor", &account(ours, Some("what it does not say")));
     put(&system, Some(&impostor), "/no").fails(3).says(&["did not prove who it is"]);
-    // The device proves itself by SHA-256 alone; whoever knows MD5 only is not heard.
+    // The device authenticates itself with SHA-256 only; an initiator limited to MD5 is refused.
     let old = private(&folder, "old", &format!("algorithms = [\"md5\"]\n{}", account(ours, None)));
     put(&system, Some(&old), "/no").fails(3).says(&["refused the login"]);
-    // A refusal is in the audit log of the device, and no secret is.
+    // The refusal is in the device's audit log, without a secret.
     let log = fs::read_to_string(system.path("osd0").join("audit.jsonl")).expect("readable");
     let line = log.lines().find(|line| line.contains("\"action\":\"login\"")).expect("a refused login");
     assert!(line.contains("authentication") && line.contains("127.0.0.1"), "{line}");
@@ -75,7 +76,7 @@ fn a_device_that_demands_chap_serves_who_proves_it() {
 }
 
 #[test]
-fn a_chap_file_that_is_wrong_is_told_before_anything_is_done() {
+fn invalid_chap_file_fails_first() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let system = System::start(1);
     let file = private(&folder, "chap", &account("what the cluster says", None));
@@ -88,12 +89,12 @@ fn a_chap_file_that_is_wrong_is_told_before_anything_is_done() {
     run(&["mds", "init", "--data", text(&data)]).ok();
     let serve = command(&["mds", "serve", "--data", text(&data), "--chap-file", text(&file)]).output();
     Ended::from(serve.expect("the binary starts")).fails(2).says(&["12 to 256 bytes"]);
-    // A device that asks nobody is told nothing.
+    // A device without CHAP gets no secret.
     let file = private(&folder, "chap", &account("what the cluster says", None));
     put(&system, Some(&file), "/f").ok();
 }
 
-/// The server reads its accounts at each login: what was missing can be added while it runs.
+/// The server reads its accounts at each login, so a missing one can be added while it runs.
 #[test]
 fn an_account_is_added_without_a_restart() {
     let folder = tempfile::tempdir().expect("temporary folder");

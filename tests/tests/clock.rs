@@ -1,5 +1,5 @@
-//! Devices follow the metadata server's clock, and it an NTP server's, through the real binary: who lies is not believed,
-//! and is found in figures and in the audit log.
+//! Devices follow the metadata server's clock, and it follows an NTP server, through the real
+//! binary. Forged responses are rejected, and visible in metrics and audit log.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -9,19 +9,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealstone_sntp::{
-    Came, ClockState, HEADER_LEN, Leap, NAK_LEN, Packet, Query, Responder, SIGNED_LEN, Stamp, TimeKey,
+    ClockState, Datagram, HEADER_LEN, LeapIndicator, NAK_LEN, NtpPacket, NtpTimestamp, Responder, SIGNED_LEN,
+    TimeKey, TimeQuery,
 };
 use sealstone_tests::{Daemon, Signal, System, command, get, run, run_with_input, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest wait for a condition. A clock that follows a server sends a request every 64 s, so a
-/// test that missed the quick requests of a start waits for the next one; a lost answer adds
-/// another pause.
+/// Longest wait for a condition. A following clock sends a request every 64 s, so a test that
+/// missed the quick requests of a start waits for the next one; a lost response adds another pause.
 const PATIENCE: Duration = Duration::from_secs(200);
-/// What clocks that agree may differ by here, milliseconds: records are made before they are read.
+/// Tolerance for equal clocks, in milliseconds: records are written before they are read.
 const NEAR_MS: u64 = 60_000;
-/// How far ahead of this machine the system's clock is.
+/// How far the system's clock is ahead of this machine's.
 const AHEAD_MS: i64 = 30 * 60 * 1000;
 const DIGITS: &str = "00112233445566778899aabbccddeeff";
 
@@ -79,14 +79,14 @@ impl Drop for Port {
     }
 }
 
-/// An NTP server that is so far ahead of this machine.
+/// Starts an NTP server that is `ahead_ms` ahead of this machine.
 fn upstream(ahead_ms: &Arc<AtomicI64>) -> Port {
     let ahead_ms = Arc::clone(ahead_ms);
     let mut server = Responder::default();
     Port::start(move |socket, datagram, from| {
         let now = now_ms().saturating_add_signed(ahead_ms.load(Ordering::Relaxed));
         let state = ClockState {
-            leap: Leap::None,
+            leap: LeapIndicator::None,
             stratum: 1,
             reference_id: *b"GPS\0",
             root_delay_ms: 0,
@@ -94,21 +94,21 @@ fn upstream(ahead_ms: &Arc<AtomicI64>) -> Port {
             reference_ms: now,
         };
         let own = |id| (id == 7).then(key);
-        let came = Came {
+        let received = Datagram {
             datagram,
             source: from.ip().into(),
             stopwatch_ms: now_ms(),
             received_ms: now,
             now_ms: now,
         };
-        let answer = server.answer(&came, &state, own);
+        let answer = server.answer(&received, &state, own);
         if let Some(reply) = answer.reply {
             socket.send_to(reply.bytes(), from).expect("sent");
         }
     })
 }
 
-/// The value of a sample whose line holds all of these words; zero if there is none.
+/// Returns the value of a metric whose line has all of these words; zero if there is none.
 fn sample(daemon: &Daemon, words: &[&str]) -> i64 {
     let (status, page) = get(daemon.field("metrics"), "/metrics");
     assert_eq!(status, 200);
@@ -140,13 +140,13 @@ fn audited(path: &std::path::Path, reason: &str) -> Value {
     found.expect("found")
 }
 
-/// A system whose metadata server follows a server that is ahead of this machine, with one device that follows it through
-/// somebody in between.
+/// A metadata server that follows an NTP server ahead of this machine, and a device that follows it
+/// through a man in the middle.
 struct Followed {
     system: System,
     device: Daemon,
     source: Option<Port>,
-    /// What is done to answers on their way to the device.
+    /// Manipulation of responses to the device.
     trick: Arc<AtomicUsize>,
     _between: Port,
     /// Holds the key file.
@@ -159,7 +159,7 @@ const STRIP: usize = 2;
 const REPLAY: usize = 3;
 const FORGE: usize = 4;
 
-/// Hands requests on to the server, and answers back with a trick.
+/// Starts a man in the middle that forwards requests and manipulates responses.
 fn between(server: &str, trick: &Arc<AtomicUsize>) -> Port {
     let (server, trick) = (server.to_owned(), Arc::clone(trick));
     let mut seen: Option<Vec<u8>> = None;
@@ -178,10 +178,10 @@ fn between(server: &str, trick: &Arc<AtomicUsize>) -> Port {
                 let old = seen.get_or_insert_with(|| bytes.clone());
                 std::mem::swap(old, &mut bytes);
             }
-            // An hour back, to bring to life what has expired.
+            // An hour back, to make expired credentials valid again.
             FORGE => {
                 let hour_ago =
-                    Stamp::of_ms(now_ms().saturating_add_signed(AHEAD_MS) - 3_600_000).0.to_be_bytes();
+                    NtpTimestamp::of_ms(now_ms().saturating_add_signed(AHEAD_MS) - 3_600_000).0.to_be_bytes();
                 bytes[32..40].copy_from_slice(&hour_ago);
                 bytes[40..48].copy_from_slice(&hour_ago);
             }
@@ -203,7 +203,7 @@ impl Followed {
         let folder = tempfile::tempdir().expect("temporary folder");
         let key_file = folder.path().join("ntp.key");
         write_private(&key_file, &format!("7 AES128 HEX:{DIGITS}\n"));
-        // A port that stays the same when the server starts again.
+        // A port that stays the same when the server restarts.
         let port =
             UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").to_string();
         let flags = [
@@ -235,7 +235,8 @@ impl Followed {
         eventually("the device follows", || sample(&self.device, &["sealstone_time_followed"]) == 1);
     }
 
-    /// The device's clock, by the last record of its audit log, ahead of this machine's.
+    /// Returns how far the device's clock is ahead of this machine's, by the last record of its
+    /// audit log.
     fn device_ahead_ms(&self) -> i64 {
         let before = now_ms();
         let name = format!("/probe-{before}");
@@ -281,9 +282,10 @@ fn near(found: i64, wanted: i64) -> bool {
     found.abs_diff(wanted) < NEAR_MS
 }
 
-/// The whole system is half an hour ahead of this machine; its clients, whose clocks are this machine's, do not notice.
+/// The whole system is half an hour ahead of this machine; clients with this machine's clock work
+/// normally.
 #[test]
-fn devices_and_clients_follow_the_metadata_server_and_it_its_source() {
+fn clocks_follow_the_metadata_server_and_its_source() {
     let mut followed = Followed::start();
     followed.follows();
     let ahead = followed.device_ahead_ms();
@@ -296,7 +298,7 @@ fn devices_and_clients_follow_the_metadata_server_and_it_its_source() {
     let mds = records(&system.path("mds").join("audit.jsonl"));
     let last = mds.last().expect("records")["time_ms"].as_u64().expect("a time");
     assert!(near(last as i64 - now_ms() as i64, AHEAD_MS), "{last}");
-    // Set once, and it is in the log.
+    // Set once, with an audit record.
     let set: Vec<&Value> = mds.iter().filter(|record| record["action"] == "TIME").collect();
     assert!(
         set.len() == 1
@@ -305,7 +307,8 @@ fn devices_and_clients_follow_the_metadata_server_and_it_its_source() {
         "{set:?}"
     );
 
-    // Killed, and its source is gone: it does not fall back to this machine's clock, which is before what it told.
+    // Killed, and its source is gone: it does not fall back to this machine's clock, which is
+    // before its served time.
     eventually("what was told is kept", || system.path("mds").join("clock.toml").exists());
     followed.system.end_mds(Signal::Kill);
     followed.source = None;
@@ -316,7 +319,7 @@ fn devices_and_clients_follow_the_metadata_server_and_it_its_source() {
     let last = mds.last().expect("records")["time_ms"].as_u64().expect("a time");
     assert!(near(last as i64 - now_ms() as i64, AHEAD_MS), "{last}");
 
-    // So it is with the device.
+    // The same with the device.
     let data = followed.system.path("osd");
     eventually("what was told is kept", || data.join("clock.toml").exists());
     let address = followed.device.field("address").to_owned();
@@ -339,10 +342,10 @@ fn devices_and_clients_follow_the_metadata_server_and_it_its_source() {
     assert!(near(followed.device_ahead_ms(), AHEAD_MS));
 }
 
-/// Whoever is between a device and its metadata server changes, strips, replays and forges: none of it is believed, all of
-/// it is counted and audited, and the clock goes on.
+/// A man in the middle changes, strips, replays and forges responses: all are rejected, counted and
+/// audited, and the clock continues.
 #[test]
-fn lies_on_the_way_are_refused_counted_and_audited() {
+fn forged_time_is_refused_counted_and_audited() {
     let followed = Followed::start();
     followed.follows();
     for (trick, name) in
@@ -360,7 +363,7 @@ fn lies_on_the_way_are_refused_counted_and_audited() {
     }
 }
 
-/// The source is suddenly two hours ahead: the metadata server and the device keep their time.
+/// The source jumps two hours ahead: the metadata server and the device keep their time.
 #[test]
 fn a_source_that_jumps_is_not_followed() {
     let followed = Followed::start_with(|system, ahead_ms| {
@@ -375,9 +378,10 @@ fn a_source_that_jumps_is_not_followed() {
     assert!(near(refused["ahead_ms"].as_i64().unwrap_or(0), 2 * 3_600_000), "{refused}");
 }
 
-/// Anybody may ask; nobody gets more than he sent, and who asks too often is told once.
+/// Any client may query; no response is longer than its request, and a client above the rate gets
+/// one kiss.
 #[test]
-fn the_time_port_answers_everybody_at_a_rate_and_never_at_length() {
+fn time_port_limits_rate_and_response_length() {
     let flags = ["--time-listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
     let system = System::start_with_mds(0, "1G", &[], &flags);
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
@@ -391,16 +395,16 @@ fn the_time_port_answers_everybody_at_a_rate_and_never_at_length() {
     for junk in [&b""[..], b"x", &[0x23; 47], &[0x23; 49], &[0x23; 200], &[0x24; 48], &[0x1b; 52]] {
         assert_eq!(ask(junk), None, "{} bytes", junk.len());
     }
-    let query = Query::new(1, None, 0);
+    let query = TimeQuery::new(1, None, 0);
     let answer = ask(query.bytes()).expect("an answer");
     assert_eq!(answer.len(), HEADER_LEN);
     let sample = query.read(&answer, 100, now_ms()).expect("a good one");
     assert!(sample.offset_ms.abs_diff(now_ms() as i64) < NEAR_MS);
-    // Under a key that is nobody's.
-    let stranger = Query::new(2, Some(key()), 0);
+    // Under an unknown key.
+    let stranger = TimeQuery::new(2, Some(key()), 0);
     assert_eq!(stranger.bytes().len(), SIGNED_LEN);
     assert_eq!(ask(stranger.bytes()).expect("a crypto-NAK").len(), NAK_LEN);
-    // A flood: at most what may come at once, one kiss, and what time brings meanwhile.
+    // A flood gets the burst, one kiss, and what the rate allows meanwhile.
     let mut kisses = 0;
     for _ in 0..40 {
         socket.send(query.bytes()).expect("sent");
@@ -408,7 +412,7 @@ fn the_time_port_answers_everybody_at_a_rate_and_never_at_length() {
     let mut buffer = [0; 256];
     let mut heard = 0;
     while let Ok(length) = socket.recv(&mut buffer) {
-        let (packet, _) = Packet::parse(&buffer[..length]).expect("a packet");
+        let (packet, _) = NtpPacket::parse(&buffer[..length]).expect("a packet");
         assert!(length <= query.bytes().len());
         heard += 1;
         kisses += usize::from(packet.stratum == 0 && packet.reference_id == *b"RATE");
@@ -424,9 +428,9 @@ fn sample_of(daemon: &Daemon, verdict: &str) -> i64 {
     sample(daemon, &["sealstone_mds_time_requests_total", &format!("verdict=\"{verdict}\"")])
 }
 
-/// What would bring expired rights back to life does not start, and says what to do.
+/// A clock that would make expired rights valid again prevents the start, with a remedy.
 #[test]
-fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
+fn server_with_clock_set_back_does_not_start() {
     let ahead_ms = Arc::new(AtomicI64::new(0));
     let source = upstream(&ahead_ms);
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -443,7 +447,7 @@ fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
     write_private(&data.join("clock.toml"), "told_ms = \"soon\"\n");
     serve(&followed).fails(1).says(&["clock.toml"]);
 
-    // Who could be anybody is not believed without a key.
+    // A remote time source without a key is refused.
     let anybody = serve(&["--time-source", "192.0.2.1:123"]);
     assert_eq!(anybody.code, 2);
     anybody.says(&["anybody on the way", "--time-key-file", "--insecure-time"]);
@@ -460,9 +464,9 @@ fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
     weak.says(&["AES128"]);
 }
 
-/// chrony, which we did not write, as the source of our server and as a client of it.
+/// chrony as the source of the server and as its client.
 #[test]
-fn a_foreign_server_and_a_foreign_client_understand_us() {
+fn time_interoperates_with_other_implementations() {
     let Some(chronyd) = foreign() else {
         sealstone_tests::left_out("chronyd is not installed (scripts/setup --all)");
         return;
@@ -515,14 +519,15 @@ fn a_foreign_server_and_a_foreign_client_understand_us() {
     assert!(wrong_by.is_some_and(|seconds| seconds.abs() < 1.0), "{said}");
 }
 
-/// chronyd, if it is installed.
+/// Returns the path of chronyd, if it is installed.
 fn foreign() -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join("chronyd")).find(|binary| binary.is_file())
 }
 
-/// A library that shifts the wall clock of a process by the seconds in a shared file, as a wrong time server would.
+/// A preloaded library that shifts a process's wall clock by the seconds in a shared file, as a
+/// wrong time server would.
 const SHIFT: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -554,7 +559,8 @@ fn set_shift(file: &std::path::Path, seconds: i64) {
     file.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
 }
 
-/// A whole system in one process whose wall clock the test shifts; its clients' clocks stay right, or are shifted too.
+/// A whole system in one process with a shifted wall clock; its clients' clocks are correct, or
+/// shifted too.
 struct Shifted {
     folder: TempDir,
     address: String,
@@ -585,7 +591,7 @@ impl Shifted {
         self.folder.path().join(name)
     }
 
-    /// Sets the wall clock so many seconds ahead.
+    /// Sets the wall clock this many seconds ahead.
     fn shift(&self, seconds: i64) {
         set_shift(&self.path("shift"), seconds);
     }
@@ -612,14 +618,14 @@ impl Shifted {
         self.start_up();
     }
 
-    /// A command of a user whose own clock is right.
+    /// Runs a client command with the correct clock.
     fn run(&self, arguments: &[&str]) -> sealstone_tests::Ended {
         let mut command = command(arguments);
         command.env("SEALSTONE_SESSION", self.path("session.toml"));
         sealstone_tests::Ended::from(command.output().expect("the binary starts"))
     }
 
-    /// Stores and reads one file; the words of a failure.
+    /// Stores and reads one file; fails with the message of the command.
     fn works(&self, name: &str) -> Result<(), String> {
         let mut put = command(&["put", "-", name]);
         put.env("SEALSTONE_SESSION", self.path("session.toml"));
@@ -634,7 +640,7 @@ impl Shifted {
         }
     }
 
-    /// How far the wall clock of the daemon is ahead of the clock that it serves by, seconds.
+    /// Returns how far the daemon's wall clock is ahead of its served time, in seconds.
     fn wall_ahead_s(&self) -> i64 {
         let data = self.path("up").join("osd1");
         let shown = self.shifted(&["--json", "osd", "clock", "show", "--data", text(&data)]).output();
@@ -643,7 +649,8 @@ impl Shifted {
     }
 }
 
-/// Wrong for a moment, in either direction, with restarts meanwhile: nothing is refused, then or later.
+/// A briefly wrong clock, in either direction, with restarts meanwhile, refuses nothing then or
+/// later.
 #[test]
 fn wrong_clock_for_a_moment_stops_nothing() {
     let mut system = Shifted::start();
@@ -679,7 +686,7 @@ fn boot_with_wrong_clock_ends_no_session() {
     system.shift(DAYS_S);
     let shift = system.path("shift");
     let corrected = std::thread::spawn(move || {
-        // So long the clock is wrong.
+        // The duration of the wrong clock.
         std::thread::sleep(Duration::from_secs(3));
         set_shift(&shift, 0);
     });
@@ -688,7 +695,7 @@ fn boot_with_wrong_clock_ends_no_session() {
     system.works("/after").expect("with the session from before");
 }
 
-/// An administrator takes the wall clock over.
+/// An administrator accepts the wall clock.
 #[test]
 fn clock_reset_takes_the_wall_clock() {
     let mut system = Shifted::start();
@@ -700,7 +707,7 @@ fn clock_reset_takes_the_wall_clock() {
     assert_eq!(system.run(&reset).ok().json()["reset"], true);
     eventually("the clock is kept", || system.wall_ahead_s() == 0);
     eventually("the system serves", || system.works("/reset").is_ok());
-    // Without a daemon the next start does it.
+    // Without a running daemon the next start applies it.
     system.up = None;
     system.shift(600);
     assert_eq!(system.run(&reset).ok().json()["reset"], false);

@@ -14,7 +14,7 @@ use sealstone_initiator::{OsdClient, OsdError};
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_tests::{Signal, System, run_with_input};
 
-/// Bytes of the file that is under way when a process dies.
+/// Bytes of the file that is being written when a process is killed.
 const LARGE: usize = 24 << 20;
 
 fn content(seed: u8, length: usize) -> Vec<u8> {
@@ -27,7 +27,7 @@ enum Victim {
     Osd(usize),
 }
 
-/// Kills `victim` when half of a large file is written, restarts it, and checks what was promised.
+/// Kills `victim` when half of a large file is written, restarts it, and checks the guarantees.
 fn drill(victim: Victim) {
     let mut system = System::start(2);
     let before: Vec<(String, Vec<u8>)> = (0..4)
@@ -54,7 +54,7 @@ fn drill(victim: Victim) {
     }
     let rest = large[LARGE / 2..].to_vec();
     let feeder = std::thread::spawn(move || {
-        // If put has given up, its pipe is closed, and that is an answer too.
+        // If put gave up, its pipe is closed; that is checked below.
         let _ = stdin.write_all(&rest);
     });
     std::thread::sleep(Duration::from_millis(300));
@@ -66,7 +66,7 @@ fn drill(victim: Victim) {
     feeder.join().expect("the feeder does not panic");
 
     let after = system.run(&["cat", "/large"]);
-    // A device that comes back gets again what it may have lost: the put must end well.
+    // A restarted device gets unflushed data again: the put must succeed.
     if output.status.success() || matches!(victim, Victim::Osd(_)) {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{victim:?}: {said}");
@@ -74,7 +74,8 @@ fn drill(victim: Victim) {
     } else {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said.trim_end().lines().count(), 1, "{victim:?}: one line of error: {said}");
-        // It failed and said so; then there is no file, or (if only the answer was lost) the whole one.
+        // The put reported failure: then there is no file, or the whole one if only the answer was
+        // lost.
         assert!(after.code == 4 || after.stdout == large, "{victim:?}: neither nothing nor everything");
     }
     for (path, bytes) in &before {
@@ -99,7 +100,7 @@ fn a_killed_second_device_loses_nothing_acknowledged() {
     drill(Victim::Osd(1));
 }
 
-/// A clean end and a new start keep everything, and the end is clean.
+/// A clean end and a restart keep everything.
 #[test]
 fn sigterm_ends_cleanly_and_nothing_is_lost() {
     let mut system = System::start(1);
@@ -117,15 +118,15 @@ const PARTITION: u64 = 0x1_0000;
 const FIRST: u64 = 0x1_0000;
 /// An attribute of an application page.
 const TAG: AttributeId = AttributeId { page: 0x1_0000, number: 1 };
-/// Objects of each life.
+/// Objects created in each run.
 const OBJECTS: u64 = 12;
-/// Lives of a device, each of which ends by SIGKILL.
+/// Runs of a device, each of which ends by SIGKILL.
 const LIVES: u64 = 3;
 
 /// Bytes and attribute of each object.
 type Objects = BTreeMap<ObjectId, (Vec<u8>, Option<Vec<u8>>)>;
 
-/// Makes and changes the objects of one life. No command is flushed or asks for durability.
+/// Creates and changes the objects of one run, without flush or FUA.
 async fn change(osd: &RawOsd, client: &OsdClient, life: u64, objects: &mut Objects) -> Result<(), OsdError> {
     for number in 0..OBJECTS {
         let id = ObjectId::new(PARTITION, FIRST + life * OBJECTS + number);
@@ -148,7 +149,7 @@ async fn change(osd: &RawOsd, client: &OsdClient, life: u64, objects: &mut Objec
         client.set_attributes(&bearer, id, vec![(TAG, Bytes::from(tag.clone()))]).await?;
         objects.insert(id, (bytes, Some(tag)));
     }
-    // Objects of earlier lives are changed, and one is removed.
+    // Objects of earlier runs are changed, and one is removed.
     let earlier: Vec<ObjectId> = objects.keys().copied().collect();
     for id in earlier.iter().step_by(3) {
         let (bytes, _) = objects.get_mut(id).expect("one of them");
@@ -173,7 +174,7 @@ async fn compare(osd: &RawOsd, client: &OsdClient, objects: &Objects) {
     }
 }
 
-/// Kills a device after each life, and compares everything with what was acknowledged.
+/// Kills a device after each run, and compares everything with the acknowledged state.
 fn kill_raw_osd(init_flags: &[&str], serve_flags: &[&str]) {
     let mut osd = RawOsd::init(init_flags, serve_flags, PARTITION);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -198,7 +199,7 @@ fn kill_raw_osd(init_flags: &[&str], serve_flags: &[&str]) {
     }
 }
 
-/// Seconds until the device commits by itself: longer than a life.
+/// Commit interval longer than a run.
 const NO_COMMIT: [&str; 2] = ["--group-s-max", "60"];
 
 #[test]

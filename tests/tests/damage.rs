@@ -1,4 +1,5 @@
-//! Rot on a device's disk, as its operator and its users see it: never wrong bytes, precise errors, and the way back.
+//! Corruption on a device's disk, as its operator and users see it: precise errors, never wrong
+//! bytes, and repair.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -8,14 +9,15 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use sealstone_tests::{Daemon, Signal, System, command, run, run_with_input, text};
 
-/// Bytes of the file that rots; not a multiple of a block, so that its last block is a short one.
+/// Length of the file that is corrupted; not a multiple of a block, so that its last block is
+/// short.
 const LENGTH: usize = 300_000;
 
 fn content(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|index| (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
 }
 
-/// Flips one bit of `content` where a segment file of the device holds its byte `at`.
+/// Flips one bit of `content` in the device's segment file that has its byte `at`.
 #[track_caller]
 fn rot(store: &Path, content: &[u8], at: usize) {
     let block = &content[at / 4096 * 4096..(at / 4096 * 4096 + 4096).min(content.len())];
@@ -44,7 +46,7 @@ fn audited(system: &System) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_again_cures_it() {
+fn damage_is_reported_and_repaired_by_put() {
     let mut system = System::start_with(1, "256M", &["--metrics", "127.0.0.1:0"]);
     let (rotten, sound) = (content(1, LENGTH), content(2, LENGTH));
     run_with_input(system.command(&["put", "-", "/rotten"]), &rotten).ok();
@@ -59,7 +61,7 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     assert_eq!((clean["damaged"].as_u64(), clean["read_only"].as_bool()), (Some(0), Some(false)), "{clean}");
     assert!(clean["bytes"].as_u64() >= Some(2 * LENGTH as u64), "{clean}");
     rot(&system.path("osd0/store"), &rotten, 100_000);
-    // At rest: the object, its kind, and which bytes; nothing is written.
+    // Offline: reports the object, its kind, and the damaged bytes; writes nothing.
     let found = run(&["--json", "osd", "check", "--data", data]);
     assert_eq!(found.code, 1);
     let value = found.json();
@@ -77,14 +79,14 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     );
     said.fails(1).says(&["1 object is damaged", "put it again"]);
 
-    // In use: no wrong byte, and one line that says which file, where, and what to do.
+    // Online: no wrong byte, and one line that says which file, where, and what to do.
     system.start_osd(0);
     let refused = system.run(&["get", "/rotten", "-"]);
     assert!(rotten.starts_with(&refused.stdout), "bytes before the damage, no others");
     refused.fails(1).says(&["/rotten", "osd0", &object, "put the file again"]);
     assert!(system.run(&["cat", "/sound"]).ok().stdout == sound);
 
-    // The scrub finds it again, and says so in the log, the metrics and its answer.
+    // The scrub finds it again, and reports it in the log, the metrics and its answer.
     let scrub = run(&["--json", "scrub", "--data", data]);
     assert_eq!(scrub.code, 1, "{}", scrub.stderr);
     let told = &scrub.json()[0];
@@ -99,12 +101,12 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     assert_eq!(records.len(), 1, "told once, though found twice: {records:?}");
     assert_eq!((&records[0]["object"], &records[0]["reason"]), (&object.as_str().into(), &"damaged".into()));
 
-    // It is remembered over a restart, before anything was read again.
+    // The damage is remembered over a restart, before anything is read again.
     assert_eq!(system.end_osd(0, Signal::Terminate), 0);
     system.start_osd(0);
     run(&["scrub", "--data", data, "--show"]).fails(1).says(&["1 object is damaged"]);
 
-    // Put again it is a new object; the damaged one goes, and with it the damage.
+    // A new put creates a new object; the damaged one is removed.
     run_with_input(system.command(&["put", "-", "/rotten"]), &rotten).ok();
     assert!(system.run(&["cat", "/rotten"]).ok().stdout == rotten);
     let start = std::time::Instant::now();
@@ -119,9 +121,9 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     assert!(audited(&system).last().is_some_and(|line| line["verdict"] == "done"));
 }
 
-/// Where only some blocks rotted and somebody has a good copy, those are written in place: nothing else is.
+/// If only some blocks are corrupt, a good copy of them is written in place, and nothing else.
 #[test]
-fn a_good_copy_of_the_damaged_bytes_makes_a_file_whole_in_place() {
+fn good_copy_repairs_damage_in_place() {
     let mut system = System::start_with(1, "256M", &[]);
     let file = content(4, LENGTH);
     run_with_input(system.command(&["put", "-", "/file"]), &file).ok();
@@ -130,7 +132,7 @@ fn a_good_copy_of_the_damaged_bytes_makes_a_file_whole_in_place() {
     let issue = ["cap", "issue", "--read", "--write", "--until", "1h", "/file", "-o", capability];
     system.run(&issue).ok();
     assert_eq!(system.end_osd(0, Signal::Terminate), 0);
-    // In the middle, and in the last block, which is a short one.
+    // In the middle, and in the last block, which is short.
     for at in [100_000, LENGTH - 1] {
         rot(&system.path("osd0/store"), &file, at);
     }
@@ -147,14 +149,14 @@ fn a_good_copy_of_the_damaged_bytes_makes_a_file_whole_in_place() {
     let offer = |at: usize, bytes: &[u8]| {
         run_with_input(command(&["cap", "put", capability, "-", "--at", &at.to_string()]), bytes)
     };
-    // A part of a damaged block would give its rotten rest a good checksum.
+    // Writing a part of a damaged block would give its corrupt rest a valid checksum.
     assert_ne!(offer(100_000, &file[100_000..100_010]).code, 0);
     for range in ranges.as_array().expect("a list") {
         let [at, length] = ["offset", "length"].map(|name| range[name].as_u64().expect("a number") as usize);
         offer(at, &file[at..at + length]).ok();
     }
     assert!(system.run(&["cat", "/file"]).ok().stdout == file);
-    // Durable when it returned; and nothing is damaged any more, in use and at rest.
+    // The repair is durable, and no damage remains, online and offline.
     assert_eq!(system.end_osd(0, Signal::Kill), -1);
     system.start_osd(0);
     assert!(system.run(&["cat", "/file"]).ok().stdout == file);
@@ -165,7 +167,7 @@ fn a_good_copy_of_the_damaged_bytes_makes_a_file_whole_in_place() {
 }
 
 #[test]
-fn what_a_check_notes_the_device_knows_when_it_starts() {
+fn device_loads_damage_found_offline() {
     let mut system = System::start_with(1, "256M", &[]);
     let file = content(3, LENGTH);
     run_with_input(system.command(&["put", "-", "/file"]), &file).ok();
@@ -179,10 +181,10 @@ fn what_a_check_notes_the_device_knows_when_it_starts() {
     run(&["scrub", "--data", data, "--show"]).fails(1).says(&["damaged"]);
 }
 
-/// A device whose store is not whole says what is wrong with which file, and what to do: it starts for reading only, or
-/// not at all. With everything back in place it is as it was.
+/// A device with an incomplete store reports which file is wrong, and what to do. It starts
+/// read-only, or not at all; with all files back in place it works again.
 #[test]
-fn a_store_that_is_not_whole_says_which_file_and_what_to_do() {
+fn damaged_store_names_file_and_remedy() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("osd");
     let data_text = text(&data);
@@ -222,7 +224,7 @@ fn a_store_that_is_not_whole_says_which_file_and_what_to_do() {
 
     let index = store.join("index.redb");
     let whole = fs::read(&index).expect("the index");
-    // All but the header, and all.
+    // Only the header, and nothing.
     for wrong in [&whole[..4096], b""] {
         fs::write(&index, wrong).expect("cut");
         names("index");
@@ -232,22 +234,23 @@ fn a_store_that_is_not_whole_says_which_file_and_what_to_do() {
     let superblock = store.join("superblock");
     let first = fs::read(&superblock).expect("the superblock");
     let mut wrong = first.clone();
-    // One copy alone costs nothing.
+    // One damaged copy does no harm.
     wrong[40] ^= 1;
     wrong[4096 + 40] ^= 1;
     fs::write(&superblock, &wrong).expect("written");
     names("superblock");
     fs::write(&superblock, &first).expect("written");
 
-    // With everything back in place it is as it was.
+    // With everything back in place it works as before.
     let checked = run(&["--json", "osd", "check", "--data", data_text]).ok().json();
     assert_eq!(checked["damaged"], 0, "{checked}");
     serve().expect("it is whole again").end(Signal::Terminate);
 }
 
-/// A file system that is full, or takes no changes, when the device starts: one line with the next step, and no harm.
+/// A file system that is full or read-only when the device starts: one line with the next step, and
+/// no damage.
 #[test]
-fn a_file_system_that_takes_nothing_is_told_with_what_to_do() {
+fn read_only_file_system_error_names_the_remedy() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let Some(small) = Small::mount(folder.path().join("small")) else {
         sealstone_tests::left_out("a tmpfs needs root");
@@ -266,14 +269,14 @@ fn a_file_system_that_takes_nothing_is_told_with_what_to_do() {
             "127.0.0.1:0",
         ]))
     };
-    // Not a byte left.
+    // Completely full.
     let ballast = small.0.join("ballast");
     let mut file = fs::File::create(&ballast).expect("a file");
     while file.write_all(&[7; 4096]).is_ok() {}
     drop(file);
     match serve() {
         Err(ended) => drop(ended.fails(1).says(&["space"])),
-        // It has what it needs to run; then it says so when somebody wants more.
+        // The device starts with its reserve, and refuses additions.
         Ok(mut daemon) => drop(daemon.end(Signal::Kill)),
     }
     fs::remove_file(&ballast).expect("removed");
@@ -307,13 +310,13 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // A mount that stays would keep the folder.
+        // A mount would keep the folder busy.
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }
 
 #[test]
-fn a_scrub_is_asked_for_where_a_device_runs() {
+fn scrub_of_a_running_device_is_requested() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("osd");
     run(&["scrub", "--data", text(folder.path())]).fails(4).says(&["holds no device"]);

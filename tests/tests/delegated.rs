@@ -1,4 +1,4 @@
-//! Capability files through the real binaries: what they allow, and what nobody gets out of them.
+//! Capability files through the real binaries: what they permit, and what they do not.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn put(system: &System, path: &str, bytes: &[u8]) {
     run_with_input(system.command(&["put", "-", path]), bytes).ok();
 }
 
-/// A program that has the file and nothing else: no session, no metadata server.
+/// Runs a program that has only the file: no session, no metadata server.
 fn program(arguments: &[&str]) -> Ended {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
@@ -42,7 +42,7 @@ fn load(path: &Path) -> CapabilityFile {
     CapabilityFile::load(path).expect("a capability file")
 }
 
-/// What a device says to one operation under one of the file's credentials.
+/// Sends one operation with one of the file's credentials to its device.
 fn operate(file: &CapabilityFile, index: usize, operation: Operation) -> Result<Vec<u8>, OsdError> {
     let grant = &file.delegated.grants[index];
     let device = file.devices.iter().find(|device| device.id == grant.object.device).expect("its device");
@@ -74,7 +74,7 @@ fn capability(file: &CapabilityFile, index: usize) -> Capability {
     CapabilityBytes::new(Generation::Osd2, bytes).expect("104 bytes").parse().expect("an open capability")
 }
 
-/// The same file, its first capability changed, its key as it was.
+/// Returns the file with its first capability changed and its key unchanged.
 fn forged(file: &CapabilityFile, change: impl FnOnce(&mut Capability)) -> CapabilityFile {
     let mut forged = file.clone();
     let mut changed = capability(file, 0);
@@ -85,7 +85,7 @@ fn forged(file: &CapabilityFile, change: impl FnOnce(&mut Capability)) -> Capabi
 }
 
 #[test]
-fn a_program_without_a_login_reads_and_writes_the_bytes_that_it_may_and_no_others() {
+fn delegated_program_accesses_only_its_byte_range() {
     let mut system = System::start(3);
     let bytes = content(5_000_000);
     put(&system, "/data", &bytes);
@@ -96,7 +96,7 @@ fn a_program_without_a_login_reads_and_writes_the_bytes_that_it_may_and_no_other
     assert_eq!(std::fs::metadata(&cap).expect("written").permissions().mode() & 0o777, 0o600);
     issue(&["--read", "/data", "-o", &cap]).fails(2).says(&["exists already"]);
     issue(&["--read", "--write", "--range", "1M..", "--force", "/data", "-o", &rw]).ok();
-    // What it is told.
+    // The description of the file.
     let shown = program(&["cap", "show", &cap]).ok().text();
     assert!(
         shown.contains("1000000..3000007") && shown.contains("READ") && !shown.contains("WRITE"),
@@ -115,7 +115,7 @@ fn a_program_without_a_login_reads_and_writes_the_bytes_that_it_may_and_no_other
     program(&["cap", "get", &cap, "-", "--range", "999999..1000001"]).fails(3).says(&["outside its range"]);
     program(&["cap", "get", &cap, "-", "--range", "3000006..3000008"]).fails(3).says(&["outside its range"]);
     program_with_input(&["cap", "put", &cap, "-"], b"x").fails(3).says(&["for reading"]);
-    // In place, across devices; and durable when it returns.
+    // In place, across devices; durable when it returns.
     let new = content(2_100_000).iter().map(|byte| !byte).collect::<Vec<u8>>();
     program_with_input(&["cap", "put", &rw, "-", "--at", "1500000"], &new).ok();
     for device in 0..3 {
@@ -142,7 +142,7 @@ fn a_program_without_a_login_reads_and_writes_the_bytes_that_it_may_and_no_other
 }
 
 #[test]
-fn a_capability_that_was_widened_is_refused_by_the_device() {
+fn device_refuses_a_widened_capability() {
     let system = System::start(1);
     put(&system, "/data", &content(100_000));
     put(&system, "/other", b"somebody else's");
@@ -158,7 +158,7 @@ fn a_capability_that_was_widened_is_refused_by_the_device() {
         let error = operate(file, 0, operation).expect_err("the device refuses");
         assert!(error.is_denied(), "{error:?}");
     };
-    // As it is: exactly what it says.
+    // Unchanged: exactly the granted range.
     assert_eq!(operate(&file, 0, read(object, 100, 100)).expect("allowed"), &content(200)[100..]);
     for (offset, length) in [(99, 2), (199, 2), (0, 1), (200, 1)] {
         denied(&file, read(object, offset, length));
@@ -174,7 +174,7 @@ fn a_capability_that_was_widened_is_refused_by_the_device() {
     let mut mixed = file.clone();
     mixed.delegated.grants[0].capability = theirs.delegated.grants[0].capability.clone();
     denied(&mixed, read(elsewhere, 0, 4));
-    // Changed, field by field.
+    // Each field changed.
     let range = |start, length| {
         move |capability: &mut Capability| {
             let Descriptor::User { range, .. } = &mut capability.descriptor else {
@@ -207,15 +207,15 @@ fn a_capability_that_was_widened_is_refused_by_the_device() {
     denied(&forged(&file, untagged), read(object, 100, 1));
     let method = |capability: &mut Capability| capability.method = sealstone_osd::SecurityMethod::CmdRsp;
     denied(&forged(&file, method), read(object, 100, 1));
-    // Every refusal is in the device's log under the name that the server wrote down.
+    // The device audits every refusal with the principal that the server recorded.
     let audit = std::fs::read_to_string(system.path("osd0").join("audit.jsonl")).expect("the audit log");
     let principal: String = file.delegated.principal.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(audit.lines().any(|line| line.contains(&principal) && line.contains("refused")), "{audit}");
 }
 
-/// A hole in the middle would move what lies behind the range.
+/// CLEAR must not move bytes behind the granted range.
 #[test]
-fn the_right_to_write_some_bytes_does_not_move_those_behind_them() {
+fn byte_range_capability_moves_no_later_bytes() {
     let system = System::start(1);
     put(&system, "/data", &content(100_000));
     let cap = system.path("a.cap");
@@ -253,7 +253,7 @@ fn an_expired_damaged_or_exposed_file_opens_nothing() {
     issue("10m", &["--range", "0..11"]).fails(1).says(&["of a file of 10 bytes"]);
     issue("10m", &[]).ok();
     assert_eq!(program(&["cap", "get", text(&cap)]).ok().stdout, b"0123456789");
-    // Every bit counts, wherever it is.
+    // Any changed bit is detected.
     let good = std::fs::read(&cap).expect("readable");
     for at in [0, 9, good.len() / 2, good.len() - 40, good.len() - 1] {
         let mut damaged = good.clone();
@@ -264,7 +264,7 @@ fn an_expired_damaged_or_exposed_file_opens_nothing() {
     }
     std::fs::write(&cap, &good[..good.len() - 1]).expect("written");
     program(&["cap", "get", text(&cap)]).fails(1).says(&["damaged"]);
-    // With the digest put right the device finds it.
+    // With a corrected digest the device detects it.
     std::fs::write(&cap, &good).expect("written");
     let file = load(&cap);
     let mut flipped = file.clone();
@@ -279,7 +279,8 @@ fn an_expired_damaged_or_exposed_file_opens_nothing() {
     program(&["cap", "get", text(&system.path("nowhere.cap"))]).fails(4);
 }
 
-/// A stolen file is good from anywhere: it is a bearer's. What it does not give is a way around TLS.
+/// A stolen file works from anywhere, because it is a bearer credential; but it does not bypass
+/// TLS.
 #[test]
 fn a_stolen_file_does_not_get_around_tls() {
     let system = System::start_with(1, "1G", &["--tls", "required"]);
@@ -289,12 +290,12 @@ fn a_stolen_file_does_not_get_around_tls() {
     assert_eq!(program(&["cap", "get", text(&cap)]).ok().stdout, b"0123456789");
     let file = load(&cap);
     assert!(file.devices[0].pin.is_some());
-    // Without the pin: the device speaks to nobody in plain text.
+    // Without the pin: the device refuses plain text.
     let mut stripped = file.clone();
     stripped.devices[0].pin = None;
     stripped.save(&cap).expect("written");
     assert_ne!(program(&["cap", "get", text(&cap)]).code, 0);
-    // Nor does the honest client speak to a device with another certificate, or in plain text if told not to.
+    // An honest client refuses a device with another certificate, and plain text if not allowed.
     let mut wrong = file.clone();
     wrong.devices[0].pin = Some(DevicePin { kind: PinKind::Certificate, hash: [7; 32] });
     wrong.save(&cap).expect("written");
@@ -308,7 +309,7 @@ fn a_stolen_file_does_not_get_around_tls() {
     assert_eq!(file.delegated.grants[0].method, Method::AllData);
 }
 
-/// A capability file that was revoked does not hold up a drain: its holder is not waited for.
+/// A drain does not wait for the holder of a revoked capability file.
 #[test]
 fn drain_does_not_wait_for_revoked_capability_file() {
     let system = System::start(2);
@@ -326,7 +327,7 @@ fn drain_does_not_wait_for_revoked_capability_file() {
     assert!(operate(&file, 0, read(object, 0, 1)).is_err(), "the file opens nothing any more");
 }
 
-/// A device that is being drained is added again, at the same URL: that is done at once, and says what it is.
+/// Adding a draining device again at the same URL succeeds at once and reports its state.
 #[test]
 fn add_osd_of_draining_device_succeeds() {
     let system = System::start(2);

@@ -1,8 +1,8 @@
-//! The demo is what a newcomer sees first: it must run, and every attack must end as it says.
+//! The demo is a newcomer's first contact: it must run, and every attack must fail as described.
 
 use sealstone_tests::run;
 
-/// Every attempt is refused with the sense code and the audit record it must get, and changes nothing.
+/// Every attempt is refused with the expected sense code and audit record, and changes nothing.
 #[test]
 fn the_demo_stores_files_and_refuses_every_attack() {
     let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/src");

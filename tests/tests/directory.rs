@@ -4,14 +4,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::slapd::{Change, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
+use crate::slapd::{AttributeChange, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
 use sealstone_tests::{Ended, System, command, run, text};
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a slow machine.
+/// Timeout; long enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Tries until it succeeds: the directory is asked again every few seconds.
+/// Retries until it succeeds: the directory is queried every few seconds.
 fn in_time(mut works: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -31,7 +31,8 @@ struct Office {
 }
 
 impl Office {
-    /// A system whose directory is a slapd with `more` entries, asked again after two seconds.
+    /// Starts a system whose directory is a slapd with `more` entries, queried again after two
+    /// seconds.
     fn open(osds: usize, more: &str, flags: &[&str]) -> Self {
         let slapd = Slapd::start_with(more, None);
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -58,7 +59,7 @@ impl Office {
         text(&self.system.cluster()).to_owned()
     }
 
-    /// Makes the account, or a new code for it, and uses the code.
+    /// Creates the account, or a new code for it, and uses the code.
     fn enrol(&self, name: &str, reset: bool) {
         let code = self.path(&format!("{name}-{reset}.code"));
         let code = text(&code);
@@ -83,7 +84,7 @@ impl Office {
         .ok();
     }
 
-    /// What somebody does in his own session.
+    /// Runs a command in a user's own session.
     fn by(&self, name: &str, arguments: &[&str]) -> Ended {
         let mut command = self.system.command(arguments);
         command.env("SEALSTONE_SESSION", self.path(&format!("{name}.toml")));
@@ -94,7 +95,8 @@ impl Office {
         self.by(name, &["login", name, "--cluster", &self.cluster(), "--password-file", &self.password])
     }
 
-    /// Logs in as soon as that is decided: a directory that was away is asked again after a while, and attempts are limited.
+    /// Logs in and retries until the result is definite: an unavailable directory is queried again
+    /// after a pause, and attempts are limited.
     fn login_decided(&self, name: &str) -> i32 {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -110,7 +112,7 @@ impl Office {
         std::fs::read_to_string(self.system.path("mds").join("audit.jsonl")).expect("the log")
     }
 
-    /// The log is written by a thread of its own, a moment after the answer.
+    /// Waits for an audit record, which is written shortly after the answer.
     fn is_audited(&self, action: &str, user: &str, verdict: &str) -> bool {
         in_time(|| {
             self.audit().lines().any(|line| {
@@ -129,9 +131,9 @@ fn private(folder: &TempDir, name: &str, contents: &str) -> String {
 }
 
 #[test]
-fn a_user_of_the_directory_works_with_its_groups_until_it_says_that_she_left() {
+fn directory_user_works_until_removed() {
     let office = Office::open(1, "", &[]);
-    // The configuration is tried before anybody is invited.
+    // The configuration is tested before a user is enrolled.
     let bind = office.private("try.pw", READER_PASSWORD);
     let tried = |name: &str| {
         let mut all = vec!["--json", "mds", "directory", name, "--directory-url"];
@@ -144,11 +146,11 @@ fn a_user_of_the_directory_works_with_its_groups_until_it_says_that_she_left() {
     assert!(said.contains(r#""groups":["all","board","research"]"#), "{said}");
     tried("*)(uid=*").fails(4).says(&["not in the directory"]);
     tried("twin").fails(1).says(&["more than one entry"]);
-    // Who is not there gets no account.
+    // A user who is not in the directory gets no account.
     office.system.run(&["user", "add", "ghost", "--directory", "--enrol"]).fails(4).says(&["directory"]);
     office.enrol("erika", false);
     assert!(office.system.run(&["user", "list"]).ok().text().contains("directory"));
-    // The password that the directory has is worth nothing here; nobody ever sends it there.
+    // The directory's password does not work here; it is never sent to the directory.
     let theirs = office.private("theirs.pw", "nobody asks for this\n");
     let cluster = office.cluster();
     office.by("erika", &["login", "erika", "--cluster", &cluster, "--password-file", &theirs]).fails(3);
@@ -157,7 +159,7 @@ fn a_user_of_the_directory_works_with_its_groups_until_it_says_that_she_left() {
     office.system.run(&["group", "add", "local"]).ok();
     office.system.run(&["group", "join", "local", "erika"]).fails(1).says(&["directory"]);
 
-    // Her group's files are hers to read, until the directory says otherwise.
+    // Files of her group are readable until the directory removes her from it.
     let note = office.private("note", "for research");
     office.system.run(&["put", &note, "/note"]).ok();
     office.system.run(&["chmod", "640", "/note"]).ok();
@@ -165,7 +167,7 @@ fn a_user_of_the_directory_works_with_its_groups_until_it_says_that_she_left() {
     office.system.run(&["chgrp", "research", "/note"]).ok();
     assert_eq!(office.by("erika", &["cat", "/note"]).ok().text(), "for research");
     let twin = format!("uid=twin,{USERS}");
-    office.slapd.change(&format!("cn=research,{GROUPS}"), Change::Replace, "member", &[&twin]);
+    office.slapd.change(&format!("cn=research,{GROUPS}"), AttributeChange::Replace, "member", &[&twin]);
     assert!(in_time(|| office.by("erika", &["cat", "/note"]).code == 3), "she is not in the group any more");
     office.by("erika", &["whoami"]).ok();
     office.slapd.remove(&format!("uid=erika,{USERS}"));
@@ -174,14 +176,14 @@ fn a_user_of_the_directory_works_with_its_groups_until_it_says_that_she_left() {
     office.login("erika").fails(3).says(&["wrong user name or password"]);
     assert!(office.is_audited("login", "erika", "not in the directory"));
 
-    // Another one gets the name: neither the password nor anything else of the first one is his.
+    // Another person gets the name: the first one's password and rights do not apply.
     let another = [("objectClass", "inetOrgPerson"), ("uid", "erika"), ("cn", "E"), ("sn", "Another")];
     office.slapd.add(&format!("uid=erika,{USERS}"), &another);
     assert_eq!(office.login_decided("erika"), 3);
     assert!(office.is_audited("login", "erika", "another entry in the directory"));
     office.enrol("erika", true);
     office.login("erika").ok();
-    // What the directory's password for the server is, no log and no store has.
+    // The bind password is in no log and not in the store.
     for file in ["audit.jsonl", "meta.redb", "meta.redb.journal-0"] {
         let bytes = std::fs::read(office.system.path("mds").join(file)).expect("a file of the server");
         assert!(
@@ -192,31 +194,31 @@ fn a_user_of_the_directory_works_with_its_groups_until_it_says_that_she_left() {
 }
 
 #[test]
-fn a_user_who_is_locked_in_the_directory_is_out_and_comes_back_when_he_is_not() {
+fn locked_directory_user_is_out_until_unlocked() {
     let office = Office::open(0, "", &[]);
     let erika = format!("uid=erika,{USERS}");
     office.enrol("erika", false);
     for (mark, value) in [("shadowExpire", "1"), ("pwdAccountLockedTime", "000001010000Z")] {
         assert_eq!(office.login_decided("erika"), 0);
-        office.slapd.change(&erika, Change::Add, mark, &[value]);
+        office.slapd.change(&erika, AttributeChange::Add, mark, &[value]);
         assert!(in_time(|| office.by("erika", &["whoami"]).code == 3), "her session ended: {mark}");
         assert!(office.is_audited("directory", "erika", "closed in the directory"));
         office.login("erika").fails(3);
         assert!(office.is_audited("login", "erika", "closed in the directory"));
         office.system.run(&["user", "reset", "erika"]).fails(1).says(&["closed in the directory", mark]);
-        office.slapd.change(&erika, Change::Delete, mark, &[]);
+        office.slapd.change(&erika, AttributeChange::Delete, mark, &[]);
     }
     assert_eq!(office.login_decided("erika"), 0);
 }
 
 #[test]
-fn a_directory_that_is_down_opens_no_session_and_ends_none_before_its_grace_is_over() {
+fn directory_outage_ends_sessions_after_the_grace_time() {
     let mut office = Office::open(0, "", &["--directory-grace-s-max", "20"]);
     office.enrol("erika", false);
     let before = Instant::now();
     office.login("erika").ok();
     office.slapd.stop();
-    // The wire says what it must to who knows the password, the logs say why, and others learn nothing.
+    // A client with the correct password gets the reason, the logs too, and others do not.
     let second = |office: &Office, password: &str| {
         office.by("second", &["login", "erika", "--cluster", &office.cluster(), "--password-file", password])
     };
@@ -226,14 +228,14 @@ fn a_directory_that_is_down_opens_no_session_and_ends_none_before_its_grace_is_o
     let guess = office.private("guess.pw", "guess\n");
     second(&office, &guess).fails(3).says(&["wrong user name or password"]);
     let who = office.by("erika", &["whoami"]);
-    // On a machine so slow that the grace is over by now, there is nothing to be seen of it.
+    // On a very slow machine the grace period may be over already.
     if before.elapsed() < Duration::from_secs(15) {
         who.ok();
     }
     assert!(in_time(|| office.by("erika", &["whoami"]).code == 3), "the grace is over");
     assert!(before.elapsed() >= Duration::from_secs(20), "and not before");
     assert!(office.is_audited("directory", "erika", "no directory for too long"));
-    // An administrator of ours is none of the directory's, and is told why nobody can be invited.
+    // A local administrator is independent of the directory, and is told why enrolment fails.
     office.system.run(&["whoami"]).ok();
     office.system.run(&["user", "add", "max", "--directory", "--enrol"]).fails(1).says(&["does not answer"]);
     office.slapd.restart();
@@ -241,7 +243,7 @@ fn a_directory_that_is_down_opens_no_session_and_ends_none_before_its_grace_is_o
 }
 
 #[test]
-fn groups_of_the_directory_say_roles_and_a_server_that_starts_again_remembers_what_was_said() {
+fn directory_groups_give_roles_across_restarts() {
     let role_groups = format!(
         "dn: cn=storage-admins,{GROUPS}\nobjectClass: posixGroup\ncn: storage-admins\ngidNumber: 1\nmemberUid: nobody\n\n\
          dn: cn=readers,{GROUPS}\nobjectClass: posixGroup\ncn: readers\ngidNumber: 2\nmemberUid: erika\n"
@@ -253,9 +255,10 @@ fn groups_of_the_directory_say_roles_and_a_server_that_starts_again_remembers_wh
     assert!(office.by("erika", &["whoami"]).ok().text().contains("(read-only"));
     office.by("erika", &["mkdir", "/d"]).fails(3);
     office.system.run(&["user", "role", "erika", "user"]).fails(1).says(&["directory"]);
-    // A kill takes the sessions of the last moment, unless something durable came after them.
+    // A kill loses the latest sessions, unless a durable change followed.
     office.system.run(&["mkdir", "/durable"]).ok();
-    // Killed and started, with the directory away: the session goes on with what was said.
+    // Killed and restarted while the directory is down: the session continues with the stored
+    // answer.
     office.slapd.stop();
     office.system.end_mds(sealstone_tests::Signal::Kill);
     office.system.start_mds();
@@ -264,23 +267,23 @@ fn groups_of_the_directory_say_roles_and_a_server_that_starts_again_remembers_wh
     );
     office.slapd.restart();
     let (admins, readers) = (format!("cn=storage-admins,{GROUPS}"), format!("cn=readers,{GROUPS}"));
-    office.slapd.change(&admins, Change::Add, "memberUid", &["erika"]);
+    office.slapd.change(&admins, AttributeChange::Add, "memberUid", &["erika"]);
     assert!(in_time(|| office.by("erika", &["whoami"]).code == 3), "another role, another session");
     assert!(office.is_audited("directory", "erika", "another role in the directory"));
     assert_eq!(office.login_decided("erika"), 0);
     office.by("erika", &["user", "list"]).ok();
-    // The administrator who needs no directory must stay.
+    // The local administrator cannot be disabled by a directory administrator.
     office.by("erika", &["user", "disable", "admin"]).fails(3);
-    // Out of every group with a role.
-    office.slapd.change(&admins, Change::Delete, "memberUid", &["erika"]);
-    office.slapd.change(&readers, Change::Delete, "memberUid", &["erika"]);
+    // In no group with a role any more.
+    office.slapd.change(&admins, AttributeChange::Delete, "memberUid", &["erika"]);
+    office.slapd.change(&readers, AttributeChange::Delete, "memberUid", &["erika"]);
     assert!(in_time(|| office.by("erika", &["user", "list"]).code == 3));
     assert_eq!(office.login_decided("erika"), 3);
     assert!(office.is_audited("login", "erika", "in no group of the directory with a role"));
 }
 
 #[test]
-fn a_directory_is_configured_safely_or_not_at_all() {
+fn unsafe_directory_settings_are_rejected() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("mds");
     run(&["mds", "init", "--data", text(&data)]).ok();
@@ -304,6 +307,6 @@ fn a_directory_is_configured_safely_or_not_at_all() {
     assert_eq!(argument.code, 2, "there is no flag with the password itself");
     let filter =
         [&["--directory-url", "ldap://localhost", "--directory-user-filter", "(uid=a"][..], &bases].concat();
-    serve(&filter).fails(2).says(&["no closing parenthesis at byte 6"]);
+    serve(&filter).fails(2).says(&["closing parenthesis expected at byte 6"]);
     serve(&["--directory-admin-group", "admins"]).fails(2).says(&["without directory_url"]);
 }

@@ -1,35 +1,38 @@
-//! The attack of the ESM paper as a program, and each defence against it: a command is taken off the wire, its method set
-//! to NOSEC, its check value to zero, its data exchanged, and sent on the attacker's own connection.
+//! The attack of the ESM paper as a program, and each defence against it. A command is captured,
+//! its method set to NOSEC, its check value to zero, its data replaced, and sent on the attacker's
+//! own connection.
 //!
-//! Against a device that believes the method that a capability names, it works. Then each defence by itself.
+//! It works against a device that trusts the method named in a capability. Then each defence is
+//! tested.
 
 use sealstone_seal::mceliece::PublicKey;
 use sealstone_tests::{Captured, Initiator, System, Wiretap, run_with_input, text};
 
-/// OSD-2 WRITE, and CREATE AND WRITE.
+/// Service actions of OSD-2 WRITE, and CREATE AND WRITE.
 const WRITES: [u16; 2] = [0x8886, 0x8892];
 const WRITE: u16 = 0x8886;
-/// Places in an OSD-2 CDB.
+/// Offsets in an OSD-2 CDB.
 const METHOD: usize = 82;
 const REQUEST_ICV: std::ops::Range<usize> = 184..216;
 const SERVICE_ACTION: std::ops::Range<usize> = 8..10;
 const DATA_OUT_ICV_OFFSET: std::ops::Range<usize> = 232..236;
-/// Lengths, and behind each its offset: what is got, room for what was, what is set.
+/// Length fields, each followed by its offset: attributes to get, allocation, attributes to set.
 const ATTRIBUTE_LISTS: [usize; 3] = [52, 60, 68];
 const GENUINE: &[u8] = b"what the owner wrote";
 const FORGED: &[u8] = b"what the thief wrote";
 
-/// Without TLS there is a wire to sit on.
+/// Disables TLS, so that traffic can be captured.
 const PLAIN: [&str; 2] = ["--tls", "off"];
 
-/// A system whose device was told to believe the method of each command, and more flags for both servers.
+/// Starts a system whose device trusts the method of each command, with more flags for both
+/// servers.
 fn believing(osd: &[&str], mds: &[&str]) -> System {
     let osd = [&["--insecure-nosec"][..], &PLAIN, osd].concat();
     let mds = [&["--method-floor", "capkey"][..], mds].concat();
     System::start_with_mds(1, "1G", &osd, &mds)
 }
 
-/// What passes the wire when somebody stores a file by CAPKEY.
+/// Captures the write of a file stored with CAPKEY.
 fn capture(system: &System, put: &[&str]) -> Captured {
     let device = system.osd(0).field("address").parse().expect("an address");
     let wiretap = Wiretap::before(device).expect("a port");
@@ -44,23 +47,24 @@ fn capture(system: &System, put: &[&str]) -> Captured {
     wiretap.capture(is_write).expect("the write passed the wire")
 }
 
-/// The status of the captured command with NOSEC for a method, without a check value, and with other data.
+/// Sends the captured command with method NOSEC, without a check value, and with other data.
+/// Returns its status.
 fn attack(system: &System, cdb: &[u8]) -> u8 {
     let (address, url) = (system.osd(0).field("address"), system.osd(0).field("url"));
     let mut thief = Initiator::login(address, url, "thief");
-    // A new nexus hears a unit attention first.
+    // A new nexus gets a unit attention first.
     thief.command(0, &[0; 6], &[], 0);
     thief.command(0, cdb, FORGED, 0).0
 }
 
 fn downgraded(captured: &Captured) -> Vec<u8> {
     let mut cdb = captured.cdb.clone();
-    // The object is there by now.
+    // The object exists already.
     cdb[SERVICE_ACTION].copy_from_slice(&WRITE.to_be_bytes());
     cdb[METHOD] &= 0xF0;
     cdb[REQUEST_ICV].fill(0);
     cdb[DATA_OUT_ICV_OFFSET].fill(0xFF);
-    // The thief asks for no attributes: lengths of zero, at no offset.
+    // Requests no attributes: zero lengths, no offsets.
     for list in ATTRIBUTE_LISTS {
         cdb[list..list + 4].fill(0);
         cdb[list + 4..list + 8].fill(0xFF);
@@ -72,17 +76,18 @@ fn holds(system: &System, options: &[&str]) -> Vec<u8> {
     system.run(&[options, &["cat", "--method", "capkey", "/victim"]].concat()).ok().stdout
 }
 
-/// The device has the thief's bytes: the owner's checksum at the metadata server says so, and nothing else does.
+/// Checks that the device has the forged bytes, which only the owner's checksum at the metadata
+/// server detects.
 fn is_forged(system: &System, options: &[&str]) {
     let read = system.run(&[options, &["cat", "--method", "capkey", "/victim"]].concat());
     read.fails(1).says(&["does not match the checksum"]);
 }
 
-/// Sense data is CHECK CONDITION; GOOD is 0.
+/// Status CHECK CONDITION; GOOD is 0.
 const REFUSED: u8 = 0x02;
 
 #[test]
-fn a_device_that_believes_the_method_of_a_command_is_written_by_a_thief() {
+fn device_trusting_the_command_method_is_exploitable() {
     let system = believing(&[], &[]);
     let captured = capture(&system, &[]);
     assert_eq!(captured.cdb[METHOD] & 0x0F, 1, "it came by CAPKEY");
@@ -102,14 +107,14 @@ fn a_devices_floor_stops_the_thief() {
     assert!(audit.contains("below_floor"), "{audit}");
 }
 
-/// The modern one for whoever must believe the method: a sealed capability names it under its seal.
+/// The modern defence for devices that must trust the method: a sealed capability contains it.
 #[test]
 fn a_sealed_capability_stops_the_thief() {
     let system = believing(&["--sealed-only"], &["--seal-capabilities"]);
     let captured = capture(&system, &[]);
     assert_eq!(captured.cdb[80], 0x0E, "it is sealed");
     assert_eq!(attack(&system, &downgraded(&captured)), REFUSED);
-    // Nor one made of nothing.
+    // An invented one fails as well.
     let mut invented = downgraded(&captured);
     invented[80..184].fill(0xFF);
     invented[80..84].copy_from_slice(&[0x02, 0, 0, 0]);
@@ -117,19 +122,20 @@ fn a_sealed_capability_stops_the_thief() {
     assert_eq!(holds(&system, &[]), GENUINE);
 }
 
-/// The paper's: it stops who does as the paper's attacker did, and nobody who reads the published key.
+/// The paper's defence: it stops the paper's attacker, but not one who uses the published key.
 #[test]
-fn the_papers_cipher_stops_the_papers_thief_and_no_other() {
+fn paper_cipher_stops_only_the_papers_attacker() {
     let conceal = ["--conceal-method"];
     let system = believing(&["--method-cipher", "h5s"], &conceal);
     let captured = capture(&system, &conceal);
     assert_eq!(captured.cdb[1] & 0x80, 0x80, "it says that it is concealed");
-    // In the clear: refused. As it came, with zeros over the method: sixteen such words are as likely to be any method.
+    // In the clear: refused. Unchanged with zeros over the method: any of the sixteen values is
+    // equally likely.
     let mut clear = downgraded(&captured);
     clear[1] = 0;
     assert_eq!(attack(&system, &clear), REFUSED);
     assert_eq!(holds(&system, &conceal), GENUINE);
-    // The key is published; a capability of permission bits alone, concealed under it, is as good as any.
+    // The key is published: a capability of permission bits alone, concealed under it, is accepted.
     let (address, url) = (system.osd(0).field("address"), system.osd(0).field("url"));
     let mut thief = Initiator::login(address, url, "reader");
     thief.command(0, &[0; 6], &[], 0);

@@ -1,4 +1,5 @@
-//! A device is emptied while its files are used, through the real binary; and a metadata server dies in the middle of it.
+//! Drain of a device while its files are in use, through the real binary; also with a kill of the
+//! metadata server.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,14 +10,14 @@ use sealstone_tests::{
     Daemon, Ended, Mounted, Signal, System, can_mount, command, run, run_with_input, text,
 };
 
-/// How long anything may take on a slow machine.
+/// Timeout; long enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn content(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|index| (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
 }
 
-/// Small files, a striped one of several megabytes, an empty one.
+/// Stores small files, a striped one of several megabytes, and an empty one.
 fn put_files(system: &System) -> Vec<(String, Vec<u8>)> {
     let small = (0..8).map(|at| (format!("/small-{at}"), content(at, 30_000 * usize::from(at + 1))));
     let mut files: Vec<(String, Vec<u8>)> = small.collect();
@@ -34,14 +35,14 @@ fn check(system: &System, files: &[(String, Vec<u8>)]) {
     }
 }
 
-/// Names of the devices that a file lies on.
+/// Returns the names of the devices that store a file.
 fn devices_of(system: &System, path: &str) -> Vec<String> {
     let stat = system.run(&["--json", "stat", path]).ok().json();
     let objects = stat["placement"]["objects"].as_array().cloned().unwrap_or_default();
     objects.iter().map(|object| object["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Ends a device's daemon; there is nothing on it, and all of that is sound.
+/// Ends a device's daemon and checks that it is empty and intact.
 fn take_out(system: &mut System, name: &str) -> usize {
     let index: usize = name.trim_start_matches("osd").parse().expect("a number");
     assert_eq!(system.end_osd(index, Signal::Terminate), 0);
@@ -52,7 +53,7 @@ fn take_out(system: &mut System, name: &str) -> usize {
 }
 
 #[test]
-fn a_device_is_emptied_while_its_files_are_used_and_can_be_taken_out() {
+fn device_drains_while_its_files_are_used() {
     let mut system = System::start(3);
     let mut files = put_files(&system);
     // Open on a mount from before the drain until after it.
@@ -113,7 +114,7 @@ fn a_device_is_emptied_while_its_files_are_used_and_can_be_taken_out() {
     assert!(system.run(&["osd", "drain", &leaves, "--show"]).ok().text().contains("no file is on it"));
     assert!(system.run(&["df"]).ok().text().contains("draining, empty"));
 
-    // Without the device everything is there.
+    // All files are readable without the device.
     let index = take_out(&mut system, &leaves);
     check(&system, &files);
     if let Some((file, head)) = &mut in_hand {
@@ -124,7 +125,7 @@ fn a_device_is_emptied_while_its_files_are_used_and_can_be_taken_out() {
     system.start_osd(index);
     let back = system.run(&["--json", "osd", "drain", &leaves, "--undo"]).ok().json();
     assert_eq!((back["state"].as_str(), back["drain"].is_null()), (Some("active"), true), "{back}");
-    // Empty as it is it gets its part, and nothing is lost on the way.
+    // A rebalance fills the empty device without loss.
     let balanced = system.run(&["--json", "osd", "rebalance", "--wait", "120"]).ok().json();
     assert!(balanced["done_ms"].is_u64() && balanced["stopped"] == false, "{balanced}");
     assert!(balanced["moved_objects"].as_u64() > Some(0), "{balanced}");
@@ -137,7 +138,7 @@ fn a_device_is_emptied_while_its_files_are_used_and_can_be_taken_out() {
 }
 
 #[test]
-fn a_drain_goes_on_after_the_metadata_server_was_killed() {
+fn drain_continues_after_server_kill() {
     let mut system = System::start(3);
     let files = put_files(&system);
     let leaves = devices_of(&system, "/small-0").remove(0);
@@ -161,7 +162,7 @@ fn a_drain_goes_on_after_the_metadata_server_was_killed() {
         system.start_mds();
         check(&system, &files);
     }
-    // Said again it goes faster.
+    // Repeated with a higher rate.
     let drained = system.run(&["--json", "osd", "drain", &leaves, "--wait", "120"]).ok().json();
     assert!(drained["drain"]["done_ms"].is_u64(), "{drained}");
     take_out(&mut system, &leaves);
@@ -171,7 +172,7 @@ fn a_drain_goes_on_after_the_metadata_server_was_killed() {
     }
 }
 
-/// Runs a command in the session of another account.
+/// Runs a command in another account's session.
 fn run_as(system: &System, session: &str, arguments: &[&str]) -> Ended {
     let mut command = system.command(arguments);
     Ended::from(command.env("SEALSTONE_SESSION", system.path(session)).output().expect("the binary starts"))
@@ -185,7 +186,7 @@ fn state_of(system: &System, name: &str) -> String {
 }
 
 #[test]
-fn device_of_an_operator_holds_nothing_before_its_approval() {
+fn unapproved_device_holds_no_files() {
     let system = System::start(1);
     let (operator_key, extra_key) = (system.path("olga.key"), system.path("extra.key"));
     let olga = ["user", "add", "olga", "--service", "--role", "operator", "--key-file", text(&operator_key)];
@@ -209,7 +210,7 @@ fn device_of_an_operator_holds_nothing_before_its_approval() {
     };
     assert_eq!(add(&url, &extra_key, pin.as_deref()).ok().json()["pending"], true);
     assert_eq!(state_of(&system, "extra"), "pending");
-    // Nothing that an operator may ask for takes it into use.
+    // No command of an operator takes it into use.
     run_as(&system, "olga.toml", &["osd", "approve", "extra"]).fails(3);
     run_as(&system, "olga.toml", &["osd", "drain", "extra", "--undo"]).fails(1).says(&["approval"]);
     run_as(&system, "olga.toml", &["osd", "drain", "extra", "--no-wait"]).fails(1).says(&["approval"]);
@@ -218,7 +219,7 @@ fn device_of_an_operator_holds_nothing_before_its_approval() {
     for (path, _) in files.iter().filter(|(_, bytes)| !bytes.is_empty()) {
         assert_eq!(devices_of(&system, path), ["osd0"], "{path}");
     }
-    // Nor is what was added changed behind an administrator's back, before or after the approval.
+    // An operator cannot change the added device, before or after the approval.
     let elsewhere = url.replace("127.0.0.1", "127.0.0.2");
     add(&elsewhere, &extra_key, pin.as_deref()).fails(3);
     let mut other_pin = pin.clone().expect("a device has a certificate");
@@ -241,7 +242,8 @@ fn device_of_an_operator_holds_nothing_before_its_approval() {
     check(&system, &files);
 }
 
-/// A byte far behind the others costs a drain nothing: extents are copied, not the length of the file.
+/// A drain copies extents, not the length of the file, so a byte far behind the others costs
+/// nothing.
 #[test]
 fn drain_copies_extents_of_sparse_file() {
     use std::os::unix::fs::FileExt as _;

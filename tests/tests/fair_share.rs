@@ -1,9 +1,9 @@
-//! One hostile and one honest client at one device: the share that the honest client keeps.
+//! One hostile and one honest client at a device: the share that the honest client keeps.
 //!
-//! Windows of quiet and of attack take turns, so that other load of the machine meets both alike.
-//! The floor is far below what `sealstone-bench fairness` measures, since both clients and the
-//! device share two cores with other tests. Without the limits under test the honest client gets
-//! less than the floor in every attempt, or nothing.
+//! Windows without and with attack alternate, so that other load affects both. The minimum share is
+//! far below the measurements of `sealstone-bench fairness`, since both clients and the device
+//! share two cores with other tests. Without the tested limits the honest client gets less than the
+//! minimum in every attempt.
 
 #![allow(clippy::print_stderr, reason = "figures for whoever runs it with --nocapture")]
 
@@ -22,15 +22,16 @@ use sealstone_tests::{System, text};
 /// Length of a window, and pairs of them for each attack.
 const WINDOW: Duration = Duration::from_millis(400);
 const PAIRS: usize = 3;
-/// What the honest client keeps at least, as a part of what it has alone.
+/// Minimum share of the honest client, relative to its rate without attack.
 const SHARE_MIN: f64 = 0.1;
-/// Measurements until one reaches the floor: other load can take the cores during some windows.
+/// Maximum measurements until one reaches the minimum: other load can take the cores during some
+/// windows.
 const ATTEMPTS: usize = 5;
 /// Bytes of an honest read.
 const READ_BYTES: usize = 4096;
 /// Bytes of the file, for both.
 const FILE_BYTES: usize = 8 << 20;
-/// Where the attacker comes from: another address, as another machine would.
+/// Address of the attacker: another one, as of another machine.
 const HOSTILE: &str = "127.0.0.2:0";
 
 /// What an attacker knows of the device.
@@ -41,13 +42,13 @@ struct Aim {
 }
 
 impl Aim {
-    /// A connection from the attacker's address.
+    /// Connects from the attacker's address.
     fn connect(&self) -> std::io::Result<TcpStream> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stream = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4()?;
             socket.bind(HOSTILE.parse().expect("an address"))?;
-            // A device that is flooded lets newcomers wait; the attacker has no time for that.
+            // A flooded device delays new connections; the attacker gives up quickly.
             let connected = tokio::time::timeout(Duration::from_millis(200), socket.connect(self.address));
             connected.await.map_err(std::io::Error::from)??.into_std()
         })?;
@@ -57,7 +58,7 @@ impl Aim {
         Ok(stream)
     }
 
-    /// One that has logged in.
+    /// Connects and logs in.
     fn login(&self, name: &str) -> std::io::Result<TcpStream> {
         let mut stream = self.connect()?;
         stream.write_all(&login(name, &self.target))?;
@@ -71,10 +72,10 @@ impl Aim {
     }
 }
 
-/// One way to be hostile; called again and again until told to stop.
+/// One kind of attack; called repeatedly until stopped.
 type Attack = fn(&Aim, &AtomicBool) -> std::io::Result<()>;
 
-/// Connections without end, each with a little garbage.
+/// Opens connections endlessly, each with a little garbage.
 fn connections(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     while !stop.load(Ordering::Relaxed) {
         let _ = aim.connect()?.write_all(&[0x43; 48]);
@@ -82,7 +83,7 @@ fn connections(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Logins that begin and do not end, as many as there is room for.
+/// Starts logins without completing them, as many as possible.
 fn half_logins(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     let begun = &login("half", &aim.target)[..60];
     let mut open = Vec::new();
@@ -95,7 +96,7 @@ fn half_logins(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Noise in a session that is otherwise right.
+/// Sends garbage in a valid session.
 fn garbage(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     let noise: Vec<u8> = (0..64_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     while !stop.load(Ordering::Relaxed) {
@@ -104,7 +105,7 @@ fn garbage(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A window full of commands with long answers that nobody reads, on several connections.
+/// Sends a full window of commands with long responses on several connections, and reads none.
 fn unread(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     let mut greedy = Vec::new();
     for index in 0..8 {
@@ -127,7 +128,7 @@ fn unread(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The longest commands that there are, a window full of them.
+/// Sends a full window of the longest commands.
 fn slow_commands(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     let mut stream = aim.login("slow")?;
     let mut number = 0_u32;
@@ -181,7 +182,7 @@ impl Stage {
         Self { system, aim, honest, content }
     }
 
-    /// Reads for a while, each compared; how many a second.
+    /// Reads and compares for one window. Returns the reads per second.
     async fn reads(&self) -> f64 {
         let file = self.honest.open("/file", Method::CmdRsp).await.expect("opened");
         let mut into = vec![0; READ_BYTES];
@@ -195,8 +196,7 @@ impl Stage {
         count as f64 / begin.elapsed().as_secs_f64()
     }
 
-    /// Checks what the honest client keeps of its reads while `hostile` runs, until its flag is
-    /// set.
+    /// Checks the honest client's share while `hostile` runs, until its flag is set.
     async fn share<H: Send + 'static>(
         &self,
         name: &str,
@@ -213,7 +213,7 @@ impl Stage {
         assert_eq!(self.system.osd(0).said(), "", "{name}: the device complains");
     }
 
-    /// Returns the rate under attack as a part of the rate without.
+    /// Returns the rate under attack relative to the rate without.
     async fn measured_share<H: Send + 'static>(
         &self,
         name: &str,
@@ -247,7 +247,7 @@ impl Stage {
         self.share(name, |stop| {
             let aim = self.aim.clone();
             thread::spawn(move || {
-                // The device may close on it at any time: then it comes again.
+                // The device may close the connection; the attack then restarts.
                 while !stop.load(Ordering::Relaxed) {
                     let _ = attack(&aim, &stop);
                 }
@@ -265,7 +265,7 @@ async fn connect(system: &System) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_honest_client_keeps_its_share_under_every_attack() {
+async fn honest_client_keeps_its_share() {
     let stage = Stage::set().await;
     stage.withstands("a flood of connections", connections).await;
     stage.withstands("logins that do not end", half_logins).await;
@@ -273,7 +273,8 @@ async fn the_honest_client_keeps_its_share_under_every_attack() {
     stage.withstands("a client that never reads", unread).await;
     stage.withstands("long commands", slow_commands).await;
 
-    // An account with every right, whose commands cost the device most: all data under a check value.
+    // An account with every right that sends the most expensive commands: all data under a check
+    // value.
     let greedy = connect(&stage.system).await;
     let runtime = tokio::runtime::Handle::current();
     stage
@@ -294,7 +295,7 @@ async fn the_honest_client_keeps_its_share_under_every_attack() {
         .await;
 }
 
-/// All of them at once.
+/// Polls all futures concurrently and returns their results.
 async fn futures_of<F: Future>(parts: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut parts: Vec<_> = parts.map(|part| (Box::pin(part), None)).collect();
     std::future::poll_fn(move |cx| {
@@ -314,7 +315,7 @@ async fn futures_of<F: Future>(parts: impl Iterator<Item = F>) -> Vec<F::Output>
     .await
 }
 
-/// While one address knocks without end, whoever comes from another gets in.
+/// A client from another address gets in during a flood from one address.
 #[test]
 fn newcomers_get_in_during_a_flood() {
     let system = System::start(1);
@@ -338,7 +339,7 @@ fn newcomers_get_in_during_a_flood() {
     };
     let began = Instant::now();
     for index in 0.. {
-        // Until it is a flood, and some more.
+        // Until it counts as a flood, and some more.
         if index >= 20 && !told().is_empty() {
             break;
         }
@@ -349,7 +350,7 @@ fn newcomers_get_in_during_a_flood() {
     }
     stop.store(true, Ordering::Relaxed);
     attacker.join().expect("no panic");
-    // Who was turned away is told, in few records.
+    // Rejected connections are reported in a few records.
     let told = told();
     assert!(!told.is_empty() && told.len() < 20, "{} records", told.len());
     assert!(told.iter().all(|line| line.contains("\"source\":\"127.0.0.2\"")), "{told:?}");

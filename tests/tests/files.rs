@@ -1,4 +1,4 @@
-//! Files go in and come out through MDS and devices as separate processes.
+//! Transfers of files through MDS and devices as separate processes.
 
 #[path = "files/names.rs"]
 mod names;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use sealstone_tests::{System, run_with_input};
 
-/// Bytes that do not repeat in any block-sized way.
+/// Returns bytes that do not repeat at any block size.
 fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..length)
@@ -25,7 +25,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")
 }
 
-/// Sizes around every boundary of the layout come back bit for bit.
+/// Files with sizes around every boundary of the layout are read back exactly.
 #[test]
 fn every_size_comes_back_as_it_went_in() {
     let system = System::start(3);
@@ -48,7 +48,7 @@ fn every_size_comes_back_as_it_went_in() {
     }
 }
 
-/// Pipes work in both directions, with sizes nobody announced.
+/// Pipes work in both directions, with sizes that are unknown in advance.
 #[test]
 fn pipes_carry_any_size_both_ways() {
     let system = System::start(2);
@@ -60,7 +60,7 @@ fn pipes_carry_any_size_both_ways() {
     }
 }
 
-/// A whole tree goes in and comes out, names, sizes, contents.
+/// A whole tree is stored and fetched: names, sizes, contents.
 #[test]
 fn a_tree_comes_back_whole() {
     let system = System::start(2);
@@ -88,7 +88,7 @@ fn a_tree_comes_back_whole() {
     }
 }
 
-/// The verbs do what their names say, and scripts can tell the failures apart.
+/// The commands do what their names say, with distinct exit codes for failures.
 #[test]
 fn verbs_and_exit_codes_keep_their_contract() {
     let system = System::start(1);
@@ -116,7 +116,7 @@ fn verbs_and_exit_codes_keep_their_contract() {
     let df = system.run(&["--json", "df"]).ok().json();
     assert!(df["total"].as_u64() > Some(1 << 30), "{df}");
     assert_eq!(df["devices"].as_array().map(Vec::len), Some(1), "{df}");
-    // The space of what was just stored counts at once.
+    // The space of a file counts at once.
     let used = |df: &serde_json::Value| df["used"].as_u64().expect("bytes");
     run_with_input(system.command(&["put", "-", "/large"]), &[7; 32 << 20]).ok();
     let after = system.run(&["--json", "df"]).ok().json();
@@ -126,7 +126,8 @@ fn verbs_and_exit_codes_keep_their_contract() {
     assert_eq!(error["error"]["kind"], "not_found");
 }
 
-/// Accounts: a new user can log in and see only what modes allow; wrong passwords and ended sessions are denied.
+/// Accounts: a new user can log in and sees only what modes permit; wrong passwords and ended
+/// sessions are refused.
 #[test]
 fn users_log_in_and_are_kept_apart() {
     let system = System::start(1);
@@ -161,7 +162,7 @@ fn users_log_in_and_are_kept_apart() {
     system.run(&["ls", "/"]).fails(3);
 }
 
-/// The certificate is pinned: another server is not spoken to.
+/// The certificate is pinned: another server is refused.
 #[test]
 fn a_server_with_another_certificate_is_refused() {
     let system = System::start(0);

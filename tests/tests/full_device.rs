@@ -1,5 +1,5 @@
-//! A full device, a full file system beneath one, and a full disk of the metadata server: reads and removals go on, writes
-//! are refused with the disk's name, and space that comes back is used again.
+//! A full device, a full file system below a device, and a full disk of the metadata server. Reads
+//! and removals work, writes are refused with the disk's name, and freed space is used again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,9 +9,10 @@ use sealstone_tests::{
     Ended, Mounted, Signal, System, can_mount, can_mount_tmpfs, fill, run, run_with_input, text,
 };
 
-/// Bytes of the device; what the metadata server keeps free of it is 4 MiB.
+/// Bytes of the device; the metadata server reserves 4 MiB of it.
 const CAPACITY: &str = "64M";
-/// The grace for readers of a removed file, the next round of removal and the next look at the capacity, with room.
+/// Timeout for the grace period of a removed file, the next removal and the next capacity poll,
+/// with a margin.
 const ROOM_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 fn content(seed: u8, length: usize) -> Vec<u8> {
@@ -24,13 +25,13 @@ fn a_full_device_refuses_clearly_and_recovers() {
     let kept = content(1, 3 << 20);
     run_with_input(system.command(&["put", "-", "/kept"]), &kept).ok();
 
-    // More than there is, size known: refused before a byte travels.
+    // A known size above the free space: refused before any byte is sent.
     let source = system.path("source");
     let file = fs::File::create(&source).expect("made");
     // Without holes: a hole needs no space.
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 200 << 20).expect("allocated");
     system.run(&["put", text(&source), "/huge"]).fails(1).says(&["no space left"]);
-    // Fill what is left with files until no more fit.
+    // Fills the rest with files.
     let piece = content(3, 2 << 20);
     let mut stored = 0;
     let refusal = loop {
@@ -44,12 +45,12 @@ fn a_full_device_refuses_clearly_and_recovers() {
     refusal.fails(1).says(&["no space left"]);
     assert!(stored >= 20, "only {stored} files of 2 MiB fit into 64 MiB");
 
-    // Whatever the size, also where it is unknown: the device finds out.
+    // An unknown size: the device refuses.
     let huge = content(2, 30 << 20);
     run_with_input(system.command(&["put", "-", "/huge"]), &huge).fails(1).says(&["no space left"]);
     system.run(&["stat", "/huge"]).fails(4);
 
-    // Everything but writing goes on.
+    // Everything but writing works.
     assert!(system.run(&["cat", "/kept"]).ok().stdout == kept);
     let listed = system.run(&["ls"]).ok().text();
     assert_eq!(listed.lines().count(), stored + 1, "{listed}");
@@ -88,14 +89,14 @@ fn a_full_device_refuses_clearly_and_recovers() {
     assert_eq!(system.run(&["ls"]).ok().text(), "big\n");
 }
 
-/// MiB of the file system beneath a device that promises more.
+/// MiB of the file system below a device with a larger capacity.
 const DISK_MIB: u32 = 96;
 
 fn put(system: &System, name: &str, content: &[u8]) -> Ended {
     run_with_input(system.command(&["put", "-", name]), content)
 }
 
-/// Stores files until one is refused for lack of space; gives how many there are.
+/// Stores files until one is refused for lack of space. Returns their number.
 fn fill_with_files(system: &System, prefix: &str, piece: &[u8]) -> usize {
     for stored in 0..100 {
         let put = put(system, &format!("/{prefix}{stored}"), piece);
@@ -121,7 +122,7 @@ fn put_when_there_is_space(system: &System, name: &str, content: &[u8]) {
     }
 }
 
-/// Waits until removed files have given their space back.
+/// Waits until removed files have released their space.
 fn wait_for_space(system: &System, bytes: u64) {
     let start = Instant::now();
     while free_by_df(system) < bytes {
@@ -144,7 +145,7 @@ fn device_on_full_file_system_reads_and_removes() {
     let disk = u64::from(DISK_MIB) << 20;
     let piece = content(5, 8 << 20);
     let start = Instant::now();
-    // Before the first look at the device its capacity is the promised one.
+    // Before the first poll the capacity is the configured one.
     while free_by_df(&system) > disk {
         assert!(start.elapsed() < ROOM_AGAIN_MAX, "df promises more than the file system has");
         std::thread::sleep(Duration::from_millis(500));
@@ -170,7 +171,7 @@ fn device_on_full_file_system_reads_and_removes() {
         }
     }
 
-    // Another program takes the rest, to the last byte.
+    // Another program uses up the rest.
     let ballast = system.path("osd0").join("ballast");
     fill(&ballast);
     assert!(system.run(&["cat", "/small"]).ok().stdout == piece);
@@ -180,7 +181,7 @@ fn device_on_full_file_system_reads_and_removes() {
     assert!(system.run(&["cat", "/small"]).ok().stdout == piece);
     system.run(&["rm", "/small"]).ok();
     system.run(&["mds", "keys", "rotate", "working"]).ok();
-    // Without a restart the device takes what the other program gives back.
+    // Without a restart the device uses space that the other program frees.
     fs::remove_file(&ballast).expect("removed");
     put_when_there_is_space(&system, "/large", &content(7, 40 << 20));
     assert!(system.run(&["cat", "/large"]).ok().stdout == content(7, 40 << 20));
@@ -227,7 +228,7 @@ fn full_disk_of_metadata_server_refuses_additions_only() {
 }
 
 #[test]
-fn devices_on_one_file_system_share_its_free_space() {
+fn devices_share_their_file_systems_free_space() {
     if !can_mount_tmpfs() {
         return;
     }
@@ -261,7 +262,7 @@ fn devices_on_one_file_system_share_its_free_space() {
 }
 
 #[test]
-fn device_larger_than_its_file_system_is_warned_of() {
+fn device_larger_than_its_file_system_warns() {
     if !can_mount_tmpfs() {
         return;
     }
@@ -279,7 +280,7 @@ fn device_larger_than_its_file_system_is_warned_of() {
     init("half", &["--capacity", "16M", "--preallocate"]).ok();
 }
 
-/// Runs a command in the session of a user.
+/// Runs a command in a user's session.
 fn run_as(system: &System, user: &str, arguments: &[&str]) -> Ended {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(&format!("{user}.toml")));
@@ -293,7 +294,7 @@ fn log_in(system: &System, user: &str) {
     run_as(system, user, &login).ok();
 }
 
-/// A user, a file that the user may read, and one of the administrator.
+/// Creates a user, a file that the user may read, and one of the administrator.
 fn prepare_revocations(system: &System) -> Vec<u8> {
     let password = system.path("user.pw");
     fs::write(&password, "a long enough password\n").expect("written");
@@ -308,7 +309,7 @@ fn prepare_revocations(system: &System) -> Vec<u8> {
     bytes
 }
 
-/// All ways to end credentials, and all key changes, with the disks as they are.
+/// Ends credentials in all ways and changes all keys, with the disks as they are.
 fn revoke_in_all_ways(system: &System, bytes: &[u8]) {
     let issue = |user: Option<&str>, path: &str, name: &str| {
         let capability = system.path(name);
@@ -379,7 +380,7 @@ fn full_metadata_server_takes_revocations_and_keys() {
     let mut system = System::start_on_tmpfs(1, "256M", &[("mds", 96)]);
     let bytes = prepare_revocations(&system);
     for life in 0..2 {
-        // Another program takes all that an earlier life gave back, too.
+        // Another program also takes the space that an earlier run released.
         fill(&system.path("mds").join(format!("ballast{life}")));
         revoke_in_all_ways(&system, &bytes);
         assert_eq!(system.end_mds(Signal::Kill), -1);

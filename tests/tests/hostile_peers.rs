@@ -1,4 +1,5 @@
-//! Whoever reaches a port can send what he likes: he is told off or cut off, and everybody else is served meanwhile.
+//! Peers that send arbitrary or hostile data: they are refused or disconnected, and others are
+//! served meanwhile.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,14 +14,14 @@ use sealstone_mds_protocol::{
 use sealstone_tests::initiator::{HEADER_BYTES, Initiator, header, login, ping};
 use sealstone_tests::{Daemon, System, get, run_with_input, text, tls};
 
-/// Connections to a device in the flood, and threads that make them.
+/// Connections to a device in the flood, and threads that open them.
 const DEVICE_CONNECTIONS: usize = 10_000;
-/// And to the metadata server, which keeps 128 at a time from one address before their login.
+/// Connections to the metadata server, which keeps at most 128 from one address before login.
 const MDS_CONNECTIONS: usize = 10_000;
 const FLOODERS: usize = 16;
-/// A flood must be over within this; generous, because tests share two cores.
+/// Maximum duration of a flood; generous, because tests share two cores.
 const FLOOD_MAX: Duration = Duration::from_secs(60);
-/// Memory that a daemon may need more after it was attacked, bytes.
+/// Maximum memory growth of a daemon after an attack, in bytes.
 const GROWTH_BYTES_MAX: u64 = 96 << 20;
 
 /// A system with one file, and the check that it is served.
@@ -52,7 +53,7 @@ impl Served {
     }
 }
 
-/// Bytes that look like nothing.
+/// Returns pseudorandom bytes.
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..length)
@@ -63,7 +64,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Did the other end close, or reset, within its time?
+/// Waits until the other end closes or resets, and fails after a timeout.
 #[track_caller]
 fn closes(stream: &mut TcpStream, within: Duration) {
     stream.set_read_timeout(Some(within)).expect("a timeout can be set");
@@ -81,12 +82,13 @@ fn closes(stream: &mut TcpStream, within: Duration) {
 }
 
 #[test]
-fn garbage_on_the_device_port_ends_that_connection_only() {
+fn garbage_closes_only_its_device_connection() {
     let served = Served::start(&["--login-s-max", "2"]);
     let (address, url) = served.device();
     let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
 
-    // Before login: noise, another protocol, a command, a login that promises more than it sends or than is allowed.
+    // Before login: noise, another protocol, a command, a login longer than sent or longer than
+    // allowed.
     for seed in 0..40 {
         let mut peer = Initiator::connect(&address);
         peer.offer(&noise(4000, seed));
@@ -109,7 +111,7 @@ fn garbage_on_the_device_port_ends_that_connection_only() {
     peer.offer(&truncated);
     closes(&mut peer.stream, Duration::from_secs(10));
 
-    // A login that never ends, a byte at a time: cut off when its time is up, whatever trickles in.
+    // A login that never ends, byte by byte: closed after the timeout.
     let slow = login("slow", target);
     let mut peer = Initiator::connect(&address);
     let start = Instant::now();
@@ -122,7 +124,8 @@ fn garbage_on_the_device_port_ends_that_connection_only() {
     closes(&mut peer.stream, Duration::from_secs(10));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 
-    // After login: noise, an unknown opcode, a data segment beyond what was negotiated, a header digest that was not.
+    // After login: noise, an unknown opcode, a data segment above the negotiated size, a header
+    // digest that was not negotiated.
     for (index, bytes) in
         [noise(4000, 99), header(0x3B, 0x80, 0), [header(0x01, 0xC1, 0xFF_FFFF), vec![0; 1 << 20]].concat()]
             .iter()
@@ -134,7 +137,7 @@ fn garbage_on_the_device_port_ends_that_connection_only() {
         let _ = peer.stream.shutdown(Shutdown::Write);
         peer.is_closed_by_device();
     }
-    // In the middle of a PDU, gone.
+    // Disconnects in the middle of a PDU.
     for length in [1, 20, 47, 48, 60] {
         let mut peer = Initiator::login(&address, &url, "gone");
         peer.offer(&ping(100)[..length]);
@@ -144,12 +147,13 @@ fn garbage_on_the_device_port_ends_that_connection_only() {
     served.serves_others();
 }
 
-/// Without a credential there is nothing to be had, in whatever form it is asked for.
+/// A command without a credential is refused.
 #[test]
 fn a_command_without_credential_is_refused() {
     let served = Served::start(&[]);
     let (address, url) = served.device();
-    // READ of OSD-2 with an empty capability: no security. The rest of the CDB travels in an additional header.
+    // READ of OSD-2 with an empty capability: no security. The rest of the CDB is in an additional
+    // header.
     let mut cdb = [0u8; 236];
     (cdb[0], cdb[7]) = (0x7F, 228);
     cdb[8..10].copy_from_slice(&0x8885u16.to_be_bytes());
@@ -172,7 +176,7 @@ fn a_command_without_credential_is_refused() {
     served.serves_others();
 }
 
-/// A client that asks and never reads fills its own connection and nothing else.
+/// A client that sends requests and never reads fills only its own connection.
 #[test]
 fn a_client_that_never_reads_hurts_itself_only() {
     let served = Served::start(&[]);
@@ -184,7 +188,7 @@ fn a_client_that_never_reads_hurts_itself_only() {
             let mut peer = Initiator::login(&address, &url, &format!("greedy{index:03}"));
             peer.stream.set_write_timeout(Some(Duration::from_millis(300))).expect("it can be set");
             let mut sent = 0;
-            // Until nothing more is taken, or far beyond what any buffer holds.
+            // Until no more bytes are accepted, or far beyond any buffer.
             while sent < 64 << 20 && peer.stream.write_all(&echo).is_ok() {
                 sent += echo.len();
             }
@@ -199,8 +203,8 @@ fn a_client_that_never_reads_hurts_itself_only() {
     served.serves_others();
 }
 
-/// A connection, or none if a daemon took it and reset it at once, as it does with a peer that comes too often. Ports of
-/// ours that rest after other connections are waited for: they are not the daemon's.
+/// Connects; `None` if the daemon reset the connection at once, as it does above its rate limit.
+/// Waits for local ports in TIME_WAIT, which are not the daemon's fault.
 fn connect(address: &str) -> std::io::Result<Option<TcpStream>> {
     let start = Instant::now();
     loop {
@@ -208,7 +212,7 @@ fn connect(address: &str) -> std::io::Result<Option<TcpStream>> {
             Err(error) if error.kind() == ErrorKind::AddrNotAvailable && start.elapsed() < FLOOD_MAX => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            // The reset can be here before `connect` returns.
+            // The reset may arrive before `connect` returns.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
             outcome => return outcome.map(Some),
         }
@@ -239,7 +243,7 @@ fn flood(address: &str, count: usize, hello: &[u8]) -> Duration {
     start.elapsed()
 }
 
-/// Waits until a daemon has no more descriptors open than before, give or take those of its own connections.
+/// Waits until a daemon has no more open descriptors than before, except for its own connections.
 #[track_caller]
 fn calms_down(daemon: &Daemon, before: usize) {
     let start = Instant::now();
@@ -250,7 +254,7 @@ fn calms_down(daemon: &Daemon, before: usize) {
 }
 
 #[test]
-fn ten_thousand_connections_leave_no_trace_on_a_device() {
+fn device_releases_ten_thousand_connections() {
     let served = Served::start(&[]);
     let (address, url) = served.device();
     let osd = served.system.osd(0);
@@ -264,7 +268,7 @@ fn ten_thousand_connections_leave_no_trace_on_a_device() {
     served.serves_others();
 }
 
-/// A TCP connection from a loopback address of its own, as another machine would have.
+/// Connects from another loopback address, as another machine would.
 fn connect_from(source: &str, address: &str) -> std::io::Result<TcpStream> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stream = runtime.block_on(async {
@@ -276,13 +280,14 @@ fn connect_from(source: &str, address: &str) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connections that send nothing, as many as are taken.
+/// Opens connections that send nothing, as many as are accepted.
 fn silent(count: usize, sources: &[&str], address: &str) -> Vec<TcpStream> {
     let sources = sources.iter().cycle().take(count);
     sources.filter_map(|source| connect_from(source, address).ok()).collect()
 }
 
-/// 600 connections that send nothing, from each of two addresses, keep nobody out of the metadata server or a device.
+/// 600 silent connections from each of two addresses keep no client out of the metadata server or a
+/// device.
 #[test]
 fn silent_connections_keep_nobody_out() {
     let served = Served::start(&["--connections-max", "64"]);
@@ -307,7 +312,8 @@ fn silent_connections_keep_nobody_out() {
     served.serves_others();
 }
 
-/// Guesses at an account from several networks do not delay its user's first login from another one.
+/// Guesses at an account from several networks do not delay its user's first login from another
+/// one.
 #[test]
 fn login_flood_does_not_keep_user_out() {
     let served = Served::start(&[]);
@@ -316,7 +322,7 @@ fn login_flood_does_not_keep_user_out() {
     std::fs::write(&password, "correct horse battery\n").expect("written");
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("narrowed");
     served.system.run(&["user", "add", "alice", "--password-file", text(&password)]).ok();
-    // No valid point: the attempt counts all the same.
+    // An invalid point still counts as an attempt.
     let user = UserName::new("alice").expect("a name");
     let start = LoginStart { suite: SUITE_STANDARD, user, capabilities: 0, ke1: [0xFF; KE1_BYTES] };
     let frame = encode_message(MessageType::LoginStart, 0, &start).expect("a frame");
@@ -355,7 +361,8 @@ fn silent_connections_do_not_close_the_metrics_port() {
     }
 }
 
-/// A silent connection beyond the share of its address closes the oldest one, and places become free again.
+/// A silent connection beyond the share of its address closes the oldest one, and slots become free
+/// again.
 #[test]
 fn share_of_an_address_closes_its_oldest_connection() {
     let served = Served::start(&["--logins-per-address-max", "12"]);
@@ -367,10 +374,10 @@ fn share_of_an_address_closes_its_oldest_connection() {
 }
 
 #[test]
-fn garbage_on_the_mds_port_ends_that_connection_only() {
+fn garbage_closes_only_its_mds_connection() {
     let served = Served::start(&[]);
     let address = served.system.mds().field("address").to_owned();
-    // Before TLS: noise, another protocol, a record that claims the most a record can claim and ends.
+    // Before TLS: noise, another protocol, a record with the maximum length that ends early.
     for seed in 0..40 {
         let mut stream = TcpStream::connect(&address).expect("the port is open");
         let _ = stream.write_all(&noise(3000, seed));
@@ -387,7 +394,7 @@ fn garbage_on_the_mds_port_ends_that_connection_only() {
         let _ = stream.shutdown(Shutdown::Write);
         closes(&mut stream, Duration::from_secs(10));
     }
-    // Inside TLS: noise, a frame of the largest length, one that says it is empty over and over.
+    // Inside TLS: noise, a frame of the maximum length, empty frames repeatedly.
     let mut huge = FRAME.to_vec();
     huge[8..12].fill(0xFF);
     let mut large = FRAME.to_vec();
@@ -408,7 +415,7 @@ fn garbage_on_the_mds_port_ends_that_connection_only() {
             }
         }
     }
-    // Slow ones, in the handshake and after it, sit there without being in anybody's way.
+    // Slow clients, in the handshake and after it, do not affect others.
     let _silent: Vec<TcpStream> =
         (0..50).map(|_| TcpStream::connect(&address).expect("the port is open")).collect();
     let mut slow = tls::connect(&address);
@@ -416,16 +423,16 @@ fn garbage_on_the_mds_port_ends_that_connection_only() {
     served.serves_others();
 }
 
-/// The header of a frame without a body: magic, version, profile, a request, flags, length, sequence.
+/// A frame header without a body: magic, version, profile, a request, flags, length, sequence.
 const FRAME: [u8; 16] = [b'O', b'S', b'M', b'A', 1, 1, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn ten_thousand_connections_leave_no_trace_on_the_mds() {
+fn mds_releases_ten_thousand_connections() {
     let served = Served::start(&[]);
     let address = served.system.mds().field("address").to_owned();
     let mds = served.system.mds();
     let (descriptors, memory) = (mds.descriptors(), mds.resident_bytes());
-    // Begins as a ClientHello does, so that the handshake waits for the rest.
+    // Starts like a ClientHello, so that the handshake waits for the rest.
     let took = flood(&address, MDS_CONNECTIONS, &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3, 0]);
     assert!(took < FLOOD_MAX, "{took:?}");
     calms_down(mds, descriptors);

@@ -1,5 +1,5 @@
-//! The devices' keys over their life, through the real binaries: takeover, rotation while clients write, loss of power,
-//! loss of keys, backup.
+//! Device keys through the real binaries: takeover, rotation during writes, power loss, loss of
+//! keys, backup.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
 }
 
-/// Reads the device's capacity with a credential made from its initial key file.
+/// Reads the device's capacity with a credential from its initial key file.
 fn with_initial_key(system: &System, key_file: &Path, osd: usize) -> Result<(), OsdError> {
     let said = std::fs::read_to_string(key_file).expect("the key file is there");
     let value = |name: &str| {
@@ -77,20 +77,20 @@ fn states(system: &System) -> Vec<String> {
 }
 
 #[test]
-fn a_device_that_was_taken_over_has_no_use_for_its_initial_key() {
+fn initial_key_is_void_after_takeover() {
     let system = System::start(1);
     let key = system.path("osd0.key");
     let refused = with_initial_key(&system, &key, 0).expect_err("the initial key opens nothing");
     assert!(refused.is_denied(), "{refused:?}");
     put(&system, "/file", b"and clients work").ok();
     assert!(states(&system).iter().all(|state| state == "current"), "{:?}", keys(&system));
-    // Added again with the same key it has moved, and keeps the keys that it has.
+    // Adding it again with the same key only updates its address; its keys stay.
     let url = system.osd(0).field("url").to_owned();
     system.run(&["mds", "add-osd", &url, "--key", text(&key)]).ok();
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"and clients work");
 }
 
-/// Clients that put and get until they are told to stop; any failure of any of them is kept.
+/// Clients that put and get until they are stopped; all failures are recorded.
 struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -137,8 +137,8 @@ impl Load {
 }
 
 #[test]
-fn while_keys_of_every_level_change_under_load_no_operation_fails() {
-    // Short grants, so that versions come free again.
+fn key_changes_under_load_fail_no_operation() {
+    // Short credential lifetimes, so that key versions become free again.
     let flags = ["--grant-s", "8", "--file-partitions", "3", "--metrics", "127.0.0.1:0"];
     let system = Arc::new(System::start_with_mds(2, "2G", &[], &flags));
     let load = Load::start(&system, 3, 3_000_000);
@@ -166,10 +166,10 @@ fn while_keys_of_every_level_change_under_load_no_operation_fails() {
     system.run(&["mds", "keys", "rotate", "working", "--device", "nobody"]).fails(4).says(&["nobody"]);
 }
 
-/// The metadata server loses power while keys change, over and over; clients' files are all there afterwards, and no key
-/// is in doubt.
+/// The metadata server is killed repeatedly during key changes. Afterwards all files are readable
+/// and no key is unresolved.
 #[test]
-fn a_metadata_server_that_is_killed_while_keys_change_finds_its_devices_again() {
+fn server_killed_during_key_change_reconnects() {
     let mut system = System::start_with_mds(1, "1G", &[], &["--grant-s", "5"]);
     put(&system, "/before", b"written before").ok();
     for (round, level) in ["working", "partition", "root", "master", "master", "root"].into_iter().enumerate()
@@ -196,7 +196,7 @@ fn secret(system: &System, name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn the_keystore_opens_with_what_it_is_sealed_under_and_with_nothing_else() {
+fn keystore_opens_only_with_its_sealing_key() {
     let mut system = System::start(1);
     put(&system, "/file", b"kept").ok();
     let mds = system.path("mds");
@@ -220,10 +220,10 @@ fn the_keystore_opens_with_what_it_is_sealed_under_and_with_nothing_else() {
     let refused = serve(&["--passphrase-file", text(&wrong)]).expect_err("refused");
     refused.fails(3).says(&["the passphrase does not open", "keystore.sealed"]);
     drop(serve(&["--passphrase-file", text(&right)]).expect("it opens"));
-    // Nothing of the device's keys is in the store for who reads the file.
+    // The store file shows nothing of the device's keys.
     let store = std::fs::read(mds.join("meta.redb")).expect("the store");
     assert!(!store.windows(5).any(|bytes| bytes == b"OSDKT" || bytes == b"OSDKP"), "keys in the clear");
-    // A credential of systemd, and back to a key file elsewhere.
+    // A systemd credential, and back to a key file elsewhere.
     let credentials = system.path("credentials");
     std::fs::create_dir(&credentials).expect("a folder");
     std::fs::write(credentials.join("vault"), [0xA7; 48]).expect("written");
@@ -256,13 +256,13 @@ fn the_keystore_opens_with_what_it_is_sealed_under_and_with_nothing_else() {
     to_key.env("CREDENTIALS_DIRECTORY", &credentials);
     Ended::from(to_key.output().expect("it runs")).ok();
     drop(serve(&["--keystore-key", text(&elsewhere)]).expect("it opens"));
-    // An old copy of the keystore is told as such.
+    // An old copy of the keystore is reported as such.
     std::fs::rename(mds.join("keystore.sealed"), system.path("newest")).expect("moved");
     serve(&[]).expect_err("refused").fails(1).says(&["missing", "restore"]);
 }
 
 #[test]
-fn a_restored_server_goes_on_with_keys_that_were_changed_since() {
+fn restored_server_recovers_changed_keys() {
     let mut system = System::start(2);
     put(&system, "/old", b"before the backup").ok();
     let (mds, backup) = (system.path("mds"), system.path("mds.backup"));
@@ -288,7 +288,7 @@ fn a_restored_server_goes_on_with_keys_that_were_changed_since() {
         let refused = with(&["mds", "restore", "--from", text(&path)], &pass);
         assert!(refused.code == 1 || refused.code == 3, "byte {at}: {}", refused.stderr);
     }
-    // Life goes on after the backup: files, and keys of all levels below the master.
+    // After the backup: more files, and new keys of all levels below the master.
     system.start_mds();
     put(&system, "/new", b"after the backup").ok();
     for level in ["working", "partition", "root"] {
@@ -299,13 +299,13 @@ fn a_restored_server_goes_on_with_keys_that_were_changed_since() {
     with(&["mds", "restore", "--from", text(&backup), "--data", text(&mds)], &pass).ok();
     with(&["mds", "restore", "--from", text(&backup), "--data", text(&mds)], &pass).fails(1);
     system.start_mds();
-    // Sessions do not come back.
+    // Sessions are not restored.
     system.run(&["ls", "/"]).fails(3);
     let secret = system.path("lost").join("admin-secret");
     system
         .run(&["login", "admin", "--cluster", text(&system.cluster()), "--password-file", text(&secret)])
         .ok();
-    // The devices are found again by the ladder of their keys, without anybody's help.
+    // The server recovers the devices' keys by itself.
     system.run(&["mds", "keys", "rotate", "working"]).ok();
     assert_eq!(system.run(&["cat", "/old"]).ok().stdout, b"before the backup");
     system.run(&["stat", "/new"]).fails(4);
@@ -314,7 +314,7 @@ fn a_restored_server_goes_on_with_keys_that_were_changed_since() {
 }
 
 #[test]
-fn a_device_whose_keys_are_lost_gets_a_new_initial_key_and_keeps_its_objects() {
+fn reset_of_lost_keys_keeps_objects() {
     let mut system = System::start(1);
     put(&system, "/file", b"still there").ok();
     let (data, key) = (system.path("osd0"), system.path("again.key"));
@@ -326,7 +326,7 @@ fn a_device_whose_keys_are_lost_gets_a_new_initial_key_and_keeps_its_objects() {
     run(&new_key).fails(1).says(&["exists"]);
     system.start_osd(0);
     let url = system.osd(0).field("url").to_owned();
-    // The server notices that none of its keys fits, and takes the new one only then.
+    // The server accepts the new key only after it noticed that none of its own works.
     let mut last = String::new();
     for _ in 0..60 {
         let added = system.run(&["mds", "add-osd", &url, "--key", text(&key)]);

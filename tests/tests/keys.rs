@@ -1,5 +1,5 @@
-//! SIGKILL in the middle of a change of keys: the real device comes back with the keys of before or of after, whole, and
-//! its manager can go on from there.
+//! SIGKILL during a key change: the real device has the old or the new keys, complete, and its
+//! manager can continue.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -24,9 +24,9 @@ use sealstone_tests::{Daemon, Signal, command, run, text};
 type Keys = KeyHierarchy<RustCrypto>;
 
 const FIRST: u64 = 0x10000;
-/// A partition whose pair is set to see whether the root key is the one that is thought.
+/// A partition whose keys are set to test the root key.
 const PROBE: u64 = 0x10001;
-/// How long a device may take until it lets a credential in or refuses it for good: its clock settles after a crash.
+/// How long a device may take to accept or refuse a credential: its clock settles after a crash.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn unhex(text: &str) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).expect("digits"), 16).expect("hex")).collect()
 }
 
-/// The hierarchy of the factory, as the key file of `osd init` tells it.
+/// Returns the factory hierarchy, from the key file of `osd init`.
 fn factory(key_file: &Path) -> Keys {
     let said = std::fs::read_to_string(key_file).expect("the key file is there");
     let value = |name: &str| {
@@ -45,7 +45,7 @@ fn factory(key_file: &Path) -> Keys {
     Keys::factory(Hash::Sha256, &InitialKey::new(&value("master_key")).expect("32 bytes"), system_id)
 }
 
-/// One device, and where it listens whatever happens to it.
+/// A device with a fixed address.
 struct Device {
     folder: tempfile::TempDir,
     daemon: Option<Daemon>,
@@ -80,7 +80,7 @@ impl Device {
         ])));
     }
 
-    /// A client that gives up with its connection.
+    /// Returns a client that does not reconnect.
     fn client(&self) -> OsdClient {
         let url = self.daemon.as_ref().expect("it runs").field("url");
         let url = TargetUrl::from_str(url).expect("the ready line's URL");
@@ -89,7 +89,8 @@ impl Device {
     }
 }
 
-/// A credential for a command, signed with the key that the device asks for, of these keys; `None` if they lack it.
+/// Returns a credential for a command, signed with the key that the device requires; `None` if it
+/// is missing.
 fn bearer(keys: &Keys, command: &Command) -> Option<Bearer> {
     let object = command.object();
     let capability = Capability {
@@ -111,7 +112,7 @@ fn bearer(keys: &Keys, command: &Command) -> Option<Bearer> {
     Bearer::of(&credential).ok()
 }
 
-/// Runs a command until the device has decided: whether it let it in.
+/// Runs a command until the device decides. Returns whether it was accepted.
 async fn enters(device: &Device, keys: &Keys, command: Command, operation: impl Fn() -> Operation) -> bool {
     let Some(bearer) = bearer(keys, &command) else { return false };
     let begun = Instant::now();
@@ -128,7 +129,7 @@ async fn enters(device: &Device, keys: &Keys, command: Command, operation: impl 
     }
 }
 
-/// A credential with every permission, for bytes of a user object.
+/// Returns a credential with every permission, for bytes of a user object.
 fn bearer_for_bytes(keys: &Keys, object: ObjectId, start: u64, length: u64) -> Bearer {
     let capability = Capability {
         generation: Generation::Osd2,
@@ -211,7 +212,8 @@ async fn looks(device: &Device, keys: &Keys, object: ObjectId) -> bool {
     enters(device, keys, Command::GetAttributes(get), operation).await
 }
 
-/// Only the present master key begins an exchange; the session that began it ends, and the exchange with it.
+/// Tests the master key: only the current one can start an exchange. The session ends, and the
+/// exchange with it.
 async fn is_master(device: &Device, keys: &Keys) -> bool {
     let group = Group::X25519;
     let value = Secret::draw(group, &mut |into: &mut [u8]| into.fill(0x42)).public();
@@ -226,10 +228,11 @@ async fn is_master(device: &Device, keys: &Keys) -> bool {
     enters(device, keys, Command::SetMasterKey(set), operation).await
 }
 
-/// Does the device have exactly these keys? Every level is asked, and where the hierarchy has no key nothing is asked.
+/// Whether the device has exactly these keys. Every level is tested for which the hierarchy has a
+/// key.
 async fn fits(device: &Device, keys: &Keys) -> bool {
     let mut all = is_master(device, keys).await;
-    // The pair of the probe is set under the root key; nothing hangs below it.
+    // The probe's keys are set under the root key; nothing depends on them.
     let root = keys.signing_key(KeySelector::Root).is_some();
     all &= sets(device, keys, PROBE, KeyToSet::Partition).await == root;
     for partition in [0, FIRST] {
@@ -250,7 +253,7 @@ enum Change {
     Master,
 }
 
-/// Sets every key below the root again, so that the next change has something to void.
+/// Sets every key below the root again, so that the next change invalidates something.
 async fn refill(device: &Device, keys: &mut Keys, seed: u8) {
     let mut manager = KeyManager::new(device.client(), keys.clone(), Arc::new(SystemEnvironment));
     let set = |partition, key| SetKey { partition, key, identifier: [seed; 7], seed: [seed; 20] };
@@ -264,13 +267,13 @@ async fn refill(device: &Device, keys: &mut Keys, seed: u8) {
     *keys = manager.keys().clone();
 }
 
-/// Changes a key while the device is killed after `delay`; checks what came of it and goes on from there.
+/// Changes a key while the device is killed after `delay`, checks the result and continues from it.
 async fn drill(device: &mut Device, keys: &mut Keys, change: Change, seed: u8, delay: Duration) -> bool {
     let mut after = keys.clone();
     let (identifier, bytes) = ([seed; 7], [seed; 20]);
     let client = device.client();
     let mut manager = KeyManager::new(client.clone(), keys.clone(), Arc::new(SystemEnvironment));
-    // The session is there before, so that the delay is one of the change.
+    // Connects first, so that the delay applies to the change.
     let _ = client.security_token().await;
     let mut daemon = device.daemon.take().expect("it runs");
     let killer = std::thread::spawn(move || {
@@ -295,7 +298,7 @@ async fn drill(device: &mut Device, keys: &mut Keys, change: Change, seed: u8, d
             let done = manager.set_master_key(Group::X25519, identifier).await.is_ok();
             after = manager.keys().clone();
             if !done {
-                // As if it had been done: the manager kept what it proposed, if it came that far.
+                // As if it had been done: the manager stored its proposal, if it came that far.
                 after.accept_master(identifier);
             }
             done
@@ -316,7 +319,7 @@ async fn drill(device: &mut Device, keys: &mut Keys, change: Change, seed: u8, d
 }
 
 #[test]
-fn keys_are_old_or_new_and_whole_after_a_kill_at_any_moment_of_a_change() {
+fn keys_are_old_or_new_after_a_kill() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let mut device = Device::new();
@@ -344,16 +347,17 @@ fn keys_are_old_or_new_and_whole_after_a_kill_at_any_moment_of_a_change() {
             }
         }
         assert_eq!(new + old, 16);
-        // And with nobody in its way everything goes through, twice over one clean restart.
+        // Without kills every change succeeds, also over one clean restart.
         device.daemon.take().expect("it runs").end(Signal::Terminate);
         device.start();
         assert!(fits(&device, &keys).await);
     });
 }
 
-/// Whoever made the partition, by hand or with a release that knew no tags: credentials go by them, so it gets them.
+/// A partition that was created by hand, or by a release without tags, gets the policy access tags
+/// that credentials need.
 #[test]
-fn a_partition_that_was_made_without_tags_has_them_once_its_device_is_added() {
+fn adding_a_device_sets_partition_tags() {
     let device = Device::new();
     let key = device.folder.path().join("osd.key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -367,7 +371,7 @@ fn a_partition_that_was_made_without_tags_has_them_once_its_device_is_added() {
     let put = sealstone_tests::run_with_input(system.command(&["put", "-", "/file"]), b"0123456789");
     put.ok();
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"0123456789");
-    // From here on it is as any other.
+    // It now works like any other.
     system.run(&["revoke", "--object", "/file"]).ok();
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"0123456789");
 }

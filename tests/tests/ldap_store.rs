@@ -14,7 +14,7 @@ fn private(folder: &Path, name: &str, contents: &str) -> PathBuf {
 }
 
 #[test]
-fn files_are_kept_in_ldap_through_kills_of_both_servers_and_move_into_every_other_store() {
+fn ldap_store_survives_kills_and_migrates() {
     let mut slapd = Slapd::start();
     let url = slapd.new_store();
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -25,11 +25,11 @@ fn files_are_kept_in_ldap_through_kills_of_both_servers_and_move_into_every_othe
     std::fs::write(&content, vec![3; 1 << 20]).expect("written");
     system.run(&["mkdir", "/Docs"]).ok();
     system.run(&["put", text(&content), "/Docs/notes.txt"]).ok();
-    // The metadata server dies, and the next one finds everything.
+    // The metadata server is killed, and the next one finds everything.
     system.end_mds(Signal::Kill);
     system.start_mds();
     assert_eq!(system.run(&["cat", "/Docs/notes.txt"]).ok().stdout, vec![3; 1 << 20]);
-    // The LDAP server dies and comes back: a change waits for it.
+    // The LDAP server is killed and restarted: a change waits for it.
     slapd.stop();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| system.run(&["mkdir", "/meanwhile"]));
@@ -37,7 +37,7 @@ fn files_are_kept_in_ldap_through_kills_of_both_servers_and_move_into_every_othe
         waiting.join().expect("it ends").ok();
     });
     system.run(&["mv", "/Docs/notes.txt", "/Docs/Notes.txt"]).ok();
-    // It moves into a file and back into another place in LDAP.
+    // The store moves to a file and back to another base in LDAP.
     system.end_mds(Signal::Terminate);
     let (data, export) = (system.path("mds"), system.path("meta.export"));
     let said = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
@@ -58,7 +58,7 @@ fn files_are_kept_in_ldap_through_kills_of_both_servers_and_move_into_every_othe
     system.start_mds();
     system.run(&["stat", "/in-the-file"]).ok();
     assert_eq!(system.run(&["cat", "/Docs/Notes.txt"]).ok().stdout, vec![3; 1 << 20]);
-    // Another metadata server on the same store: it takes over, and the first one says so.
+    // Another metadata server on the same store takes over, and the first one reports it.
     let copy = system.path("copy");
     copy_folder(&data, &copy);
     let mut second =
@@ -102,7 +102,7 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 #[test]
-fn an_ldap_server_that_cannot_be_used_is_refused_with_the_next_step() {
+fn unusable_ldap_server_error_names_the_remedy() {
     let slapd = Slapd::start();
     let url = slapd.new_store();
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -117,7 +117,9 @@ fn an_ldap_server_that_cannot_be_used_is_refused_with_the_next_step() {
     init("ldap://cn=a:secret@localhost/ou=f", &with).fails(2).says(&["password"]);
     init("ldap://cn=a@ldap.example.org/ou=f", &with).fails(2).says(&["CA file", "--meta-ca-file"]);
     init("ldap://localhost/ou=f", &with).fails(2).says(&["ldaps://NAME@HOST[:PORT]/BASE", "name to bind as"]);
-    init(&url, &["--meta-password-file", text(&wrong)]).fails(3).says(&["does not take the name"]);
+    init(&url, &["--meta-password-file", text(&wrong)])
+        .fails(3)
+        .says(&["rejected the bind name or password"]);
     init(&url.replace("ou=s0,", "ou=none,"), &with).fails(1).says(&["no entry ou=none,", "docs/how-to"]);
     init(&url, &with).ok();
     let other = folder.path().join("other");
@@ -129,7 +131,7 @@ fn an_ldap_server_that_cannot_be_used_is_refused_with_the_next_step() {
     run(&["mds", "join", "--data", text(&join), "--from", text(&data)]).fails(1).says(&["LDAP"]);
 }
 
-/// Bytes of a database that some hundred directories fill.
+/// Bytes of a database that about a hundred directories fill.
 const SMALL_DATABASE: u64 = 3 << 20;
 
 #[test]

@@ -1,4 +1,5 @@
-//! `sealstone check` through the real binary: what fits is not found fault with, what was lost or left over is found.
+//! `sealstone check` through the real binary: a consistent system has no findings; lost and leaked
+//! objects are found.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,14 +11,14 @@ fn put(system: &System, path: &str, length: usize) {
     run_with_input(system.command(&["put", "-", path]), &vec![7; length]).ok();
 }
 
-/// One folder is as another one was.
+/// Replaces one folder by a copy of another.
 fn copy(from: &Path, to: &Path) {
     let _ = std::fs::remove_dir_all(to);
     let copied = Command::new("cp").args(["-a", text(from), text(to)]).status().expect("cp runs");
     assert!(copied.success());
 }
 
-/// The server's records become older ones, and the devices' do not.
+/// Restores older records of the server, while the devices stay.
 fn back(system: &mut System, to: &Path) {
     system.end_mds(Signal::Terminate);
     let data = system.path("mds");
@@ -32,7 +33,7 @@ fn kinds(ended: &Ended) -> Vec<String> {
 }
 
 #[test]
-fn what_is_lost_is_named_and_what_is_left_over_is_removed() {
+fn check_reports_lost_and_removes_orphaned_data() {
     let mut system = System::start(2);
     system.run(&["mkdir", "/d"]).ok();
     put(&system, "/d/kept", 1000);
@@ -45,7 +46,7 @@ fn what_is_lost_is_named_and_what_is_left_over_is_removed() {
     let older = system.path("older");
     copy(&system.path("mds"), &older);
     system.start_mds();
-    // Made after the records that the server goes back to: nobody knows them then.
+    // Created after the restored records: the server does not know them.
     put(&system, "/later", 1000);
     back(&mut system, &older);
     let found = system.run(&["--json", "check"]);
@@ -56,7 +57,7 @@ fn what_is_lost_is_named_and_what_is_left_over_is_removed() {
     while system.run(&["--json", "check", "--repair"]).ok().json()["findings"] != serde_json::json!([]) {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is removed");
     }
-    // Removed after it: their bytes are gone, and the path says whose.
+    // Removed after it: their bytes are gone, and the finding names the path.
     system.end_mds(Signal::Terminate);
     copy(&system.path("mds"), &older);
     system.start_mds();
@@ -76,7 +77,7 @@ fn what_is_lost_is_named_and_what_is_left_over_is_removed() {
 }
 
 #[test]
-fn a_device_that_is_away_is_told_and_has_lost_nothing() {
+fn unreachable_device_is_reported_without_loss() {
     let mut system = System::start(2);
     for at in 0..6 {
         put(&system, &format!("/{at}"), 1000);

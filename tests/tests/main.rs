@@ -1,6 +1,6 @@
 //! All integration tests of the crate in one program: linking many takes longer than running them.
 //!
-//! `cargo run -p xtask -- tests` runs each module as a process of its own.
+//! `cargo run -p xtask -- tests` runs each module in a separate process.
 
 mod access;
 mod api;

@@ -1,5 +1,5 @@
-//! The security method on the wire is what client, metadata server and device agree on, and never less than any of
-//! them demands.
+//! The security method on the wire is what client, metadata server and device agree on, and never
+//! below any of their floors.
 
 use sealstone_tests::{Ended, System, get, run_with_input};
 
@@ -13,32 +13,33 @@ fn there_and_back(system: &System, method: &str) {
     let bytes = content();
     run_with_input(system.command(&["put", "--method", method, "-", &path]), &bytes).ok();
     assert!(system.run(&["cat", "--method", method, &path]).ok().stdout == bytes, "{method}");
-    // What was stored under one method is read under another.
+    // A file stored under one method is read under another.
     assert!(system.run(&["cat", &path]).ok().stdout == bytes, "{method}");
 }
 
-/// Inside TLS what CAPKEY signs is the channel's own token: a device that was told to takes it there, and only there.
+/// Inside TLS CAPKEY signs the channel's token; a device accepts it there if configured to, and
+/// only there.
 #[test]
-fn inside_tls_a_client_works_by_the_channels_token() {
+fn clients_use_chantok_inside_tls() {
     let system =
         System::start_with_mds(2, "1G", &["--method-floor", "capkey"], &["--method-floor", "capkey"]);
     assert!(system.osd(0).ready()["pin"].is_string(), "clients speak TLS");
     there_and_back(&system, "capkey");
     let put = ["put", "--method", "capkey", "--device-tls", "off", "-", "/plain"];
     run_with_input(system.command(&put), b"plain").fails(3).says(&["access denied"]);
-    // The metadata server's floor still holds.
+    // The metadata server's floor still applies.
     there_and_back(&system, "nosec");
 }
 
-/// A system in which everybody was told that weak methods are good enough, even without TLS.
+/// A system in which all parts accept weak methods, even without TLS.
 #[test]
-fn with_insecure_capkey_a_client_works_by_security_token() {
+fn clients_use_capkey_with_the_insecure_flag() {
     let flags = ["--tls", "off", "--insecure-capkey"];
     let system = System::start_with_mds(2, "1G", &flags, &["--method-floor", "capkey"]);
     assert!(system.osd(0).ready()["pin"].is_null());
     there_and_back(&system, "capkey");
     there_and_back(&system, "cmdrsp");
-    // The metadata server's floor still holds.
+    // The metadata server's floor still applies.
     there_and_back(&system, "nosec");
 }
 
@@ -50,7 +51,7 @@ fn with_insecure_nosec_a_client_works_unprotected() {
     }
 }
 
-/// A device that was not told refuses, whatever credential the metadata server gives out.
+/// A device refuses methods below its own floor, whatever credentials the metadata server issues.
 #[test]
 fn a_device_has_a_floor_of_its_own() {
     let system = System::start_with_mds(1, "1G", &["--metrics", "127.0.0.1:0"], &["--method-floor", "nosec"]);
@@ -69,9 +70,9 @@ fn a_device_has_a_floor_of_its_own() {
     assert!(page.contains("sealstone_osd_denials_total{"), "refusals are counted: {page}");
 }
 
-/// What a device demands, it demands of everybody, whatever its partitions asked for when they were made.
+/// A device's floor applies even if its partitions were created with a weaker one.
 #[test]
-fn a_device_may_demand_more_than_its_partitions_do() {
+fn device_may_require_a_stronger_method() {
     let system = System::start_with_mds(1, "1G", &["--method-floor", "alldata"], &[]);
     there_and_back(&system, "alldata");
     run_with_input(system.command(&["put", "--method", "cmdrsp", "-", "/weak"]), b"weak")
@@ -82,7 +83,7 @@ fn a_device_may_demand_more_than_its_partitions_do() {
     assert!(wrong.stderr.contains("--insecure-nosec"), "{}", wrong.stderr);
 }
 
-/// An operator may ask for more than clients do.
+/// An operator may require more than clients do.
 #[test]
 fn a_floor_of_alldata_raises_every_request() {
     let system = System::start_with_mds(1, "1G", &[], &["--method-floor", "alldata"]);
@@ -94,7 +95,7 @@ fn a_floor_of_alldata_raises_every_request() {
     assert!(wrong.stderr.contains("rot13") && wrong.stderr.contains("cmdrsp"), "{}", wrong.stderr);
 }
 
-/// What a paper has and an attack broke: only where somebody asked for it, and beyond loopback only who says so twice.
+/// Methods of the paper that were broken by attacks need a flag, and beyond loopback a second one.
 #[test]
 fn what_is_broken_is_served_on_loopback_alone() {
     let refused = sealstone_tests::run(&[

@@ -1,10 +1,10 @@
-//! Monitoring: both pages answer, in the form that Prometheus takes, with the families that the documentation names.
+//! Monitoring: both pages are valid Prometheus text and have the documented families.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sealstone_tests::{Daemon, Signal, System, command, get, run_with_input, text};
 
-/// Family to its samples, after the checks that `promtool check metrics` makes.
+/// Parses families and samples, with the checks of `promtool check metrics`.
 #[track_caller]
 fn families(page: &str) -> BTreeMap<String, Vec<(String, u64)>> {
     let mut families = BTreeMap::new();
@@ -77,7 +77,7 @@ fn separate_daemons_tell_what_they_did() {
 }
 
 #[test]
-fn one_process_shows_all_its_devices_on_one_page() {
+fn metrics_page_lists_all_devices() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("system");
     let mut up = Daemon::start(command(&[
@@ -103,7 +103,7 @@ fn one_process_shows_all_its_devices_on_one_page() {
     assert_eq!(up.end(Signal::Terminate), 0);
 }
 
-/// A recursive removal steps over each key a few times, however many names there are.
+/// A recursive removal visits each key a few times, independent of the number of names.
 #[test]
 fn recursive_removal_visits_linear_keys() {
     const DIRECTORIES: u64 = 1500;

@@ -1,4 +1,4 @@
-//! A mount, as programs meet it: the real binary, a real mount, the programs of this machine.
+//! A mount as programs use it: the real binary, a real mount, the programs of this machine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #[path = "mount/identity.rs"]
 mod identity;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use sealstone_tests::{Mounted, Signal, System, can_mount, is_installed, text};
 
-/// Bytes that do not repeat in any block-sized way.
+/// Returns bytes that do not repeat at any block size.
 fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..length)
@@ -23,7 +23,7 @@ fn bytes(length: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Runs a shell script in a folder; its standard output.
+/// Runs a shell script in a folder and returns its standard output.
 #[track_caller]
 fn sh(folder: &Path, script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).current_dir(folder).output().expect("sh runs");
@@ -66,7 +66,7 @@ fn the_tools_of_every_day_work() {
 }
 
 #[test]
-fn what_the_mount_stores_the_command_line_fetches_and_the_other_way_round() {
+fn mount_and_command_line_share_files() {
     if !can_mount() {
         return;
     }
@@ -124,7 +124,7 @@ fn bytes_are_where_they_were_written() {
 }
 
 #[test]
-fn what_is_written_after_a_cut_and_another_open_is_there_when_memory_has_let_it_go() {
+fn write_after_truncation_survives_cache_eviction() {
     if !can_mount() {
         return;
     }
@@ -138,7 +138,7 @@ fn what_is_written_after_a_cut_and_another_open_is_there_when_memory_has_let_it_
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let data = bytes(70_000, 2);
     file.write_all_at(&data, 1_500_000).unwrap();
-    // Then nothing of it is held here, and it is read from the devices.
+    // Then nothing is cached here, and it is read from the devices.
     file.sync_data().unwrap();
     drop(file);
     let expected = [&bytes(2_000_000, 1)[..500_000], &vec![0; 1_000_000], &data].concat();
@@ -149,7 +149,7 @@ fn what_is_written_after_a_cut_and_another_open_is_there_when_memory_has_let_it_
 }
 
 #[test]
-fn appends_holes_and_truncations_are_as_they_should_be() {
+fn appends_holes_and_truncations_work() {
     if !can_mount() {
         return;
     }
@@ -182,7 +182,7 @@ fn appends_holes_and_truncations_are_as_they_should_be() {
 }
 
 #[test]
-fn links_names_and_attributes_are_those_of_a_file_system() {
+fn links_names_and_attributes_follow_posix() {
     if !can_mount() {
         return;
     }
@@ -223,7 +223,7 @@ fn links_names_and_attributes_are_those_of_a_file_system() {
 }
 
 #[test]
-fn a_file_without_a_name_lives_as_long_as_it_is_open() {
+fn unlinked_file_lives_while_open() {
     if !can_mount() {
         return;
     }
@@ -374,15 +374,16 @@ fn many_writers_do_not_disturb_each_other() {
     assert_eq!(names(mount.place()).len(), 161);
 }
 
-/// A program of its own that writes while servers come and go: a file that is open in this process would be flushed by
-/// every process that it starts, and so would hold up the server that it waits for.
+/// A separate program that writes while servers restart. Starting a process closes inherited files
+/// and would flush a file open in this process, which would wait for the server.
 struct Writer {
     child: std::process::Child,
     folder: std::path::PathBuf,
 }
 
 impl Writer {
-    /// Runs a shell script; `step NAME` in it says how far it is, `wait_for NAME` waits until it is told to go on.
+    /// Runs a shell script; `step NAME` in it reports progress, `wait_for NAME` waits for this
+    /// test.
     fn start(system: &System, mount: &Mounted, script: &str) -> Self {
         let folder = system.path("steps");
         fs::create_dir_all(&folder).unwrap();
@@ -413,7 +414,7 @@ impl Writer {
 }
 
 #[test]
-fn a_metadata_server_that_is_killed_costs_time_and_nothing_else() {
+fn server_kill_only_delays_the_mount() {
     if !can_mount() {
         return;
     }
@@ -443,7 +444,7 @@ fn a_metadata_server_that_is_killed_costs_time_and_nothing_else() {
 }
 
 #[test]
-fn a_device_that_is_killed_loses_nothing_that_a_program_wrote() {
+fn device_kill_loses_no_written_data() {
     if !can_mount() {
         return;
     }
@@ -483,7 +484,7 @@ fn a_device_that_is_killed_loses_nothing_that_a_program_wrote() {
 }
 
 #[test]
-fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_can_be_mounted_again() {
+fn mount_kill_loses_no_synced_data() {
     if !can_mount() {
         return;
     }
@@ -497,7 +498,7 @@ fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_can_be_mounted_again
     mount.kill();
     drop(file);
     assert!(fs::read_dir(&place).is_err(), "nobody answers there");
-    // In the background this time, and over what was left behind.
+    // In the background this time, and over the dead mount point.
     system.run(&["mount", text(&place)]).ok();
     assert!(fs::read(place.join("synced")).unwrap() == bytes(2 << 20, 5));
     assert!(fs::read(place.join("closed")).unwrap() == bytes(300_000, 4));
@@ -508,7 +509,7 @@ fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_can_be_mounted_again
 }
 
 #[test]
-fn a_read_only_mount_of_a_part_shows_that_part_and_changes_nothing() {
+fn read_only_subtree_mount_changes_nothing() {
     if !can_mount() {
         return;
     }
@@ -589,7 +590,7 @@ assert db.execute('SELECT COUNT(*) FROM t').fetchone() == (1000,)
 }
 
 #[test]
-fn tar_brings_a_tree_in_and_out_and_a_compiler_builds_in_it() {
+fn tar_and_a_compiler_work_on_the_mount() {
     if !can_mount() || !is_installed("tar") {
         return;
     }
@@ -635,7 +636,7 @@ fn a_large_directory_is_listed_whole() {
 }
 
 #[test]
-fn programs_find_the_holes_of_a_file_and_copy_it_as_sparse_as_it_is() {
+fn programs_copy_sparse_files_with_their_holes() {
     if !can_mount() {
         return;
     }
@@ -665,7 +666,7 @@ fn programs_find_the_holes_of_a_file_and_copy_it_as_sparse_as_it_is() {
 }
 
 #[test]
-fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
+fn access_lists_apply_on_shared_mounts() {
     if !can_mount() || !is_installed("setfacl") || !is_installed("setpriv") {
         return;
     }
@@ -683,7 +684,7 @@ fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
     assert_eq!(user(71_001, "cat f 2>/dev/null || echo refused"), "refused\n");
     run("chmod 600 f");
     assert_eq!(user(71_000, "cat f 2>/dev/null || echo refused"), "refused\n", "the mask");
-    // What is made below gets the directory's list, whatever its maker masks.
+    // New entries inherit the directory's list, whatever the umask is.
     run("mkdir d && setfacl -d -m u:71000:rwx,g::-,o::- d && umask 077 && echo made > d/g && mkdir d/e");
     assert_eq!(user(71_000, "cat d/g && echo too >> d/g && cat d/g"), "made\nmade\ntoo\n");
     assert_eq!(user(71_001, "cat d/g 2>/dev/null || echo refused"), "refused\n");
@@ -691,13 +692,13 @@ fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
     run("umask 027 && echo x > plain && setfacl -b f && cp -p d/g copied");
     assert_eq!(run("stat -c %a plain f"), "640\n600\n");
     assert_eq!(run("getfacl -cn copied"), run("getfacl -cn d/g"));
-    // These have names on this machine that the server does not know: it is told numbers.
+    // These names exist on this machine but not at the server: numbers are sent.
     let named = run("setfacl -m u:1:r,g:1:w plain && setfacl -m u:71000:x plain && getfacl -cn plain");
     assert!(named.contains("user:1:r--\n") && named.contains("group:1:-w-\n"), "{named}");
 }
 
 #[test]
-fn zeros_reach_as_far_as_others_made_a_file_long() {
+fn file_extended_elsewhere_reads_as_zeros() {
     if !can_mount() {
         return;
     }

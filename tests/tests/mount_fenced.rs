@@ -1,5 +1,5 @@
-//! A mount that does not answer, and others that go on without it. A test program of its own: whatever it starts while the mount is
-//! stopped would wait for it.
+//! A mount that does not answer, and others that continue without it. A separate test program:
+//! processes started while the mount is stopped would wait for it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::{self, File, OpenOptions};
@@ -18,19 +18,19 @@ fn open(path: impl AsRef<std::path::Path>) -> File {
 }
 
 #[test]
-fn a_mount_that_is_stopped_is_fenced_and_hears_of_it_when_it_goes_on() {
+fn stopped_mount_is_fenced_and_gets_the_error() {
     if !can_mount() {
         return;
     }
     let system = system();
     let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
-    // They have asked what to give back: from here on they are given leases.
+    // Both mounts poll recalls: from here on they get leases.
     std::thread::sleep(Duration::from_millis(500));
     let mut stopper = Stopper::of(&one);
     let mut mine = open(one.path("file"));
     mine.write_all(&[1; 9000]).unwrap();
     mine.sync_all().unwrap();
-    // In its memory, under a lease, and nowhere else.
+    // Only in its memory, under a lease.
     mine.write_all_at(&[2; 9000], 0).unwrap();
     stopper.stop();
     let began = Instant::now();
@@ -50,7 +50,7 @@ fn a_mount_that_is_stopped_is_fenced_and_hears_of_it_when_it_goes_on() {
     drop(mine);
     theirs.read_exact_at(&mut seen, 0).unwrap();
     assert!(seen == [3; 9000], "nothing arrived late");
-    // As soon as it has heard that it is in another era.
+    // As soon as it has received its new epoch.
     let until = Instant::now() + Duration::from_secs(30);
     let read = loop {
         match fs::read(one.path("file")) {

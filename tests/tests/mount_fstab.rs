@@ -1,4 +1,4 @@
-//! The process of a mount: as `mount` of util-linux starts it, and how it begins and ends.
+//! The process of a mount: as `mount` of util-linux starts it, and how it starts and ends.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::mount::{UnmountFlags, unmount};
 use sealstone_tests::{Ended, Mounted, Signal, System, binary, can_mount, text};
 
-/// Taken away when it is dropped, however often it was mounted.
+/// A mount point, unmounted when dropped, however often it was mounted.
 struct Place(PathBuf);
 
 impl Drop for Place {
@@ -17,7 +17,7 @@ impl Drop for Place {
     }
 }
 
-/// What the table of mounts says of a place: source, type and options, once for each mount there.
+/// Returns source, type and options of each mount at a mount point.
 fn mounts(place: &Path) -> Vec<(String, String, String)> {
     let table = fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
     let fields = table.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
@@ -26,7 +26,7 @@ fn mounts(place: &Path) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn what_fstab_says_is_mounted_once_and_found_again_in_the_table() {
+fn fstab_entries_mount_once_and_are_listed() {
     if !can_mount() {
         return;
     }
@@ -50,10 +50,10 @@ fn what_fstab_says_is_mounted_once_and_found_again_in_the_table() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((&*found[0].0, &*found[0].1), ("sealstone:/projects", "fuse.sealstone"));
     fs::write(place.0.join("file"), b"1").expect("it is written");
-    // Not a second one on top of it, which would have to be taken away twice.
+    // A second mount on top of it is refused.
     mount("sealstone:/projects", &session).fails(1).says(&["already", "umount"]);
     system.run(&["mount", text(&place.0)]).fails(1).says(&["already"]);
-    // `mount -o remount` asks the helper of the type that the table tells.
+    // `mount -o remount` calls the helper of the type in the mount table.
     helper("mount.fuse.sealstone", "sealstone:/projects", "rw,remount,ro").ok();
     assert!(mounts(&place.0)[0].2.starts_with("ro,nosuid,nodev"), "{:?}", mounts(&place.0));
     let refused = fs::write(place.0.join("file"), b"2").expect_err("it is read-only");
@@ -62,14 +62,14 @@ fn what_fstab_says_is_mounted_once_and_found_again_in_the_table() {
     fs::write(place.0.join("file"), b"3").expect("it is not any more");
     system.run(&["umount", text(&place.0)]).ok();
     assert_eq!(mounts(&place.0), []);
-    // A source without a word before it is shown as it was said.
+    // A source without a prefix is shown unchanged.
     mount("/projects", &session).ok();
     assert_eq!(mounts(&place.0)[0].0, "/projects");
     assert_eq!(fs::read(place.0.join("file")).expect("it is there"), b"3");
     system.run(&["umount", text(&place.0)]).ok();
 }
 
-/// A terminal that is closed ends a mount in order: what is open and was written is stored.
+/// The end of its terminal ends a mount cleanly: data of open files is stored.
 #[test]
 fn mount_stores_open_files_at_hangup() {
     if !can_mount() {
@@ -97,7 +97,7 @@ fn mount_stores_open_files_at_hangup() {
     }
 }
 
-/// A mount in the background takes no folder for temporary files.
+/// A background mount needs no folder for temporary files.
 #[test]
 fn mount_needs_no_temporary_folder() {
     if !can_mount() {
@@ -111,7 +111,7 @@ fn mount_needs_no_temporary_folder() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::write(place.join("file"), b"content").expect("written");
     system.run(&["umount", text(&place)]).ok();
-    // What goes wrong in the background is still said.
+    // Errors in the background are still reported.
     let mut mount = system.command(&["mount", text(&place), "--path", "/none"]);
     let output = mount.env("TMPDIR", "/nonexistent").output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

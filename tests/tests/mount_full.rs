@@ -1,5 +1,5 @@
-//! Devices that become full under a mount. Alone in its program: whoever starts another one closes, for that one, what is open
-//! here, and is told what only the next close or sync is told.
+//! Devices that become full under a mount. A separate test program: starting a process closes
+//! inherited files, and would receive the error meant for the next close or sync.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -10,11 +10,12 @@ use sealstone_tests::{Mounted, System, can_mount};
 /// Bytes of the device.
 const CAPACITY: &str = "64M";
 const CAPACITY_BYTES: usize = 64 << 20;
-/// The grace for readers of a removed file, the next round of removal and the next look at the capacity, with room.
+/// Timeout for the grace period of a removed file, the next removal and the next capacity poll,
+/// with a margin.
 const ROOM_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_program_that_fills_a_mount_hears_of_it_and_no_file_looks_longer_than_what_was_stored() {
+fn full_device_returns_enospc_and_the_stored_length() {
     if !can_mount() {
         return;
     }
@@ -22,7 +23,7 @@ fn a_program_that_fills_a_mount_hears_of_it_and_no_file_looks_longer_than_what_w
     let mount = Mounted::at(&system, "mnt");
     let path = mount.path("file");
     let mut file = fs::File::create(&path).expect("made");
-    // Bytes that are not zero, so that a hole is not taken for them.
+    // Non-zero bytes, so that a hole is not taken for them.
     let piece = vec![7; 1 << 20];
     let mut taken = 0;
     let told = (0..200).find_map(|_| {
@@ -36,7 +37,7 @@ fn a_program_that_fills_a_mount_hears_of_it_and_no_file_looks_longer_than_what_w
     assert_eq!(file.sync_all().expect_err("and in the end").kind(), ErrorKind::StorageFull);
     file.sync_all().expect("once");
     drop(file);
-    // What came after the first loss may have been stored; what the file has at its end was.
+    // Bytes after the first loss may have been stored; the bytes at the file's end were.
     let stored = fs::read(&path).expect("it is read");
     let (least, most) = (40 << 20, CAPACITY_BYTES + (8 << 20));
     assert!((least..=most).contains(&stored.len()), "{} bytes", stored.len());

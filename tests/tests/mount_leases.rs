@@ -1,4 +1,4 @@
-//! Mounts that believe what they were told until somebody else wants it: the real binary, real mounts.
+//! Mounts with leases, and their recall: the real binary, real mounts.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
 }
 
-/// Requests but those that a mount sends whatever is done on it.
+/// Returns the number of requests, except for those that a mount sends periodically.
 fn requests(system: &System) -> u64 {
     let own = ["Recalls", "KeepNodes"];
     system.figure("sealstone_mds_requests_total", |line| !own.iter().any(|name| line.contains(name)))
@@ -34,13 +34,13 @@ fn append_to(path: impl AsRef<std::path::Path>) -> File {
     OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
 
-/// The mounts have asked what to give back: from here on they are given leases.
+/// Waits until the mounts poll recalls: from then on they get leases.
 fn settle() {
     std::thread::sleep(Duration::from_millis(500));
 }
 
 #[test]
-fn who_reads_sees_what_was_written_at_another_mount_while_both_have_it_open() {
+fn open_file_shows_writes_of_another_mount() {
     if !can_mount() {
         return;
     }
@@ -57,7 +57,7 @@ fn who_reads_sees_what_was_written_at_another_mount_while_both_have_it_open() {
         reader.read_exact_at(&mut seen, at).unwrap();
         assert!(seen == content, "round {round}");
         assert_eq!(reader.metadata().unwrap().len(), at + 5000, "round {round}");
-        // What was read before and is written over.
+        // Bytes that were read before and are overwritten.
         writer.write_all_at(&[round, 1, 2, 3], 0).unwrap();
         let mut seen = [0; 4];
         reader.read_exact_at(&mut seen, 0).unwrap();
@@ -68,7 +68,7 @@ fn who_reads_sees_what_was_written_at_another_mount_while_both_have_it_open() {
 }
 
 #[test]
-fn a_file_that_nobody_else_wants_is_opened_read_and_closed_without_a_request() {
+fn leased_file_opens_without_a_request() {
     if !can_mount() {
         return;
     }
@@ -86,14 +86,15 @@ fn a_file_that_nobody_else_wants_is_opened_read_and_closed_without_a_request() {
 }
 
 #[test]
-fn a_server_that_begins_anew_finds_what_was_believed_and_others_wait_for_it() {
+fn restarted_server_recovers_leases_before_conflicts() {
     if !can_mount() {
         return;
     }
     let mut system = system();
     let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
     settle();
-    // A program of its own has it open: what is started here while the server is away closes nothing there.
+    // Opened by a separate program: processes started here while the server is down must not close
+    // it.
     let script = "exec 3<> file; printf old >&3; echo; read line; printf new >&3; echo; read line";
     let (input, output) = (Stdio::piped(), Stdio::piped());
     let mut program = Command::new("sh");
@@ -137,7 +138,7 @@ fn a_mount_without_leases_sees_what_was_closed() {
 }
 
 #[test]
-fn two_mounts_that_count_in_one_file_under_a_lock_lose_nothing() {
+fn locked_counter_on_two_mounts_loses_nothing() {
     if !can_mount() {
         return;
     }
@@ -156,7 +157,7 @@ fn two_mounts_that_count_in_one_file_under_a_lock_lose_nothing() {
     assert_eq!(fs::read_to_string(two.path("count")).unwrap().trim(), "20");
 }
 
-/// Lines that each append writes: some shorter than a page, some that cross pages.
+/// Returns the line of an append: some shorter than a page, some across pages.
 fn line(writer: usize, number: usize) -> String {
     let length = [20, 300, 5_000, 70_000][(writer + number) % 4];
     let start = format!("{writer}:{number}:");
@@ -164,7 +165,8 @@ fn line(writer: usize, number: usize) -> String {
     format!("{start}{}\n", filler.to_string().repeat(length))
 }
 
-/// Appends lines through several open files at once, and checks that each line is there once and whole.
+/// Appends lines through several open files concurrently, and checks that each line is there once
+/// and complete.
 #[track_caller]
 fn append_lines(paths: &[std::path::PathBuf], lines: usize, locked: bool) {
     std::thread::scope(|scope| {
@@ -216,7 +218,7 @@ fn appends_of_two_mounts_lose_no_line() {
 }
 
 #[test]
-fn appends_without_leases_lose_no_line_under_a_lock() {
+fn locked_appends_without_leases_lose_no_line() {
     if !can_mount() {
         return;
     }
@@ -270,7 +272,7 @@ fn log_rotated_at_another_mount_has_no_hole() {
     writeln!(log, "last").unwrap();
     assert_eq!(fs::read_to_string(two.path("log")).unwrap(), "last\n");
     assert_eq!(fs::metadata(one.path("log")).unwrap().len(), 5);
-    // As it does with rename and create: the open file goes on under its new name.
+    // As logrotate does with rename and create: the open file continues under its new name.
     fs::rename(two.path("log"), two.path("log.1")).unwrap();
     writeln!(append_to(two.path("log")), "new").unwrap();
     writeln!(log, "late").unwrap();
@@ -279,7 +281,7 @@ fn log_rotated_at_another_mount_has_no_hole() {
 }
 
 #[test]
-fn end_of_file_is_where_another_mount_moved_it() {
+fn end_of_file_follows_another_mount() {
     if !can_mount() || !is_installed("python3") {
         return;
     }
@@ -428,7 +430,7 @@ fn qemu_opens_its_image_again_at_another_mount() {
     }
     let (_, info) = run("qemu-img", &["info", there]);
     assert!(info.contains("96 MiB"), "{info}");
-    // While one has it, no other one gets it.
+    // While one process has it locked, no other one gets it.
     let mut holder = Command::new("qemu-io");
     let mut holder = holder.arg(here).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     holder.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();

@@ -1,4 +1,4 @@
-//! Directories listed by mounts that believe what they were told: the real binary, real mounts.
+//! Directory listings on mounts with leases: the real binary, real mounts.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeSet;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use rustix::fs::{Dir, RawDir, SeekFrom, seek};
 use sealstone_tests::{Mounted, System, can_mount};
 
-/// Longer than a directory that was called back is looked at without a lease.
+/// Longer than the time without opportunistic leases after a recall.
 const QUIET: Duration = Duration::from_millis(10_500);
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
 }
 
-/// Requests for lists of directories.
+/// Returns the number of list requests.
 fn lists(system: &System) -> u64 {
     system.figure("sealstone_mds_requests_total", |line| line.contains("ReadNodes"))
 }
@@ -32,7 +32,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// What an open directory has when it is read from its beginning.
+/// Reads an open directory from its beginning.
 fn again(directory: &mut Dir) -> BTreeSet<String> {
     directory.rewind();
     let names = directory.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned());
@@ -40,7 +40,7 @@ fn again(directory: &mut Dir) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_list_that_did_not_change_is_kept_by_the_kernel() {
+fn kernel_caches_unchanged_listings() {
     if !can_mount() {
         return;
     }
@@ -52,7 +52,7 @@ fn a_list_that_did_not_change_is_kept_by_the_kernel() {
         File::create(two.path(&format!("d/f{number}"))).unwrap();
     }
     fs::create_dir(two.path("d/sub")).unwrap();
-    // The other one is led no more when this one looks.
+    // The other mount has no delegation any more when this one lists.
     assert_eq!(names(&one.path("d")).len(), 301);
     std::thread::sleep(QUIET);
     assert_eq!(names(&one.path("d")).len(), 301);
@@ -61,7 +61,7 @@ fn a_list_that_did_not_change_is_kept_by_the_kernel() {
         assert_eq!(names(&one.path("d")).len(), 301);
     }
     assert_eq!(lists(&system), before);
-    // Without leases it is asked for each time.
+    // Without leases every listing is a request.
     let three = Mounted::with(&system, "three", &["--no-leases"]);
     for round in 1..4 {
         assert_eq!(names(&three.path("d")).len(), 301);
@@ -70,7 +70,7 @@ fn a_list_that_did_not_change_is_kept_by_the_kernel() {
 }
 
 #[test]
-fn what_another_mount_changes_in_a_directory_is_listed_here_when_it_is_done() {
+fn listing_shows_completed_changes_of_another_mount() {
     if !can_mount() {
         return;
     }
@@ -86,7 +86,7 @@ fn what_another_mount_changes_in_a_directory_is_listed_here_when_it_is_done() {
     }
     let mut open = Dir::new(File::open(&here).unwrap()).unwrap();
     for round in 0..3 {
-        // Told to the kernel twice, so that it has it.
+        // Listed twice, so that the kernel caches it.
         assert_eq!((names(&here), names(&here)), (all.clone(), all.clone()));
         assert_eq!(again(&mut open), all);
         let (made, moved, gone) = (format!("n{round}"), format!("f{round}"), format!("f{}", round + 20));
@@ -105,7 +105,7 @@ fn what_another_mount_changes_in_a_directory_is_listed_here_when_it_is_done() {
         // From here on there is a lease again.
         std::thread::sleep(QUIET);
         assert_eq!((names(&here), names(&here)), (all.clone(), all.clone()));
-        // One's own changes, each after a list that is kept.
+        // Local changes, each after a cached listing.
         File::create(here.join(format!("o{round}"))).unwrap();
         all.insert(format!("o{round}"));
         assert_eq!(names(&here), all, "round {round}: made here");
@@ -114,7 +114,7 @@ fn what_another_mount_changes_in_a_directory_is_listed_here_when_it_is_done() {
         all.remove(&made);
         all.insert("z".into());
         assert_eq!(names(&here), all, "round {round}: moved here");
-        // The last one is another mount's, of what is kept.
+        // The last change is from another mount.
         fs::remove_file(there.join("z")).unwrap();
         all.remove("z");
         assert_eq!(names(&here), all, "round {round}");
@@ -145,7 +145,7 @@ fn a_directory_is_emptied_while_it_is_listed() {
     fs::remove_dir(one.path("d")).unwrap();
 }
 
-/// Does it to each name of a list, read a few at a time.
+/// Calls `work` with each name of a list, read a few at a time.
 fn each(directory: &File, mut work: impl FnMut(&str)) {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut entries = RawDir::new(directory, &mut buffer);
@@ -159,7 +159,7 @@ fn each(directory: &File, mut work: impl FnMut(&str)) {
 }
 
 #[test]
-fn what_is_written_while_a_directory_is_listed_is_not_undone_by_the_list() {
+fn listing_keeps_attributes_of_concurrent_writes() {
     if !can_mount() {
         return;
     }
@@ -170,7 +170,7 @@ fn what_is_written_while_a_directory_is_listed_is_not_undone_by_the_list() {
     for number in 0..250 {
         File::create(two.path(&format!("d/f{number:03}"))).unwrap();
     }
-    // It is killed: what it did not tell would be gone.
+    // It is killed: unsent changes would be lost.
     File::open(two.path("d")).unwrap().sync_all().unwrap();
     drop(two);
     let one = Mounted::at(&system, "one");
@@ -180,7 +180,7 @@ fn what_is_written_while_a_directory_is_listed_is_not_undone_by_the_list() {
     each(&directory, |_| {
         count += 1;
         if count % 5 == 1 {
-            // One that comes later in the list, and has the kernel ask for all that is known of what it lists.
+            // A later name of the list, whose attributes the kernel has already requested.
             let later = one.path(&format!("d/f{:03}", (count + 90).min(249)));
             let mut file = OpenOptions::new().write(true).open(&later).unwrap();
             file.write_all(&[7; 5000]).unwrap();

@@ -1,5 +1,5 @@
-//! A mount that dies with a lock, and others that get it. A test program of its own: whatever it starts while the mount is
-//! stopped would wait for it.
+//! A mount that dies with a lock, and others that get it. A separate test program: processes
+//! started while the mount is stopped would wait for it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,7 @@ fn open(path: impl AsRef<std::path::Path>) -> File {
 }
 
 #[test]
-fn a_mount_that_is_stopped_with_a_lock_is_fenced_before_another_one_has_it() {
+fn stopped_lock_holder_is_fenced_first() {
     if !can_mount() {
         return;
     }
@@ -31,7 +31,7 @@ fn a_mount_that_is_stopped_with_a_lock_is_fenced_before_another_one_has_it() {
     mine.lock().unwrap();
     mine.write_all(&[1; 9000]).unwrap();
     mine.sync_all().unwrap();
-    // In its memory, and nowhere else.
+    // Only in its memory.
     mine.write_all_at(&[2; 9000], 0).unwrap();
     stopper.stop();
     let began = Instant::now();
@@ -48,7 +48,7 @@ fn a_mount_that_is_stopped_with_a_lock_is_fenced_before_another_one_has_it() {
     std::thread::sleep(Duration::from_secs(2));
     let eio = |told: std::io::Result<()>| assert_eq!(told.unwrap_err().raw_os_error(), Some(5), "EIO");
     eio(mine.sync_all());
-    // Until all of them have closed it nobody there writes to it, nor believes in the lock.
+    // Until all programs there have closed the file, writes fail and the lock is invalid.
     eio(mine.write_all_at(&[4; 10], 0).and_then(|()| mine.sync_all()));
     eio(mine.sync_all());
     eio(OpenOptions::new().write(true).open(one.path("file")).map(drop));
@@ -57,7 +57,7 @@ fn a_mount_that_is_stopped_with_a_lock_is_fenced_before_another_one_has_it() {
     assert!(seen == [3; 9000], "nothing arrived late: {:?}", &seen[..9]);
     assert!(fs::read(one.path("file")).unwrap() == [3; 9000]);
     drop(mine);
-    // It is closed, and begins anew.
+    // After the close it can be opened again.
     let mine = open(one.path("file"));
     assert!(mine.try_lock().is_err(), "it is theirs");
     theirs.unlock().unwrap();

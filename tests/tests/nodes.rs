@@ -1,4 +1,5 @@
-//! Links, kinds, names of any bytes, and sizes that change in place, through the real binary and real devices.
+//! Links, file types, names of any bytes, and sizes that change in place, through the real binary
+//! and real devices.
 
 use std::fs;
 use std::time::Duration;
@@ -17,7 +18,7 @@ async fn connect(system: &System) -> Client {
 }
 
 #[test]
-fn the_command_line_makes_links_and_shows_what_they_are() {
+fn command_line_creates_and_shows_links() {
     let system = System::start(1);
     fs::write(system.path("local"), b"content").expect("written");
     let local = system.path("local");
@@ -34,9 +35,9 @@ fn the_command_line_makes_links_and_shows_what_they_are() {
     assert!(stat.contains("symlink") && stat.contains("leads to  ../file"), "{stat}");
     let json = system.run(&["--json", "stat", "/file"]).ok().text();
     assert!(json.contains("\"links\":2") || json.contains("\"links\": 2"), "{json}");
-    // What is removed, moved and linked is the link; what it leads to stays.
+    // Removing, moving and linking affects the link, not its target.
     system.run(&["mv", "/d/link", "/moved"]).ok();
-    // Above the root is the root.
+    // The parent of the root is the root.
     assert_eq!(system.run(&["cat", "/moved"]).ok().text(), "content");
     system.run(&["rm", "/moved"]).ok();
     system.run(&["rm", "/file"]).ok();
@@ -54,7 +55,7 @@ async fn stat_of(client: &Client, request: Request) -> Stat {
     }
 }
 
-/// Sets a size; waits while the server has old bytes removed.
+/// Sets a size; waits while the server removes truncated bytes.
 async fn resize(client: &Client, node: Node, size: u64) -> Stat {
     let change = NodeChange { size: Some(size), ..NodeChange::default() };
     for _ in 0..1_000 {
@@ -80,7 +81,7 @@ async fn content(client: &Client, path: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_that_were_cut_off_a_file_are_gone_from_its_devices_and_read_as_zeros() {
+async fn truncated_bytes_are_erased_on_devices() {
     let system = System::start(2);
     let client = connect(&system).await;
     for bytes in [100_000usize, 3 << 20] {
@@ -94,7 +95,7 @@ async fn bytes_that_were_cut_off_a_file_are_gone_from_its_devices_and_read_as_ze
         assert!(
             now.len() == bytes && now[..1_000] == old[..1_000] && now[1_000..].iter().all(|byte| *byte == 0)
         );
-        // Cut to nothing, it has no objects, and is as long as anybody likes.
+        // Truncated to nothing, it has no objects, and can be extended to any length.
         assert_eq!(resize(&client, node, 0).await.width, 0);
         assert_eq!(resize(&client, node, 5_000).await.size, 5_000);
         assert!(content(&client, "/file").await == vec![0; 5_000]);

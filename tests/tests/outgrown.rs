@@ -1,5 +1,5 @@
-//! A file that was small and grew is carried over to all devices while it is read, through the real binary; and a metadata
-//! server dies in the middle of it.
+//! A small file that grew is copied to all devices while it is read, through the real binary; also
+//! with a kill of the metadata server.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use sealstone_mds_protocol::{Access, Node};
 use sealstone_tests::{Signal, System};
 use tokio::io::AsyncReadExt;
 
-/// How long anything may take on a slow machine.
+/// Timeout; long enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const GROWN: usize = (12 << 20) + 12_345;
 
@@ -26,7 +26,7 @@ async fn connect(system: &System) -> Client {
     Client::connect(address, pin, "admin", secret.trim_end().as_bytes()).await.expect("the password is right")
 }
 
-/// A file that begins small and grows, as through a mount.
+/// Creates a small file and extends it, as through a mount.
 async fn grow(system: &System, bytes: &[u8]) {
     let client = connect(system).await;
     let options = PutOptions { size: Some(10), ..PutOptions::default() };
@@ -39,7 +39,7 @@ async fn grow(system: &System, bytes: &[u8]) {
     }
     file.sync().await.expect("durable");
     file.close().await.expect("closed");
-    // Its holder lets go of it a moment after that.
+    // The client releases it shortly afterwards.
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
@@ -57,7 +57,7 @@ fn wait_until_wide(system: &System, devices: u64) {
 }
 
 #[test]
-fn a_file_that_grew_is_read_all_the_time_while_it_is_carried_over() {
+fn grown_file_is_readable_during_restriping() {
     let system = System::start_with_mds(3, "1G", &[], &["--carry-mib-s", "6"]);
     let bytes = content(GROWN);
     let runtime = tokio::runtime::Runtime::new().expect("started");
@@ -66,7 +66,7 @@ fn a_file_that_grew_is_read_all_the_time_while_it_is_carried_over() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (system, bytes, done) = (&system, &bytes, &done);
-        // One from the shell again and again, one that takes its time, one in place.
+        // One reader from the shell repeatedly, a slow one, and one in place.
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
                 assert!(system.run(&["cat", "/f"]).ok().stdout == *bytes);
@@ -117,9 +117,9 @@ fn a_file_that_grew_is_read_all_the_time_while_it_is_carried_over() {
 }
 
 #[test]
-fn a_file_is_carried_over_whole_though_the_metadata_server_is_killed_in_the_middle() {
+fn restriping_completes_after_a_server_kill() {
     let mut system = System::start_with_mds(3, "1G", &[], &["--carry-mib-s", "1"]);
-    // Devices say every ten seconds what is on them; the copy takes twice that and more.
+    // Devices report their usage every ten seconds; the copy takes more than twice that.
     let bytes = content(2 * GROWN);
     let runtime = tokio::runtime::Runtime::new().expect("started");
     runtime.block_on(grow(&system, &bytes));
@@ -135,7 +135,7 @@ fn a_file_is_carried_over_whole_though_the_metadata_server_is_killed_in_the_midd
     wait_until_wide(&system, 3);
     assert!(system.run(&["cat", "/f"]).ok().stdout == bytes);
     system.run(&["rm", "/f"]).ok();
-    // Nothing of what was begun and given up stays behind.
+    // Nothing of the cancelled copy remains.
     let begun = Instant::now();
     while used(&system) > 1 << 20 {
         assert!(begun.elapsed() < PATIENCE, "{} bytes are left", used(&system));
@@ -143,7 +143,7 @@ fn a_file_is_carried_over_whole_though_the_metadata_server_is_killed_in_the_midd
     }
 }
 
-/// Bytes on all devices.
+/// Returns the bytes on all devices.
 fn used(system: &System) -> u64 {
     system.run(&["--json", "df"]).ok().json()["used"].as_u64().expect("bytes")
 }

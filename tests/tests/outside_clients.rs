@@ -1,10 +1,10 @@
-//! Clients that we did not write: Debian's libiscsi tools.
+//! Third-party clients: Debian's libiscsi tools.
 
 use std::process::Command;
 
 use sealstone_tests::System;
 
-/// Runs a tool of libiscsi; a missing one is a failure with the remedy, not a skip.
+/// Runs a tool of libiscsi. If it is not installed the test fails and says how to install it.
 fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name)
         .args(arguments)
@@ -16,7 +16,7 @@ fn tool(name: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// Discovery finds the target, login works, the logical unit says that it is an OSD.
+/// Discovery finds the target, login works, and the logical unit reports that it is an OSD.
 #[test]
 fn libiscsi_discovers_logs_in_and_inquires() {
     let system = System::start(1);

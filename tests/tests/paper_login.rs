@@ -1,4 +1,5 @@
-//! The paper's login through the real daemon and the real command line: asked for, it serves; and what it must not open.
+//! The paper's login through the real daemon and the real command line: it works if enabled, and
+//! what it must not permit.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +28,7 @@ fn private(system: &System, name: &str, content: &str) -> PathBuf {
     path
 }
 
-/// Takes connections for the server and writes down what clients send: somebody on the wire.
+/// Forwards connections to the server and records what clients send, as an attacker on the network.
 fn recorder(server: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -57,7 +58,7 @@ fn recorder(server: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
 }
 
 #[test]
-fn a_paper_session_puts_and_gets_and_whoever_recorded_its_login_has_the_passphrase() {
+fn recorded_paper_login_reveals_the_passphrase() {
     let system = system();
     let server = system.mds().field("insecure_paper_login").to_owned();
     let password = private(&system, "paper-passphrase", &format!("{PASSPHRASE}\n"));
@@ -72,18 +73,18 @@ fn a_paper_session_puts_and_gets_and_whoever_recorded_its_login_has_the_passphra
     let login = ["login", "carol", "--paper-profile", &wire, "--password-file", text(&password), "--json"];
     let said = as_carol(&login, b"").ok().json();
     assert_eq!((said["user"].as_str(), said["profile"].as_str()), (Some("carol"), Some("paper")), "{said}");
-    // The session goes on in further processes, over connections of their own.
+    // The session continues in further processes, over their own connections.
     as_carol(&["put", "-", "/paper"], b"through the paper's profile").ok();
     assert_eq!(as_carol(&["cat", "/paper"], b"").ok().text(), "through the paper's profile");
     let kept = fs::read_to_string(&session).expect("the session file");
     assert!(kept.contains("profile = \"paper\""), "{kept}");
-    // Accounts are not changed through it.
+    // Accounts cannot be changed through it.
     let passwd =
         ["user", "passwd", "--old-password-file", text(&password), "--password-file", text(&password)];
     as_carol(&passwd, b"").fails(3);
     as_carol(&["user", "list"], b"").fails(3);
 
-    // What was on the wire: INIT first. The client's address is in every packet's header.
+    // On the wire: INIT first. The client's address is in every packet's header.
     let recorded = recording.lock().expect("no panic").clone();
     let length = u32::from_be_bytes(recorded[8..12].try_into().expect("four bytes")) as usize;
     let init: Init = decode_message(&recorded[16..16 + length]).expect("an INIT");
@@ -108,7 +109,7 @@ fn a_paper_session_puts_and_gets_and_whoever_recorded_its_login_has_the_passphra
 }
 
 #[test]
-fn conservative_logins_wrong_passphrases_and_modern_logins_of_paper_accounts() {
+fn paper_accounts_follow_their_login_profile() {
     let system = system();
     let server = system.mds().field("insecure_paper_login").to_owned();
     let password = private(&system, "paper-passphrase", &format!("{PASSPHRASE}\n"));
@@ -128,22 +129,22 @@ fn conservative_logins_wrong_passphrases_and_modern_logins_of_paper_accounts() {
     as_carol(&["whoami"]).ok();
     login(&wrong, &[]).fails(3);
     login(&wrong, &["--conservative"]).fails(3);
-    // Its modern password is known to nobody.
+    // The account has no modern password.
     let cluster = system.cluster();
     as_carol(&["login", "carol", "--cluster", text(&cluster), "--password-file", text(&password)]).fails(3);
-    // Taken away, it is worth nothing, and its session is over.
+    // After its removal the account cannot log in, and its session has ended.
     system.run(&["user", "paper", "carol", "--remove"]).ok();
     as_carol(&["whoami"]).fails(3);
     login(&password, &[]).fails(3);
 }
 
 #[test]
-fn without_the_flag_there_is_no_paper_login_and_beyond_loopback_it_takes_another_one() {
+fn paper_login_requires_its_flags() {
     let system = System::start(1);
     let password = private(&system, "paper-passphrase", &format!("{PASSPHRASE}\n"));
     let refused = system.run(&["user", "paper", "carol", "--password-file", text(&password)]);
     refused.fails(3);
-    // The modern listener knows no frame of the paper's profile.
+    // The modern listener rejects frames of the paper's profile.
     let address = system.mds().field("address").to_owned();
     let login = ["login", "carol", "--paper-profile", &address, "--password-file", text(&password)];
     assert_ne!(run_with_input(system.command(&login), b"").code, 0);

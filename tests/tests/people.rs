@@ -1,11 +1,11 @@
-//! Accounts as people and programs meet them: codes, roles, groups, key files.
+//! Accounts of users and programs: codes, roles, groups, key files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use sealstone_tests::{Ended, System, run, run_with_input, text};
 
-/// What somebody else does: his own session file.
+/// Runs a command with another session file.
 fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(session));
@@ -20,7 +20,7 @@ fn private(system: &System, name: &str, contents: &str) -> String {
 }
 
 #[test]
-fn a_user_enrols_with_a_code_and_shares_files_with_a_group() {
+fn user_enrols_and_shares_with_a_group() {
     let system = System::start(1);
     let cluster = text(&system.cluster()).to_owned();
     let (code, password) = (system.path("carol.code"), private(&system, "carol.pw", "carol's own\n"));
@@ -52,7 +52,7 @@ fn a_user_enrols_with_a_code_and_shares_files_with_a_group() {
     carol(&["cat", "/team/note"]).fails(3);
     system.run(&["group", "join", "staff", "carol"]).ok();
 
-    // Roles: she reads, and no more; her old session is over.
+    // With the read-only role she can only read; her old session has ended.
     system.run(&["user", "role", "carol", "read-only"]).ok();
     carol(&["whoami"]).fails(3);
     other(&system, "carol.toml", &login).ok();
@@ -62,7 +62,7 @@ fn a_user_enrols_with_a_code_and_shares_files_with_a_group() {
     carol(&["user", "role", "carol", "admin"]).fails(3);
     system.run(&["user", "role", "admin", "user"]).fails(3);
 
-    // Disabled, she is out: session, login, and a code that was made before.
+    // Disabled: session, login, and a code that was created before are invalid.
     let fresh = system.path("fresh.code");
     system.run(&["user", "reset", "carol", "--code-file", text(&fresh)]).ok();
     system.run(&["user", "disable", "carol"]).ok();
@@ -83,7 +83,7 @@ fn a_user_enrols_with_a_code_and_shares_files_with_a_group() {
 }
 
 #[test]
-fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
+fn service_rotates_its_key_without_interruption() {
     let system = System::start(1);
     let cluster = text(&system.cluster()).to_owned();
     let (old, new) = (system.path("old.key"), system.path("new.key"));
@@ -97,7 +97,7 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     };
     login("a.toml", old).ok();
     assert!(other(&system, "a.toml", &["whoami"]).ok().text().contains("backup (read-only)"));
-    // The service gives itself the next key.
+    // The service creates its own next key.
     let rotate = ["user", "rotate-key", "backup", "--old-key", old, "--key-file", new];
     other(&system, "a.toml", &rotate).ok();
     login("b.toml", new).ok();
@@ -107,13 +107,13 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     login("c.toml", old).fails(3);
     other(&system, "a.toml", &["whoami"]).fails(3);
     other(&system, "b.toml", &["whoami"]).ok();
-    // A key that others can read is none; a password never opens a service.
+    // A key file that others can read is refused; a password never works for a service.
     fs::set_permissions(new, fs::Permissions::from_mode(0o644)).expect("its mode");
     login("d.toml", new).fails(3);
     let password = private(&system, "pw", "guess\n");
     other(&system, "d.toml", &["login", "backup", "--cluster", &cluster, "--password-file", &password])
         .fails(3);
-    // The name of the keys is shown, the keys are not.
+    // The ids of the keys are shown, the keys are not.
     let list = system.run(&["--json", "user", "list"]).ok().text();
     assert!(list.contains("\"0102\"") && list.contains("service"), "{list}");
     let secret = fs::read_to_string(new).expect("the key");
@@ -126,9 +126,9 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     }
 }
 
-/// Whoever gets at a session file must not get the account with it.
+/// A stolen session file must not be enough to take over the account.
 #[test]
-fn ones_own_password_is_changed_only_by_who_knows_the_old_one() {
+fn password_change_requires_the_old_password() {
     let system = System::start(0);
     let cluster = text(&system.cluster()).to_owned();
     let (old, new) =
@@ -149,7 +149,8 @@ fn ones_own_password_is_changed_only_by_who_knows_the_old_one() {
     other(&system, "carol.toml", &["whoami"]).ok();
     login(&old).fails(3);
     login(&new).ok();
-    // An administrator's own is no exception; somebody else's he sets without it.
+    // An administrator's own password is no exception; others' passwords are set without the old
+    // one.
     let admin =
         |flags: &[&str]| system.run(&[&["user", "passwd", "--password-file", &new][..], flags].concat());
     admin(&["admin", "--old-password-file", &guess]).fails(3);

@@ -1,4 +1,5 @@
-//! Quotas through the real binaries: limits hold, are told with the next step, and survive a kill.
+//! Quotas through the real binaries: limits hold, are reported with the next step, and survive a
+//! kill.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
@@ -19,7 +20,7 @@ use sealstone_mds_protocol::{
 };
 use sealstone_tests::{Ended, Mounted, Signal, System, can_mount, text};
 
-/// What somebody else does: his own session file.
+/// Runs a command with another session file.
 fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(session));
@@ -33,7 +34,7 @@ fn file(system: &System, name: &str, length: usize) -> String {
     text(&path).to_owned()
 }
 
-/// A shell script in a folder: did it succeed, and what did it say?
+/// Runs a shell script in a folder. Returns whether it succeeded, and its output.
 fn sh(folder: &Path, script: &str) -> (bool, String) {
     let output = Command::new("sh").args(["-ec", script]).current_dir(folder).env("LC_ALL", "C").output();
     let output = output.expect("sh runs");
@@ -42,7 +43,7 @@ fn sh(folder: &Path, script: &str) -> (bool, String) {
 }
 
 #[test]
-fn limits_hold_for_users_and_trees_and_survive_a_kill() {
+fn quotas_of_users_and_trees_survive_kills() {
     let mut system = System::start(1);
     let cluster = text(&system.cluster()).to_owned();
     let password = file(&system, "bob.pw", 20);
@@ -67,7 +68,7 @@ fn limits_hold_for_users_and_trees_and_survive_a_kill() {
     system.run(&["quota", "set", "--user", "nobody", "--size", "1"]).fails(4);
     system.run(&["--json", "quota", "set", "--user", "bob"]).fails(2);
 
-    // A tree: for everybody in it, and nothing leaves it but as a copy.
+    // A tree quota applies to all users, and a file leaves the tree only as a copy.
     system.run(&["mkdir", "/t"]).ok();
     system.run(&["chmod", "777", "/t"]).ok();
     system.run(&["quota", "set", "--tree", "/t", "--size", "150"]).ok();
@@ -93,7 +94,7 @@ fn limits_hold_for_users_and_trees_and_survive_a_kill() {
     assert_eq!((&checked["nodes"], &checked["wrong"]), (&4.into(), &serde_json::json!([])));
     bob(&system, &["quota", "check"]).fails(3);
 
-    // What is removed gives its room back; without limits everything fits.
+    // Removed files release their space; without limits everything fits.
     bob(&system, &["rm", "/t/a"]).ok();
     system.run(&["put", &small, "/t/b"]).ok();
     system.run(&["quota", "clear", "--user", "bob"]).ok();
@@ -102,7 +103,7 @@ fn limits_hold_for_users_and_trees_and_survive_a_kill() {
 }
 
 #[test]
-fn programs_on_a_mount_meet_a_quota_as_they_know_it() {
+fn programs_on_a_mount_get_edquot() {
     if !can_mount() {
         return;
     }
@@ -115,7 +116,7 @@ fn programs_on_a_mount_meet_a_quota_as_they_know_it() {
     let (_, room) = sh(&tree, "stat -f -c '%b %a %S' .");
     let room: Vec<u64> = room.split_whitespace().map(|word| word.parse().unwrap()).collect();
     assert_eq!((room[0] * room[2], room[1] * room[2]), (1 << 20, 1 << 20));
-    // A writer hears of it, and what fits is there, for him and for others.
+    // A writer gets an error, and the bytes that fit are stored, for all mounts.
     fs::write(tree.join("old"), vec![b'o'; 300_000]).unwrap();
     let (done, said) = sh(&tree, "dd if=/dev/zero of=new bs=64k count=40 conv=fsync");
     assert!(!done && said.contains("quota exceeded"), "{said}");
@@ -130,7 +131,7 @@ fn programs_on_a_mount_meet_a_quota_as_they_know_it() {
     let (done, said) = sh(mount.place(), "mv t/new . && test ! -e t/new");
     assert!(done, "{said}");
     assert_eq!(fs::metadata(mount.path("new")).unwrap().len(), fits);
-    // It counts no longer as soon as the mount has let it go.
+    // It no longer counts as soon as the mount has released it.
     let deadline = Instant::now() + Duration::from_secs(60);
     while system.run(&["--json", "quota", "show", "--tree", "/t"]).ok().json()["bytes"] != 300_000 {
         assert!(Instant::now() < deadline, "what was removed is counted still");
@@ -141,7 +142,7 @@ fn programs_on_a_mount_meet_a_quota_as_they_know_it() {
     assert!(system.run(&["quota", "check"]).ok().text().contains("all counts are right"));
 }
 
-/// A program of a user that speaks the protocol itself.
+/// A user's program that implements the protocol itself.
 struct Program {
     client: Client,
     device: Device,
@@ -180,7 +181,7 @@ impl Program {
         assert!(matches!(done, Ok(Response::Stat { .. })), "{done:?}");
     }
 
-    /// What the device answers to an operation under a credential.
+    /// Runs an operation with a credential at the device; `None` if it is refused.
     async fn operate(&self, grant: &Grant, operation: Operation) -> Option<Vec<u8>> {
         let url: TargetUrl = self.device.url.as_str().parse().expect("its URL");
         let bearer = Bearer::new(grant.capability.as_slice(), grant.key.expose()).expect("a credential");
@@ -195,7 +196,7 @@ impl Program {
         done.ok().map(|done| done.data)
     }
 
-    /// Writes bytes far behind the size that is reported.
+    /// Writes bytes far behind the reported size.
     async fn write_beyond(&self, grant: &Grant) {
         let object = grant.object.object;
         self.operate(grant, Operation::Create { object }).await;
@@ -206,7 +207,7 @@ impl Program {
         }
     }
 
-    /// Bytes that the object has at the far offset.
+    /// Returns the number of bytes that the object has at the far offset.
     async fn has_beyond(&self, at: &str) -> usize {
         let (path, method) = (FilePath::new(at).unwrap(), Method::CmdRsp);
         let opened = self.client.metadata().call(Request::Open { path, access: Access::Read, method }).await;
@@ -222,7 +223,8 @@ fn used(system: &System, name: &str) -> u64 {
     shown["bytes"].as_u64().expect("a number")
 }
 
-/// A client writes objects longer than it reports: the bytes are cut, or count, when its credentials have expired.
+/// A client writes objects longer than it reports: the bytes are truncated, or counted, when its
+/// credentials have expired.
 #[test]
 fn bytes_written_beyond_the_reported_size_are_found() {
     let system = System::start_with_mds(1, "1G", &[], &["--grant-s", "3"]);
@@ -254,7 +256,8 @@ fn bytes_written_beyond_the_reported_size_are_found() {
     });
 }
 
-/// Creates that are begun and never finished: named, limited, counted, and no matter for another user.
+/// Creates that are started and never finished: visible, limited, counted, without effect on other
+/// users.
 #[test]
 fn open_creates_of_a_user_are_limited() {
     let system = System::start(1);
@@ -275,7 +278,7 @@ fn open_creates_of_a_user_are_limited() {
     });
 }
 
-/// Extended attributes count, and another user cannot keep a file that counts in a quota.
+/// Extended attributes count, and another user cannot keep a file that counts against a quota.
 #[test]
 fn attributes_count_and_others_cannot_keep_a_file() {
     let system = System::start(1);

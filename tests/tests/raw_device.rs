@@ -1,5 +1,5 @@
-//! A device of the system on a raw block device: a loop device where this machine gives one, else a file that stands
-//! in for it by the same code.
+//! A device on a raw block device: a loop device if the machine provides one, else a file that
+//! stands in for it with the same code.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use sealstone_tests::{Daemon, Signal, System, command, run, run_with_input, text};
 
-/// A block device that is gone when this is dropped.
+/// A block device, removed when dropped.
 struct Block {
     path: PathBuf,
     is_loop: bool,
@@ -47,7 +47,7 @@ fn serve(data: &Path, address: &str, flags: &[&str]) -> Daemon {
 }
 
 #[test]
-fn files_on_a_raw_device_survive_sigkill_and_nobody_else_gets_it() {
+fn raw_device_survives_kills_and_is_locked() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let block = Block::new(folder.path(), 256 << 20);
     let (data, key) = (folder.path().join("raw"), folder.path().join("raw.key"));
@@ -65,7 +65,7 @@ fn files_on_a_raw_device_survive_sigkill_and_nobody_else_gets_it() {
         let path = format!("/file-{round}");
         run_with_input(system.command(&["put", "-", &path]), &content(round, 9_000_000)).ok();
         daemon.end(Signal::Kill);
-        // What was written through the page cache is read past it, and the other way round.
+        // Bytes written through the page cache are read past it, and the other way round.
         let io = ["direct", "cached", "direct"][usize::from(round)];
         daemon = serve(&data, &address, &["--io", io, "--discard-kib-min", "64"]);
         for earlier in 0..=round {
@@ -78,7 +78,7 @@ fn files_on_a_raw_device_survive_sigkill_and_nobody_else_gets_it() {
         let found = system.run(&["cat", &format!("/file-{earlier}")]).ok().stdout;
         assert!(found == content(earlier, 9_000_000), "file {earlier} after another's space was given back");
     }
-    // Neither a second device nor, if it is a block device, a file system gets it meanwhile.
+    // No second device, and on a block device no file system, can use it meanwhile.
     let other = folder.path().join("other");
     let second = ["osd", "init", "--data", text(&other), "--device", device, "--force"];
     run(&second).fails(1).says(&["in use"]);
@@ -86,12 +86,12 @@ fn files_on_a_raw_device_survive_sigkill_and_nobody_else_gets_it() {
     run(&second[..6]).fails(1).says(&["a store exists here already", "--force"]);
     assert!(!other.exists(), "a refusal leaves nothing behind");
     run(&second).ok();
-    // The first folder's device is another store's now.
+    // The first folder's device belongs to another store now.
     run(&["osd", "serve", "--data", data_text, "--listen", "127.0.0.1:0"]).fails(1).says(&["another store"]);
 }
 
 #[test]
-fn a_device_with_a_file_system_is_refused_without_force() {
+fn formatting_over_a_file_system_requires_force() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let block = Block::new(folder.path(), 64 << 20);
     let device = File::options().write(true).open(&block.path).expect("the device opens");

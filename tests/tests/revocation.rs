@@ -1,4 +1,5 @@
-//! Revocation of one file, one partition, one user, through the real binaries: from then on every device refuses.
+//! Revocation of one file, one partition, one user, through the real binaries: from then on every
+//! device refuses.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -17,14 +18,14 @@ fn put(system: &System, path: &str, bytes: &[u8]) {
     run_with_input(system.command(&["put", "-", path]), bytes).ok();
 }
 
-/// Somebody who has nothing but a capability file.
+/// Runs a program that has only a capability file.
 fn program(arguments: &[&str]) -> Ended {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
     Ended::from(command.output().expect("the binary starts"))
 }
 
-/// Somebody else's session.
+/// Runs a command in another user's session.
 fn other(system: &System, name: &str, arguments: &[&str]) -> Ended {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(&format!("{name}.toml")));
@@ -46,7 +47,7 @@ fn login(system: &System, name: &str) -> Ended {
     other(system, name, &login)
 }
 
-/// A file with one object on each device, wherever placement puts them; and a capability file for it.
+/// Creates a file with one object on each device, and a capability file for it.
 fn delegate(system: &System, name: &str, path: &str) -> String {
     let cap = system.path(&format!("{name}{}.cap", path.replace('/', "-")));
     let issue = ["cap", "issue", "--read", "--until", "30m", path, "-o", text(&cap), "--force"];
@@ -63,7 +64,7 @@ fn latest(system: &System) -> Value {
 }
 
 #[test]
-fn a_files_credentials_end_at_every_device_and_others_go_on() {
+fn file_revocation_reaches_every_device() {
     let system = System::start(3);
     let bytes = content(3_500_000);
     put(&system, "/a", &bytes);
@@ -77,13 +78,13 @@ fn a_files_credentials_end_at_every_device_and_others_go_on() {
     assert!(told["elapsed_ms"].is_f64());
     program(&["cap", "get", &a]).fails(3);
     assert!(program(&["cap", "get", &b]).ok().stdout == bytes, "another file's go on");
-    // Whoever may still, gets new ones; and so do files that are written later.
+    // Clients with rights get new credentials; so do files that are written later.
     assert!(system.run(&["cat", "/a"]).ok().stdout == bytes);
     let again = delegate(&system, "admin", "/b");
     assert!(program(&["cap", "get", &again]).ok().stdout == bytes);
     put(&system, "/a", b"new");
     assert_eq!(system.run(&["cat", "/a"]).ok().stdout, b"new");
-    // Its owner may, others may not.
+    // Its owner may revoke, others may not.
     add_user(&system, "bob");
     other(&system, "bob", &["revoke", "--object", "/a"]).fails(3);
     other(&system, "bob", &["revoke", "--user", "admin"]).fails(3);
@@ -119,7 +120,7 @@ fn a_partitions_credentials_end_with_its_key() {
 }
 
 #[test]
-fn a_disabled_users_credentials_are_refused_by_each_of_three_devices() {
+fn user_revocation_reaches_every_device() {
     let system = System::start(3);
     add_user(&system, "bob");
     let bytes = content(3_500_000);
@@ -141,7 +142,7 @@ fn a_disabled_users_credentials_are_refused_by_each_of_three_devices() {
         told["revocation"]["last_refusal_ms"].is_u64() && told["revocation"]["complete"] == true,
         "{told}"
     );
-    // Each unit of the stripe lies on another device, and each device refuses.
+    // Each unit of the stripe is on another device, and each device refuses.
     let unit = 1 << 20;
     for device in 0..3u64 {
         let range = format!("{}..{}", device * unit, device * unit + 10);
@@ -150,16 +151,17 @@ fn a_disabled_users_credentials_are_refused_by_each_of_three_devices() {
     assert!(program(&["cap", "get", &mine]).ok().stdout == bytes, "nobody else's");
     assert!(system.run(&["cat", "/shared"]).ok().stdout == bytes);
     login(&system, "bob").fails(3);
-    // Let in again, he gets new ones; the old ones are as good as before.
+    // Enabled again, the user gets new credentials; the old ones stay revoked.
     system.run(&["user", "enable", "bob"]).ok();
     login(&system, "bob").ok();
     assert!(other(&system, "bob", &["cat", "/shared"]).ok().stdout == bytes);
     program(&["cap", "get", &his]).fails(3);
 }
 
-/// The metadata server is killed while two devices are away: it goes on when it is back, and tells each when it comes.
+/// The metadata server is killed while two devices are down: it continues after its restart, and
+/// revokes at each device when it is up.
 #[test]
-fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
+fn revocation_continues_after_a_kill() {
     let mut system = System::start(3);
     add_user(&system, "bob");
     let bytes = content(3_500_000);
@@ -169,7 +171,8 @@ fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
     for device in [1, 2] {
         system.end_osd(device, Signal::Kill);
     }
-    // The account is disabled whatever devices are away: they are named, and only who asks for them hears of a failure.
+    // The account is disabled even if devices are down: they are named, and only a command that
+    // waits for them fails.
     let told = system.run(&["--json", "user", "disable", "bob"]).ok().json();
     let pending = told["pending"].as_array().expect("a list").clone();
     assert!(!pending.is_empty() && pending.iter().all(|one| one["objects"].as_u64() > Some(0)), "{told}");
@@ -185,7 +188,8 @@ fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
     system.start_mds();
     let after = latest(&system);
     assert_eq!((&after["id"], &after["what"]), (&before["id"], &before["what"]));
-    // The one that is there has refused since before the kill; the others must, as soon as they are back.
+    // The running device has refused since before the kill; the others must, as soon as they are
+    // up.
     let unit = 1 << 20;
     system.start_osd(1);
     let until = |what: &str, done: &dyn Fn(&Value) -> bool| {
@@ -218,9 +222,9 @@ fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
     assert!(system.run(&["cat", "/shared"]).ok().stdout == bytes);
 }
 
-/// Whoever logs out may take back what the session was given; that goes on without him.
+/// A logout can revoke the session's credentials; that continues without the client.
 #[test]
-fn logging_out_with_revoke_ends_what_the_session_was_given_and_nothing_else() {
+fn logout_revokes_only_the_sessions_credentials() {
     let system = System::start(2);
     add_user(&system, "bob");
     add_user(&system, "carol");
@@ -231,7 +235,7 @@ fn logging_out_with_revoke_ends_what_the_session_was_given_and_nothing_else() {
     }
     let (his, hers) = (delegate(&system, "bob", "/a"), delegate(&system, "carol", "/b"));
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
-    // Without it they live on.
+    // Without the flag they stay valid.
     let told = other(&system, "bob", &["--json", "logout"]).ok().json();
     assert_eq!(told, serde_json::json!({ "user": "bob" }));
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
@@ -254,7 +258,7 @@ fn logging_out_with_revoke_ends_what_the_session_was_given_and_nothing_else() {
     }
     program(&["cap", "get", &second]).fails(3);
     assert!(program(&["cap", "get", &hers]).ok().stdout == bytes, "another user's go on");
-    // He was not disabled.
+    // The account is not disabled.
     login(&system, "bob").ok();
     assert!(other(&system, "bob", &["cat", "/a"]).ok().stdout == bytes);
     let nothing = other(&system, "carol", &["logout"]).ok();
@@ -267,9 +271,9 @@ fn logging_out_with_revoke_ends_what_the_session_was_given_and_nothing_else() {
     );
 }
 
-/// What was given out is known after the server was killed, so that it can be revoked.
+/// Issued credentials are known after a kill of the server, so that they can be revoked.
 #[test]
-fn what_a_killed_server_gave_out_is_revoked_by_the_next_one() {
+fn restarted_server_revokes_earlier_credentials() {
     let mut system = System::start(1);
     add_user(&system, "bob");
     put(&system, "/shared", b"0123456789");
@@ -283,12 +287,12 @@ fn what_a_killed_server_gave_out_is_revoked_by_the_next_one() {
         (&Value::from(true), &Value::from(1))
     );
     program(&["cap", "get", &cap]).fails(3);
-    // He was not disabled: he asks again.
+    // The account is not disabled: it gets new credentials.
     assert_eq!(other(&system, "bob", &["cat", "/shared"]).ok().stdout, b"0123456789");
 }
 
 #[test]
-fn the_record_tells_who_could_touch_a_file_when_and_by_which_credential() {
+fn grant_log_lists_who_could_access_a_file() {
     let mut system = System::start(1);
     add_user(&system, "bob");
     put(&system, "/f", b"0123456789");
@@ -338,14 +342,16 @@ fn the_record_tells_who_could_touch_a_file_when_and_by_which_credential() {
     }
 }
 
-/// The table of issued credentials is full of one user's: another user's are revoked by object, the user's own by new keys.
+/// The table of issued credentials is full of one user's: another user's are revoked by object, the
+/// user's own by new keys.
 #[test]
-fn flood_of_one_user_leaves_revocation_of_each_complete() {
+fn flood_of_one_user_preserves_complete_revocation() {
     let system = System::start_with_mds(1, "1G", &[], &["--issued-max", "1024", "--metrics", "127.0.0.1:0"]);
     for name in ["bob", "eve"] {
         add_user(&system, name);
     }
-    // Two objects: a revocation of one user's credentials changes the tags of that user's objects alone.
+    // Two objects: a revocation of one user's credentials changes the tags of that user's objects
+    // only.
     for path in ["/for-bob", "/for-eve"] {
         put(&system, path, b"0123456789");
         system.run(&["chmod", "644", path]).ok();
@@ -372,7 +378,8 @@ fn flood_of_one_user_leaves_revocation_of_each_complete() {
     );
     assert_eq!(revocation["keys"], 0, "{told}");
     program(&["cap", "get", &of_bob]).fails(3);
-    // The logout of eve cannot revoke all credentials of eve, and says so; the administrator can.
+    // The logout of eve cannot revoke all credentials of eve, and reports it; the administrator
+    // can.
     program(&["cap", "get", &of_eve]).ok();
     other(&system, "eve", &["logout", "--revoke"]).fails(1).says(&["not all of its credentials are listed"]);
     let told = system.run(&["--json", "revoke", "--user", "eve"]).ok().json();

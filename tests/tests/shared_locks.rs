@@ -1,4 +1,5 @@
-//! Locks of two mounts at two metadata servers on one PostgreSQL, of which one dies: the real binary, real mounts.
+//! Locks of two mounts at two metadata servers on one PostgreSQL, of which one dies: the real
+//! binary, real mounts.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::{self, File, OpenOptions};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sealstone_tests::{Mounted, Pair, Signal, can_mount, command, text};
 
-/// A session in a file of its own, that knows these servers.
+/// Creates a separate session file that knows these servers.
 fn login(pair: &Pair, name: &str, servers: &str) -> PathBuf {
     let (session, pin) = (pair.system.path(name), pair.system.mds().field("pin").to_owned());
     let secret = pair.admin_secret();
@@ -22,7 +23,7 @@ fn open(path: impl AsRef<std::path::Path>) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// How long it takes until the file is locked; it is within this time.
+/// Locks the file and returns how long it took; fails after `longest`.
 fn lock_within(file: &File, longest: Duration) -> Duration {
     let began = Instant::now();
     while file.try_lock().is_err() {
@@ -33,7 +34,7 @@ fn lock_within(file: &File, longest: Duration) -> Duration {
 }
 
 #[test]
-fn locks_hold_across_servers_outlive_one_and_end_with_their_mount() {
+fn locks_hold_across_servers_and_end_with_mounts() {
     if !can_mount() {
         return;
     }
@@ -49,7 +50,7 @@ fn locks_hold_across_servers_outlive_one_and_end_with_their_mount() {
     mine.unlock().unwrap();
     theirs.lock().unwrap();
     assert!(mine.try_lock().is_err());
-    // Given up by closing it.
+    // Released by closing it.
     drop(theirs);
     assert!(lock_within(&mine, Duration::from_secs(20)) < Duration::from_secs(10));
     let theirs = open(two.path("file"));
@@ -59,7 +60,7 @@ fn locks_hold_across_servers_outlive_one_and_end_with_their_mount() {
     assert!(theirs.try_lock().is_err(), "it outlives the server");
     mine.write_all_at(&[2; 5000], 0).unwrap();
     mine.sync_all().unwrap();
-    // Longer than a server without news is believed to live, and its holders with it.
+    // Longer than the time after which a silent server, and its clients, count as dead.
     let until = Instant::now() + Duration::from_secs(100);
     while Instant::now() < until {
         assert!(theirs.try_lock().is_err(), "the mount came to the other server");
@@ -74,7 +75,7 @@ fn locks_hold_across_servers_outlive_one_and_end_with_their_mount() {
     mine.lock().unwrap();
     mine.write_all_at(&[4; 5000], 0).unwrap();
     mine.sync_all().unwrap();
-    // Now the mount goes, and says nothing.
+    // The mount is killed.
     one.kill();
     drop(mine);
     let waited = lock_within(&theirs, Duration::from_secs(150));

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use sealstone_tests::postgres::{PASSWORD, Postgres};
 use sealstone_tests::{Daemon, Ended, Pair, Signal, System, command, run, text};
 
-/// Longer than anything here takes on a slow machine.
+/// Timeout; long enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A session in a file of its own, that knows these servers.
+/// Creates a separate session file that knows these servers.
 fn login(pair: &Pair, name: &str, servers: &str) -> PathBuf {
     let (session, pin) = (pair.system.path(name), pair.system.mds().field("pin").to_owned());
     let secret = pair.admin_secret();
@@ -27,7 +27,7 @@ fn in_session(session: &std::path::Path, arguments: &[&str]) -> Ended {
     Ended::from(command.output().expect("the binary starts"))
 }
 
-/// The same session at another server.
+/// Returns a copy of the session for another server.
 fn moved(session: &std::path::Path, from: &str, to: &str) -> PathBuf {
     let there = session.with_extension("moved");
     let content = std::fs::read_to_string(session).expect("the session");
@@ -38,7 +38,7 @@ fn moved(session: &std::path::Path, from: &str, to: &str) -> PathBuf {
 }
 
 #[test]
-fn a_session_goes_on_at_the_other_server_and_one_leads_when_the_other_is_gone() {
+fn session_and_leadership_fail_over() {
     let mut pair = Pair::start(1);
     let first = pair.system.mds().field("address").to_owned();
     let at_first = login(&pair, "one.toml", &first);
@@ -49,7 +49,7 @@ fn a_session_goes_on_at_the_other_server_and_one_leads_when_the_other_is_gone() 
     assert_eq!(in_session(&at_second, &["cat", "/f"]).ok().stdout, vec![7; 3 << 20]);
     in_session(&at_second, &["put", text(&file), "/g"]).ok();
     assert_eq!(in_session(&at_first, &["cat", "/g"]).ok().stdout.len(), 3 << 20);
-    // A user made at one logs in at the other; disabled there, he is out here.
+    // A user created at one server logs in at the other; disabled there, the user is refused here.
     let password = pair.system.path("bob.pw");
     std::fs::write(&password, "bob's own password\n").expect("written");
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
@@ -62,7 +62,7 @@ fn a_session_goes_on_at_the_other_server_and_one_leads_when_the_other_is_gone() 
     in_session(&bob, &["whoami"]).ok();
     in_session(&at_first, &["user", "disable", "bob"]).ok();
     in_session(&bob, &["whoami"]).fails(3);
-    // Without the first server the second one leads: a device that is added through it gets keys of it.
+    // Without the first server the second one leads: it sets the keys of a device that is added.
     pair.system.end_mds(Signal::Kill);
     let (data, key) = (pair.system.path("late"), pair.system.path("late.key"));
     let init =
@@ -73,23 +73,23 @@ fn a_session_goes_on_at_the_other_server_and_one_leads_when_the_other_is_gone() 
     let pin = late.field("pin").to_owned();
     let add = ["mds", "add-osd", late.field("url"), "--key", text(&key), "--pin", &pin, "--wait", "120"];
     in_session(&at_second, &add).ok();
-    // The first one comes back, and knows of it.
+    // The first one restarts, and knows the device.
     pair.system.start_mds();
     assert!(in_session(&at_first, &["df"]).ok().text().contains("late"));
     in_session(&at_first, &["logout"]).ok();
     in_session(&at_second, &["ls", "/"]).fails(3);
 }
 
-/// What a client was told.
+/// Outcome that a client observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     There,
     Gone,
-    /// No answer: either may be.
+    /// No answer: either is possible.
     Nothing,
 }
 
-/// Makes, moves and removes directories of its own, one after the other.
+/// Creates, renames and removes own directories in sequence.
 fn client(
     session: &std::path::Path,
     number: usize,
@@ -118,7 +118,7 @@ fn client(
 }
 
 #[test]
-fn eight_clients_keep_every_acknowledged_operation_while_two_servers_are_killed() {
+fn acknowledged_operations_survive_server_kills() {
     const CLIENTS: usize = 8;
     const ROUNDS: usize = 8;
     let mut pair = Pair::start(1);
@@ -139,7 +139,7 @@ fn eight_clients_keep_every_acknowledged_operation_while_two_servers_are_killed(
             .map(|(number, session)| scope.spawn(move || client(session, number, done, ROUNDS)))
             .collect();
         let mut next = 0;
-        // By what the clients have done, not by time: slow machines are killed as often.
+        // Kills by the clients' progress, not by time, so that slow machines see as many.
         while !over.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < CLIENTS * ROUNDS {
             if done.load(Ordering::Relaxed) >= next {
                 next = done.load(Ordering::Relaxed) + CLIENTS;
@@ -171,7 +171,7 @@ fn eight_clients_keep_every_acknowledged_operation_while_two_servers_are_killed(
 }
 
 #[test]
-fn a_store_moves_into_a_database_and_back_with_everything_in_it() {
+fn store_migrates_to_a_database_and_back() {
     let postgres = Postgres::start();
     let mut system = System::start(1);
     let content = system.path("content");
@@ -201,7 +201,7 @@ fn a_store_moves_into_a_database_and_back_with_everything_in_it() {
     system.start_mds();
     assert_eq!(system.run(&["cat", "/f"]).ok().stdout, vec![3; 1 << 20]);
     system.run(&["stat", "/in-the-database"]).ok();
-    // Files may be named without a folder, as the documentation does.
+    // Files may be named without a folder, as in the documentation.
     system.end_mds(Signal::Terminate);
     std::fs::write(system.path("phrase"), "a long phrase for a backup").expect("written");
     std::fs::set_permissions(system.path("phrase"), std::fs::Permissions::from_mode(0o600)).expect("private");
@@ -213,7 +213,7 @@ fn a_store_moves_into_a_database_and_back_with_everything_in_it() {
     }
     assert!(system.path("here.export").exists() && system.path("here.backup").exists());
     system.start_mds();
-    // A file that was changed is refused before anything is made of it.
+    // A modified file is refused before anything is created from it.
     let mut bytes = std::fs::read(&back).expect("the export");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -222,7 +222,7 @@ fn a_store_moves_into_a_database_and_back_with_everything_in_it() {
 }
 
 #[test]
-fn a_database_that_cannot_be_used_is_refused_with_the_next_step() {
+fn unusable_database_error_names_the_remedy() {
     let postgres = Postgres::start();
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("mds");
@@ -244,7 +244,7 @@ fn a_database_that_cannot_be_used_is_refused_with_the_next_step() {
     init(&postgres.tcp_url(&database), &with).fails(3).says(&["chmod 600"]);
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
     init(&postgres.tcp_url(&database), &with).ok();
-    // The folder says where the metadata is, but not the password.
+    // The folder has the location of the metadata, but not the password.
     let said = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
     assert!(said.contains("postgres://") && !said.contains(PASSWORD), "{said}");
     init(&postgres.tcp_url(&database), &with).fails(1).says(&["set up already"]);
@@ -252,13 +252,13 @@ fn a_database_that_cannot_be_used_is_refused_with_the_next_step() {
     run(&["mds", "init", "--data", text(&other), "--meta", &postgres.url(&database)])
         .fails(1)
         .says(&["not empty", "mds join"]);
-    // What lies in the database opens nothing: keys are sealed.
+    // The content of the database is useless to an attacker: keys are sealed.
     let keys = postgres.sql(&database, "SELECT count(*) FROM sealstone_metadata");
     assert!(keys.trim().parse::<u32>().expect("a number") > 3);
 }
 
 #[test]
-fn a_restart_of_the_database_is_no_restart_of_the_server() {
+fn server_survives_database_restart() {
     let mut pair = Pair::start(0);
     let session = login(&pair, "one.toml", &pair.both());
     in_session(&session, &["mkdir", "/before"]).ok();

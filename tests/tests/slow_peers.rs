@@ -1,18 +1,19 @@
-//! Whoever is slow, silent or never reads at the metadata server is cut off when his time is up; others are served.
+//! Slow and silent clients, and clients that never read: the metadata server disconnects them, and
+//! others are served.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use sealstone_tests::{System, run_with_input, tls};
 
-/// Times that the server is started with, seconds.
+/// Timeouts of the server, in seconds.
 const LOGIN_S: u64 = 4;
 const FRAME_S: u64 = 1;
-/// What may pass beyond them; generous, because tests share two cores.
+/// Tolerance above them; generous, because tests share two cores.
 const SLACK: Duration = Duration::from_secs(8);
 
-/// A greeting, whole: header (magic, version, profile, a request, flags, length, sequence), then request id, operation
-/// 1, schema, oldest and newest version, no software name.
+/// A complete Hello: header (magic, version, profile, a request, flags, length, sequence), then
+/// request id, operation 1, schema, oldest and newest version, no software name.
 const HELLO: [u8; 34] = [
     b'O', b'S', b'M', b'A', 1, 1, 0x30, 0, 0, 0, 0, 18, 0, 0, 0, 0, //
     0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0,
@@ -30,7 +31,7 @@ fn serves_others(system: &System) {
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"here");
 }
 
-/// Reads until the server closes; how long that took.
+/// Reads until the server closes, and returns how long that took.
 #[track_caller]
 fn closes(stream: &mut impl Read, since: Instant, within: Duration) -> Duration {
     let mut rest = [0; 4096];
@@ -49,12 +50,12 @@ fn closes(stream: &mut impl Read, since: Instant, within: Duration) -> Duration 
 }
 
 #[test]
-fn a_frame_that_does_not_end_is_cut_off_when_its_time_is_up() {
+fn incomplete_frame_times_out() {
     let system = system();
     let address = system.mds().field("address").to_owned();
     for begun in [1, 10, 16, 20, HELLO.len() - 1] {
         let mut peer = tls::connect(&address);
-        // The connection is good: a whole frame is answered.
+        // The connection works: a complete frame is answered.
         peer.write_all(&HELLO).expect("taken");
         let mut answer = [0; 16];
         peer.read_exact(&mut answer).expect("answered");
@@ -69,7 +70,7 @@ fn a_frame_that_does_not_end_is_cut_off_when_its_time_is_up() {
 }
 
 #[test]
-fn a_frame_that_trickles_in_is_cut_off_too() {
+fn trickling_frame_times_out() {
     let system = system();
     let mut peer = tls::connect(system.mds().field("address"));
     let since = Instant::now();
@@ -102,7 +103,7 @@ fn silence_before_a_login_is_ended() {
     serves_others(&system);
 }
 
-/// A client that asks and never reads fills its own connection; then its time is up.
+/// A client that sends requests and never reads fills its own connection until the timeout.
 #[test]
 fn a_client_that_never_reads_is_cut_off() {
     let system = system();

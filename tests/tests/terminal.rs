@@ -1,4 +1,4 @@
-//! What people at a terminal see and programs do not: progress bars, and logs that are text or JSON.
+//! Output on a terminal and in pipes: progress bars, and logs as text or JSON.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use sealstone_tests::{Daemon, Ended, Signal, System, binary, command, run, text};
 use serde_json::Value;
 
-/// Runs a command line on a pseudo-terminal (util-linux's `script`); what the terminal was sent.
+/// Runs a command line on a pseudo-terminal (util-linux's `script`) and returns the terminal's
+/// output.
 #[track_caller]
 fn on_a_terminal(system: &System, line: &str) -> String {
     let line = line.replace("sealstone ", &format!("{} ", text(binary())));
@@ -24,7 +25,7 @@ fn on_a_terminal(system: &System, line: &str) -> String {
 }
 
 #[test]
-fn a_terminal_shows_progress_and_a_pipe_does_not() {
+fn progress_is_shown_only_on_terminals() {
     let system = System::start(2);
     let source = system.path("source.bin");
     fs::write(&source, vec![5; 128 << 20]).expect("written");
@@ -40,7 +41,7 @@ fn a_terminal_shows_progress_and_a_pipe_does_not() {
         let said = on_a_terminal(&system, &line.replace("sealstone ", "sealstone --quiet "));
         assert_eq!(said.trim(), "", "quiet is quiet");
     }
-    // Where nobody watches there is the last line only, and with --json nothing but JSON.
+    // Without a terminal there is only the last line, and with --json only JSON.
     let piped = system.run(&["put", source, "/big"]).ok();
     assert!(
         piped.stderr.starts_with("stored 1 file, 128.0 MiB in ") && piped.stdout.is_empty(),
@@ -74,7 +75,8 @@ fn logs_are_json_lines_where_nobody_watches() {
     }
 }
 
-/// A full standard error does not change how a command ends, and a full standard output is a failure that is no panic.
+/// A full standard error does not change the exit code, and a full standard output is an error, not
+/// a panic.
 #[test]
 fn full_outputs_change_no_exit_code() {
     let system = System::start(1);
@@ -106,7 +108,7 @@ fn full_outputs_change_no_exit_code() {
     }
 }
 
-/// A daemon whose log and ready line go nowhere serves on, and ends in order.
+/// A daemon whose log and ready line cannot be written serves, and ends cleanly.
 #[test]
 fn daemon_with_full_outputs_serves() {
     let mut system = System::start(1);
@@ -124,7 +126,7 @@ fn daemon_with_full_outputs_serves() {
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "in order");
 }
 
-/// Each signal that ends a daemon ends it in order, but for one that it was started to ignore.
+/// Each signal that ends a daemon ends it cleanly, except for one that it was started to ignore.
 #[test]
 fn signals_end_daemons_in_order() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -144,7 +146,7 @@ fn signals_end_daemons_in_order() {
     assert_eq!(daemon.end(Signal::Terminate), 0);
 }
 
-/// A line of foreign text may be longer; what the program lays out fits a terminal of 80 columns.
+/// Tables of the program fit 80 columns; lines with foreign text may be longer.
 #[test]
 fn listings_fit_eighty_columns() {
     let system = System::start(3);

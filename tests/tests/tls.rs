@@ -1,5 +1,5 @@
-//! TLS on the iSCSI port: what is inside it nobody on the way reads or changes, and who is not who he must be gets
-//! nothing.
+//! TLS on the iSCSI port: an attacker on the network cannot read or change traffic, and
+//! unauthenticated peers get nothing.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,8 @@ fn content(length: u32) -> Vec<u8> {
     (0..length).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// A device behind somebody in between, added with this pin (its own if none); what `add-osd` said.
+/// A device behind a man in the middle, added with this pin (default: its own); keeps the result of
+/// `add-osd`.
 struct Behind {
     system: System,
     between: Between,
@@ -57,9 +58,9 @@ impl Behind {
     }
 }
 
-/// Every byte of a session is seen by who sits in between, and none of it tells him anything.
+/// A man in the middle sees every byte of a session, but nothing readable.
 #[test]
-fn what_travels_inside_tls_is_not_seen_on_the_way() {
+fn tls_hides_traffic_from_a_wiretap() {
     let behind = Behind::start(Relay::Bytes, None, &["--tls", "required"], &[]);
     behind.added.clone().ok();
     let bytes = content(900_000);
@@ -74,21 +75,21 @@ fn what_travels_inside_tls_is_not_seen_on_the_way() {
     }
 }
 
-/// Without a pin the same is in plain text: the test above would notice.
+/// Without a pin the traffic is in plain text, which shows that the test above works.
 #[test]
-fn what_travels_in_plain_text_is_seen_on_the_way() {
+fn plain_traffic_is_visible_to_a_wiretap() {
     let behind = Behind::start(Relay::Bytes, Some(""), &["--tls", "optional"], &[]);
     behind.added.clone().ok();
     let bytes = content(100_000);
     behind.put("/plain", &[], &bytes).ok();
     assert!(behind.between.seen().windows(64).any(|window| window == &bytes[..64]));
-    // Who demands TLS does not talk to a device that he has no pin of.
+    // A client that requires TLS refuses a device without a pin.
     behind.put("/file", &["--device-tls", "required"], &bytes).fails(3).says(&["not known by a certificate"]);
 }
 
-/// Somebody answers in plain text in the place of the device: all that he hears is that TLS is wanted.
+/// A man in the middle answers in plain text: he receives only the client's TLS hello.
 #[test]
-fn who_strips_tls_hears_a_hello_and_nothing_else() {
+fn tls_stripping_reveals_only_a_hello() {
     let behind = Behind::start(Relay::Strip, None, &[], &[]);
     behind.added.clone().fails(1).says(&["did not become usable"]);
     let seen = behind.between.seen();
@@ -96,15 +97,15 @@ fn who_strips_tls_hears_a_hello_and_nothing_else() {
     assert!(!seen.windows(13).any(|window| window == b"InitiatorName"));
 }
 
-/// Somebody in between who has a certificate of his own.
+/// A man in the middle with his own certificate.
 #[test]
-fn another_certificate_is_told_at_once_with_both_pins() {
+fn changed_certificate_error_shows_both_pins() {
     let impostor = Identity::self_signed("impostor.example").expect("made");
     let shown = impostor.pin().expect("a pin").to_string();
     let behind = Behind::start(Relay::Tls(impostor), None, &[], &[]);
     behind.added.clone().fails(3).says(&["is not the one with this pin", &shown]);
 
-    // A wrong pin is the same.
+    // A wrong pin has the same effect.
     let wrong = Pin::certificate(b"another").to_string();
     let behind = Behind::start(Relay::Bytes, Some(&wrong), &[], &[]);
     behind.added.clone().fails(3).says(&["is not the one with this pin", behind.between.pin()]);
@@ -114,14 +115,15 @@ fn another_certificate_is_told_at_once_with_both_pins() {
     let nonsense = add("sha256:12");
     assert_eq!(nonsense.code, 2);
     nonsense.says(&["64 hexadecimal digits"]);
-    // Put right, it is taken into use.
+    // With the correct pin the device is taken into use.
     add(behind.between.pin()).ok();
     behind.put("/file", &[], b"here").ok();
 }
 
-/// A device that comes back with another certificate is not the one that was added: clients say so and send nothing.
+/// A device that returns with another certificate is not the one that was added: clients report it
+/// and send nothing.
 #[test]
-fn a_device_with_a_new_certificate_is_refused_until_it_is_added_again() {
+fn new_device_certificate_requires_adding_again() {
     let mut system = System::start(1);
     run_with_input(system.command(&["put", "-", "/file"]), b"here").ok();
     let old = system.osd(0).field("pin").to_owned();
@@ -144,13 +146,14 @@ fn a_device_with_a_new_certificate_is_refused_until_it_is_added_again() {
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"here");
 }
 
-/// The token that CAPKEY signs is that of the channel between client and relay; the device's is another one. Without TLS
-/// the relay has what it needs.
+/// CAPKEY signs the token of the channel between client and relay; the device's token differs.
+/// Without TLS the relay has all it needs.
 #[test]
-fn who_relays_a_token_gets_no_command_done_inside_tls() {
+fn relayed_token_is_refused_inside_tls() {
     let impostor = Identity::self_signed("relay.example").expect("made");
     let shown = impostor.pin().expect("a pin").to_string();
-    // The victim takes the relay for its device: another one of the cluster, say, which was broken into.
+    // The victim takes the relay for its device: another, compromised device of the cluster, for
+    // example.
     let floor = ["--method-floor", "capkey"];
     let behind = Behind::start(Relay::Tls(impostor), Some(&shown), &[], &floor);
     behind.added.clone().ok();
@@ -163,9 +166,9 @@ fn who_relays_a_token_gets_no_command_done_inside_tls() {
     plain.put("/file", &["--method", "capkey"], b"by token").ok();
 }
 
-/// Whoever cuts the connection in the middle of a write does not make the client believe that it was done.
+/// A connection that is cut within a write must not look like an acknowledgement.
 #[test]
-fn a_put_through_a_line_that_is_cut_is_not_acknowledged() {
+fn put_over_a_cut_connection_fails() {
     let behind = Behind::start(Relay::Bytes, None, &[], &[]);
     behind.added.clone().ok();
     behind.between.cut_after(300_000);
@@ -199,7 +202,7 @@ fn waits_for(what: impl Fn() -> bool) {
     }
 }
 
-/// What the device says to these bytes until it closes.
+/// Sends these bytes, and returns the response until the device closes.
 #[track_caller]
 fn says_to(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("the port is open");
@@ -215,14 +218,14 @@ fn says_to(address: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_listener_that_demands_tls_says_nothing_to_who_does_not_speak_it() {
+fn tls_listener_does_not_answer_plain_clients() {
     let (folder, device) = device(&["--tls", "required", "--login-s-max", "2"]);
     let address = device.field("address").to_owned();
     let target = device.field("url").rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN").to_owned();
     assert_eq!(device.field("tls"), "required");
     assert_eq!(says_to(&address, &login("plain", &target)), b"", "not a byte");
     assert_eq!(says_to(&address, b"GET / HTTP/1.1\r\n\r\n"), b"");
-    // A hello of TLS 1.2 alone, and a record of noise: an alert at most.
+    // A hello of TLS 1.2 only, and a record of noise: an alert at most.
     let mut hello = vec![0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3];
     hello.extend([7; 32]);
     hello.extend([0, 0, 2, 0xC0, 0x2F, 1, 0]);
@@ -231,10 +234,10 @@ fn a_listener_that_demands_tls_says_nothing_to_who_does_not_speak_it() {
         let said = says_to(&address, bytes);
         assert!(said.len() <= 7 && said.first().is_none_or(|first| *first == 0x15), "{said:02x?}");
     }
-    // Nothing at all, and half a hello: cut off when the time is up.
+    // Nothing at all, and half a hello: closed after the timeout.
     assert_eq!(says_to(&address, b""), b"");
     assert_eq!(says_to(&address, &hello[..20]), b"");
-    // Another protocol, and none, inside a good handshake.
+    // Another protocol, and none, inside a valid handshake.
     for protocols in [&[b"osd-mds/1".to_vec()][..], &[]] {
         let mut stream = sealstone_tests::tls::connect_as(&address, protocols);
         let _ = stream.write_all(&login("inside", &target));
@@ -242,7 +245,7 @@ fn a_listener_that_demands_tls_says_nothing_to_who_does_not_speak_it() {
         let _ = stream.read_to_end(&mut said);
         assert_eq!(said, b"", "{protocols:?}");
     }
-    // Noise inside a good channel ends it.
+    // Noise inside a valid channel ends it.
     let mut stream = sealstone_tests::tls::connect_as(&address, &[b"osd-iscsi/1".to_vec()]);
     stream.write_all(&content(4000)).expect("taken");
     let _ = stream.read_to_end(&mut Vec::new());
@@ -256,9 +259,10 @@ fn a_listener_that_demands_tls_says_nothing_to_who_does_not_speak_it() {
     assert_eq!(device.said(), "");
 }
 
-/// Who begins handshakes and does not end them has the places of one address and no more; others are served meanwhile.
+/// A client with unfinished handshakes occupies only the slots of its address; others are served
+/// meanwhile.
 #[test]
-fn half_a_handshake_holds_a_place_for_a_while_only() {
+fn incomplete_handshake_times_out() {
     let flags = ["--tls", "required", "--login-s-max", "5", "--logins-per-address-max", "16"];
     let (_folder, device) = device(&flags);
     let address = device.field("address").to_owned();
@@ -273,7 +277,7 @@ fn half_a_handshake_holds_a_place_for_a_while_only() {
     waits_for(|| counter(&device, "logins_crowded_total") >= 100);
     assert!(counter(&device, "connections_open") <= 16);
     waits_for(|| counter(&device, "tls_handshakes_failed_total") >= 16);
-    // Their places are free again, though they still hold their ends.
+    // Their slots are free again, though their ends are still open.
     let mut stream = sealstone_tests::tls::connect_as(&address, &[b"osd-iscsi/1".to_vec()]);
     stream.write_all(&[0]).expect("a channel");
     assert!(device.resident_bytes() < before + (32 << 20), "{} and {}", before, device.resident_bytes());
@@ -291,7 +295,7 @@ fn a_listener_that_allows_both_serves_both() {
 }
 
 #[test]
-fn plain_text_on_a_network_has_to_be_asked_for_twice() {
+fn plain_text_on_a_network_requires_two_flags() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("osd");
     run(&["osd", "init", "--data", text(&data), "--capacity", "1G"]).ok();
@@ -310,7 +314,7 @@ fn plain_text_on_a_network_has_to_be_asked_for_twice() {
 }
 
 #[test]
-fn a_key_that_others_may_read_or_that_is_not_the_certificates_is_refused() {
+fn exposed_or_wrong_private_key_is_refused() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let [data, other] = ["osd", "other"].map(|name| folder.path().join(name));
     for data in [&data, &other] {
@@ -327,7 +331,7 @@ fn a_key_that_others_may_read_or_that_is_not_the_certificates_is_refused() {
     serve().fails(1).says(&["certificate.der", "do not fit"]);
     fs::write(&key, b"no key").expect("written");
     serve().fails(1).says(&["certificate.der"]);
-    // The folder as it was before there was TLS gets a new certificate.
+    // A folder of a release without TLS gets a new certificate.
     for name in ["certificate.der", "certificate-key.der"] {
         fs::remove_file(data.join(name)).expect("removed");
     }
@@ -336,9 +340,10 @@ fn a_key_that_others_may_read_or_that_is_not_the_certificates_is_refused() {
     assert!(device.field("pin").starts_with("sha256:"));
 }
 
-/// One pin for all devices of a cluster and its metadata server: that of the authority which `mds init` makes.
+/// One pin for all devices of a cluster and its metadata server: the authority that `mds init`
+/// creates.
 #[test]
-fn an_authority_vouches_for_its_devices_and_its_server_and_for_no_others() {
+fn authority_certifies_only_its_cluster() {
     let mut system = System::start(0);
     let cluster = fs::read_to_string(system.cluster()).expect("a cluster file");
     let authority = cluster.split('"').find(|word| word.starts_with("ca-sha256:")).expect("an authority");
@@ -382,7 +387,8 @@ fn an_authority_vouches_for_its_devices_and_its_server_and_for_no_others() {
     run_with_input(system.command(&["put", "-", "/file"]), b"vouched for").ok();
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"vouched for");
 
-    // The server's certificate is renewed: who pinned it does not know it any more, who pinned the authority does.
+    // The server's certificate is renewed: clients that pinned it refuse it, clients that pinned
+    // the authority accept it.
     let secret = system.path("mds").join("admin-secret");
     let pin = system.mds().field("pin").to_owned();
     system.end_mds(Signal::Terminate);

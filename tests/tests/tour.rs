@@ -1,4 +1,4 @@
-//! What README and tutorial tell a newcomer to type works as written, from the clone, with a home of his own.
+//! The commands in README and tutorial work as written, from the clone, with a new home.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The shell blocks of a page from one heading to the next of its kind.
+/// Returns the shell blocks of a page from one heading to the next of its level.
 #[track_caller]
 fn blocks(page: &str, heading: &str) -> Vec<String> {
     let page = fs::read_to_string(root().join(page)).expect("the page is there");
@@ -22,14 +22,15 @@ fn blocks(page: &str, heading: &str) -> Vec<String> {
     section.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect()
 }
 
-/// A newcomer: home, terminal (whose answers to password prompts come from a file) and what is started for him.
+/// A new user: home, terminal (with answers to password prompts from a file) and the started
+/// system.
 struct Newcomer {
     home: TempDir,
     up: Daemon,
 }
 
 impl Newcomer {
-    /// Starts what the line with `up` says, with ports of its own.
+    /// Starts the system as in the line with `up`, on free ports.
     #[track_caller]
     fn start(line: &str) -> Self {
         let home = tempfile::tempdir().expect("temporary folder");
@@ -46,7 +47,7 @@ impl Newcomer {
         Self { home, up }
     }
 
-    /// Types a block into a shell that ends at the first failure.
+    /// Runs a block in a shell that ends at the first failure.
     #[track_caller]
     fn types(&self, block: &str) -> Ended {
         let folder = binary().parent().expect("the binary is in a folder");
@@ -74,7 +75,7 @@ fn tour_and_then_tutorial_work_as_written() {
     let up = first.lines().find(|line| line.contains("sealstone up")).expect("it starts the system");
     let mut newcomer = Newcomer::start(up);
     let start = Instant::now();
-    // Where nothing can be mounted all else is typed.
+    // Without mounts all other lines are run.
     let skips = |line: &str| !sealstone_tests::can_mount() && line.contains("mount ");
     let typed: Vec<_> = second.lines().filter(|line| !skips(line)).collect();
     let said = newcomer.types(&typed.join("\n")).ok().text();
@@ -91,31 +92,31 @@ fn tour_and_then_tutorial_work_as_written() {
     ] {
         assert!(said.contains(word), "'{word}' is missing in: {said}");
     }
-    // Whoever logged out is out.
+    // The session is invalid after logout.
     newcomer.types("export SEALSTONE_CLUSTER=~/sealstone/cluster.toml; sealstone ls").fails(3);
     tutorial_works_as_written(&mut newcomer);
     assert_eq!(newcomer.up.end(Signal::Terminate), 0);
 }
 
-/// A reader who took the tour of the README first has its users and files: the tutorial works there too.
+/// Runs the tutorial for a reader who took the tour first, and has its users and files.
 fn tutorial_works_as_written(newcomer: &mut Newcomer) {
     let page = "docs/tutorial/first-steps.md";
     let keep = blocks(page, "## 2. Keep one running");
     assert!(keep[0].contains("sealstone up --data ~/sealstone"), "the same system");
     let mut rest = keep[1..].to_vec();
     rest.extend(blocks(page, "## 3. Add a person"));
-    // The one step that needs a smaller file: tests run without optimisation.
+    // The only step with a smaller file: tests run without optimisation.
     rest.extend(
         blocks(page, "## 4. Large files, pipes, scripts").iter().map(|block| block.replace("100M", "12M")),
     );
     rest.insert(0, "cd ~; cp -r OLDPWD/README.md . 2>/dev/null || true".replace("OLDPWD", text(&root())));
-    // One terminal: what a block exports, the next one sees; the large file lands in the home.
+    // One terminal: exports of a block apply to the next; the large file is in the home.
     let script = rest.join("\n");
     let said = newcomer.types(&script).ok().text();
     for word in ["admin", "README.md", "width", "osd1"] {
         assert!(said.contains(word), "'{word}' is missing in: {said}");
     }
-    // The plug is pulled, and everything is still there.
+    // Everything is still there after a kill.
     assert_eq!(newcomer.up.end(Signal::Kill), -1);
     let data = newcomer.home.path().join("sealstone");
     newcomer.up = Daemon::start(command(&[

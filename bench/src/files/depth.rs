@@ -1,7 +1,7 @@
-//! Latency against depth of the directory, with and without what a mount believes: the OBS paper's Figure 9.
+//! Latency by depth of the directory, with and without a mount's caches: the OBS paper's Figure 9.
 //!
-//! Without caches a mount asks for each name of a path; with them for none, but an open always asks whether the file is
-//! still what it was. The library sends a path whole.
+//! Without caches a mount looks up each name of a path; with them none, but an open always
+//! validates the file. The library sends a path as a whole.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -22,7 +22,7 @@ use crate::latency::Latency;
 
 /// Directories above the file.
 const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// Samples in a row of one file system at one depth, before the next has its turn.
+/// Consecutive samples of one file system at one depth, before the next one's turn.
 const TURN: usize = 20;
 
 /// Latency of one operation at one depth.
@@ -35,7 +35,7 @@ pub(crate) struct Depth {
     pub(crate) latency: Latency,
 }
 
-/// Who is asked.
+/// The measured file system.
 enum Asked {
     Folder(Folder),
     Library { runtime: Arc<Runtime>, client: sealstone_client::Client, _system: Rc<System> },
@@ -75,12 +75,12 @@ fn stored(path: &Path) -> Outcome<String> {
     Ok(format!("/{}", path.to_str().ok_or("a path that is not UTF-8")?))
 }
 
-/// The file with so many directories above it.
+/// Returns the path of the file with this many directories above it.
 fn at(depth: usize) -> PathBuf {
     (0..depth).map(|level| format!("d{level}")).collect::<PathBuf>().join("file")
 }
 
-/// Makes the files in a folder.
+/// Creates the files in a folder.
 fn make(root: &Path) -> Outcome {
     for depth in DEPTHS {
         let path = root.join(at(depth));
@@ -91,7 +91,7 @@ fn make(root: &Path) -> Outcome {
     Ok(())
 }
 
-/// Measures; what is not there is left out.
+/// Measures; missing file systems are skipped.
 pub(crate) fn measure(
     binary: &Path,
     folder: &Path,
@@ -148,7 +148,7 @@ pub(crate) fn measure(
             for turn in 0..samples.div_ceil(TURN) {
                 for number in 0..asked.len() {
                     let number = (number + turn) % asked.len();
-                    // The first one fills what caches there are.
+                    // The first one fills caches.
                     work(&asked[number])?;
                     for _ in 0..TURN {
                         let begin = Instant::now();
@@ -168,7 +168,7 @@ pub(crate) fn measure(
     Ok(found)
 }
 
-/// As a table: a line for each operation and file system, a column for each depth.
+/// Formats a table: a line for each operation and file system, a column for each depth.
 pub(crate) fn text(found: &[Depth]) -> String {
     let mut text = String::new();
     for operation in ["stat", "open"] {
@@ -197,7 +197,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_table_has_a_line_for_each_and_a_column_for_each_depth() {
+    fn table_has_a_column_per_depth() {
         assert_eq!(at(2), Path::new("d0/d1/file"));
         let row = |subject: &str, depth| Depth {
             subject: subject.to_owned(),

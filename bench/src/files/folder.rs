@@ -1,4 +1,4 @@
-//! A file system that is somewhere in this machine's own: mounted, or the disk's.
+//! A file system in a local folder: mounted, or the disk's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -9,16 +9,16 @@ use rustix::fs::{Advice, fadvise};
 use super::job::{Client, Job, PIECE, SMALL, Step, Subject};
 use crate::Outcome;
 
-/// What serves a folder; dropped with it.
+/// Server of a folder; dropped with it.
 pub(crate) trait Keep {
     fn processes(&self) -> Vec<u32>;
 }
 
-/// A folder, and what is behind it.
+/// A folder, and its servers.
 pub(crate) struct Folder {
     name: String,
     root: PathBuf,
-    /// In the order in which they end.
+    /// Servers in the order in which they end.
     keeps: Vec<Box<dyn Keep>>,
 }
 
@@ -68,14 +68,14 @@ impl Program {
     }
 }
 
-/// Opens a file of which nothing is in the page cache.
+/// Opens a file that is not in the page cache.
 fn cold(path: &Path) -> Outcome<File> {
     let file = File::open(path)?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
     Ok(file)
 }
 
-/// Makes names durable, if that is asked for: as a program does that has to know.
+/// Makes names durable if requested, as a careful program does.
 fn settle(directory: &Path, job: &Job) -> Outcome {
     if job.durable {
         File::open(directory)?.sync_all()?;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_is_not_whole_is_an_error() {
+    fn incomplete_listing_is_an_error() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = Folder::new("disk", scratch.path(), Vec::new());
         let mut crew = Crew::new(&folder, 1, "t", 3, Duration::from_secs(60)).unwrap();

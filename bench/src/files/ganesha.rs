@@ -1,7 +1,8 @@
-//! NFS-Ganesha: its server over this disk, and a client in user space over libnfs, which this kernel needs no NFS for.
+//! NFS-Ganesha: its server over this disk, and a user-space client over libnfs, which needs no
+//! kernel NFS.
 //!
-//! Writes are the server's page cache's until somebody syncs. The server runs in a network namespace of its own, with its own
-//! port mapper.
+//! The server's page cache holds writes until a sync. The server runs in a separate network
+//! namespace, with its own port mapper.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -61,7 +62,7 @@ fn build(folder: &Path) -> Outcome<PathBuf> {
     }
 }
 
-/// One in a new folder.
+/// Starts a server in a new folder.
 pub(crate) fn start(folder: &Path) -> Outcome<Ganesha> {
     let daemon = needed("ganesha.nfsd", "nfs-ganesha and nfs-ganesha-vfs")?;
     let map = needed("rpcbind", "rpcbind")?;
@@ -78,7 +79,7 @@ pub(crate) fn start(folder: &Path) -> Outcome<Ganesha> {
     command.arg("-p").arg(folder.join("ganesha.pid"));
     let server = Served::start(command, &folder.join("ganesha.said"))?;
     let mut ganesha = Ganesha { program, server, mapper, net };
-    // A client that can mount it is the proof that it serves.
+    // The server is ready when a client can mount it.
     let (net, program) = (ganesha.net.clone(), ganesha.program.clone());
     ganesha.server.wait("export", || Ok(Mounted::new(&net, &program, &data).is_ok()))?;
     Ok(ganesha)
@@ -104,7 +105,7 @@ impl Subject for Ganesha {
     }
 }
 
-/// A client's process.
+/// Process of a client.
 struct Mounted {
     child: Child,
     to: ChildStdin,

@@ -1,7 +1,7 @@
 //! GlusterFS: one brick on this disk and one FUSE client, without its manager.
 //!
-//! The smallest graph that serves files: storage, locks and threads at the brick, write-behind at the client; no
-//! replication, which would only cost more.
+//! The smallest graph that serves files: storage, locks and threads at the brick, write-behind at
+//! the client; no replication, which would cost more.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -34,7 +34,7 @@ fn client(port: u16) -> String {
     )
 }
 
-/// One in a new folder, mounted.
+/// Starts and mounts one in a new folder.
 pub(crate) fn start(folder: &Path) -> Outcome<Folder> {
     can_mount()?;
     let (server, mounter) =

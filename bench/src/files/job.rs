@@ -1,8 +1,8 @@
-//! What clients are told to do, and who can do it.
+//! Jobs of clients, and their execution.
 //!
-//! Does: name the steps, run one of them by several clients at once. Does not: know what is behind a client.
-//! Contract: the time of a step is from the moment when the first client begins to the moment when the last one has ended; a
-//! client that runs out of time says how far it came, and that is what counts.
+//! Does: defines the steps, and runs one of them with several clients concurrently. Does not: know
+//! what a client uses. Contract: a step lasts from the start of the first client to the end of the
+//! last one; a client that runs out of time reports its progress, which is what counts.
 
 use std::sync::Barrier;
 use std::thread;
@@ -15,48 +15,48 @@ pub(crate) const PIECE: usize = 1 << 20;
 /// Bytes of a small file.
 pub(crate) const SMALL: usize = 4096;
 
-/// How long steps that make nothing may take.
+/// Time limit of steps that create nothing.
 const REST_MAX: Duration = Duration::from_secs(300);
 
 /// One kind of work, done to each of several files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The directory that all others are about.
+    /// Creates the directory of all other steps.
     MakeDirectory,
-    /// Made and closed, empty.
+    /// Creates and closes an empty file.
     Create,
     Stat,
-    /// All names of the directory; counts entries.
+    /// Lists all names of the directory; counts entries.
     List,
-    /// To a name of the second kind.
+    /// Renames to the second name of a file.
     Rename,
     Unlink,
-    /// Made, [`SMALL`] bytes written, closed.
+    /// Creates a file, writes [`SMALL`] bytes, closes.
     Put,
-    /// Opened, read, closed; nothing of it in the page cache of whoever reads.
+    /// Opens, reads, closes; nothing of the file is in the client's page cache.
     Get,
-    /// One file in pieces, closed; counts pieces.
+    /// Writes one file in pieces, closes; counts pieces.
     Write,
-    /// The same and synced.
+    /// Writes and syncs one file; counts pieces.
     WriteSync,
-    /// It is read in pieces, nothing of it in the page cache.
+    /// Reads the file in pieces, with an empty page cache.
     Read,
     RemoveDirectory,
 }
 
-/// A step, for one client.
+/// A step for one client.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) step: Step,
-    /// Without a slash.
+    /// Name without a slash.
     pub(crate) directory: String,
-    /// Files are called by this letter and a number.
+    /// Files are named by this letter and a number.
     pub(crate) letter: char,
-    /// Files, or pieces of one file.
+    /// Number of files, or of pieces of one file.
     pub(crate) count: u64,
-    /// No more is begun after this.
+    /// Time after which nothing is started.
     pub(crate) until: Instant,
-    /// What was done is on the medium before the next is begun: directory and file are synced.
+    /// Whether each operation is durable before the next: directory and file are synced.
     pub(crate) durable: bool,
 }
 
@@ -65,12 +65,12 @@ impl Job {
         format!("{}{number}", self.letter)
     }
 
-    /// What a file is renamed to.
+    /// Returns the second name of a file.
     pub(crate) fn other_name(&self, number: u64) -> String {
         format!("r{number}")
     }
 
-    /// Does `work` with one number after the other while there is time; how many were done.
+    /// Calls `work` with one number after the other while there is time, and returns how many.
     pub(crate) fn each(&self, mut work: impl FnMut(u64) -> Outcome) -> Outcome<u64> {
         for number in 0..self.count {
             if Instant::now() >= self.until {
@@ -84,32 +84,32 @@ impl Job {
 
 /// A client of a file system.
 pub(crate) trait Client: Send {
-    /// Does a job; how much of it was done.
+    /// Runs a job and returns its progress.
     fn perform(&mut self, job: &Job) -> Outcome<u64>;
 }
 
-/// A file system that is measured.
+/// A measured file system.
 pub(crate) trait Subject {
     fn name(&self) -> &str;
-    /// One more client.
+    /// Creates another client.
     fn client(&self) -> Outcome<Box<dyn Client>>;
-    /// Processes that do the work, besides this one.
+    /// Returns the processes that do the work, besides this one.
     fn processes(&self) -> Vec<u32>;
 }
 
-/// Clients at work, each in a directory of its own.
+/// Running clients, each in its own directory.
 pub(crate) struct Crew {
     clients: Vec<Box<dyn Client>>,
     directories: Vec<String>,
-    /// How far each came with what others build on.
+    /// Progress of each client, on which later steps build.
     reached: Vec<u64>,
-    /// How long one step may take.
+    /// Time limit of one step.
     at_most: Duration,
     durable: bool,
 }
 
 impl Crew {
-    /// So many clients, each to do `count` of everything.
+    /// Creates clients, each to do `count` of everything.
     pub(crate) fn new(
         subject: &dyn Subject,
         clients: usize,
@@ -126,13 +126,13 @@ impl Crew {
         })
     }
 
-    /// From here on everything is made durable, one by one.
+    /// Makes each operation durable from now on.
     pub(crate) const fn be_durable(&mut self) {
         self.durable = true;
     }
 
-    /// Has a step done by all of them; operations, and seconds. What makes something is cut off when its time is up, and
-    /// what was not made is not asked for later; all else has to get through what there is.
+    /// Runs a step with all clients; returns operations and seconds. Creating steps stop at the
+    /// time limit, and later steps skip what was not created; all other steps must complete.
     pub(crate) fn step(&mut self, step: Step, letter: char) -> Outcome<(u64, f64)> {
         let all = self.reached.clone();
         if matches!(step, Step::Create | Step::Put | Step::Write | Step::WriteSync) {
@@ -147,7 +147,7 @@ impl Crew {
         }
     }
 
-    /// Work that is not measured: `once` for each client, or as much as there is.
+    /// Runs a step without measuring: once per client, or completely.
     pub(crate) fn aside(&mut self, step: Step, letter: char, once: bool) -> Outcome {
         let count = if once { vec![1; self.clients.len()] } else { self.reached.clone() };
         let (done, _) = self.run(step, letter, &count, REST_MAX)?;
@@ -168,7 +168,7 @@ impl Crew {
                     let (barrier, directory) = (&barrier, directory.clone());
                     scope.spawn(move || {
                         barrier.wait();
-                        // Each by itself: whoever waits for all of them may be woken late.
+                        // Measured in each client: a thread that waits for all may wake late.
                         let begin = Instant::now();
                         let job = Job { step, directory, letter, count, until: begin + at_most, durable };
                         client.perform(&job).map(|done| (done, begin, Instant::now()))
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_out_of_time_says_how_far_he_came_and_no_more_is_asked_of_him() {
+    fn timeout_reports_progress_and_ends_the_client() {
         let mut crew = Crew::new(&Counters, 3, "t", 10, Duration::from_secs(60)).unwrap();
         assert_eq!(crew.step(Step::Create, 'f').unwrap().0, 30);
         crew.at_most = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Our client library, without a mount: nodes by number, as the mount uses it.
+//! The client library without a mount: nodes by number, as a mount uses it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::job::{Client, Job, PIECE, SMALL, Step, Subject};
 use super::system::System;
 use crate::Outcome;
 
-/// Each client has connections of its own.
+/// Each client has its own connections.
 pub(crate) struct Library {
     pub(crate) system: Rc<System>,
     pub(crate) runtime: Arc<Runtime>,
@@ -46,7 +46,7 @@ impl Subject for Library {
 struct Caller {
     nodes: Nodes,
     _client: Sealstone,
-    /// The directory that it works in.
+    /// Its working directory.
     directory: Option<Node>,
     runtime: Arc<Runtime>,
     buffer: Vec<u8>,
@@ -81,7 +81,7 @@ impl Caller {
         }
     }
 
-    /// A small file of so many bytes.
+    /// Creates a small file.
     async fn put(&self, file: &str, bytes: usize, durable: bool) -> Outcome {
         let (_, file) = self.nodes.create(self.at()?, &name(file)?, making(NodeKind::File, 0o644)).await?;
         if bytes > 0 {
@@ -93,7 +93,7 @@ impl Caller {
         Ok(file.close().await?)
     }
 
-    /// A file of many pieces, as far as time goes; how many.
+    /// Writes a file of many pieces until the time limit; returns how many.
     fn stream(&self, job: &Job) -> Outcome<u64> {
         let (at, wanted) = (self.at()?, name(&job.name(0))?);
         let made = self.nodes.create(at, &wanted, making(NodeKind::File, 0o644));

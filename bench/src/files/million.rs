@@ -1,7 +1,7 @@
-//! Very many files in one directory: made, listed, and the metadata server restarted with them.
+//! Very many files in one directory: created, listed, and the metadata server restarted with them.
 //!
-//! Contract: making them ends after a time that is given, and then there are fewer, which is said. Memory is that of the
-//! processes as the kernel counts it.
+//! Contract: creation ends at a time limit, which may leave fewer files; the result reports that.
+//! Memory is resident memory as reported by the kernel.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -21,23 +21,23 @@ use crate::Outcome;
 use crate::process::usage;
 use crate::verdicts::Verdict;
 
-/// Files under way at a time.
+/// Files being created at a time.
 const AT_ONCE: u64 = 64;
-/// How often progress is told, files.
+/// Files between two progress messages.
 const TELL_EVERY: u64 = 100_000;
-/// A mount that lists them needs at most so much more memory, KiB: what data on its way may take.
+/// Target of a mount's additional memory when it lists them, in KiB: buffers for data in flight.
 const LIST_KIB_MAX: u64 = 64 << 10;
-/// The server is ready again within, seconds.
+/// Target of the server's restart time, in seconds.
 const READY_S_MAX: f64 = 3.0;
 
-/// What came out.
+/// Results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Million {
     pub(crate) files: u64,
     pub(crate) create_s: f64,
     /// Bytes of the metadata store.
     pub(crate) metadata_bytes: u64,
-    /// Through a mount, seconds.
+    /// Time to list through a mount, in seconds.
     pub(crate) list_s: f64,
     pub(crate) mount_kib_before: u64,
     pub(crate) mount_kib_peak: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Million {
     pub(crate) restart_after_kill_s: f64,
 }
 
-/// Makes `files`, as far as `at_most` goes.
+/// Creates `files` within the time limit `at_most`.
 async fn make(system: &System, files: u64, at_most: Duration) -> Outcome<u64> {
     let client = system.client()?;
     let nodes = Nodes::new(&client, NodesOptions::default());
@@ -139,7 +139,7 @@ pub(crate) fn measure(
 }
 
 impl Million {
-    /// `files` were wanted.
+    /// Returns the verdicts for `files` wanted files.
     pub(crate) fn verdicts(&self, files: u64) -> Vec<Verdict> {
         let mib = |kib: u64| kib as f64 / 1024.0;
         let all = self.files >= files;

@@ -1,10 +1,10 @@
-//! Files through a mount of ours and through the client library, beside what FUSE by itself does on the same disk and
-//! beside other file systems.
+//! Files through a mount and through the client library, compared with plain FUSE on the same disk
+//! and with other file systems.
 //!
-//! Does: start all of them at once, have them take turns, print rates and ratios, judge by the aims. Does not: install
-//! anything; what is missing is left out, and said so.
-//! Contract: a scenario can run alone, and each step of it ends after a time that is given. What another file system does
-//! wrong ends its part alone.
+//! Does: starts all of them, measures them in turns, prints rates and ratios, and compares with the
+//! targets. Does not: install anything; missing file systems are skipped with a message. Contract:
+//! a scenario can run alone, and each step of it has a time limit. A failure of another file system
+//! ends only its part.
 
 mod depth;
 mod folder;
@@ -47,15 +47,15 @@ use report::Figure;
 use rounds::{Extent, Sample, Scenario};
 use system::{Metadata, System};
 
-/// Devices of the system that is measured where their number is not what it is about.
+/// Devices of the system in scenarios without a number of devices.
 const DEVICES: usize = 1;
 /// Threads of the library's clients.
 const WORKERS: usize = 2;
 
-/// What the part about files is told.
+/// Options of the part about files.
 #[derive(Args)]
 pub(crate) struct Files {
-    /// Only these.
+    /// Only these scenarios.
     #[arg(
         long,
         value_name = "LIST",
@@ -64,16 +64,16 @@ pub(crate) struct Files {
         default_value = "metadata,small,stream,devices"
     )]
     scenarios: Vec<Scenario>,
-    /// Only file systems of these names, as in `passthrough,sealstone` [default: all that can be had].
+    /// Only file systems of these names, as in `passthrough,sealstone` [default: all available].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<String>,
-    /// Rounds; figures are their medians.
+    /// Rounds; results are their medians.
     #[arg(long, value_name = "N", default_value_t = 5)]
     runs: usize,
     /// Clients at a time.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16")]
     clients: Vec<usize>,
-    /// Devices to stream over.
+    /// Numbers of devices to stream over.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8")]
     devices: Vec<usize>,
     /// Files of all clients together.
@@ -88,10 +88,10 @@ pub(crate) struct Files {
     /// Files in one directory, for `million`.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     many: u64,
-    /// Seconds that making them may take.
+    /// Time limit of creating them, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1200)]
     many_seconds: u64,
-    /// Seconds after which a step that makes files is cut off.
+    /// Time limit of a step that creates files, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     seconds: f64,
     #[command(flatten)]
@@ -127,14 +127,14 @@ impl Files {
     }
 }
 
-/// A file system that was left out, and why.
+/// A skipped file system, and the reason.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LeftOut {
     name: String,
     reason: String,
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 pub(crate) struct Findings {
     machine: Machine,
@@ -148,14 +148,14 @@ pub(crate) struct Findings {
     samples: Vec<Sample>,
 }
 
-/// All that take part, and who does not.
+/// The measured file systems, and the skipped ones.
 struct Field {
     subjects: Vec<Box<dyn Subject>>,
     left_out: Vec<LeftOut>,
 }
 
 impl Field {
-    /// Takes one in, if it can be had.
+    /// Adds a file system, if it is available.
     fn add(&mut self, only: &[String], name: &str, subject: impl FnOnce() -> Outcome<Box<dyn Subject>>) {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
             return;
@@ -171,7 +171,8 @@ impl Field {
         self.left_out.push(LeftOut { name: name.to_owned(), reason: reason.to_owned() });
     }
 
-    /// Rounds of one scenario with so many clients. One of ours that fails ends the run, another's part ends alone.
+    /// Runs rounds of one scenario with this many clients. A failure of Sealstone ends the run,
+    /// that of another file system only its part.
     fn rounds(
         &mut self,
         scenario: Scenario,
@@ -190,7 +191,7 @@ impl Field {
                     if report::is_ours(&name) {
                         return Err(format!("{name}: {reason}").into());
                     }
-                    // What it did here before is no whole, what it did elsewhere is.
+                    // Its partial results of this scenario are dropped, those of others kept.
                     let mut number = 0;
                     samples.retain(|sample| {
                         number += 1;
@@ -206,7 +207,7 @@ impl Field {
     }
 }
 
-/// An order, drawn anew.
+/// Returns a random order.
 fn order(count: usize) -> Outcome<Vec<usize>> {
     let mut left: Vec<usize> = (0..count).collect();
     let mut order = Vec::new();
@@ -271,7 +272,7 @@ pub(crate) fn run(arguments: &Files) -> Outcome {
     Ok(())
 }
 
-/// Everything that can be had.
+/// Starts every available file system.
 fn field(arguments: &Files, binary: &Path, folder: &Path, runtime: &Arc<Runtime>) -> Field {
     let mut field = Field { subjects: Vec::new(), left_out: Vec::new() };
     let only = &arguments.only;
@@ -303,7 +304,7 @@ fn field(arguments: &Files, binary: &Path, folder: &Path, runtime: &Arc<Runtime>
     field
 }
 
-/// Systems with more and more devices, beside the ceiling.
+/// Starts systems with increasing numbers of devices, and the ceiling.
 fn over_devices(arguments: &Files, binary: &Path, folder: &Path) -> Outcome<Field> {
     let mut field = Field { subjects: Vec::new(), left_out: Vec::new() };
     std::fs::create_dir_all(folder)?;
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_left_out_alone_and_named_with_the_reason() {
+    fn failed_contestant_is_skipped_with_its_reason() {
         let scratch = tempfile::tempdir().unwrap();
         let good = folder::Folder::new("disk", scratch.path(), Vec::new());
         let bad = folder::Folder::new("peer", &scratch.path().join("nowhere"), Vec::new());

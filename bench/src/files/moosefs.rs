@@ -1,7 +1,7 @@
 //! MooseFS: a master, one chunk server on this disk, one FUSE client.
 //!
-//! Its servers refuse loopback addresses, so they run in a network namespace of their own with a pair of interfaces.
-//! They raise their own priority; whoever compares on a busy machine knows that.
+//! Its servers refuse loopback addresses, so they run in a separate network namespace with a pair
+//! of interfaces. They raise their own priority, which matters on a busy machine.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::served::{Served, can_mount, needed, new_folder};
 use crate::Outcome;
 
 pub(crate) const NAME: &str = "moosefs";
-/// The client is started so often at most, with a pause, until the master takes it.
+/// Maximum starts of the client, with a pause, until the master accepts it.
 const TRIES_MAX: u32 = 20;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// One in a new folder, mounted.
+/// Starts and mounts one in a new folder.
 pub(crate) fn start(folder: &Path) -> Outcome<Folder> {
     can_mount()?;
     let master = needed("mfsmaster", "moosefs-master")?;
@@ -73,7 +73,8 @@ pub(crate) fn start(folder: &Path) -> Outcome<Folder> {
         }
         thread::sleep(TRY_AGAIN);
     };
-    // One copy, as everybody here has; there is one as soon as the chunk server is known.
+    // One copy, as for all file systems here; there is one as soon as the chunk server is
+    // registered.
     let set = net.command(&goal).args(["-r", "1"]).arg(&place).output()?;
     if !set.status.success() {
         return Err(format!("mfssetgoal: {}", String::from_utf8_lossy(&set.stderr).trim()).into());

@@ -1,4 +1,4 @@
-//! A network of their own for servers that want an address, or well-known ports.
+//! Separate networks for servers that need an address, or well-known ports.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::folder::Keep;
 use super::served::needed;
 use crate::Outcome;
 
-/// The namespace's own address beside loopback; nobody outside sees it.
+/// Address of the namespace besides loopback; invisible outside.
 pub(crate) const ADDRESS: &str = "10.99.0.1";
 
 /// A network namespace with one address.
@@ -16,7 +16,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// One for this purpose.
+    /// Creates one for this purpose.
     pub(crate) fn new(what: &str) -> Outcome<Self> {
         needed("ip", "iproute2")?;
         needed("nsenter", "util-linux")?;
@@ -31,7 +31,7 @@ impl Net {
         Ok(net)
     }
 
-    /// A command inside it, with this machine's mounts.
+    /// Returns a command inside it, with this machine's mounts.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);

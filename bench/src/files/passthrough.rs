@@ -1,7 +1,8 @@
-//! What FUSE by itself can do: file systems that hand everything on to a folder of the disk.
+//! The limits of FUSE: file systems that forward everything to a folder of the disk.
 //!
-//! The ceiling is libfuse's own example, `passthrough_ll`, which Debian has as source in `libfuse3-dev`: its low-level
-//! API, many threads, spliced data. `bindfs` is a packaged one with the high-level API.
+//! The ceiling is libfuse's own example, `passthrough_ll`, whose source Debian has in
+//! `libfuse3-dev`: low-level API, many threads, spliced data. `bindfs` is a packaged one with the
+//! high-level API.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use super::folder::Folder;
 use super::served::{Served, can_mount, needed, new_folder};
 use crate::Outcome;
 
-/// Where Debian has the example's source.
+/// Path of the example's source on Debian.
 const SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 const PACKAGE: &str = "libfuse3-dev";
 
@@ -39,7 +40,7 @@ fn build(folder: &Path) -> Outcome<PathBuf> {
     Ok(program)
 }
 
-/// The ceiling, in a new folder; names and attributes are believed for `believed_s` seconds.
+/// Mounts the ceiling at a new folder; names and attributes are cached for `believed_s` seconds.
 pub(crate) fn low_level(folder: &Path, name: &str, believed_s: f64) -> Outcome<Folder> {
     can_mount()?;
     new_folder(folder)?;
@@ -52,7 +53,7 @@ pub(crate) fn low_level(folder: &Path, name: &str, believed_s: f64) -> Outcome<F
     Ok(Folder::new(name, &place, vec![Box::new(served)]))
 }
 
-/// `bindfs`, in a new folder.
+/// Mounts `bindfs` at a new folder.
 pub(crate) fn bindfs(folder: &Path) -> Outcome<Folder> {
     can_mount()?;
     let program = needed("bindfs", "bindfs")?;
@@ -63,7 +64,7 @@ pub(crate) fn bindfs(folder: &Path) -> Outcome<Folder> {
     Ok(Folder::new("bindfs", &place, vec![Box::new(served)]))
 }
 
-/// The disk itself: no FUSE at all.
+/// Returns the disk itself, without FUSE.
 pub(crate) fn disk(folder: &Path) -> Outcome<Folder> {
     fs::create_dir_all(folder)?;
     Ok(Folder::new("disk", folder, Vec::new()))
@@ -75,9 +76,9 @@ mod tests {
     use crate::files::job::{Crew, Step, Subject as _};
     use std::time::Duration;
 
-    /// A real mount where this machine has what it takes; where not, the reason is named.
+    /// A real mount if the machine supports it; otherwise the reason is printed.
     #[test]
-    fn the_ceiling_serves_a_folder_and_leaves_no_mount_behind() {
+    fn passthrough_serves_a_folder_and_unmounts() {
         let scratch = tempfile::tempdir().unwrap();
         let place = match low_level(scratch.path(), "passthrough", 1.0) {
             Ok(folder) => {

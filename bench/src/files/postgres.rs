@@ -1,4 +1,5 @@
-//! A PostgreSQL of its own for a metadata server: in a folder and behind a socket of its own, durable as it comes.
+//! A separate PostgreSQL for a metadata server, with its own folder and socket, and default
+//! durability.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -9,14 +10,14 @@ use std::process::{Command, Stdio};
 use super::served::{Served, needed, new_folder, program};
 use crate::Outcome;
 
-/// Where Debian keeps its versions beside each other.
+/// Folder of Debian's installed versions.
 const VERSIONS: &str = "/usr/lib/postgresql";
 const USER: &str = "sealstone";
 const DATABASE: &str = "files";
 /// No TCP: the number is only part of the socket's name.
 const PORT: &str = "5432";
 
-/// Folders above it that the run made: the system's, and the scratch folder.
+/// Folders above it that the run created: the system's, and the temporary folder.
 const OWN_FOLDERS: usize = 2;
 
 /// A database server, ended when dropped.
@@ -25,7 +26,7 @@ pub(crate) struct Postgres {
     socket: PathBuf,
 }
 
-/// One of its programs, of the newest version.
+/// Returns the path of one of its programs, of the newest version.
 fn tool(name: &str) -> Outcome<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     for entry in fs::read_dir(VERSIONS).into_iter().flatten().flatten() {
@@ -40,7 +41,7 @@ fn tool(name: &str) -> Outcome<PathBuf> {
     }
 }
 
-/// It refuses to be root's: then it is whom its package made for it.
+/// Returns the user to run as: it refuses to run as root, so it uses the package's account.
 fn owner() -> Outcome<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -55,7 +56,7 @@ fn owner() -> Outcome<Option<(u32, u32)>> {
 }
 
 impl Postgres {
-    /// Makes one in this folder and starts it.
+    /// Creates one in this folder and starts it.
     pub(crate) fn start(folder: &Path) -> Outcome<Self> {
         let owner = owner()?;
         let command = |name: &str| -> Outcome<Command> {
@@ -67,7 +68,7 @@ impl Postgres {
             Ok(command)
         };
         new_folder(folder)?;
-        // Its user has to get there, through folders that are this run's own.
+        // Its user needs access to the folders above, which this run created.
         for above in folder.ancestors().skip(1).take(OWN_FOLDERS) {
             let mode = fs::metadata(above)?.permissions().mode();
             if mode & 0o001 == 0 {

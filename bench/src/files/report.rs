@@ -1,4 +1,4 @@
-//! From samples to figures, and whether the aims were reached.
+//! Computes results from samples, and compares them with the targets.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,41 +11,41 @@ use crate::figures::Ratio;
 use crate::verdicts::Verdict;
 use crate::workload::median;
 
-/// What FUSE by itself can do: libfuse's own example; or, where that cannot be built, the packaged one.
+/// Names of the ceiling: libfuse's own example, or the packaged one if it cannot be built.
 pub(crate) const CEILING: &str = "passthrough";
 pub(crate) const CEILING_PACKAGED: &str = "bindfs";
-/// Our mount, its metadata in the embedded store.
+/// Name of the Sealstone mount with the embedded store.
 pub(crate) const OURS: &str = "sealstone";
 /// Other file systems that are mounted by FUSE.
 pub(crate) const PEERS: [&str; 2] = [gluster::NAME, moosefs::NAME];
 
-/// The least part of the ceiling's streams ...
+/// Minimum rate of streams relative to the ceiling.
 const STREAM_MIN: f64 = 0.7;
-/// ... and of its metadata rates.
+/// Minimum rate of metadata operations relative to the ceiling.
 const METADATA_MIN: f64 = 0.3;
-/// The least multiple of the metadata rates of each peer.
+/// Minimum rate of metadata operations relative to each peer.
 const PEERS_MIN: f64 = 2.0;
 
-/// Is it ours, so that its failure is one of the run?
+/// Whether it is Sealstone's or the disk, so that its failure ends the run.
 pub(crate) fn is_ours(name: &str) -> bool {
     name.starts_with(OURS) || name == "library" || name == "disk"
 }
 
-/// What came out for one file system in one workload.
+/// Result of one file system in one workload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Result {
     pub(crate) subject: String,
-    /// Median over rounds: operations, entries or MiB a second.
+    /// Operations, entries or MiB per second, median over rounds.
     pub(crate) per_s: f64,
-    /// CPU time of all that take part, over all rounds, microseconds for each operation.
+    /// CPU time of all processes, over all rounds, in microseconds per operation.
     pub(crate) cpu_us: f64,
-    /// To the rate of the ceiling in the same round.
+    /// Ratio to the rate of the ceiling in the same round.
     pub(crate) to_ceiling: Option<Ratio>,
-    /// Ours to this one's rate in the same round.
+    /// Ratio of Sealstone's rate to this one in the same round.
     pub(crate) ours_to_it: Option<Ratio>,
 }
 
-/// One workload.
+/// Results of one workload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) workload: &'static str,
@@ -59,7 +59,7 @@ impl Figure {
     }
 }
 
-/// All figures, in the order in which they were measured.
+/// Computes all results, in the order of measurement.
 pub(crate) fn figures(samples: &[Sample]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
     for sample in samples {
@@ -109,12 +109,12 @@ fn figure(workload: &'static str, clients: usize, samples: &[&Sample]) -> Figure
     Figure { workload, clients, results }
 }
 
-/// What is FUSE by itself among these: the one that was built, or else the one that Debian has.
+/// Returns the ceiling among these names: the built one, or the packaged one.
 fn ceiling_among(names: &[&str]) -> Option<&'static str> {
     [CEILING, CEILING_PACKAGED].into_iter().find(|name| names.contains(name))
 }
 
-/// The same for all figures; the lesser one if some were measured beside that.
+/// Returns the ceiling of all results; the packaged one if it was used in some.
 fn ceiling_of(figures: &[Figure]) -> &'static str {
     let of = |figure: &Figure| {
         ceiling_among(&figure.results.iter().map(|result| result.subject.as_str()).collect::<Vec<_>>())
@@ -122,7 +122,7 @@ fn ceiling_of(figures: &[Figure]) -> &'static str {
     if figures.iter().filter_map(of).all(|name| name == CEILING) { CEILING } else { CEILING_PACKAGED }
 }
 
-/// The aims.
+/// Returns the verdicts.
 pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let streams = figures.iter().filter(|figure| STREAM.contains(&figure.workload));
@@ -152,7 +152,7 @@ fn told(figure: &Figure) -> String {
     }
 }
 
-/// An aim that each of several workloads has to reach; none if none was measured.
+/// Returns the verdict of a target for several workloads; `None` if none was measured.
 fn least(aim: &str, ratios: impl Iterator<Item = (f64, String)>, min: f64) -> Option<Verdict> {
     let mut ratios: Vec<_> = ratios.filter(|(ratio, _)| ratio.is_finite()).collect();
     ratios.sort_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -165,7 +165,7 @@ fn least(aim: &str, ratios: impl Iterator<Item = (f64, String)>, min: f64) -> Op
     })
 }
 
-/// Tables, what was left out, and the verdicts.
+/// Formats tables, skipped file systems, and the verdicts.
 pub(crate) fn text(findings: &Findings) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_ceiling_cannot_be_built_the_packaged_one_is_it() {
+    fn packaged_passthrough_replaces_a_failed_build() {
         let samples = [sample(0, CEILING_PACKAGED, "stat", 100), sample(0, OURS, "stat", 50)];
         let figures = figures(&samples);
         assert!((to_ceiling(&figures[0]).unwrap() - 0.5).abs() < 1e-9);

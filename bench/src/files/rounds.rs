@@ -1,7 +1,8 @@
-//! The runs: all file systems take turns, each doing the whole of a scenario in a turn.
+//! Rounds of measurement: all file systems take turns, each with a whole scenario in a turn.
 //!
-//! Contract: in every round each file system has one turn, in an order that is drawn anew; a ratio compares turns of one
-//! round. Names and attributes that somebody believes for a second are older than that when they are asked for.
+//! Contract: in every round each file system has one turn, in random order; a ratio compares turns
+//! of one round. Names and attributes that a kernel caches for a second are older than that when
+//! they are read.
 
 use std::thread;
 use std::time::Duration;
@@ -12,19 +13,19 @@ use super::job::{Crew, Step, Subject};
 use crate::Outcome;
 use crate::process::whole_cpu_s;
 
-/// A little more than the second for which file systems believe names and attributes by default.
+/// Slightly longer than the default cache time of names and attributes.
 const STALE: Duration = Duration::from_millis(1100);
-/// Before a stream is written, for all alike: some give the room and the page cache of removed files back at once, some when nobody can
-/// be reading them any more (ten seconds with us), and a virtual machine writes several times as fast to memory that was just freed as to
-/// memory that it has to ask its host for.
+/// Pause before a stream is written, for all file systems alike. Some release the space and page
+/// cache of removed files at once, Sealstone after ten seconds. A virtual machine writes several
+/// times faster to recently freed memory than to memory from its host.
 const LET_GO: Duration = Duration::from_secs(13);
 
-/// What one file system did in one turn.
+/// Result of one file system in one turn.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
     pub(crate) round: usize,
     pub(crate) subject: String,
-    /// As `create` or `stream write`.
+    /// Name, as in `create` or `stream write`.
     pub(crate) workload: &'static str,
     pub(crate) clients: usize,
     /// Operations, entries or MiB.
@@ -40,26 +41,27 @@ impl Sample {
     }
 }
 
-/// A family of workloads that are measured together.
+/// Workloads that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub(crate) enum Scenario {
     /// Create, stat, readdir, rename, unlink of empty files.
     Metadata,
-    /// Files of 4 KiB put and got.
+    /// Put and get of 4 KiB files.
     Small,
-    /// Create, rename, unlink, and files of 4 KiB put, each synced with its directory before the next one.
+    /// Create, rename, unlink, and put of 4 KiB files, each synced with its directory before the
+    /// next one.
     Durable,
     /// One large file written, written and synced, read.
     Stream,
-    /// The same over more and more devices.
+    /// Streams over increasing numbers of devices.
     Devices,
-    /// Stat and open against depth of the directory, with and without caches.
+    /// Stat and open by depth of the directory, with and without caches.
     Depth,
     /// Very many files: listed, and the metadata server restarted.
     Million,
 }
 
-/// Names of what is measured in a scenario, in order.
+/// Names of the measurements of a scenario, in order.
 pub(crate) const METADATA: [&str; 5] = ["create", "stat", "readdir", "rename", "unlink"];
 pub(crate) const SMALL: [&str; 2] = ["put 4 KiB", "get 4 KiB"];
 pub(crate) const DURABLE: [&str; 4] =
@@ -68,14 +70,14 @@ pub(crate) const STREAM: [&str; 3] = ["stream write", "stream write, synced", "s
 pub(crate) const DEVICES: [&str; 3] =
     ["stream write over devices", "stream write over devices, synced", "stream read over devices"];
 
-/// How much of everything.
+/// Amount of work.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Extent {
     /// Files of all clients together.
     pub(crate) files: u64,
     /// MiB of a stream.
     pub(crate) mib: u64,
-    /// Seconds that one step may take.
+    /// Time limit of one step, in seconds.
     pub(crate) step_s: f64,
 }
 
@@ -105,7 +107,7 @@ impl Turn<'_> {
     }
 }
 
-/// One turn of one file system.
+/// Runs one turn of one file system.
 pub(crate) fn turn(
     subject: &dyn Subject,
     scenario: Scenario,

@@ -1,4 +1,4 @@
-//! Programs of others that serve a file system: started, waited for, ended, their mounts taken away.
+//! Third-party servers of a file system: started, awaited, ended, unmounted.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::Outcome;
 /// How long a program may take until it serves, and until it has ended.
 const READY_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(20);
-/// How often it is looked.
+/// Interval of checking.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A program that serves; ended when dropped, and what it mounted taken away before.
+/// A running server; unmounted and ended when dropped.
 pub(crate) struct Served {
     child: Child,
     place: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Starts a program that stays in the foreground; `log` gets what it says.
+    /// Starts a program that stays in the foreground; its output goes to `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Outcome<Self> {
         let to = File::create(log)?;
         let child = command
@@ -38,14 +38,14 @@ impl Served {
         Ok(Self { child, place: None, log: log.to_owned() })
     }
 
-    /// Waits until something is mounted at this place, which is its to take away.
+    /// Waits until it has mounted this mount point, which is unmounted when dropped.
     pub(crate) fn mounts(mut self, place: &Path) -> Outcome<Self> {
         self.place = Some(place.to_owned());
         self.wait("mount", || is_mounted(place))?;
         Ok(self)
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` returns true.
     pub(crate) fn wait(&mut self, what: &str, mut ready: impl FnMut() -> Outcome<bool>) -> Outcome {
         let begin = Instant::now();
         while !ready()? {
@@ -85,26 +85,26 @@ impl Drop for Served {
     }
 }
 
-/// Is something mounted there?
+/// Whether something is mounted there.
 fn is_mounted(place: &Path) -> Outcome<bool> {
     let place = place.to_str().ok_or("a path that is not UTF-8")?;
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(table.lines().any(|line| line.split(' ').nth(4) == Some(place)))
 }
 
-/// Where a program is, if it is installed.
+/// Returns the path of a program, if it is installed.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The program, or why not.
+/// Returns the path of a program, or an error with its package.
 pub(crate) fn needed(name: &str, package: &str) -> Outcome<PathBuf> {
     program(name).ok_or_else(|| format!("{name} is not installed (package {package})").into())
 }
 
-/// Can something be mounted here at all?
+/// Checks that this process can mount.
 pub(crate) fn can_mount() -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Err("mounting takes root here".into());
@@ -117,7 +117,7 @@ pub(crate) fn can_mount() -> Outcome {
         .map_err(|error| format!("/dev/fuse: {error}").into())
 }
 
-/// A new folder.
+/// Creates a folder.
 pub(crate) fn new_folder(path: &Path) -> Outcome<PathBuf> {
     fs::create_dir_all(path)?;
     Ok(path.to_owned())
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_ends_instead_of_serving_is_quoted() {
+    fn output_of_an_exited_server_is_quoted() {
         let scratch = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo no such thing; exit 3"]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_named_with_its_package() {
+    fn missing_program_is_named_with_its_package() {
         let said = needed("no-such-program-here", "no-such-package").unwrap_err().to_string();
         assert!(said.contains("package no-such-package"), "{said}");
         assert!(program("sh").is_some());

@@ -1,4 +1,4 @@
-//! A slapd of its own for a metadata server: in a folder and behind a socket of its own, durable as it comes.
+//! A separate slapd for a metadata server, with its own folder and socket, and default durability.
 
 use std::fs;
 use std::io::Write;
@@ -11,12 +11,12 @@ use super::served::{Served, needed, new_folder, program};
 use crate::Outcome;
 use crate::rotation::text;
 
-/// Where Debian keeps its schemas and modules.
+/// Folders of Debian's schemas and modules.
 const SCHEMAS: &str = "/etc/ldap/schema";
 const MODULES: &str = "/usr/lib/ldap";
-/// Only here, and only for the life of the run.
+/// Used only here, and only for the run.
 const PASSWORD: &str = "only for figures";
-/// Bytes that the database may grow to.
+/// Maximum bytes of the database.
 const BYTES_MAX: u64 = 8 << 30;
 
 /// An LDAP server, ended when dropped.
@@ -28,17 +28,17 @@ pub(crate) struct Slapd {
 }
 
 fn tool(name: &str) -> Outcome<PathBuf> {
-    // Debian keeps them where only root's PATH leads.
+    // Debian installs them in a folder that only root's PATH has.
     let sbin = Path::new("/usr/sbin").join(name);
     if sbin.is_file() { Ok(sbin) } else { program(name).map_or_else(|| needed(name, "slapd"), Ok) }
 }
 
 impl Slapd {
-    /// The entry below which everything may be written, and who may.
+    /// Base entry with write access, and the DN that has it.
     pub(crate) const BASE: &str = "ou=files,dc=example,dc=org";
     pub(crate) const WHO: &str = "cn=sealstone,dc=example,dc=org";
 
-    /// Makes one in this folder and starts it.
+    /// Creates one in this folder and starts it.
     pub(crate) fn start(folder: &Path) -> Outcome<Self> {
         const BASE: &str = Slapd::BASE;
         const WHO: &str = Slapd::WHO;
@@ -92,12 +92,12 @@ impl Slapd {
         &self.url
     }
 
-    /// Where it listens.
+    /// Returns the path of its socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The file with its password.
+    /// Returns the path of the file with its password.
     pub(crate) fn password_file(&self) -> &Path {
         &self.password
     }

@@ -1,4 +1,4 @@
-//! Our own: a metadata server, devices, a session, mounts.
+//! The Sealstone system: a metadata server, devices, a session, mounts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ pub(crate) struct System {
     user: User,
     folder: PathBuf,
     binary: PathBuf,
-    // Dropped after those who use it.
+    // Dropped after its clients.
     _database: Database,
 }
 
-/// Where metadata is.
+/// Kind of metadata store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metadata {
     Embedded,
@@ -34,7 +34,7 @@ pub(crate) enum Metadata {
     Ldap,
 }
 
-/// What has it, if it is not the metadata server itself.
+/// External server of the metadata store, if there is one.
 enum Database {
     None,
     Postgres(Postgres),
@@ -42,7 +42,7 @@ enum Database {
 }
 
 impl Database {
-    /// Flags of the metadata server's setup.
+    /// Returns the flags of `mds init`.
     fn flags(&self) -> Outcome<Vec<String>> {
         Ok(match self {
             Self::None => Vec::new(),
@@ -56,7 +56,7 @@ impl Database {
 }
 
 impl System {
-    /// A new one, logged in as its administrator.
+    /// Starts a system and logs in as its administrator.
     pub(crate) fn start(
         binary: &Path,
         folder: &Path,
@@ -86,31 +86,32 @@ impl System {
         Ok(Rc::new(Self { mds: Some(mds), osds, user, folder, binary, _database: database }))
     }
 
-    /// A client of the library with connections of its own.
+    /// Returns a client of the library with its own connections.
     pub(crate) fn client(&self) -> Outcome<Sealstone> {
         let saved = SavedSession::load(&self.user.session)?.ok_or("no session")?;
         Ok(Sealstone::resume_tuned(&saved, Proofs::default(), Tuning::default(), None)?)
     }
 
-    /// Mounts it; `name` is what the mount is called in tables.
+    /// Mounts it; `name` is the name in tables.
     pub(crate) fn mount(self: &Rc<Self>, name: &str, flags: &[&str]) -> Outcome<Folder> {
         can_mount()?;
         let place = new_folder(&self.folder.join(name))?;
         let mut arguments = vec!["mount", text(&place)?, "--foreground"];
         arguments.extend(flags);
-        // Made before the process: what it mounts goes whatever happens.
+        // Created before the process, so that it is always unmounted.
         let mut mounted = Mounted { place: place.clone(), daemon: None };
         let log = self.folder.join(format!("{name}.log"));
         mounted.daemon = Some(Daemon::spawn(self.user.command(&arguments), "mount", &log)?);
         Ok(Folder::new(name, &place, vec![Box::new(mounted), Box::new(self.clone())]))
     }
 
-    /// Process of the metadata server.
+    /// Returns the process of the metadata server.
     pub(crate) fn mds_pid(&self) -> Option<u32> {
         self.mds.as_ref().map(Mds::pid)
     }
 
-    /// Ends the metadata server, as a power cut would or in order, and starts it again; the seconds until it is ready.
+    /// Ends the metadata server, by kill or cleanly, and starts it again. Returns the seconds until
+    /// it is ready.
     pub(crate) fn restart_mds(&mut self, kill: bool) -> Outcome<f64> {
         let Some(mds) = self.mds.take() else { return Err("no metadata server".into()) };
         let data = mds.data.clone();
@@ -125,7 +126,7 @@ impl System {
         Ok(seconds)
     }
 
-    /// Bytes of the metadata store's files.
+    /// Returns the bytes of the metadata store's files.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         let data = self.folder.join("mds");
         let entries = fs::read_dir(data).into_iter().flatten().flatten();
@@ -139,7 +140,7 @@ impl Keep for Rc<System> {
     }
 }
 
-/// A mount's process; gone when dropped, and the mount with it.
+/// Process of a mount; unmounted and ended when dropped.
 struct Mounted {
     place: PathBuf,
     daemon: Option<Daemon>,
@@ -155,7 +156,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = unmount(&self.place, UnmountFlags::DETACH);
         if let Some(daemon) = self.daemon.take() {
-            // It ends by itself when the mount is gone; it may have done so already.
+            // It ends by itself after the unmount; it may have ended already.
             let _ = daemon.stop();
         }
     }

@@ -61,7 +61,7 @@ async fn all(file: &OpenFile) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_nobody_else_wants_is_opened_read_and_closed_without_a_request() {
+async fn leased_file_opens_without_a_request() {
     let world = leading(1).await;
     let mount = Mount::of(&world).await;
     let file = mount.create("f").await;

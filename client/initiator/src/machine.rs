@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
-use sealstone_sntp::{MachineClock, MachineState, Reading, StepEvent};
+use sealstone_sntp::{ClockReading, MachineClock, MachineState, StepEvent};
 
 /// A reading whose two clocks were read further apart says nothing, milliseconds.
 const READING_MAX_MS: u64 = 20;
@@ -41,7 +41,7 @@ pub fn now_ms() -> u64 {
     if boot_ms.saturating_sub(before_ms) > READING_MAX_MS {
         return with(|clock| clock.coast(boot_ms));
     }
-    let (now_ms, event) = with(|clock| clock.read(Reading { wall_ms, boot_ms }));
+    let (now_ms, event) = with(|clock| clock.read(ClockReading { wall_ms, boot_ms }));
     if let Some(event) = event {
         report(event);
     }
@@ -97,8 +97,8 @@ pub fn reset() -> i64 {
     with(|clock| clock.reset(reading))
 }
 
-fn reading() -> Reading {
-    Reading { wall_ms: wall_ms(), boot_ms: boot_ms() }
+fn reading() -> ClockReading {
+    ClockReading { wall_ms: wall_ms(), boot_ms: boot_ms() }
 }
 
 fn with<T>(work: impl FnOnce(&mut MachineClock) -> T) -> T {

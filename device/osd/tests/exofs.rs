@@ -45,7 +45,7 @@ fn capture() -> Vec<Exchange> {
 }
 
 #[test]
-fn the_linux_client_gets_what_it_got_from_the_other_target() {
+fn captured_linux_session_gets_the_same_answers() {
     let config = OsdConfig { insecure_nosec: true, ..OsdConfig::default() };
     let bench = Bench::with(config, Arc::new(MemoryStore::new(16 << 20)));
     let nexus = NexusId(7);

@@ -140,7 +140,7 @@ fn a_condition_that_fails_changes_nothing_and_tells_where() {
 
 /// Compare and set of a version in one command: of two who read the same version one wins.
 #[test]
-fn a_version_is_compared_and_set_in_one_command() {
+fn version_is_compared_and_set_atomically() {
     let bench = bench(b"balance: 100");
     let update = |new: &[u8]| {
         let steps: &[Step<'_>] =

@@ -1,4 +1,4 @@
-//! libFuzzer's program for the target that this binary is named after.
+//! The libFuzzer program for the target that names this binary.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ static TARGET: LazyLock<&Target> =
 
 fuzz_target!(|input: &[u8]| (TARGET.run)(input));
 
-// If the shape of inputs is known, two of three mutations preserve it; the rest are libFuzzer's.
+// If the structure of the input is known, two of three mutations preserve it.
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let mut random = Random::new(u64::from(seed));
     match shape::of(TARGET.name) {

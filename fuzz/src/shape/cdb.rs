@@ -1,11 +1,11 @@
-//! CDBs and capabilities, field by field (t10-osd 1.1, 1.4–1.6, 4.1).
+//! Structured mutations of CDBs and capabilities (t10-osd 1.1, 1.4–1.6, 4.1).
 
 use sealstone_osd::{Generation, table};
 
 use super::{Field, edit, field, pick};
 use crate::Random;
 
-/// Fields that both generations have at the same place.
+/// Fields at the same position in both generations.
 const COMMON: [Field; 14] = [
     field(1, 1),
     field(7, 1),
@@ -41,7 +41,7 @@ const CAPABILITY: [Field; 10] = [
 const CAPABILITY_OSD1: [Field; 3] = [field(56, 4), field(60, 8), field(68, 8)];
 const CAPABILITY_OSD2: [Field; 7] =
     [field(56, 4), field(60, 4), field(64, 2), field(72, 8), field(80, 8), field(88, 8), field(96, 8)];
-/// First byte of the capability in a CDB.
+/// Offset of the capability in a CDB.
 const CAPABILITY_AT: usize = 80;
 
 fn own(generation: Generation) -> &'static [Field] {
@@ -51,7 +51,7 @@ fn own(generation: Generation) -> &'static [Field] {
     }
 }
 
-/// Returns the layout that the length of a CDB implies.
+/// The layout for a CDB of this length.
 fn generation(length: usize) -> Generation {
     if length <= Generation::Osd1.cdb_len() + 3 { Generation::Osd1 } else { Generation::Osd2 }
 }
@@ -85,7 +85,7 @@ pub(super) fn cdb(input: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Sets another service action of the same generation.
+/// Changes the service action to another one of the same generation.
 fn action(bytes: &mut [u8], layout: Generation, random: &mut Random) {
     let codes: Vec<u16> = table::SERVICE_ACTIONS.iter().filter_map(|row| row.code(layout)).collect();
     if let (Some(slot), Some(code)) = (bytes.get_mut(8..10), pick(&codes, random)) {
@@ -93,7 +93,7 @@ fn action(bytes: &mut [u8], layout: Generation, random: &mut Random) {
     }
 }
 
-/// Converts the command to the other generation's layout, as far as both have the fields.
+/// Converts the command to the other generation's layout, for fields that both have.
 fn relayout(bytes: &mut Vec<u8>, from: Generation) -> Generation {
     let Some(code) = bytes.get(8..10).map(|code| u16::from_be_bytes([code[0], code[1]])) else { return from };
     let to = match from {
@@ -121,7 +121,7 @@ fn relayout(bytes: &mut Vec<u8>, from: Generation) -> Generation {
     to
 }
 
-/// Sets another format of the attribute parameters, with plausible lengths.
+/// Changes the format of the attribute parameters, with plausible lengths.
 fn attributes(bytes: &mut [u8], random: &mut Random) {
     let Some(slot) = bytes.get_mut(52..80) else { return };
     let words: [u32; 7] = core::array::from_fn(|_| match random.below(4) {
@@ -143,7 +143,7 @@ pub(super) fn capability(input: &[u8], random: &mut Random) -> Vec<u8> {
     for _ in 0..=random.below(3) {
         let layout = if random.below(2) == 0 { Generation::Osd1 } else { Generation::Osd2 };
         match random.below(4) {
-            // Codes that parse, so that the fields behind them are reached.
+            // Valid codes, so that the fields after them are parsed.
             0 if bytes.len() > 55 => {
                 bytes[0] = 1 + random.below(2) as u8;
                 bytes[2] = random.below(5) as u8;

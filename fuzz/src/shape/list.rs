@@ -1,4 +1,4 @@
-//! Attribute lists: header, then entries (t10-osd 2.1).
+//! Structured mutations of attribute lists: header, then entries (t10-osd 2.1).
 //!
 //! The input of the target: allocation length (2), generation (1), list.
 
@@ -8,12 +8,12 @@ use super::{edit, field, pick, rearrange};
 use crate::Random;
 
 const CHOICES: usize = 3;
-/// Entries kept of one list.
+/// Maximum number of entries of one list.
 const ENTRIES_MAX: usize = 64;
 
 type Entry = (AttributeId, Vec<u8>);
 
-/// Pages that exist, used beside random ones.
+/// Page numbers with a meaning, used beside random ones.
 const PAGES: [u32; 10] =
     [0, 1, 3, 0x3000_0001, 0x9000_0001, 0xF000_0000, 0xFFFF_FFFE, AttributeId::ALL, 0x1_0003, 0xF001];
 
@@ -44,7 +44,7 @@ pub(super) fn lists(input: &[u8], random: &mut Random) -> Vec<u8> {
         entries.truncate(ENTRIES_MAX);
     }
     let mut list = write(generation, &entries, usize::from(head[0]) << 8 | usize::from(head[1]), random);
-    // Sometimes exactly one field is wrong: the type, the list's length, an entry's length.
+    // Sometimes exactly one field is wrong: the type, the list length, or an entry length.
     if random.below(3) == 0 {
         let at = random.below(list.len().max(1));
         edit(&mut list, field(at & !1, 2), random);
@@ -55,7 +55,7 @@ pub(super) fn lists(input: &[u8], random: &mut Random) -> Vec<u8> {
     head
 }
 
-/// Returns the entries that can be parsed from the bytes as a list of any type.
+/// The entries that parse as a list of any type.
 fn entries(generation: Generation, bytes: &[u8]) -> Vec<Entry> {
     let owned = |values: list::Values<'_>| -> Vec<Entry> {
         values.iter().take(ENTRIES_MAX).map(|(id, value)| (id, value.to_vec())).collect()

@@ -1,9 +1,8 @@
-//! Structure-aware mutations: fields of a CDB, entries of a list, PDUs of a stream, keys of a
-//! text.
+//! Structured mutations: fields of a CDB, entries of a list, PDUs of a stream, keys of a text.
 //!
-//! Does: changes one element and keeps the rest consistent, lengths included, or makes exactly one
-//! length wrong. Does not: replace the plain mutator; both alternate, here and under libFuzzer.
-//! Contract: any bytes are accepted; the same input and numbers give the same result.
+//! Does: changes one part of a structure and keeps the rest valid, lengths included, or makes
+//! exactly one length wrong. Does not: replace the plain mutator; the two alternate, here and under
+//! libFuzzer. Contract: accepts any bytes; the same input and random numbers give the same result.
 
 mod cdb;
 mod list;
@@ -13,10 +12,10 @@ mod text;
 
 use crate::Random;
 
-/// A structure-aware mutation of a target's input.
+/// A mutation that preserves the structure of a target's input.
 pub type Shape = fn(&[u8], &mut Random) -> Vec<u8>;
 
-/// Targets with structure-aware mutations.
+/// Targets with structured mutations.
 static SHAPES: &[(&str, Shape)] = &[
     ("osd-cdb", cdb::cdb),
     ("osd-capability", cdb::capability),
@@ -27,13 +26,13 @@ static SHAPES: &[(&str, Shape)] = &[
     ("iscsi-login", text::login),
 ];
 
-/// Returns the structure-aware mutation of a target, if it has one.
+/// The structured mutation of a target, if it has one.
 #[must_use]
 pub fn of(target: &str) -> Option<Shape> {
     SHAPES.iter().find(|(name, _)| *name == target).map(|(_, shape)| *shape)
 }
 
-/// A field of a structure: first byte and width.
+/// A field of a structure: offset and width.
 #[derive(Clone, Copy)]
 struct Field {
     at: usize,
@@ -64,7 +63,7 @@ const EDGES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Sets one field to a value that code often mishandles.
+/// Sets one field to a value that is likely to reveal errors.
 fn edit(bytes: &mut [u8], place: Field, random: &mut Random) {
     let Some(slot) = bytes.get_mut(place.at..place.at + place.width) else { return };
     let width = slot.len().min(8);
@@ -115,7 +114,7 @@ mod tests {
         assert!(SHAPES.iter().all(|(name, _)| find(name).is_some()));
     }
 
-    /// Structure-aware mutations still parse often.
+    /// Structured mutations often keep the input valid.
     #[test]
     fn shaped_mutations_of_cdbs_mostly_stay_cdbs() {
         let seeds = (find("osd-cdb").unwrap().seeds)();

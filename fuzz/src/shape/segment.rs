@@ -1,6 +1,6 @@
-//! CDB continuation segments: header, then descriptors (t10-osd 1.8).
+//! Structured mutations of CDB continuation segments: header, then descriptors (t10-osd 1.8).
 //!
-//! The input of the target: which command (1), LENGTH (8), segment.
+//! The input of the target: command (1), LENGTH (8), segment.
 
 use super::{EDGES, edit, field, pick, rearrange};
 use crate::Random;
@@ -57,7 +57,7 @@ pub(super) fn continuation(input: &[u8], random: &mut Random) -> Vec<u8> {
                 }
             }
             3 => {
-                // A list whose lengths add up to LENGTH, or differ from it by one.
+                // A list whose lengths add up to LENGTH, or differ by one.
                 let (data, sum) = pieces(random);
                 head[1..9].copy_from_slice(&sum.to_be_bytes());
                 descriptors.retain(|descriptor| descriptor.kind != 1);
@@ -84,7 +84,7 @@ pub(super) fn continuation(input: &[u8], random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// Sets the service action and format of the chosen command.
+/// Sets the service action of the chosen command, and the format.
 fn own_action(head: &mut [u8]) {
     let commands = crate::targets::osd::cdbs();
     let row = commands[usize::from(head[0]) % commands.len()].command.row();
@@ -112,7 +112,7 @@ fn descriptors(mut bytes: &[u8]) -> Vec<Descriptor> {
     found
 }
 
-/// Returns entries of a scatter/gather list and the sum of their lengths.
+/// Entries of a scatter/gather list, and the sum of their lengths.
 fn pieces(random: &mut Random) -> (Vec<u8>, u64) {
     let mut data = Vec::new();
     let mut sum = 0_u64;
@@ -125,7 +125,7 @@ fn pieces(random: &mut Random) -> (Vec<u8>, u64) {
     (data, sum.wrapping_add(u64::from(random.below(8) == 0)))
 }
 
-/// Returns a descriptor of a random type with data that fit the type.
+/// A descriptor of a random type with plausible data.
 fn any(random: &mut Random) -> Descriptor {
     match random.below(5) {
         0 => Descriptor::new(1, pieces(random).0),

@@ -1,4 +1,5 @@
-//! Streams of iSCSI PDUs without digests: header, additional segments, data (RFC 7143 §11).
+//! Structured mutations of iSCSI PDU streams without digests: header, additional segments, data
+//! (RFC 7143 §11).
 //!
 //! The input of the targets: choices (1), then the stream.
 
@@ -6,9 +7,9 @@ use super::{EDGES, Field, edit, field, pick, rearrange};
 use crate::Random;
 
 const HEADER: usize = 48;
-/// Maximum number of PDUs of one stream.
+/// Maximum number of PDUs in one stream.
 const PDUS_MAX: usize = 40;
-/// Header fields that most PDUs have.
+/// Header fields to change in any PDU.
 const FIELDS: [Field; 13] = [
     field(0, 1),
     field(1, 1),
@@ -24,7 +25,7 @@ const FIELDS: [Field; 13] = [
     field(44, 4),
     field(32, 16),
 ];
-/// Opcodes of both directions, immediate ones too.
+/// Opcodes of both directions, with and without the immediate bit.
 const OPCODES: [u8; 18] = [
     0x00, 0x40, 0x01, 0x41, 0x02, 0x42, 0x43, 0x04, 0x05, 0x06, 0x46, 0x10, 0x20, 0x21, 0x25, 0x26, 0x31,
     0x32,
@@ -35,7 +36,7 @@ struct Pdu {
     header: [u8; HEADER],
     additional: Vec<u8>,
     data: Vec<u8>,
-    /// Length to declare instead of the real one.
+    /// A wrong data length for the header.
     lie: Option<u32>,
 }
 
@@ -103,7 +104,7 @@ fn write(pdu: &Pdu, out: &mut Vec<u8>) {
     out.resize(out.len() + (4 - pdu.data.len() % 4) % 4, 0);
 }
 
-/// Returns a PDU of a random opcode with a plausible header.
+/// A PDU of a random opcode with a plausible header.
 fn fresh(random: &mut Random) -> Pdu {
     let mut header = [0; HEADER];
     header[0] = OPCODES[random.below(OPCODES.len())];
@@ -120,7 +121,8 @@ fn fresh(random: &mut Random) -> Pdu {
     pdu
 }
 
-/// Additional header segments: an extended CDB, a bidirectional length, an unknown one, or a wrong length.
+/// Adds additional header segments: an extended CDB, a bidirectional read length, an unknown type,
+/// or a wrong length.
 fn additional(pdu: &mut Pdu, random: &mut Random) {
     let segment = match random.below(5) {
         0 => {

@@ -1,4 +1,5 @@
-//! Login and text negotiation (RFC 7143 §6, §13): requests, each with its stages and its keys.
+//! Structured mutations of login and text negotiation (RFC 7143 §6, §13): requests with stages and
+//! keys.
 //!
 //! The input of the target: choices (1), then requests: flags (1), length of the text (2), text.
 
@@ -8,7 +9,7 @@ use crate::Random;
 /// Maximum number of requests of one login.
 const REQUESTS_MAX: usize = 12;
 
-/// Every key of RFC 7143, RFC 7144's protocol level, and two unknown ones.
+/// Every key of RFC 7143, the protocol level of RFC 7144, and two unknown keys.
 const KEYS: [&str; 36] = [
     "HeaderDigest",
     "DataDigest",

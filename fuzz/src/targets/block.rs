@@ -1,4 +1,4 @@
-//! `sealstone-block`: a block unit with untrusted CDBs and data from several initiators.
+//! `sealstone-block`: a block unit with arbitrary CDBs and data from several initiators.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use sealstone_store::{MemoryStore, ObjectStore};
 use crate::Target;
 use crate::input::Input;
 
-/// Bytes of the unit.
+/// Size of the unit, in bytes.
 const BYTES: u64 = 64 << 10;
-/// Initiators.
+/// Number of initiators.
 const NEXUSES: u64 = 3;
-/// Maximum number of commands of one input.
+/// Maximum number of commands per input.
 const COMMANDS_MAX: usize = 16;
-/// Maximum data-in that an initiator accepts, in bytes.
+/// Maximum length of data-in, in bytes.
 const DATA_IN_MAX: usize = 8192;
 
 struct Plain;
@@ -33,7 +33,8 @@ impl Buffers for Plain {
     }
 }
 
-/// One command of an input: initiator, bytes of the CDB, bytes of data-out in units of 64, CDB, data-out.
+/// One command of an input: initiator, CDB length, data-out length in units of 64 bytes, CDB,
+/// data-out.
 fn piece(nexus: u8, cdb: &[u8], data_out: &[u8]) -> Vec<u8> {
     let mut out = vec![nexus, cdb.len() as u8, (data_out.len() / 64) as u8];
     out.extend_from_slice(cdb);
@@ -143,7 +144,7 @@ fn commands(input: &[u8]) {
     let unit = units.create(new).expect("made");
     for nexus in 0..NEXUSES {
         unit.nexus_established(NexusId(nexus), &InitiatorPort::new(&format!("iqn.x:{nexus}")));
-        // The first command of a nexus reports the power-on unit attention.
+        // The first command of a nexus gets the unit attention of the power-on.
         assert_eq!(send(&unit, NexusId(nexus), &[0; 6], &[]), Status::CheckCondition);
     }
     let mut input = Input::new(input);
@@ -157,13 +158,13 @@ fn commands(input: &[u8]) {
         let nexus = NexusId(u64::from(nexus & 0x7F) % NEXUSES);
         let before = contents(&store);
         let status = send(&unit, nexus, cdb, data_out);
-        // A refused command changed nothing. WRITE AND VERIFY could fail after writing only if
-        // reading back fails, which memory does not.
+        // A rejected command changes nothing. WRITE AND VERIFY fails after the write only if
+        // reading back fails, which does not happen in memory.
         if status != Status::Good {
             assert_eq!(before, contents(&store), "a refused command wrote");
         }
     }
-    // Persistent registrations can still be read, and the unit opens again.
+    // Afterwards the persistent registrations can be read and the unit opens again.
     let again = BlockUnits::open(store, "iqn.x:fuzz").expect("opens again");
     assert_eq!(again.units().len(), 1);
 }

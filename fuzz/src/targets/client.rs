@@ -1,4 +1,4 @@
-//! `sealstone-client`: session files, service key files, capability files.
+//! `sealstone-client`: session files, service keys, capability files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,13 +15,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Target;
 
-/// Returns a folder for files under test; it lives as long as the process.
+/// A folder for test files, kept until the process ends.
 fn scratch() -> &'static tempfile::TempDir {
     static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
     SCRATCH.get_or_init(|| tempfile::tempdir().expect("a folder for temporary files"))
 }
 
-/// Writes a private file (mode 0600), one per thread.
+/// A private file, one for each thread.
 fn private(name: &str, bytes: &[u8]) -> PathBuf {
     let path = scratch().path().join(format!("{name}-{:?}", std::thread::current().id()));
     fs::write(&path, bytes).expect("the folder is writable");
@@ -90,11 +90,11 @@ pub(crate) const KEY_FILE: Target = Target {
     covers: &["client::ServiceKey::from_text"],
 };
 
-/// The file's first bytes; its last ones are a digest of all before them.
+/// First bytes of the file. Its last bytes are a digest of all others.
 const CAPABILITY_MAGIC: &[u8] = b"OSDCAP01";
 const DIGEST_BYTES: usize = 32;
 
-/// Parses the bytes as they are, and as the body of a file with a valid digest.
+/// Parses the bytes as given, and as the body of a file with the correct digest.
 fn capability_file(input: &[u8]) {
     let _ = CapabilityFile::parse(input);
     let mut bytes = [CAPABILITY_MAGIC, input].concat();
@@ -102,7 +102,7 @@ fn capability_file(input: &[u8]) {
     let Ok(file) = CapabilityFile::parse(&bytes) else { return };
     assert_eq!(*file.encode().expect("what parses is within the limits"), bytes);
     let range = file.delegated.start..file.delegated.end;
-    // Its credentials are checked; nothing is sent.
+    // Only parses its credentials; sends nothing.
     if let Ok(delegated) = Delegated::open(file, Proofs::default()) {
         assert_eq!(delegated.range(), range);
     }

@@ -1,4 +1,4 @@
-//! `sealstone-client`: what a metadata server may send to a client, frame by frame.
+//! `sealstone-client`: arbitrary frames from a metadata server to a client.
 
 use std::io;
 use std::pin::Pin;
@@ -29,14 +29,14 @@ const SERVER_ID: [u8; 16] = [7; 16];
 const SESSION: [u8; 16] = [8; 16];
 /// Capacity of a sink, in bytes.
 const SINK_MAX: usize = 1 << 20;
-/// Length of the stored source, in bytes: more than one stripe unit per object.
+/// Number of stored bytes, more than one object holds.
 const SOURCE_BYTES: usize = 700_000;
 
 fn keys() -> SessionKeys {
     SessionKeys::from_bytes(&[3; 32])
 }
 
-/// A server whose responses come from the input, on any number of connections.
+/// A server that answers from the input, over any number of connections.
 struct Puppet {
     script: Arc<Mutex<Vec<u8>>>,
 }
@@ -49,7 +49,7 @@ impl MdsDial for Puppet {
     }
 }
 
-/// Takes the next bytes of the script; missing bytes are zero.
+/// Takes bytes from the script. Missing bytes are zero.
 fn next(script: &Mutex<Vec<u8>>, length: usize) -> Vec<u8> {
     let mut script = script.lock().unwrap_or_else(PoisonError::into_inner);
     let cut = length.min(script.len());
@@ -71,7 +71,7 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
         stream.read_exact(&mut body).await.ok()?;
         let id = body.first_chunk().map_or(0, |id| u64::from_be_bytes(*id));
         let bytes = match (byte(&script)?, header.kind) {
-            // In order.
+            // The valid answer.
             (0..=99, MessageType::Request) if header.sequence == 0 => {
                 let software = Text::truncated("puppet");
                 let hello =
@@ -95,7 +95,7 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
                 sequence = 1;
                 continue;
             }
-            // A response of some kind, perhaps with some bytes of it changed.
+            // A response of some kind, possibly with changed bytes.
             (choice @ 0..=199, _) => {
                 let all = responses();
                 let index = usize::from(byte(&script).unwrap_or_default());
@@ -120,7 +120,7 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
                 let length = usize::from(byte(&script).unwrap_or_default());
                 next(&script, length)
             }
-            // The connection closes.
+            // A closed connection.
             (250.., _) => return None,
         };
         sequence += u32::from(sequence > 0);
@@ -128,7 +128,7 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
     }
 }
 
-/// Devices that store zeros and accept every command.
+/// Devices that return zeros and accept every write.
 struct Zeros(AtomicU8);
 
 impl Devices for Zeros {
@@ -137,7 +137,7 @@ impl Devices for Zeros {
         match operation {
             Operation::Read { length, .. } => done.data = vec![0; length],
             Operation::GetAttributes { ids, .. } => {
-                // Sometimes another epoch: the device restarted.
+                // A restart of the device, sometimes.
                 let life = self.0.fetch_add(1, Ordering::Relaxed) / 8;
                 let value = Bytes::copy_from_slice(&[0, life]);
                 done.attributes = ids.into_iter().map(|id| (id, Some(value.clone()))).collect();
@@ -148,7 +148,7 @@ impl Devices for Zeros {
     }
 }
 
-/// A sink that accepts some bytes and is then full.
+/// A sink that accepts some bytes, then is full.
 struct Full(usize);
 
 impl AsyncWrite for Full {
@@ -219,7 +219,7 @@ async fn use_it(client: &Client<Mds, Zeros>, choice: u8) {
         6 => {
             let source = vec![1; SOURCE_BYTES];
             if let Ok(stat) = client.put("/f", &source[..], PutOptions::default()).await {
-                // The values in the response are arbitrary.
+                // The reported size is arbitrary.
                 let _ = stat.size;
             }
         }
@@ -242,7 +242,7 @@ async fn use_it(client: &Client<Mds, Zeros>, choice: u8) {
 fn seeds() -> Vec<Vec<u8>> {
     let count = u8::try_from(responses().len()).expect("few kinds of responses");
     let mut all = Vec::new();
-    // Each operation, answered by each kind of response, whole.
+    // Each operation with each kind of complete response.
     for operation in 0..12 {
         for index in 0..count {
             all.push(seed(&[operation], &[0, 0, 120, index, 120, index, 120, index, 120, index]));

@@ -1,4 +1,4 @@
-//! `sealstone-device`: the whole logical unit with untrusted CDBs and data, and its own files.
+//! `sealstone-device`: the OSD logical unit with arbitrary CDBs and data, and its files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,9 +34,9 @@ use crate::input::Input;
 const SYSTEM_ID: [u8; 20] = *b"fuzz system id 20 by";
 const MASTER_KEY: [u8; 32] = [0x5A; 32];
 const NEXUS: NexusId = NexusId(1);
-/// Maximum length of one data-in buffer, in bytes.
+/// Maximum length of a data-in buffer, in bytes.
 const BUFFER_MAX: usize = 1 << 20;
-/// Maximum number of commands of one input.
+/// Maximum number of commands per input.
 const COMMANDS_MAX: usize = 12;
 
 struct World(AtomicU64);
@@ -93,7 +93,7 @@ impl Rig {
         unit.upkeep().expect("a volatile lease");
         while unit.work() {}
         let rig = Self { unit, store };
-        // The first command of a nexus reports the power-on unit attention.
+        // The first command of a nexus gets the unit attention of the power-on.
         let _ = rig.send(&[0; 6], &[], 0);
         rig
     }
@@ -123,7 +123,7 @@ impl Rig {
         reply
     }
 
-    /// Creates the objects that seeds use, signed as the device requires.
+    /// Creates the objects that the seeds address, with signatures if the device requires them.
     fn furnish(&self, signed: bool) {
         for (cdb, data_out) in furniture(if signed { SecurityMethod::AllData } else { SecurityMethod::NoSec })
         {
@@ -135,7 +135,7 @@ impl Rig {
     }
 }
 
-/// Returns the commands that create [`OBJECT`] and its partition.
+/// The commands that create [`OBJECT`] and its partition.
 fn furniture(method: SecurityMethod) -> Vec<(Vec<u8>, Vec<u8>)> {
     let partition = sealstone_osd::cdb::CreatePartition { partition: OBJECT.partition };
     let extent = Extent { object: OBJECT, start: 0, length: 1000 };
@@ -150,7 +150,7 @@ fn encoded(cdb: Cdb) -> Vec<u8> {
     cdb.encode().expect("seeds fit their layout").to_vec()
 }
 
-/// A capability that fits what the command addresses.
+/// A capability for the object and operation of the command.
 fn with_capability(cdb: Cdb, method: SecurityMethod) -> Cdb {
     let scope = Scope::default();
     let object = cdb.command.object();
@@ -183,7 +183,7 @@ fn keys() -> &'static KeyHierarchy<RustCrypto> {
     })
 }
 
-/// Signs what parses as the bearer of its very capability would; `None` if it cannot be signed.
+/// Signs a parsed command with its own capability; `None` if it cannot be signed.
 fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let cdb = Cdb::parse(cdb).ok()?;
     let granted = cdb.capability.parse().ok()?;
@@ -206,7 +206,7 @@ fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         get_attributes: part(cdb.attributes.get_list_segment())?,
     };
     let mut random = counter();
-    // A unique nonce for each command, derived from the CDB.
+    // A different nonce for each command, derived from the CDB.
     let mut chance = |into: &mut [u8]| {
         sealstone_seal::Random::fill(&mut random, into);
         let sum = cdb_digest(data_out, &cdb);
@@ -224,7 +224,7 @@ fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((signed.cdb.to_vec(), out))
 }
 
-/// A hash that distinguishes two commands; not cryptographic.
+/// Distinguishes two commands; not a secure hash.
 fn cdb_digest(data_out: &[u8], cdb: &Cdb) -> u64 {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
@@ -232,9 +232,9 @@ fn cdb_digest(data_out: &[u8], cdb: &Cdb) -> u64 {
     hasher.finish()
 }
 
-/// Choices in the first byte.
+/// Options in the first byte.
 mod flag {
-    /// Signed by an insider, on a device with floor CMDRSP.
+    /// Signed with the right keys, on a device with security method CMDRSP.
     pub(super) const SIGNED: u8 = 0x01;
     pub(super) const NO_OBJECTS: u8 = 0x02;
 }
@@ -245,7 +245,7 @@ fn packed(cdb: &[u8], data_out: &[u8], data_in_max: u16) -> Vec<u8> {
     [&[cdb.len() as u8][..], lengths.as_flattened(), cdb, data_out].concat()
 }
 
-/// Every command with a fitting capability, and data where it takes some.
+/// Every command with a matching capability, and data if it takes any.
 fn commands(method: SecurityMethod) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for plain in cdbs() {
@@ -308,7 +308,7 @@ fn with_attributes(cdb: Cdb, data: &[u8]) -> Vec<Vec<u8>> {
     formats.into_iter().map(|attributes| packed(&encoded(Cdb { attributes, ..cdb }), &buffer, 8192)).collect()
 }
 
-/// SPC commands, and CDBs that are none.
+/// SPC commands, and invalid CDBs.
 fn others() -> Vec<Vec<u8>> {
     let cdbs: [&[u8]; 8] = [
         &[0; 6],
@@ -333,7 +333,7 @@ fn unit_seeds() -> Vec<Vec<u8>> {
     ] {
         let all = commands(method);
         seeds.extend(all.iter().map(|command| [&[flags][..], command].concat()));
-        // Commands after each other: what one leaves, the next one meets.
+        // Several commands in sequence, so that each sees the state left by earlier ones.
         seeds.extend(all.chunks(3).map(|few| [&[flags][..], &few.concat()].concat()));
     }
     seeds.extend(others().iter().map(|command| [&[0][..], command].concat()));
@@ -421,7 +421,7 @@ pub(crate) const LOCKED_UNIT: Target = Target {
     covers: &["device::OsdUnit::execute"],
 };
 
-/// The three files of a data directory, after each other.
+/// The three files of a data directory, one after the other.
 fn directory(input: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let mut input = Input::new(input);

@@ -1,13 +1,13 @@
-//! `sealstone-fuse`: what a kernel asks of a mount.
+//! `sealstone-fuse`: kernel requests to a mount.
 
 use sealstone_fuse::examine;
 
 use crate::Target;
 
-/// Bytes before the fields of a request.
+/// Length of a request header, in bytes.
 const HEADER_BYTES: usize = 40;
 
-/// A request of this number, as the kernel writes it.
+/// A kernel request with this opcode.
 fn seed(code: u32, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
@@ -23,7 +23,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let words = |words: &[u64]| -> Vec<u8> { words.iter().copied().flat_map(u64::to_ne_bytes).collect() };
     let zeros = [0; 64];
     let mut all = vec![
-        // LOOKUP, FORGET, GETATTR; SETATTR of everything.
+        // LOOKUP, FORGET, GETATTR; SETATTR of all attributes.
         seed(1, &[b"name\0"]),
         seed(2, &[&words(&[3])]),
         seed(3, &[&zeros[..16]]),
@@ -63,14 +63,14 @@ fn seeds() -> Vec<Vec<u8>> {
         seed(35, &[&words(&[0o644 << 32 | 0x42, 0]), b"file\0"]),
         seed(36, &[&words(&[6])]),
         seed(38, &[]),
-        // BATCH_FORGET, FALLOCATE, RENAME2, LSEEK, one that we do without.
+        // BATCH_FORGET, FALLOCATE, RENAME2, LSEEK, an unsupported one.
         seed(42, &[&words(&[2, 3, 1, 4, 9])]),
         seed(43, &[&words(&[5, 0, 4096, 3])]),
         seed(45, &[&words(&[2, 1]), b"from\0to\0"]),
         seed(46, &[&words(&[5, 4096, 4])]),
         seed(47, &[&zeros[..56]]),
     ];
-    // Counts that are larger than what follows.
+    // Counts larger than the following data.
     all.push(seed(42, &[&words(&[u64::from(u32::MAX), 3, 1])]));
     all.push(seed(16, &[&words(&[5, u64::MAX, u64::MAX, 0, 0]), b"bytes"]));
     all
@@ -85,7 +85,7 @@ fn request(input: &[u8]) {
         Err(None) => assert!(bytes.len() < HEADER_BYTES, "whoever has a number is answered"),
     };
     check(input);
-    // A kernel tells the length that it sends.
+    // The same request with the correct length in its header.
     if input.len() >= HEADER_BYTES {
         let mut honest = input.to_vec();
         honest[..4].copy_from_slice(&(input.len() as u32).to_ne_bytes());

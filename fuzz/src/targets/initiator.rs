@@ -1,4 +1,4 @@
-//! `sealstone-initiator`: addresses as people write them.
+//! `sealstone-initiator`: iSCSI URLs.
 
 use sealstone_initiator::TargetUrl;
 

@@ -1,7 +1,8 @@
-//! `sealstone-iscsi`: both ends of a connection, each against bytes of outside, and against each other on a bad wire.
+//! `sealstone-iscsi`: both ends of a connection, each with arbitrary bytes, and with each other
+//! over a faulty wire.
 //!
-//! Inputs hold PDUs without digests: the harness puts right ones in where they were agreed, so that mutations get
-//! past them.
+//! Inputs contain PDUs without digests. The harness inserts correct ones if they were negotiated,
+//! so that mutations pass the digest checks.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,32 +17,32 @@ use crate::Target;
 use crate::input::{Input, seed};
 
 pub(super) const NAME: &str = "iqn.2026-11.org.sealstone:osd.fuzz";
-/// Memory that the pool gives out at most, in bytes.
+/// Capacity of the buffer pool, in bytes.
 const POOL_BYTES_MAX: usize = 256 * 1024;
-/// Longest data-out of one command, in bytes.
+/// Maximum data-out length of one command, in bytes.
 const DATA_OUT_MAX: u32 = 64 * 1024;
-/// Longest data-in that the logical unit here answers with, in bytes.
+/// Maximum data-in length of the logical unit, in bytes.
 const DATA_IN_MAX: u32 = 16 * 1024;
-/// Pieces that one end may transmit for one input: far more than any honest answer needs.
+/// Maximum number of transmissions of one end per input, far more than valid answers need.
 const PIECES_MAX: usize = 20_000;
-/// Rounds of a session of both ends.
+/// Maximum number of rounds of a session.
 const ROUNDS_MAX: usize = 4000;
-/// Timeouts that are let pass at the end.
+/// Number of timeouts that expire at the end.
 const TIMEOUTS: usize = 6;
 
-/// Choices in the first byte.
+/// Options in the first byte.
 mod flag {
     pub(super) const HEADER_DIGEST: u8 = 0x01;
     pub(super) const DATA_DIGEST: u8 = 0x02;
-    /// Digests are in the input already.
+    /// The input already contains digests.
     pub(super) const RAW: u8 = 0x04;
-    /// No login is made before the input.
+    /// The input starts before the login.
     pub(super) const FRESH: u8 = 0x08;
-    /// How the stream is cut.
+    /// Bits for the fragment size of the stream.
     pub(super) const CUT: u8 = 0x30;
-    /// Session without a target.
+    /// A discovery session.
     pub(super) const DISCOVERY: u8 = 0x40;
-    /// Commands are completed only at the end; nothing is sent without being asked for.
+    /// Commands complete only at the end; no unsolicited data.
     pub(super) const SLOW: u8 = 0x80;
 }
 
@@ -83,7 +84,7 @@ fn cut(flags: u8) -> usize {
     [usize::MAX, 1, 47, 1000][usize::from((flags & flag::CUT) >> 4)]
 }
 
-/// Moves the front of `wire` into a connection's space; gives the number of bytes.
+/// Moves the front of `wire` into a connection's buffer; returns the number of bytes.
 fn pour(wire: &mut &[u8], space: [&mut [u8]; 2], most: usize) -> usize {
     let mut moved = 0;
     for part in space {
@@ -96,7 +97,7 @@ fn pour(wire: &mut &[u8], space: [&mut [u8]; 2], most: usize) -> usize {
     moved
 }
 
-/// Puts digests where a stream of PDUs needs them; what is cut stays so.
+/// Inserts digests into a stream of PDUs. A truncated stream stays truncated.
 fn with_digests(mut stream: &[u8], flags: u8) -> Vec<u8> {
     let mut out = Vec::with_capacity(stream.len() + 64);
     let mut put = |bytes: &[u8], digest: bool| {
@@ -118,7 +119,7 @@ fn with_digests(mut stream: &[u8], flags: u8) -> Vec<u8> {
     out
 }
 
-/// The target's end with a shell and a logical unit.
+/// The target end with a shell and a logical unit.
 pub(super) struct Server {
     connection: target::Connection,
     slow: bool,
@@ -162,7 +163,7 @@ impl Server {
         self.connection.complete(command.task, reply);
     }
 
-    /// Does what there is to do; false if that was nothing.
+    /// Processes pending events and transmissions; false if there were none.
     fn serve(&mut self) -> bool {
         let mut moved = false;
         while let Some(event) = self.connection.poll_event() {
@@ -210,10 +211,10 @@ impl Server {
         }
     }
 
-    /// Lets held commands end and time pass.
+    /// Completes held commands and lets time pass.
     pub(super) fn end(&mut self) {
         for command in std::mem::take(&mut self.held) {
-            // Also after the last event: a shell may hear of it late.
+            // Also after the last event: a shell may get the notice late.
             self.execute(command);
             self.settle();
         }
@@ -231,7 +232,7 @@ impl Server {
     }
 }
 
-/// The initiator's end with a caller.
+/// The initiator end with a caller.
 pub(super) struct Caller {
     connection: initiator::Connection,
     under_way: HashSet<TaskId>,
@@ -302,7 +303,7 @@ impl Caller {
         }
     }
 
-    /// The same work in every session, of every kind that there is.
+    /// The same commands of every kind in every session.
     fn work(&mut self) {
         self.submit(16, &[], 0);
         self.submit(236, &[1; 300], 5000);
@@ -343,7 +344,8 @@ impl Caller {
     }
 }
 
-/// Carries bytes between both ends until nothing moves. Gives what went to the target and what came back.
+/// Transfers bytes between both ends until nothing moves. Returns the bytes to the target and from
+/// it.
 fn wire(caller: &mut Caller, server: &mut Server) -> [Vec<u8>; 2] {
     let mut log = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS_MAX {
@@ -362,7 +364,7 @@ fn wire(caller: &mut Caller, server: &mut Server) -> [Vec<u8>; 2] {
     log
 }
 
-/// A pair after its login.
+/// Both ends after a login.
 pub(super) fn logged_in(flags: u8) -> (Caller, Server) {
     let (mut caller, mut server) = (Caller::new(flags), Server::new(flags));
     let _ = wire(&mut caller, &mut server);
@@ -370,7 +372,7 @@ pub(super) fn logged_in(flags: u8) -> (Caller, Server) {
     (caller, server)
 }
 
-/// What went each way: in a login, and after it.
+/// The bytes of each direction: of a login, and after it.
 fn recorded(flags: u8) -> [[Vec<u8>; 2]; 2] {
     let (mut caller, mut server) = (Caller::new(flags), Server::new(flags));
     let login = wire(&mut caller, &mut server);
@@ -394,7 +396,7 @@ fn recorded(flags: u8) -> [[Vec<u8>; 2]; 2] {
     [login, rest]
 }
 
-/// Ways in which recorded streams are offered again.
+/// Options for the replay of recorded streams.
 const KINDS: [u8; 4] = [0, flag::SLOW, flag::DISCOVERY, flag::SLOW | flag::DISCOVERY];
 const DIGESTS: [u8; 4] = [0, flag::HEADER_DIGEST, flag::DATA_DIGEST, flag::HEADER_DIGEST | flag::DATA_DIGEST];
 
@@ -414,9 +416,9 @@ fn seeds(direction: usize) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The stream that an input stands for.
+/// The stream for an input.
 fn stream(flags: u8, bytes: &[u8]) -> Vec<u8> {
-    // Before a login there are no digests.
+    // A login has no digests.
     if flags & (flag::RAW | flag::FRESH) != 0 { bytes.to_vec() } else { with_digests(bytes, flags) }
 }
 
@@ -462,7 +464,7 @@ pub(crate) const INITIATOR: Target = Target {
     covers: &["iscsi::initiator::Connection::received"],
 };
 
-/// Changes of a stream at one place.
+/// A change of a stream at one position.
 struct Edit {
     direction: usize,
     at: usize,
@@ -470,12 +472,12 @@ struct Edit {
     value: u8,
 }
 
-/// Bytes of an edit in the input: direction and kind, position, value.
+/// Length of an edit in the input: direction and kind, position, value.
 const EDIT: usize = 4;
-/// Edits of one session at most.
+/// Maximum number of edits per session.
 const EDITS_MAX: usize = 64;
 
-/// What of a stream comes through; `passed` counts the bytes before it.
+/// The stream after the edits; `passed` is the number of earlier bytes.
 fn edited(bytes: &[u8], passed: usize, direction: usize, edits: &[Edit]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for edit in edits.iter().filter(|edit| edit.direction == direction) {

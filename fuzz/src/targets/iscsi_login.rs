@@ -1,4 +1,4 @@
-//! Login and text negotiation of `sealstone-iscsi`, key by key: requests are framed right, what they say is the input.
+//! `sealstone-iscsi`: login and text negotiation, key by key, in valid PDUs with arbitrary text.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,19 @@ use super::iscsi::{Caller, NAME, Server, logged_in};
 use crate::Target;
 use crate::input::Input;
 
-/// Choices in the first byte.
+/// Options in the first byte.
 mod choice {
-    /// Text requests of the full feature phase instead of a login.
+    /// Text requests in full feature phase instead of a login.
     pub(super) const TEXT: u8 = 0x01;
-    /// A target's response to an initiator, instead of a request.
+    /// Answers of a target to an initiator, instead of requests to a target.
     pub(super) const ANSWERS: u8 = 0x02;
 }
 
 const HEADER: usize = 48;
 const LOGIN_RESPONSE: u8 = 0x23;
-/// Requests of one input at most.
+/// Maximum number of requests per input.
 const REQUESTS_MAX: usize = 16;
-/// Keys that a target says of its own accord.
+/// Keys that a target declares without a request.
 const OF_ITS_OWN: [&str; 8] = [
     "TargetPortalGroupTag",
     "TargetAlias",
@@ -51,7 +51,7 @@ fn framed(mut header: [u8; HEADER], text: &[u8]) -> Vec<u8> {
     pdu
 }
 
-/// Header and text of every login response in what a target sent.
+/// Header and text of every login response in the output of a target.
 fn responses(mut sent: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut found = Vec::new();
     while sent.len() >= HEADER && sent[0] & 0x3F == LOGIN_RESPONSE {
@@ -78,7 +78,7 @@ fn asked(requests: &[Request<'_>]) {
         header[8] = 0x80;
         header[19] = 9;
         header[31] = number as u8 + 1;
-        // A text may be cut anywhere, also within a key.
+        // A text may be split anywhere, even within a key.
         gathered.extend_from_slice(request.text);
         if request.flags & 0x40 == 0 {
             offered.extend(keys(&std::mem::take(&mut gathered)));
@@ -94,7 +94,7 @@ fn asked(requests: &[Request<'_>]) {
                 offered.contains(&key) || OF_ITS_OWN.contains(&&*key) || key.starts_with("CHAP_"),
                 "{key}"
             );
-            // A continued text splits a value at most once per response; a key is said once.
+            // Continuation splits at most one value per response; a key is answered once.
             assert!(
                 key.len() <= 63 && (answered.insert(key.clone()) || key.starts_with("CHAP_")),
                 "{key} twice"
@@ -103,7 +103,7 @@ fn asked(requests: &[Request<'_>]) {
         let (transit, stage, next) = (header[1] & 0x80 != 0, header[1] >> 2 & 3, header[1] & 3);
         if header[36] == 0 {
             assert!(!transit || next == 3 || next > stage, "stages only go on: {:02x}", header[1]);
-            // TSIH 0 would be no session.
+            // TSIH 0 is not a valid session.
             assert!(!(transit && next == 3) || header[14..16] != [0, 0], "a session has a handle");
         }
     }
@@ -116,7 +116,7 @@ fn asked_later(requests: &[Request<'_>]) {
         let mut header = [0; HEADER];
         (header[0], header[1]) = (0x44, request.flags & 0xC0);
         header[19] = number as u8 + 50;
-        // TARGET TRANSFER TAG: a new exchange, or one that nobody began.
+        // TARGET TRANSFER TAG: a new exchange, or one that was never started.
         header[20..24].fill(if request.flags & 1 == 0 { 0xFF } else { request.flags });
         server.feed(&framed(header, request.text), usize::MAX, 1);
     }

@@ -1,10 +1,10 @@
-//! `sealstone-ldap`: what a directory answers, and filters as operators write them.
+//! `sealstone-ldap`: answers of a directory, and filters.
 
-use sealstone_ldap::{Body, Filter, MESSAGE_BYTES_MAX, Message, message_length};
+use sealstone_ldap::{Filter, MESSAGE_BYTES_MAX, Message, MessageBody, message_length};
 
 use crate::Target;
 
-/// Answers as OpenLDAP and Active Directory write them.
+/// Answers in the encoding of OpenLDAP and Active Directory.
 fn message_seeds() -> Vec<Vec<u8>> {
     let bound = b"\x30\x0C\x02\x01\x01\x61\x07\x0A\x01\x00\x04\x00\x04\x00".to_vec();
     let refused = b"\x30\x0C\x02\x01\x01\x61\x07\x0A\x01\x31\x04\x00\x04\x00".to_vec();
@@ -25,13 +25,16 @@ fn message(input: &[u8]) {
     let Ok(message) = Message::parse(input) else { return };
     assert_eq!(length, Ok(Some(input.len())), "exactly one message");
     match message.body {
-        // The lengths of an entry are those of what came.
-        Body::Entry(entry) => assert!(entry.dn.len() < input.len()),
-        Body::Bound(outcome) | Body::Done(outcome) | Body::Changed(outcome) | Body::Extended(outcome) => {
+        // An entry is no longer than the message.
+        MessageBody::SearchEntry(entry) => assert!(entry.dn.len() < input.len()),
+        MessageBody::Bound(outcome)
+        | MessageBody::Done(outcome)
+        | MessageBody::Changed(outcome)
+        | MessageBody::Extended(outcome) => {
             assert!(!outcome.to_string().contains(char::is_control), "one line for the log");
         }
-        Body::Disconnection => assert_eq!(message.id, 0),
-        Body::Reference | Body::Intermediate => {}
+        MessageBody::Disconnection => assert_eq!(message.id, 0),
+        MessageBody::Reference | MessageBody::Intermediate => {}
     }
 }
 

@@ -1,4 +1,4 @@
-//! `sealstone-login`: both ends of a login against messages of outside, and stored keys.
+//! `sealstone-login`: both ends of a login with arbitrary messages, and stored keys.
 
 use std::sync::OnceLock;
 
@@ -23,7 +23,7 @@ use crate::input::{Input, array, seed};
 
 const CHANNEL: ChannelBinding = ChannelBinding([9; 32]);
 const PASSWORD: &[u8] = b"correct horse";
-/// The time of servers under test, milliseconds since 1970.
+/// Time of the tested servers, in milliseconds since 1970.
 pub(crate) const NOW_MS: u64 = 1_800_000_000_000;
 const LOGIN_ID: [u8; 16] = [1; 16];
 
@@ -31,7 +31,7 @@ fn context() -> LoginContext {
     LoginContext::new(&[7; 16], &CHANNEL)
 }
 
-/// One account and the messages of its one honest login; the same in every process.
+/// One account and the messages of a valid login, the same in every process.
 struct World {
     keys: ServerKeys,
     account: AccountRecord,
@@ -44,7 +44,7 @@ struct World {
     session: SessionKeys,
 }
 
-/// Chance of the client, and of the server: from the start of a login the same each time.
+/// Random numbers of client and server, the same for each login.
 fn client_rng() -> StdRng {
     StdRng::seed_from_u64(2)
 }
@@ -93,7 +93,7 @@ fn world() -> &'static World {
     })
 }
 
-/// Logs in on a connection of its own; the session and its keys.
+/// Logs in on a new connection; returns the session and its keys.
 pub(crate) fn log_in(
     mds: &sealstone_mds::Mds,
     channel: &ChannelBinding,
@@ -146,13 +146,13 @@ fn server(input: &[u8]) {
             let Ok((_, started)) = answer(&world.keys, account, &start) else { return };
             let finish = LoginFinish { login_id: LOGIN_ID, ke3: array(proof) };
             let proven = started.finish(&finish).is_ok();
-            // The suite and the capability bits are the server's to compare; the transcript binds them later.
+            // The server compares suite and capability bits; the transcript binds them later.
             let honest = kind == 0 && start.ke1 == world.start.ke1 && start.user == world.start.user;
             assert_eq!(proven, honest && finish.ke3 == world.finish.ke3, "proven without the password");
         }
         2 => drop(world.keys.register(&user("alice"), &input.array())),
         3 => {
-            // Any uploaded record must get the same response as others.
+            // An uploaded record with arbitrary content must be answered like any other.
             let Ok(account) = AccountRecord::parse(&input.array()) else { return };
             let Ok((_, started)) = answer(&world.keys, Some(&account), &world.start) else { return };
             let _ = started.finish(&world.finish);
@@ -194,7 +194,7 @@ fn client_seeds() -> Vec<Vec<u8>> {
     vec![[challenge, ok].concat()]
 }
 
-/// Argon2id runs for each challenge whose points are points: this one is slow.
+/// Slow: Argon2id runs for each challenge with valid curve points.
 fn client(input: &[u8]) {
     let world = world();
     let length = body(&world.challenge).len();
@@ -236,7 +236,7 @@ fn resume(input: &[u8]) {
     let (honest, honest_ok) = resumption();
     let mut input = Input::new(input);
     if let Ok(message) = decode_message::<Resume>(input.take(body(&honest).len())) {
-        // The session's name only selects the keys; the proof is about channel and nonce.
+        // The session's name only selects the keys; the MAC covers channel and nonce.
         let same = (message.nonce, message.mac) == (honest.nonce, honest.mac);
         assert_eq!(world.session.proves(&message, &CHANNEL), same, "resumed without the keys");
     }

@@ -24,7 +24,7 @@ use crate::input::{Input, array, seed};
 mod nodes;
 mod quotas;
 
-/// Extents of one range that are looked at.
+/// Maximum number of extents compared per range.
 const EXTENTS_MAX: usize = 64;
 
 fn name(text: &str) -> Name {
@@ -53,14 +53,14 @@ pub(super) fn body(message: &impl Wire) -> Vec<u8> {
     out.finish(BODY_MAX).expect("seeds are short")
 }
 
-/// The message in a body, if it is one, encodes to the same bytes: each value has one encoding.
+/// A body that decodes must encode to the same bytes: each value has one encoding.
 pub(super) fn one<T: Wire>(bytes: &[u8]) {
     if let Ok(message) = decode_message::<T>(bytes) {
         assert_eq!(body(&message), bytes);
     }
 }
 
-/// Decodes as the type says; false for one without a body of its own here.
+/// Decodes a login body by its type; false for types without a body here.
 fn login_body(kind: MessageType, bytes: &[u8]) -> bool {
     match kind {
         MessageType::LoginStart => one::<LoginStart>(bytes),
@@ -82,7 +82,7 @@ fn login_body(kind: MessageType, bytes: &[u8]) -> bool {
     true
 }
 
-/// A message of every login type, encoded.
+/// An encoded message of every login type.
 fn login_messages() -> Vec<(MessageType, Vec<u8>)> {
     let start = LoginStart { suite: SUITE_LIGHT, user: user("alice"), capabilities: 0, ke1: [1; KE1_BYTES] };
     let challenge = LoginChallenge { login_id: [2; 16], ke2: [3; KE2_BYTES], time_ms: 4, max_error_ms: 5 };
@@ -314,8 +314,8 @@ fn request_seeds() -> Vec<Vec<u8>> {
     all.iter().map(encoded).collect()
 }
 
-/// A decoded body encodes to the same bytes, or with a later schema to a prefix of them except for
-/// the schema.
+/// A decoded body encodes to the same bytes, or for a later schema to a prefix apart from the
+/// schema byte.
 fn same_bytes(given: &[u8], encoded: &[u8]) {
     assert_eq!((&given[..10], &given[11..12]), (&encoded[..10], &encoded[11..12]));
     assert!(given[12..].starts_with(&encoded[12..]));
@@ -325,7 +325,7 @@ fn same_bytes(given: &[u8], encoded: &[u8]) {
 fn request(bytes: &[u8]) {
     if let Ok((id, request)) = Request::decode(bytes) {
         let encoded = request.encode(id).expect("what decodes is within the limits");
-        // A path may have redundant slashes, which parsing removes.
+        // A decoded path loses redundant slashes.
         if encoded.len() == bytes.len() {
             same_bytes(bytes, &encoded);
         }

@@ -21,14 +21,14 @@ use crate::Target;
 use crate::input::{Input, seed};
 
 const CHANNEL: ChannelBinding = ChannelBinding([5; 32]);
-/// Frames of one run at most.
+/// Maximum number of frames per run.
 const FRAMES_MAX: usize = 24;
-/// Families of accounts, groups, memberships, devices and their keys in the store.
+/// Key prefixes of accounts, groups, memberships, devices and their keys in the store.
 const ACCOUNTS_AND_DEVICES: [u8; 6] = *b"ughjvk";
-/// The account without rights of its own.
+/// The unprivileged account.
 const USER: &str = "alice";
 
-/// An initialised server with an administrator and a user, and a session of each.
+/// A server with an administrator, a user, and a session of each.
 struct World {
     store: MemoryMeta,
     admin: (SessionId, SessionKeys),
@@ -69,7 +69,7 @@ fn world() -> &'static World {
     })
 }
 
-/// Sends one frame and checks the invariants of every response.
+/// Sends one frame and verifies the properties of every answer.
 fn send(mds: &Mds, connection: &mut Connection, bytes: &[u8], rng: &mut StdRng) -> Option<Output> {
     let (head, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let header = FrameHeader::parse(head).ok()?;
@@ -100,7 +100,7 @@ fn send(mds: &Mds, connection: &mut Connection, bytes: &[u8], rng: &mut StdRng) 
     Some(output)
 }
 
-/// Returns a connection with a resumed session.
+/// A connection with a resumed session.
 fn resumed(mds: &Mds, (session, keys): &(SessionId, SessionKeys), rng: &mut StdRng) -> Connection {
     let mut connection = Connection::new(CHANNEL, LoginSource::default());
     let message: Resume = keys.resume(*session, &CHANNEL, [7; 16]);
@@ -110,7 +110,7 @@ fn resumed(mds: &Mds, (session, keys): &(SessionId, SessionKeys), rng: &mut StdR
     connection
 }
 
-/// Returns the keys of one family and checks their count in the store.
+/// The keys with this prefix.
 fn families(store: &MemoryMeta, family: u8) -> Vec<Vec<u8>> {
     store.dump().into_iter().map(|(key, _)| key).filter(|key| key.first() == Some(&family)).collect()
 }
@@ -139,14 +139,14 @@ fn connection(input: &[u8]) {
         let bytes = match choice % 4 {
             // Raw frames.
             0 => input.take(length).to_vec(),
-            // A body in a proper frame of some type.
+            // A body in a valid frame of some type.
             1 => {
                 let kind = MessageType::ALL[usize::from(input.byte()) % MessageType::ALL.len()];
                 frame(kind, sequence, input.take(length)).expect("lengths are short")
             }
             // A request with raw id, operation, schema and fields.
             2 => frame(MessageType::Request, sequence, input.take(length)).expect("lengths are short"),
-            // A proper request, with its number and some bytes of it changed.
+            // A valid request, with its number and some changed bytes.
             _ => {
                 let all = requests();
                 let request = &all[usize::from(input.byte()) % all.len()];
@@ -169,7 +169,7 @@ fn connection(input: &[u8]) {
         let after = ACCOUNTS_AND_DEVICES.map(|family| families(&store, family));
         assert_eq!(before, after, "only an administrator changes accounts and devices");
     }
-    // The store opens again, and its records can be counted.
+    // The store opens again, and all its records are counted.
     drop(connection);
     let again = open(&store);
     assert!(again.inspect(&sealstone_mds_protocol::FilePath::root()).is_ok());
@@ -178,7 +178,7 @@ fn connection(input: &[u8]) {
 fn seeds() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let length = |bytes: &[u8]| u16::try_from(bytes.len()).expect("seeds are short").to_be_bytes();
-    // Each request by each kind of caller, as it is and through its bytes.
+    // Each request by each kind of caller, as a valid request and as raw bytes.
     for (index, request) in requests().into_iter().enumerate() {
         let index = u8::try_from(index).expect("few requests");
         let body = request.encode(1).expect("seeds are short");
@@ -187,7 +187,7 @@ fn seeds() -> Vec<Vec<u8>> {
             all.push(seed(&[who, 2], &[&length(&body)[..], &body].concat()));
         }
     }
-    // A history of every request, one after the other.
+    // A sequence of all requests.
     let history: Vec<u8> = (0..20u8).flat_map(|index| [3, 0, 0, index]).collect();
     all.push(seed(&[1], &history));
     all.push(seed(&[2], &history));

@@ -1,4 +1,4 @@
-//! The targets, a file for each crate or family.
+//! The targets, a file for each crate or group.
 
 pub(crate) mod block;
 #[cfg(feature = "client")]

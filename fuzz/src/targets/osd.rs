@@ -1,4 +1,4 @@
-//! `sealstone-osd`: CDBs, capabilities and what goes with them.
+//! `sealstone-osd`: CDBs, capabilities and related formats.
 
 use sealstone_osd::cdb::{EncodeError, GetList, GetPage, Segment, SetValue, pointer};
 use sealstone_osd::continuation::{self, CopySource, Piece};
@@ -19,10 +19,10 @@ use sealstone_seal::algorithm::preferred_slot;
 use crate::Target;
 use crate::input::{GENERATIONS, Input, fitted, seed, selector};
 
-/// A user object that targets with objects know.
+/// A user object that exists in targets with objects.
 pub(crate) const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x1_0001);
 
-/// One CDB for each service action of each generation, addressed at [`OBJECT`] where it takes one.
+/// A CDB for each service action of each generation, with [`OBJECT`] if it takes one.
 pub(crate) fn cdbs() -> Vec<Cdb> {
     let all = SERVICE_ACTIONS.iter().flat_map(|row| GENERATIONS.map(|generation| (row, generation)));
     all.filter_map(|(row, generation)| {
@@ -33,7 +33,7 @@ pub(crate) fn cdbs() -> Vec<Cdb> {
         put(0, &[sealstone_osd::cdb::OPERATION_CODE]);
         put(pointer::ADDITIONAL_LENGTH, &[generation.cdb_len() as u8 - 8]);
         put(pointer::SERVICE_ACTION, &row.code(generation)?.to_be_bytes());
-        // List format; and 1 is a key, a step or a scope wherever something must be chosen.
+        // List format. A required choice of key, step or scope is 1.
         let choice = u8::from(row.name.starts_with("SET KEY") || row.name.starts_with("FLUSH"));
         put(pointer::SPECIFIC_BITS, &[0x30 | choice]);
         put(pointer::PARTITION, &OBJECT.partition.to_be_bytes());
@@ -53,7 +53,7 @@ pub(crate) fn cdbs() -> Vec<Cdb> {
     .collect()
 }
 
-/// A capability of each generation that allows everything on [`OBJECT`] by this method.
+/// A capability of each generation for all operations on [`OBJECT`] with this method.
 pub(crate) fn capability(generation: Generation, method: SecurityMethod) -> Capability {
     let range = match generation {
         Generation::Osd1 => capability::Range::ALL,
@@ -121,7 +121,7 @@ fn cdb(input: &[u8]) {
     };
     match cdb.encode() {
         Ok(bytes) => assert_eq!(Cdb::parse(&bytes), Ok(cdb)),
-        // A coarse exponent can name an offset that no finest one does.
+        // A coarse exponent can express offsets beyond the range of finer ones.
         Err(EncodeError::Offset(_)) => {}
         Err(error) => panic!("parsed, but does not encode: {error}: {cdb:?}"),
     }
@@ -241,7 +241,7 @@ fn continuation_seeds() -> Vec<Vec<u8>> {
     all.collect()
 }
 
-/// The command with its LENGTH, or MATCHES COLLECTION, replaced.
+/// The command with a replaced LENGTH or MATCHES COLLECTION.
 fn with_length(command: Command, length: u64) -> Command {
     match command {
         Command::Read(extent) => Command::Read(sealstone_osd::cdb::Extent { length, ..extent }),
@@ -402,7 +402,7 @@ pub(crate) const TASK: Target = Target {
     covers: &["osd::TaskResponse::parse"],
 };
 
-/// The selector byte before inputs of one generation.
+/// Prepends the selector byte of a generation.
 pub(crate) fn of_generation(generation: Generation, bytes: &[u8]) -> Vec<u8> {
     seed(&[selector(generation)], bytes)
 }

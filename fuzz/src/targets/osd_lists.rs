@@ -1,4 +1,4 @@
-//! `sealstone-osd`: attribute lists and pages, the answers to LIST, QUERY and READ MAP.
+//! `sealstone-osd`: attribute lists and pages, and the answers to LIST, QUERY and READ MAP.
 
 use sealstone_osd::attribute::list::{
     self, GetNames, ObjectValues, ObjectValuesOsd1, RetrievedWriter, Values, encode_get, encode_set,
@@ -160,7 +160,7 @@ pub(crate) const ATTRIBUTE_LISTS: Target = Target {
     ],
 };
 
-/// Every page of both generations that may have a format.
+/// Candidate pages with a page format in either generation.
 fn pages() -> Vec<(Generation, u32)> {
     let bases = [0, 0x3000_0000, 0x6000_0000, 0x9000_0000, 0xF000_0000, 0xFFFF_FFF0];
     let all = bases.into_iter().flat_map(|base| (0..16).map(move |page| base + page));

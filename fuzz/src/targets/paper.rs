@@ -1,4 +1,5 @@
-//! The paper's login: messages, both ends against bytes of outside, records, and a connection to the server.
+//! The paper's login: messages, both ends with arbitrary bytes, records, and a connection to the
+//! server.
 
 use std::net::IpAddr;
 
@@ -36,7 +37,7 @@ fn server_terms() -> ServerTerms {
     ServerTerms { identity: identity("mds"), takes_group_1: true }
 }
 
-/// An honest login, the same each time; group 1 because it is quick.
+/// A valid login, the same each time, with group 1 for speed.
 fn begin(encryption: Encryption) -> (Init, AwaitingResponse) {
     let terms = ClientTerms {
         user: user("alice"),
@@ -126,7 +127,7 @@ fn ends(input: &[u8]) {
             let honest = begin(Encryption::Aes128Cbc).0;
             let signed = [honest, begin(Encryption::Aes256Gcm).0]
                 .iter()
-                // CKY-M is not under the signature: zero, or the right one.
+                // CKY-M is not signed: zero, or the correct one.
                 .any(|honest| Init { server_cookie: honest.server_cookie, ..init.clone() } == *honest);
             assert!(respond(init).is_none() || signed, "an INIT that nobody signed was answered");
         }

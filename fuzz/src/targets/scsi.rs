@@ -39,7 +39,7 @@ fn sense(input: &[u8]) {
     let wire = sense.encode();
     assert!(wire.len() <= SENSE_MAX);
     let again = Sense::parse(&wire).expect("our own sense data");
-    // Attributes in error are left out from the end where room is short; nothing else is.
+    // Only trailing attributes in error are omitted when the buffer is short.
     assert!(sense.attributes.starts_with(&again.attributes));
     assert_eq!(Sense { attributes: sense.attributes.clone(), ..again }, sense);
     let fixed = Sense::parse(&sense.encode_fixed()).expect("our own sense data");

@@ -1,5 +1,4 @@
-//! `sealstone-seal`: stored keys, the gate, data-out, replies. Data altered in transit is never
-//! accepted.
+//! `sealstone-seal`: stored keys, the gate, data-out, replies. Changed bytes are never accepted.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -31,7 +30,7 @@ pub(crate) const NOW_MS: u64 = 0x019b_76da_abe8;
 const TOKEN: SecurityToken = SecurityToken([0x42; 32]);
 const METHODS: [SecurityMethod; 2] = [SecurityMethod::CmdRsp, SecurityMethod::AllData];
 
-/// A counter instead of chance: every draw differs, every run is the same.
+/// A counter instead of random numbers: every draw differs and every run is the same.
 pub(crate) fn counter() -> impl Random {
     let mut count = 0_u64;
     move |into: &mut [u8]| {
@@ -61,7 +60,7 @@ fn keystore_seeds() -> Vec<Vec<u8>> {
     all
 }
 
-/// The same keys in parts, as a manager keeps them.
+/// The same keys in parts, as a security manager stores them.
 fn keystore_parts(input: &[u8]) {
     if let Ok(keys) = Keys::decode_top(input) {
         assert_eq!(keys.encode_top().len(), input.len());
@@ -97,7 +96,7 @@ pub(crate) const KEYSTORE: Target = Target {
     ],
 };
 
-/// A public key, or one of ours and a CDB that says that it is concealed.
+/// A public key, or a private key and a CDB with a concealed part.
 fn method_cipher(input: &[u8]) {
     if let Ok(key) = PublicKey::parse(input) {
         assert_eq!(key.encode(), input);
@@ -112,7 +111,7 @@ fn method_cipher(input: &[u8]) {
             *byte = (state >> 56) as u8;
         }
     };
-    // A pair of the smallest code is drawn at once; the larger ones would be all that is done here.
+    // Larger codes take too long to generate here.
     let key =
         PrivateKey::generate(if parameters.length() > 31 { Parameters::H3 } else { parameters }, &mut drawn);
     let mut cdb = cdb.to_vec();
@@ -174,7 +173,7 @@ impl Facts for Known {
     }
 }
 
-/// A command as an honest client sends it, and what its reply is checked against.
+/// A valid signed command, and the data to verify its reply.
 struct Honest {
     cdb: Cdb,
     signed: Signed,
@@ -185,7 +184,7 @@ struct Honest {
 struct World {
     keys: Keys,
     commands: Vec<Honest>,
-    /// Signed by a method below the floor.
+    /// Signed with a weaker method than required.
     weak: Vec<Vec<u8>>,
 }
 
@@ -226,7 +225,7 @@ impl Draft {
     }
 }
 
-/// Commands of every shape: no data, data in, data out, attributes both ways, continuation.
+/// Commands of every kind: without data, data in, data out, attributes both ways, continuation.
 fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
     let extent = Extent { object: OBJECT, start: 0, length: 100 };
     let plain = |command| Cdb::new(generation, command);
@@ -272,10 +271,10 @@ fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
     all
 }
 
-/// Algorithm slots of both ends: all algorithms.
+/// The algorithm slots of both ends: all algorithms.
 const SLOTS: AlgorithmSlots = AlgorithmSlots::WITH_BROKEN;
 
-/// Signs by the algorithm of a slot.
+/// Signs with the algorithm of a slot.
 fn signer_by(keys: &Keys, generation: Generation, method: SecurityMethod, slot: u8) -> Signer<RustCrypto> {
     let capability = Capability { icv_algorithm: slot, ..capability(generation, method) };
     let credential = Credential::issue(keys, &SLOTS, &capability).expect("the working key is set");
@@ -309,7 +308,7 @@ fn world() -> &'static World {
                 }
             }
         }
-        // Data covered by digests, in every digest.
+        // Data covered by digests, with every algorithm.
         let slots = |generation: Generation| generation.select([&[3, 4][..], &[2, 3, 4]]);
         for (generation, slot) in GENERATIONS.iter().flat_map(|of| slots(*of).iter().map(|slot| (*of, *slot)))
         {
@@ -343,7 +342,7 @@ fn admit(gate: &Door, facts: &Known, cdb: &Cdb, bytes: &[u8]) -> Option<Admitted
     match gate.admit(&request) {
         Ok(admitted) => Some(admitted),
         Err(refused) => {
-            // A refusal is answered, signed or not.
+            // A rejection is answered, signed or not.
             let _ = refused.reply.sense(2, &[0x72, 5, 0x24, 0, 0, 0, 0, 0]);
             None
         }
@@ -420,7 +419,7 @@ pub(crate) const DATA_OUT: Target = Target {
     covers: &["osd::Segment::parse"],
 };
 
-/// Status, sense data and Data-In Buffer of an honest device.
+/// Status, sense data and Data-In Buffer of a genuine reply.
 fn reply_to(honest: &Honest, good: bool) -> (u8, Vec<u8>, Vec<u8>) {
     let admitted = admit(&gate(), &Known::new(), &honest.cdb, &honest.signed.cdb).expect("an honest command");
     let layout = admitted.data_in_layout(&honest.cdb).expect("an honest place");
@@ -471,7 +470,8 @@ fn reply(input: &[u8]) {
     let Ok(checked) = honest.signer.verify(&honest.signed, &Reply { status, sense, data_in }) else { return };
     let (_, genuine_sense, genuine_data) = reply_to(honest, status == 0);
     assert!(matches!(status, 0 | 2), "a forged status was believed");
-    // The length byte of a GOOD carrier is not under its check value; all else is.
+    // The length byte of a GOOD sense carrier is not covered by the check value; all other bytes
+    // are.
     let differs = |(at, (one, other)): (usize, (&u8, &u8))| at != 7 && one != other;
     let forged = sense.iter().zip(&genuine_sense).enumerate().any(differs);
     assert!(sense.len() == genuine_sense.len() && !forged, "forged sense data was believed");

@@ -1,6 +1,6 @@
-//! `sealstone-target`: the whole iSCSI target on in-memory streams with jumps in time: logins with
-//! and without CHAP, generated and truncated PDUs, initiators that disconnect and reconnect,
-//! resets, units that are added and removed.
+//! `sealstone-target`: the whole shell on in-memory streams with simulated time: logins with and
+//! without CHAP, PDUs built from fields, incomplete PDUs, lost and returning initiators, resets,
+//! added and removed units.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,30 +20,30 @@ use super::iscsi::NAME;
 use crate::Target;
 use crate::input::{Input, seed};
 
-/// Connections of one input at once.
+/// Maximum number of concurrent connections.
 const SEATS: usize = 3;
-/// Steps of one input.
+/// Maximum number of steps per input.
 const STEPS_MAX: usize = 200;
-/// Longest data segment that is sent along, in bytes.
+/// Maximum length of a sent data segment, in bytes.
 const SEGMENT_MAX: usize = 600;
-/// Bytes that a stream holds.
+/// Capacity of a stream, in bytes.
 const STREAM: usize = 16 << 10;
-/// How long everything may take to be over, in simulated time: far more than all steps can sleep or wait.
+/// Limit of simulated time, far more than all steps can take.
 const END: Duration = Duration::from_secs(200_000);
-/// Longest data-in that the unit answers with, in bytes.
+/// Maximum data-in length of the unit, in bytes.
 const DATA_IN_MAX: usize = 8 << 10;
 
-/// Choices in the first byte.
+/// Options in the first byte.
 mod flag {
-    /// There are access rules.
+    /// Access rules are configured.
     pub(super) const RULES: u8 = 1;
     /// Target resets are allowed.
     pub(super) const RESETS: u8 = 2;
-    /// Little memory.
+    /// Little buffer memory.
     pub(super) const POOR: u8 = 4;
 }
 
-/// Answers with as much as is wanted; odd operation codes run elsewhere.
+/// Answers with the requested length; odd operation codes run on another thread.
 struct Unit;
 
 impl LogicalUnit for Unit {
@@ -98,10 +98,10 @@ fn config(flags: u8) -> TargetConfig {
     config
 }
 
-/// One initiator's end of a connection.
+/// The initiator end of a connection.
 struct Seat {
     write: WriteHalf<DuplexStream>,
-    /// Takes away what the target says; its end is the connection's.
+    /// Discards the target's output; ends with the connection.
     drain: JoinHandle<()>,
     served: JoinHandle<()>,
     command: u32,
@@ -118,7 +118,7 @@ impl Seat {
     }
 
     async fn send(&mut self, bytes: &[u8]) {
-        // A target that does not read blocks only its peer.
+        // A target that does not read blocks only its own peer.
         let _ = timeout(Duration::from_millis(50), self.write.write_all(bytes)).await;
     }
 
@@ -130,7 +130,7 @@ impl Seat {
     }
 }
 
-/// A login as a proper initiator makes it; true when full feature phase was reached.
+/// A valid login; true if it reached full feature phase.
 async fn log_in(seat: &mut Seat, read: &mut ReadHalf<DuplexStream>, kind: u8) -> bool {
     let name = ["iqn.a:proven", "iqn.a:open", "iqn.b:other"][usize::from(kind & 3) % 3];
     let target = if kind & 4 == 0 { Some(NAME.into()) } else { None };
@@ -183,7 +183,7 @@ const OPERATIONS: [u8; 8] = [0x00, 0x12, 0xA0, 0x03, 0x2A, 0x28, 0x7F, 0xA3];
 const TEXTS: [&[u8]; 4] =
     [b"SendTargets=All\0", b"MaxRecvDataSegmentLength=512\0", b"X-a=1\0X-a=1\0", b"SendTargets=\0"];
 
-/// A PDU from fields that are right more often than chance would have them.
+/// A PDU from fields that are more often right than random ones.
 fn pdu(seat: &mut Seat, input: &mut Input<'_>) -> Vec<u8> {
     let [choice, flags, lun, tag, number, expected] = input.array();
     let mut pdu = vec![0; 48];
@@ -197,7 +197,7 @@ fn pdu(seat: &mut Seat, input: &mut Input<'_>) -> Vec<u8> {
     if pdu[0] & 0x3F == 0x01 {
         pdu[20..24].copy_from_slice(&(u32::from(expected) << 6).to_be_bytes());
     }
-    // Mostly the next number, sometimes one nearby.
+    // Usually the next number, sometimes a nearby one.
     let offset = if number < 0xF0 { 0 } else { u32::from(number & 7) };
     pdu[24..28].copy_from_slice(&seat.command.wrapping_add(offset).to_be_bytes());
     if offset == 0 && pdu[0] & 0x40 == 0 && matches!(pdu[0], 0x00..=0x02 | 0x04 | 0x06) {
@@ -227,7 +227,7 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
         let step = input.byte();
         let place = usize::from(step >> 4) % SEATS;
         match (step & 15, &mut seats[place]) {
-            // Arrive: a login as it should be, or nothing before whatever comes.
+            // A new connection, with or without a valid login.
             (0 | 1, empty @ None) => {
                 let (near, far) = tokio::io::duplex(STREAM);
                 let (mut seat, mut read) = Seat::new(&shell, near, far);
@@ -270,7 +270,7 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
         }
         assert!(shell.memory().used() <= 512 << 20);
     }
-    // After any input, a new connection is served.
+    // Afterwards a new initiator can log in.
     let (near, far) = tokio::io::duplex(STREAM);
     let (mut seat, mut read) = Seat::new(&shell, near, far);
     assert!(log_in(&mut seat, &mut read, 0x39).await, "an honest initiator gets in");
@@ -280,8 +280,8 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
         seat.end().await;
     }
     let counters = shell.counters();
-    // Logical units are notified of a lost session on their own thread; the runtime's clock does
-    // not advance meanwhile.
+    // Logical units get the notice of a lost session on another thread, while the runtime's clock
+    // stands still.
     for _ in 0..10_000 {
         if counters.get(Counter::SessionsOpen) == 0 {
             break;

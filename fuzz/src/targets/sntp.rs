@@ -1,10 +1,10 @@
-//! `sealstone-sntp`: packets, whole exchanges through an attacker, key files.
+//! `sealstone-sntp`: packets, exchanges through a changing network, key files.
 
 use std::net::IpAddr;
 
 use sealstone_sntp::{
-    Came, ClockState, Follower, HEADER_LEN, Heard, Leap, Packet, Policy, Query, Responder, SIGNED_LEN,
-    Source, Stamp, TimeKey, Trailer, parse_key_line,
+    ClockState, Datagram, FollowPolicy, Follower, HEADER_LEN, LeapIndicator, NtpPacket, NtpTimestamp,
+    RequestSource, Responder, SIGNED_LEN, SampleOutcome, TimeKey, TimeQuery, Trailer, parse_key_line,
 };
 
 use crate::Target;
@@ -17,7 +17,7 @@ fn key() -> TimeKey {
 }
 
 fn packet(input: &[u8]) {
-    let Ok((packet, trailer)) = Packet::parse(input) else { return };
+    let Ok((packet, trailer)) = NtpPacket::parse(input) else { return };
     assert_eq!(packet.encode()[..], input[..HEADER_LEN]);
     let length = match trailer {
         Trailer::Plain => HEADER_LEN,
@@ -30,67 +30,66 @@ fn packet(input: &[u8]) {
     assert_eq!(length, input.len());
     for stamp in [packet.reference, packet.origin, packet.receive, packet.transmit] {
         if let Some(ms) = stamp.to_ms(NOW_MS) {
-            assert!(Stamp::of_ms(ms).0.abs_diff(stamp.0) <= (1 << 32) / 1000 + 1, "{stamp:?} {ms}");
+            assert!(NtpTimestamp::of_ms(ms).0.abs_diff(stamp.0) <= (1 << 32) / 1000 + 1, "{stamp:?} {ms}");
         }
     }
 }
 
 fn packets() -> Vec<Vec<u8>> {
-    let request = Query::new(99, None, 0).bytes().to_vec();
-    let signed = Query::new(99, Some(key()), 0).bytes().to_vec();
+    let request = TimeQuery::new(99, None, 0).bytes().to_vec();
+    let signed = TimeQuery::new(99, Some(key()), 0).bytes().to_vec();
     let nak = [&request[..], &[0; 4]].concat();
     let answer =
         [&[0x24, 3, 6, 0xF7], &request[4..24], &request[40..], &request[40..], &request[40..]].concat();
     vec![request, signed, nak, answer]
 }
 
-/// Tolerance for equal times, milliseconds: two clocks, and slewing in between.
+/// Tolerance for equal times, in milliseconds: covers the difference of two clocks and slewing.
 const RETURN_MS: u64 = 80_000;
 
-/// A server and a client clock; the input decides what arrives at each end, and when.
-///
-/// No response is longer than its request. The clock never runs faster than its limit, and steps
-/// back only to a time that it left by a step ahead, if the machine's clock agrees.
+/// A server and a clock that follows it. The input decides which datagrams reach each end, and
+/// when. A response is no longer than its request. The clock never runs faster than allowed, and
+/// goes back only to a time before a forward step, if the machine's clock agrees.
 fn talk(input: &[u8]) {
     let mut input = Input::new(input);
     let mut server = Responder::default();
-    let mut clock = Follower::new(Policy::SIGNED, NOW_MS, 0, 0, NOW_MS - 1_000);
+    let mut clock = Follower::new(FollowPolicy::SIGNED, NOW_MS, 0, 0, NOW_MS - 1_000);
     let state = ClockState {
-        leap: Leap::None,
+        leap: LeapIndicator::None,
         stratum: 10,
         reference_id: *b"LOCL",
         root_delay_ms: 1,
         root_dispersion_ms: 10,
         reference_ms: NOW_MS,
     };
-    let source = Source::from(IpAddr::from([127, 0, 0, 1]));
-    let (mut at_ms, mut last_ms) = (0u64, clock.tell(0));
-    // Offsets before steps ahead.
+    let source = RequestSource::from(IpAddr::from([127, 0, 0, 1]));
+    let (mut at_ms, mut last_ms) = (0u64, clock.time_ms(0));
+    // Offsets before forward steps.
     let mut left_ms: Vec<u64> = Vec::new();
     while !input.is_empty() {
         let choices = input.byte();
         let pause_ms = u64::from(input.short());
         at_ms += pause_ms;
-        let now_ms = clock.tell(at_ms);
+        let now_ms = clock.time_ms(at_ms);
         let most = if clock.is_set() { pause_ms + pause_ms / 20 + 1 } else { u64::MAX };
         assert!(now_ms >= last_ms && now_ms - last_ms <= most, "{last_ms} to {now_ms} in {pause_ms}");
-        let query = Query::new(input.long(), (choices & 1 != 0).then(key), at_ms);
+        let query = TimeQuery::new(input.long(), (choices & 1 != 0).then(key), at_ms);
         let mut datagram = query.bytes().to_vec();
         if choices & 2 != 0 {
             change(&mut datagram, &mut input);
         }
-        // The server's clock is wherever the input has it.
+        // The input sets the server's clock.
         let theirs_ms = (NOW_MS + at_ms).saturating_add_signed(i64::from(input.word().cast_signed()));
         let own = |id| (id == key().id()).then(key);
-        let came = Came {
+        let received = Datagram {
             datagram: &datagram,
             source,
             stopwatch_ms: at_ms,
             received_ms: theirs_ms,
             now_ms: theirs_ms,
         };
-        let answer = server.answer(&came, &state, own);
-        last_ms = clock.tell(at_ms);
+        let answer = server.answer(&received, &state, own);
+        last_ms = clock.time_ms(at_ms);
         let Some(reply) = answer.reply else { continue };
         assert!(reply.bytes().len() <= datagram.len());
         let mut datagram = reply.bytes().to_vec();
@@ -99,26 +98,29 @@ fn talk(input: &[u8]) {
         }
         at_ms += u64::from(input.byte());
         if let Ok(sample) = query.read(&datagram, at_ms, NOW_MS) {
-            let before_ms = clock.tell(at_ms);
+            let before_ms = clock.time_ms(at_ms);
             let was_set = clock.is_set();
             let machine_ms = if choices & 8 != 0 { NOW_MS + at_ms } else { theirs_ms };
-            let heard = clock.take(sample, at_ms, machine_ms);
-            let after_ms = clock.tell(at_ms);
+            let accepted = clock.apply_sample(sample, at_ms, machine_ms);
+            let after_ms = clock.time_ms(at_ms);
             if after_ms < before_ms {
                 let offset_ms = after_ms - at_ms;
-                assert!(left_ms.iter().any(|left_ms| left_ms.abs_diff(offset_ms) <= RETURN_MS), "{heard:?}");
-                assert!(after_ms.abs_diff(machine_ms) <= RETURN_MS, "{heard:?}");
-            } else if was_set && matches!(heard, Ok(Heard::Set { .. })) {
+                assert!(
+                    left_ms.iter().any(|left_ms| left_ms.abs_diff(offset_ms) <= RETURN_MS),
+                    "{accepted:?}"
+                );
+                assert!(after_ms.abs_diff(machine_ms) <= RETURN_MS, "{accepted:?}");
+            } else if was_set && matches!(accepted, Ok(SampleOutcome::Set { .. })) {
                 left_ms.push(before_ms - at_ms);
             }
-            let jumps = matches!(heard, Ok(Heard::Set { .. }));
-            assert!(jumps || after_ms == before_ms, "{heard:?} {was_set}");
+            let jumps = matches!(accepted, Ok(SampleOutcome::Set { .. }));
+            assert!(jumps || after_ms == before_ms, "{accepted:?} {was_set}");
         }
-        last_ms = clock.tell(at_ms);
+        last_ms = clock.time_ms(at_ms);
     }
 }
 
-/// Changes a few bytes, or the length.
+/// Changes a few bytes or the length.
 fn change(datagram: &mut Vec<u8>, input: &mut Input<'_>) {
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % datagram.len().max(1);

@@ -1,7 +1,7 @@
-//! `sealstone-store`: opens a corrupted medium and uses the store if it opens.
+//! `sealstone-store`: opens and uses a changed medium.
 //!
-//! Invariant besides not panicking: if only segments were corrupted, reads return what was written
-//! or an error.
+//! Property beyond the absence of panics: if only segments were changed, reads return the written
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,27 +16,27 @@ use crate::Target;
 use crate::input::{Input, fitted};
 
 const CAPACITY: u64 = 1 << 20;
-/// The table and the files of a store, as docs/design/store.md names them.
+/// The table and the files of a store, as in docs/design/store.md.
 const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new("sealstone");
 const INDEX_FILE: &str = "index.redb";
-/// Length of the store's copy of the index header, at the end of the file, in bytes.
+/// Length of the header's copy at the end of the file, in bytes.
 const COPY_LEN: u64 = 4096;
 const SUPERBLOCK: &str = "superblock";
 const LOG_FILE: &str = "write-log";
-/// Records begin at pages of the write log, in bytes.
+/// Alignment of records in the write log, in bytes.
 const LOG_PAGE: usize = 4096;
-/// Length of a record before its steps, in bytes.
+/// Length of a record header, in bytes.
 const RECORD_HEADER: usize = 48;
-/// Maximum length of the steps of a record, in bytes: less than half of the smallest log.
+/// Maximum length of the steps in a record, in bytes: less than half of the smallest log.
 const STEPS_MAX: usize = 256 << 10;
 const SUPERBLOCK_LEN: usize = 512;
-/// Maximum number of objects that are checked in an opened store.
+/// Maximum number of objects to read in an opened store.
 const OBJECTS_MAX: usize = 32;
-/// Maximum file length that a corrupted store may request, in bytes.
+/// Maximum file length for a changed store, in bytes.
 const FILE_MAX: u64 = 64 << 20;
 const SECTOR: usize = 512;
 
-/// In-memory files; a copy shares bytes until one side writes.
+/// Files in memory. A copy shares their bytes until one side writes.
 #[derive(Default)]
 struct Ram(Mutex<BTreeMap<String, Arc<RamFile>>>);
 
@@ -44,7 +44,7 @@ struct Ram(Mutex<BTreeMap<String, Arc<RamFile>>>);
 struct RamFile(Mutex<Arc<Vec<u8>>>);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic of the code under test must not poison the lock for the next run.
+    // A panic of the tested code must not poison later runs.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -139,7 +139,7 @@ impl MediumFile for RamFile {
     }
 }
 
-/// The index engine on an in-memory file, to change records with valid checksums.
+/// A backend of the index database, for changing records under correct checksums.
 #[derive(Debug)]
 struct Engine(Arc<RamFile>);
 
@@ -188,10 +188,10 @@ fn contents(number: u64) -> Vec<u8> {
     (0..length).map(|at: u64| (at * 7 + number) as u8).collect()
 }
 
-/// A small store with every kind of record.
+/// A small store with objects of every kind.
 struct Base {
     medium: Ram,
-    /// Sectors that are not zero, by file.
+    /// Nonzero sectors of each file.
     places: BTreeMap<String, Vec<usize>>,
     /// Keys and values of the index.
     records: Vec<([u8; 25], Vec<u8>)>,
@@ -246,7 +246,7 @@ fn records(medium: &Ram) -> Vec<([u8; 25], Vec<u8>)> {
     all.collect()
 }
 
-/// Returns the expected contents of the object after `base` built it.
+/// Expected contents of the object after the operations of `base`.
 fn expected(number: u64) -> Vec<u8> {
     let mut bytes = contents(number);
     match number {
@@ -261,7 +261,7 @@ fn expected(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Uses the whole store. With `sound`, successful reads must return what was written.
+/// Uses all operations. With `sound`, reads must return the written bytes.
 fn exercise(store: &DiskStore, sound: bool) {
     let mut buffer = vec![0; 64 << 10];
     let listed = store.list_known(ObjectId::ROOT, OBJECTS_MAX).unwrap_or_default();
@@ -303,17 +303,17 @@ fn exercise(store: &DiskStore, sound: bool) {
     let _ = store.flush();
 }
 
-/// One change: file, kind, place, value.
+/// One change: file, kind, position, value.
 fn edit(medium: &Ram, names: &[String], input: &mut Input<'_>) -> Option<String> {
     let (which, kind) = (input.byte(), input.byte());
     let (sector, within, value) = (usize::from(input.short()), usize::from(input.short()), input.byte());
     let name = names.get(usize::from(which) % names.len().max(1))?;
     let places = base().places.get(name).map_or(&[][..], Vec::as_slice);
-    // Most of an index file is zero: only sectors with data are chosen.
+    // Most of an index file is empty, so positions refer to nonzero sectors.
     let at = places.get(sector % places.len().max(1)).copied().unwrap_or(0) + within % SECTOR;
     let file = medium.file(name)?;
     match kind % 8 {
-        // Damaged index pages are covered by another target.
+        // Another target changes index pages.
         0..=5 if name == INDEX_FILE && names.len() > 1 => return None,
         6 => {
             let _ = medium.delete(name);
@@ -460,7 +460,7 @@ pub(crate) const RECORDS: Target = Target {
     covers: &["store::DiskStore::open"],
 };
 
-/// Steps of a write log of a killed process, with the position of their record.
+/// Steps of a write log after a crash, with the position of their record.
 struct OpenLog {
     medium: Ram,
     at: usize,
@@ -474,7 +474,7 @@ fn open_log() -> &'static OpenLog {
         let shared = Arc::clone(&medium);
         let store = DiskStore::open(shared, options()).expect("a healthy store");
         let must = "a healthy store works";
-        // One record: all of it is one scope.
+        // One scope makes one record.
         let scope = store.begin();
         store.create(object(20), ObjectType::User).expect(must);
         store.write(object(20), 100, &[5; 20_000]).expect(must);

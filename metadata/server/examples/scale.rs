@@ -1,7 +1,8 @@
-//! How long requests over many entries keep other writers waiting: `cargo run --example scale [ENTRIES]`.
+//! Measures how long requests over many entries block other writers: `cargo run --example scale
+//! [ENTRIES]`.
 //!
-//! A second thread changes one file all the time; its slowest change while a request runs is how long that request, or one
-//! of its steps, held the store's writer, and the wait for the medium.
+//! A second thread changes one file continuously. Its slowest change while a request runs shows how
+//! long that request, or one of its steps, held the store's writer lock, plus one sync.
 
 #![allow(clippy::print_stdout, clippy::expect_used, reason = "an example that prints figures")]
 
@@ -21,7 +22,7 @@ use sealstone_mds_protocol::{
 use sealstone_mds_server::{Environment, init, open};
 
 const ENTRIES: u64 = 100_000;
-/// Threads that fill the store: their changes share the wait for the medium.
+/// Threads that fill the store; their commits share syncs.
 const FILLERS: u64 = 16;
 const PARTITIONS: u64 = 4096;
 const MEMBERS: u64 = 4096;
@@ -59,7 +60,7 @@ fn login(mds: &Mds, password: &[u8]) -> SessionId {
     ok.session
 }
 
-/// A server in a scratch folder, and the administrator's session.
+/// A server in a temporary folder, and the administrator's session.
 struct Bench {
     mds: Arc<Mds>,
     session: SessionId,
@@ -74,7 +75,7 @@ impl Bench {
         }
     }
 
-    /// Does `count` requests from several threads.
+    /// Runs `count` requests from several threads.
     fn fill(&self, what: &str, count: u64, request: impl Fn(u64) -> Request + Sync) {
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -88,7 +89,7 @@ impl Bench {
         println!("{what}: {count} in {:.1} s", begun.elapsed().as_secs_f64());
     }
 
-    /// Runs work while another thread changes a file all the time.
+    /// Runs work while another thread changes a file continuously.
     fn measure(&self, what: &str, work: impl FnOnce() -> u64) {
         let over = AtomicBool::new(false);
         let begun = Instant::now();
@@ -159,7 +160,7 @@ fn main() {
         std::thread::sleep(Duration::from_secs(2));
         0
     });
-    // Its journal is brought into the store's file several times.
+    // The journal is applied to the store's file several times.
     bench.measure("fill", || {
         bench.fill("directories in one directory", entries, |n| directory(format!("/t/d{n}")));
         entries

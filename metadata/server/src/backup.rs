@@ -1,15 +1,16 @@
-//! Backup of a data folder into one file, and a new folder from it.
+//! Backs up a data folder into one file, and restores a folder from it.
 //!
-//! Does: write the keystore, the certificate and every record, as one state of the store, sealed; make a folder of it.
-//! Does not: copy objects; devices keep their own.
-//! Contract: a backup opens under the secret that it was made with, whole or not at all. A folder made of it is named
-//! last, so an interrupted restore is seen and done again. What must not come back does not: sessions are left out, and
-//! numbers of objects, files and keys go on from where nobody has been.
-//! Truth: docs/standards/mds/store.md §8.3.
+//! Does: writes the keystore, the certificate and every record, sealed, as one snapshot of the
+//! store; restores them into a new folder. Does not: copy objects; devices keep their own.
+//! Contract: a backup opens completely or not at all, and only with the secret that it was created
+//! with. The store file of a restored folder gets its name last, so an interrupted restore is
+//! detected and repeated. Sessions are not restored. Numbers of objects, files and keys continue
+//! where none was used before. Truth: docs/standards/mds/store.md §8.3.
 //!
-//! File: `"OSDMB01\0"`, length 4 and a vault (see `vault`) with a key 32, then frames: length 4 and a sealed record
-//! (`record`, under that key and the vault's salt as store id) named `"backup" ‖ number 8 ‖ last 1`. The frames' contents
-//! are entries: kind 1 (1 keystore, 2 file, 3 record), name length 2, value length 4, name, value.
+//! File: `"OSDMB01\0"`, length 4 and a vault (see `vault`) with a key 32, then frames: length 4 and
+//! a sealed record (`record`, under that key and the vault's salt as store id) named `"backup" ‖
+//! number 8 ‖ last 1`. The frames' contents are entries: kind 1 (1 keystore, 2 file, 3 record),
+//! name length 2, value length 4, name, value.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -25,55 +26,57 @@ use zeroize::Zeroizing;
 
 use crate::environment::Environment;
 use crate::files::{self, FileError};
-use crate::keystore::{Keystore, KeystoreError, Protection, Unlock, seal_content, secret_for};
+use crate::keystore::{
+    Keystore, KeystoreError, KeystoreProtection, KeystoreSecrets, seal_content, secret_for,
+};
 use crate::location::open_store;
 use crate::setup::{
     CERTIFICATE_FILE, KEY_FILE, STORE_FILE, STORE_FILE_NEW, SetupError, is_set_up, keystore_of, take_over,
 };
 
 const MAGIC: &[u8; 8] = b"OSDMB01\0";
-/// Entries of a frame together, bytes, before the last one is added.
+/// Bytes of entries after which a frame is closed; the last entry may exceed it.
 const FRAME_BYTES: usize = 1 << 20;
-/// A frame at most: what it had before its last entry, that entry, and the seal.
+/// Maximum length of a frame: full entries, one more entry, and the seal.
 const FRAME_BYTES_MAX: usize = FRAME_BYTES + 7 + KEY_MAX + VALUE_MAX + RECORD_OVERHEAD;
-/// The vault at most.
+/// Maximum length of the vault.
 const VAULT_BYTES_MAX: usize = 1024;
 
 const KEYSTORE: u8 = 1;
 const FILE: u8 = 2;
 const RECORD: u8 = 3;
 
-/// Why there is no backup, or nothing came back from it.
+/// Reason why a backup or restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The backup cannot be read or written.
+    /// The backup file cannot be read or written.
     #[error("{}", .path.display())]
     Io {
-        /// Which file.
+        /// Path of the backup file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// There is a file of that name.
+    /// A file of that name exists.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
-    /// Something else, or of another version.
+    /// The file is no backup, or has another format version.
     #[error("{} is not a backup of this version", .0.display())]
     Foreign(PathBuf),
-    /// Cut off, changed, or put together of two.
-    #[error("{} is damaged or cut off at frame {frame}", .path.display())]
+    /// The file is truncated, modified, or composed of two backups.
+    #[error("{} is damaged or truncated at frame {frame}", .path.display())]
     Damaged {
-        /// Which file.
+        /// Path of the backup file.
         path: PathBuf,
-        /// Where.
+        /// Number of the first damaged frame.
         frame: u64,
     },
-    /// The secret of the backup, or the keystore of the folder.
-    #[error("the backup's protection")]
-    Protection(#[from] KeystoreError),
-    /// The data folder.
-    #[error("the data folder")]
+    /// The backup's secret or the keystore of the folder is wrong or unreadable.
+    #[error("cannot open the backup or its keystore")]
+    KeystoreProtection(#[from] KeystoreError),
+    /// The data folder cannot be used.
+    #[error("cannot use the data folder")]
     Folder(#[from] SetupError),
 }
 
@@ -89,40 +92,39 @@ impl From<FileError> for BackupError {
     }
 }
 
-/// What was written or read.
+/// Counts of a backup that was written or read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
-    /// Records of the store.
+    /// Number of store records.
     pub records: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// Writes a backup of a folder that nobody serves. The file is made with mode 0600 and must not exist.
+/// Writes a backup of a folder that no server uses. The file gets mode 0600 and must not exist.
 ///
-/// # Errors
-/// [`BackupError`]; what was begun is removed.
+/// # Errors [`BackupError`]; the partial file is removed.
 pub fn backup(
     folder: &Path,
-    unlock: &Unlock,
+    secrets: &KeystoreSecrets,
     to: &Path,
-    protection: &Protection,
+    protection: &KeystoreProtection,
     environment: &Environment,
 ) -> Result<BackupReport, BackupError> {
     is_set_up(folder)?;
     let store = open_store(folder, None)?;
-    let keystore = keystore_of(folder, &*store, unlock, environment)?;
+    let keystore = keystore_of(folder, &*store, secrets, environment)?;
     drop(take_over(Arc::clone(&store), &keystore, environment).map_err(SetupError::from)?);
     backup_of(folder, &*store, &keystore, to, protection, environment)
 }
 
-/// Writes a backup of one state of a store, which may be in use. `store` is the one below the seal.
+/// Writes a backup of one snapshot of a store that may be in use. `store` holds the sealed records.
 pub(crate) fn backup_of(
     folder: &Path,
     store: &dyn MetaStore,
     keystore: &Keystore,
     to: &Path,
-    protection: &Protection,
+    protection: &KeystoreProtection,
     environment: &Environment,
 ) -> Result<BackupReport, BackupError> {
     if to.exists() {
@@ -132,7 +134,7 @@ pub(crate) fn backup_of(
     let io = |source| BackupError::Io { path: to.to_owned(), source };
     let work = || {
         let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
-        let mut out = Frames::begin(file.map_err(io)?, to, protection, &mut *(environment.entropy)())?;
+        let mut out = BackupWriter::create(file.map_err(io)?, to, protection, &mut *(environment.entropy)())?;
         let generation = keystore.id().generation.to_be_bytes();
         out.entry(KEYSTORE, &generation, &keystore.content())?;
         for name in [CERTIFICATE_FILE, KEY_FILE] {
@@ -152,7 +154,7 @@ pub(crate) fn backup_of(
     done
 }
 
-struct Frames {
+struct BackupWriter {
     out: BufWriter<File>,
     path: PathBuf,
     seal: RecordSeal,
@@ -166,11 +168,11 @@ fn frame_name(number: u64, is_last: bool) -> Vec<u8> {
     [&b"backup"[..], &number.to_be_bytes(), &[u8::from(is_last)]].concat()
 }
 
-impl Frames {
-    fn begin(
+impl BackupWriter {
+    fn create(
         file: File,
         path: &Path,
-        protection: &Protection,
+        protection: &KeystoreProtection,
         rng: &mut dyn Entropy,
     ) -> Result<Self, BackupError> {
         let mut key = Zeroizing::new([0; SECRET_LEN]);
@@ -229,8 +231,8 @@ impl Frames {
     }
 }
 
-/// An open backup.
-struct Source {
+/// Reader of a backup file.
+struct BackupReader {
     input: BufReader<File>,
     path: PathBuf,
     seal: RecordSeal,
@@ -239,8 +241,8 @@ struct Source {
     done: bool,
 }
 
-impl Source {
-    fn open(path: &Path, unlock: &Unlock) -> Result<Self, BackupError> {
+impl BackupReader {
+    fn open(path: &Path, secrets: &KeystoreSecrets) -> Result<Self, BackupError> {
         let io = |source| BackupError::Io { path: path.to_owned(), source };
         let foreign = || BackupError::Foreign(path.to_owned());
         let mut input = BufReader::new(File::open(path).map_err(io)?);
@@ -254,7 +256,7 @@ impl Source {
         let mut sealed = vec![0; length];
         input.read_exact(&mut sealed).map_err(|_| foreign())?;
         let header = vault::header(&sealed).map_err(|_| foreign())?;
-        let (secret, wrong) = secret_for(path, &header, unlock, None)?;
+        let (secret, wrong) = secret_for(path, &header, secrets, None)?;
         let opened = match vault::open_as(&secret, &sealed) {
             Ok(opened) => opened,
             Err(VaultError::Tag) => return Err(wrong.into()),
@@ -266,7 +268,7 @@ impl Source {
         Ok(Self { input, path: path.to_owned(), seal, number: 0, bytes, done: false })
     }
 
-    /// The entries of the next frame; none after the last.
+    /// Returns the entries of the next frame, or `None` after the last.
     fn frame(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, BackupError> {
         if self.done {
             return Ok(None);
@@ -295,7 +297,7 @@ impl Source {
     }
 }
 
-/// Splits a frame: kind, name and value of each entry; `None` where it does not parse.
+/// Splits a frame into kind, name and value of each entry. An item is `None` if it does not parse.
 fn entries(mut frame: &[u8]) -> impl Iterator<Item = Option<(u8, &[u8], &[u8])>> {
     std::iter::from_fn(move || {
         if frame.is_empty() {
@@ -315,12 +317,11 @@ fn entries(mut frame: &[u8]) -> impl Iterator<Item = Option<(u8, &[u8], &[u8])>>
     })
 }
 
-/// Reads a whole backup and says what is in it; nothing is written.
+/// Reads a whole backup and returns its counts; writes nothing.
 ///
-/// # Errors
-/// [`BackupError`].
-pub fn verify_backup(from: &Path, unlock: &Unlock) -> Result<BackupReport, BackupError> {
-    let mut source = Source::open(from, unlock)?;
+/// # Errors [`BackupError`].
+pub fn verify_backup(from: &Path, secrets: &KeystoreSecrets) -> Result<BackupReport, BackupError> {
+    let mut source = BackupReader::open(from, secrets)?;
     let mut records = 0;
     while let Some(frame) = source.frame()? {
         for entry in entries(&frame) {
@@ -331,21 +332,20 @@ pub fn verify_backup(from: &Path, unlock: &Unlock) -> Result<BackupReport, Backu
     Ok(BackupReport { records, bytes: source.bytes })
 }
 
-/// Makes a data folder from a backup; its keystore is sealed anew under `protection`. The folder must be empty or not
-/// exist, but for what an interrupted restore left.
+/// Restores a data folder from a backup and seals its keystore under `protection`. The folder must
+/// be empty or missing; files of an interrupted restore are allowed.
 ///
-/// # Errors
-/// [`BackupError`].
+/// # Errors [`BackupError`].
 pub fn restore(
     from: &Path,
-    unlock: &Unlock,
+    secrets: &KeystoreSecrets,
     folder: &Path,
-    protection: &Protection,
+    protection: &KeystoreProtection,
     environment: &Environment,
 ) -> Result<BackupReport, BackupError> {
-    // All of it is read before anything is made: a damaged backup leaves no folder behind.
-    verify_backup(from, unlock)?;
-    let mut source = Source::open(from, unlock)?;
+    // The whole backup is verified first: a damaged one leaves no folder behind.
+    verify_backup(from, secrets)?;
+    let mut source = BackupReader::open(from, secrets)?;
     let store = crate::setup::begin_folder(folder)?;
     let mut rng = (environment.entropy)();
     let mut keystore = None;

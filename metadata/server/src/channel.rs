@@ -1,9 +1,10 @@
-//! One connection over any stream of bytes: TLS in the field, a pipe in simulation.
+//! One connection over any byte stream: TLS in production, a pipe in simulation.
 //!
-//! Does: read a frame, have it decided, send the answer, again; requests of a session that come while others are being
-//! decided are decided beside them, so that they share the wait for the medium. Contract: a bounded number of frames of one
-//! connection is in memory, the length of each checked before its body is read. What is not a request waits until all
-//! before it is answered.
+//! Does: reads a frame, has it decided, sends the answer, repeats. Requests of a session that
+//! arrive while others are being decided run concurrently, so that they share one wait for the
+//! disk. Contract: a connection has a bounded number of frames in memory, and each length is
+//! checked before the body is read. A frame that is no request waits until all earlier ones are
+//! answered.
 
 use core::convert::Infallible;
 use core::future::poll_fn;
@@ -32,34 +33,35 @@ use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
 use crate::request_shares::RequestShares;
 
-/// What a frame waits for before it is decided, so that one kind of work does not hold up another.
+/// Work class of a frame: each class has its own limit, so that one does not delay another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum WorkClass {
     /// A request.
     Request,
-    /// One that only looks something up, while nobody writes: it is decided sooner than another thread wakes.
+    /// A read-only request while there are no writers: decided in place, which is faster than
+    /// waking a thread.
     Quick,
-    /// A step of a login that costs.
+    /// An expensive login step.
     Login,
-    /// One that asks a directory, which may take its time: logins of other accounts go on meanwhile.
+    /// A login that waits for the LDAP directory; logins of other accounts continue meanwhile.
     Directory,
 }
 
 /// The server's end of a connection, of either profile.
 pub(crate) trait Conversation: Send + 'static {
-    /// Types of its profile's frames.
+    /// Frame types of its profile.
     type Kind: FrameType + Send + 'static;
-    /// What a frame of this kind, with this body, has to wait for.
-    fn turn(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Turn;
-    /// Does it wait for something else before that?
+    /// Returns the work class of a frame.
+    fn work_class(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> WorkClass;
+    /// Returns the event that the frame waits for before it is decided, if any.
     fn waits(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Option<Waiting>;
-    /// Whether its answer has figures of devices, which are read again before.
+    /// Whether the answer contains capacity figures of devices, which are refreshed first.
     fn reads_space(&self, kind: Self::Kind, body: &[u8]) -> bool;
     /// Whether a login succeeded.
     fn is_active(&self) -> bool;
-    /// The user that is logged in, and whether it is an administrator.
+    /// Returns the user that is logged in, and whether it is an administrator.
     fn user(&self, mds: &Mds) -> Option<(UserName, bool)>;
-    /// Takes one frame.
+    /// Processes one frame.
     fn receive(
         &mut self,
         mds: &Mds,
@@ -68,28 +70,28 @@ pub(crate) trait Conversation: Send + 'static {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Output;
-    /// A request that may be decided beside others.
+    /// A request that may be decided concurrently with others.
     type SessionRequest: Send + 'static;
-    /// What it is answered.
+    /// The answer to such a request.
     type SessionResponse: Send + 'static;
-    /// Takes a request out of a frame; none if it is something else, for [`Conversation::receive`].
+    /// Takes a request out of a frame; `None` if the frame needs [`Conversation::receive`].
     fn ask(&mut self, header: &Header<Self::Kind>, body: &[u8]) -> Option<Self::SessionRequest>;
-    /// Decides it.
+    /// Decides a request.
     fn decide(
         asked: Self::SessionRequest,
         mds: &Mds,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Self::SessionResponse;
-    /// The frame of an answer.
+    /// Returns the frame of an answer.
     fn answer(&mut self, mds: &Mds, answered: &Self::SessionResponse, now_ms: u64) -> Output;
-    /// What came is no frame of this profile, or a longer one than is taken.
+    /// Rejects bytes that are no frame of this profile, or a frame that is too long.
     fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output;
-    /// The connection is gone.
+    /// Releases the state of a closed connection.
     fn ended(self, mds: &Mds, now_ms: u64);
 }
 
-/// What both profiles' connections do under the same names.
+/// Forwards the methods that both profiles' connections have under the same names.
 macro_rules! forwarded {
     ($kind:ty) => {
         type Kind = $kind;
@@ -141,19 +143,20 @@ impl Conversation for Connection {
         self.answer(mds, answered, now_ms)
     }
 
-    fn turn(&self, kind: MessageType, body: &[u8], mds: &Mds) -> Turn {
+    fn work_class(&self, kind: MessageType, body: &[u8], mds: &Mds) -> WorkClass {
         match kind {
-            MessageType::Request if Request::only_looks_up(body) && mds.answers_at_once() => Turn::Quick,
-            // Under load it costs a hash, and must not wait behind what costs more: it is told to come again.
-            MessageType::LoginStart if mds.is_under_load() => Turn::Request,
-            MessageType::LoginFinish if self.asks_directory() => Turn::Directory,
+            MessageType::Request if Request::only_looks_up(body) && mds.answers_at_once() => WorkClass::Quick,
+            // Under load the answer is only "retry later" and costs a hash: it must not wait behind
+            // logins.
+            MessageType::LoginStart if mds.is_under_load() => WorkClass::Request,
+            MessageType::LoginFinish if self.asks_directory() => WorkClass::Directory,
             MessageType::LoginStart
             | MessageType::LoginAgain
             | MessageType::LoginFinish
             | MessageType::Resume
             | MessageType::RegisterStart
-            | MessageType::RegisterUpload => Turn::Login,
-            _ => Turn::Request,
+            | MessageType::RegisterUpload => WorkClass::Login,
+            _ => WorkClass::Request,
         }
     }
 
@@ -169,7 +172,7 @@ impl Conversation for Connection {
 impl Conversation for PaperConnection {
     forwarded!(PaperType);
 
-    // Its records are sealed one after the other, so they are decided so.
+    // Records are sealed in sequence, so they are decided in sequence.
     type SessionRequest = Infallible;
     type SessionResponse = Infallible;
 
@@ -185,11 +188,12 @@ impl Conversation for PaperConnection {
         match *answered {}
     }
 
-    fn turn(&self, kind: PaperType, _body: &[u8], _mds: &Mds) -> Turn {
-        if kind.is_record() { Turn::Request } else { Turn::Login }
+    fn work_class(&self, kind: PaperType, _body: &[u8], _mds: &Mds) -> WorkClass {
+        if kind.is_record() { WorkClass::Request } else { WorkClass::Login }
     }
 
-    /// Records are opened where they are decided: clients of this profile are given no leases.
+    /// Records are opened where they are decided. Clients of this profile get no leases, so no
+    /// frame waits.
     fn waits(&self, _kind: PaperType, _body: &[u8], _mds: &Mds) -> Option<Waiting> {
         None
     }
@@ -199,24 +203,25 @@ impl Conversation for PaperConnection {
     }
 }
 
-/// What all connections of a listener share.
+/// State that all connections of a listener share.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct ListenerState {
     pub(crate) mds: Arc<Mds>,
     pub(crate) environment: Environment,
     pub(crate) limits: Arc<Limits>,
     requests: Arc<Semaphore>,
-    /// Of them, those that are decided beside others of their connection: a few connections do not take all places.
-    beside: Arc<Semaphore>,
+    /// Limits requests decided concurrently with others of their connection, so that a few
+    /// connections cannot take all permits.
+    concurrent: Arc<Semaphore>,
     shares: RequestShares,
     logins: Arc<Semaphore>,
     directory: Arc<Semaphore>,
-    /// True when the server is to stop.
+    /// True when the server shuts down.
     pub(crate) stop: watch::Receiver<bool>,
     keeper: Option<Housekeeper>,
 }
 
-impl Shared {
+impl ListenerState {
     pub(crate) fn new(
         mds: Arc<Mds>,
         environment: Environment,
@@ -225,7 +230,7 @@ impl Shared {
         keeper: Option<Housekeeper>,
     ) -> Self {
         let requests = Arc::new(Semaphore::new(limits.requests_max));
-        let beside = Arc::new(Semaphore::new((limits.requests_max / 2).max(1)));
+        let concurrent = Arc::new(Semaphore::new((limits.requests_max / 2).max(1)));
         let shares = RequestShares::new(limits.requests_per_user_max);
         let logins = Arc::new(Semaphore::new(limits.logins_max));
         let directory = Arc::new(Semaphore::new(limits.logins_max));
@@ -234,7 +239,7 @@ impl Shared {
             environment,
             limits: Arc::new(limits),
             requests,
-            beside,
+            concurrent,
             shares,
             logins,
             directory,
@@ -244,11 +249,10 @@ impl Shared {
     }
 }
 
-/// Serves one stream that is secure by itself, or simulated: `channel` stands for the TLS exporter, both ends must
-/// know it. Ends when the peer closes, breaks the protocol or is too slow.
+/// Serves one stream that is secure by itself, or simulated. Both ends must know `channel`, which
+/// replaces the TLS exporter. Returns when the peer closes, violates the protocol or is too slow.
 ///
-/// # Errors
-/// Errors of the stream.
+/// # Errors Errors of the stream.
 pub async fn serve_stream<S>(
     stream: S,
     channel: ChannelBinding,
@@ -263,13 +267,13 @@ where
     let (_keep, stop) = watch::channel(false);
     let login_by = Instant::now() + limits.login_timeout;
     let connection = Connection::new(channel, source);
-    run(stream, connection, Shared::new(mds, environment, limits, stop, None), login_by, None).await
+    run(stream, connection, ListenerState::new(mds, environment, limits, stop, None), login_by, None).await
 }
 
 pub(crate) async fn run<S, C>(
     mut stream: S,
     connection: C,
-    shared: Shared,
+    shared: ListenerState,
     login_by: Instant,
     ticket: Option<Ticket>,
 ) -> io::Result<()>
@@ -283,38 +287,38 @@ where
         connection.ended(&shared.mds, shared.environment.now_ms());
     }
     let end = result?;
-    // A clean end of TLS; a peer that is gone already does not matter.
-    let goodbye = async {
+    // A clean end of TLS; it does not matter if the peer has already disconnected.
+    let close = async {
         stream.shutdown().await?;
         match end {
-            End::Theirs => Ok(()),
-            End::Ours => take_leave(&mut stream).await,
+            ClosedBy::Peer => Ok(()),
+            ClosedBy::Server => drain_unread(&mut stream).await,
         }
     };
-    let _ = timeout(GOODBYE, goodbye).await;
+    let _ = timeout(CLOSE_TIMEOUT, close).await;
     Ok(())
 }
 
-/// Whoever sent several requests at a time is taken to send more for so long: each is decided on a task of its own, and not
-/// where further ones would wait for it.
-const CROWD: Duration = Duration::from_millis(100);
-/// How long a connection is held at most when it is over.
-const GOODBYE: Duration = Duration::from_secs(1);
-/// What is read of a peer after our last frame at most, bytes.
+/// How long a connection that sent several requests at once is expected to send more. Until then
+/// each request is decided on its own task, so that the next one does not wait for it.
+const BURST_WINDOW: Duration = Duration::from_millis(100);
+/// Maximum time to close a connection cleanly.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum bytes read from a peer after the server's last frame.
 const UNREAD_MAX: usize = 1 << 20;
 
-/// Who ended a connection.
+/// Side that ended a connection.
 #[derive(Clone, Copy, Debug)]
-enum End {
-    /// The peer, its silence, or the server's own end.
-    Theirs,
-    /// We, with a frame that says why.
-    Ours,
+enum ClosedBy {
+    /// The peer closed or was silent, or the server shuts down.
+    Peer,
+    /// The server, with a last frame that states the reason.
+    Server,
 }
 
-/// Reads what the peer had sent before it saw the end: a socket that is closed with something unread in it is reset, and
-/// the frame that says why would be lost.
-async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+/// Drains what the peer sent before it saw the end. Closing a socket with unread bytes resets it,
+/// and the last frame would be lost.
+async fn drain_unread(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let (mut bytes, mut left) = ([0; 4096], UNREAD_MAX);
     loop {
         let got = stream.read(&mut bytes).await?;
@@ -325,88 +329,93 @@ async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     }
 }
 
-/// A stream in two halves, and the requests of it that are being decided while further frames are taken.
-struct Line<'a, S, C: Conversation> {
+/// A split stream, and its requests that are being decided while further frames are read.
+struct RequestPipeline<'a, S, C: Conversation> {
     reader: ReadHalf<&'a mut S>,
     writer: WriteHalf<&'a mut S>,
-    shared: &'a Shared,
+    shared: &'a ListenerState,
     stop: watch::Receiver<bool>,
-    /// True when the connection is closed for another one; none where there is no admission.
+    /// True when the connection is closed for another one; `None` without admission control.
     evicted: Option<watch::Receiver<bool>>,
-    beside: JoinSet<io::Result<C::SessionResponse>>,
-    /// Until then requests come several at a time, it is assumed.
-    crowded_until: Option<Instant>,
+    concurrent: JoinSet<io::Result<C::SessionResponse>>,
+    /// Deadline until which several requests at once are expected.
+    burst_until: Option<Instant>,
 }
 
-/// Frame by frame until the end. `held` is empty only while a frame is being decided.
+/// Processes frames until the end. `held` is empty only while a frame is being decided.
 async fn exchange<S, C>(
     stream: &mut S,
     held: &mut Option<C>,
-    shared: &Shared,
+    shared: &ListenerState,
     login_by: Instant,
     ticket: Option<&Ticket>,
-) -> io::Result<End>
+) -> io::Result<ClosedBy>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Conversation,
 {
     let (reader, writer) = tokio::io::split(stream);
-    let (stop, beside) = (shared.stop.clone(), JoinSet::new());
+    let (stop, concurrent) = (shared.stop.clone(), JoinSet::new());
     let evicted = ticket.map(Ticket::evicted);
-    let mut line = Line::<S, C> { reader, writer, shared, stop, evicted, beside, crowded_until: None };
+    let mut pipeline =
+        RequestPipeline::<S, C> { reader, writer, shared, stop, evicted, concurrent, burst_until: None };
     let mut admitted = false;
     let mut share = None;
     while let Some(connection) = held.as_mut() {
-        let Some(incoming) = line.next(connection, login_by).await? else {
-            // What is under way is done, and its clients hear of it.
-            line.settle(connection).await?;
-            return Ok(End::Ours);
+        let Some(incoming) = pipeline.next(connection, login_by).await? else {
+            // Requests in flight are completed and answered.
+            pipeline.finish_pending(connection).await?;
+            return Ok(ClosedBy::Server);
         };
-        let turn = match &incoming {
-            Incoming::Frame(header, body) => connection.turn(header.kind, body, &shared.mds),
-            _ => Turn::Request,
+        let work_class = match &incoming {
+            IncomingFrame::Frame(header, body) => connection.work_class(header.kind, body, &shared.mds),
+            _ => WorkClass::Request,
         };
         let waiting = match &incoming {
-            Incoming::Frame(header, body) => connection.waits(header.kind, body, &shared.mds),
+            IncomingFrame::Frame(header, body) => connection.waits(header.kind, body, &shared.mds),
             _ => None,
         };
-        if let Incoming::Frame(header, body) = &incoming
+        if let IncomingFrame::Frame(header, body) = &incoming
             && let Some(keeper) = &shared.keeper
             && connection.reads_space(header.kind, body)
         {
             keeper.refresh_space().await;
         }
-        if let Incoming::Frame(header, body) = &incoming
-            && turn == Turn::Request
+        if let IncomingFrame::Frame(header, body) = &incoming
+            && work_class == WorkClass::Request
             && waiting.is_none()
-            && line.is_crowded()
+            && pipeline.expects_burst()
             && let Some(asked) = connection.ask(header, body)
         {
-            line.beside.spawn(decide_beside::<C>(asked, shared.clone(), share.clone()));
+            pipeline.concurrent.spawn(decide_concurrently::<C>(asked, shared.clone(), share.clone()));
             continue;
         }
-        if turn != Turn::Quick && line.settle(connection).await? {
-            return Ok(End::Ours);
+        if work_class != WorkClass::Quick && pipeline.finish_pending(connection).await? {
+            return Ok(ClosedBy::Server);
         }
         if let Some(waiting) = waiting {
-            wait_for_news(&waiting, shared, line.evicted.clone()).await;
+            wait_for_recall(&waiting, shared, pipeline.evicted.clone()).await;
         }
-        if let Some(ticket) = ticket.filter(|_| turn == Turn::Login || turn == Turn::Directory) {
+        if let Some(ticket) =
+            ticket.filter(|_| work_class == WorkClass::Login || work_class == WorkClass::Directory)
+        {
             ticket.advance(Stage::Proving);
         }
         let output = match incoming {
-            Incoming::Frame(header, body) => {
+            IncomingFrame::Frame(header, body) => {
                 let Some(connection) = held.take() else { break };
                 let (connection, output) =
-                    decide(connection, shared, share.clone(), (turn, header, body)).await?;
+                    decide(connection, shared, share.clone(), (work_class, header, body)).await?;
                 *held = Some(connection);
                 output
             }
-            Incoming::Foreign(error) => connection.reject(&shared.mds, error, shared.environment.now_ms()),
-            Incoming::End => break,
+            IncomingFrame::Foreign(error) => {
+                connection.reject(&shared.mds, error, shared.environment.now_ms())
+            }
+            IncomingFrame::End => break,
         };
-        if send(output, &mut line.writer, shared).await? {
-            return Ok(End::Ours);
+        if send(output, &mut pipeline.writer, shared).await? {
+            return Ok(ClosedBy::Server);
         }
         if share.is_none() {
             let user = held.as_ref().and_then(|connection| connection.user(&shared.mds));
@@ -416,22 +425,26 @@ where
             && let Some((user, is_admin)) = held.as_ref().and_then(|connection| connection.user(&shared.mds))
         {
             if ticket.activate(user.as_str(), is_admin).is_err() {
-                tracing::warn!(%user, "connection closed: all places are used by users with as few connections");
-                return Ok(End::Ours);
+                tracing::warn!(%user, "connection closed: connection limit reached, and no user has more connections");
+                return Ok(ClosedBy::Server);
             }
             admitted = true;
         }
     }
-    Ok(End::Theirs)
+    Ok(ClosedBy::Peer)
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
-    /// The next frame; answers go out meanwhile. None if one of them was the last.
-    async fn next(&mut self, connection: &mut C, login_by: Instant) -> io::Result<Option<Incoming<C::Kind>>> {
-        let Self { reader, writer, shared, stop, evicted, beside, crowded_until } = self;
+impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> RequestPipeline<'_, S, C> {
+    /// Reads the next frame and sends answers meanwhile. Returns `None` if an answer was the last.
+    async fn next(
+        &mut self,
+        connection: &mut C,
+        login_by: Instant,
+    ) -> io::Result<Option<IncomingFrame<C::Kind>>> {
+        let Self { reader, writer, shared, stop, evicted, concurrent, burst_until } = self;
         let room = shared.limits.requests_per_connection_max.max(1);
-        while beside.len() >= room {
-            let Some(answered) = beside.join_next().await else { break };
+        while concurrent.len() >= room {
+            let Some(answered) = concurrent.join_next().await else { break };
             if reply(connection, answered, writer, shared).await? {
                 return Ok(None);
             }
@@ -441,17 +454,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
         let frame_timeout = shared.limits.frame_timeout;
         let mut reading = pin!(next_frame::<_, C>(reader, (stop, evicted), idle_by, frame_timeout));
         let mut frame = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
-        if frame.is_ready() || beside.len() > 1 {
-            // It came while the last one was decided.
-            *crowded_until = Some(Instant::now() + CROWD);
+        if frame.is_ready() || concurrent.len() > 1 {
+            // The frame arrived while the last one was being decided.
+            *burst_until = Some(Instant::now() + BURST_WINDOW);
         }
         loop {
             frame = match frame {
                 Poll::Ready(frame) => return frame.map(Some),
-                // What is here of a frame stays here while answers go out.
+                // A partly read frame stays in `reading` while answers are sent.
                 Poll::Pending => tokio::select! {
                     biased;
-                    Some(answered) = beside.join_next() => {
+                    Some(answered) = concurrent.join_next() => {
                         if reply(connection, answered, writer, shared).await? {
                             return Ok(None);
                         }
@@ -463,25 +476,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
         }
     }
 
-    /// Would further requests wait for one that is decided here?
-    fn is_crowded(&self) -> bool {
-        let lately = || self.crowded_until.is_some_and(|until| Instant::now() < until);
-        !self.shared.environment.inline && (!self.beside.is_empty() || lately())
+    /// Whether further requests would wait for one that is decided in place.
+    fn expects_burst(&self) -> bool {
+        let lately = || self.burst_until.is_some_and(|until| Instant::now() < until);
+        !self.shared.environment.inline && (!self.concurrent.is_empty() || lately())
     }
 
-    /// Waits for all that is being decided, and answers it; true if after one of them no more is taken.
-    async fn settle(&mut self, connection: &mut C) -> io::Result<bool> {
+    /// Waits for all requests in flight and answers them. Returns whether an answer was the last.
+    async fn finish_pending(&mut self, connection: &mut C) -> io::Result<bool> {
         let mut last = false;
-        while let Some(answered) = self.beside.join_next().await {
+        while let Some(answered) = self.concurrent.join_next().await {
             last |= reply(connection, answered, &mut self.writer, self.shared).await?;
         }
         Ok(last)
     }
 }
 
-/// Waits until there is something to tell a holder: here, where that takes no thread and no place of a request. Other requests
-/// of this connection come after it.
-async fn wait_for_news(waiting: &Waiting, shared: &Shared, mut evicted: Option<watch::Receiver<bool>>) {
+/// Waits until there is a recall for a client. Takes neither a thread nor a request permit; other
+/// requests of this connection come after it.
+async fn wait_for_recall(
+    waiting: &Waiting,
+    shared: &ListenerState,
+    mut evicted: Option<watch::Receiver<bool>>,
+) {
     let news = poll_fn(|context| match shared.mds.has_news(waiting, context.waker()) {
         true => Poll::Ready(()),
         false => Poll::Pending,
@@ -497,26 +514,30 @@ async fn wait_for_news(waiting: &Waiting, shared: &Shared, mut evicted: Option<w
 /// Completes when the connection is to be closed for another one.
 async fn is_evicted(evicted: &mut Option<watch::Receiver<bool>>) {
     match evicted {
-        // An error means that the table of connections is gone, which it cannot be before us.
+        // An error means that the connection table was dropped; the table outlives its connections.
         Some(evicted) => _ = evicted.wait_for(|evicted| *evicted).await,
         None => std::future::pending().await,
     }
 }
 
-/// Sends an answer; true if it was the last.
+/// Sends an answer. Returns whether it was the last.
 async fn reply<C: Conversation>(
     connection: &mut C,
     answered: Result<io::Result<C::SessionResponse>, JoinError>,
     writer: &mut (impl AsyncWrite + Unpin),
-    shared: &Shared,
+    shared: &ListenerState,
 ) -> io::Result<bool> {
     let answered = answered.map_err(io::Error::other)??;
     let output = connection.answer(&shared.mds, &answered, shared.environment.now_ms());
     send(output, writer, shared).await
 }
 
-/// Wakes whoever has work since, and sends; true if that was the last.
-async fn send(output: Output, writer: &mut (impl AsyncWrite + Unpin), shared: &Shared) -> io::Result<bool> {
+/// Wakes background tasks that have new work, and sends the frame. Returns whether it was the last.
+async fn send(
+    output: Output,
+    writer: &mut (impl AsyncWrite + Unpin),
+    shared: &ListenerState,
+) -> io::Result<bool> {
     if let Some(keeper) = &shared.keeper {
         if shared.mds.take_devices_changed() {
             keeper.wake();
@@ -539,13 +560,13 @@ async fn send(output: Output, writer: &mut (impl AsyncWrite + Unpin), shared: &S
     Ok(output.close)
 }
 
-/// What came from the other end.
-enum Incoming<K> {
+/// Outcome of reading from the peer.
+enum IncomingFrame<K> {
     /// A frame.
     Frame(Header<K>, Zeroizing<Vec<u8>>),
-    /// Something else; nothing behind its first bytes was read.
+    /// No valid header; nothing behind it was read.
     Foreign(WireError),
-    /// Nothing: the peer closed between two frames or was silent for too long, or the server is to stop.
+    /// The peer closed between two frames or was silent for too long, or the server shuts down.
     End,
 }
 
@@ -554,51 +575,52 @@ async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
     (stop, evicted): (&mut watch::Receiver<bool>, &mut Option<watch::Receiver<bool>>),
     idle_by: Instant,
     frame_timeout: Duration,
-) -> io::Result<Incoming<C::Kind>> {
+) -> io::Result<IncomingFrame<C::Kind>> {
     let mut bytes = [0; HEADER_BYTES];
     let first = tokio::select! {
         biased;
-        _ = stop.wait_for(|stop| *stop) => return Ok(Incoming::End),
-        () = is_evicted(evicted) => return Ok(Incoming::End),
+        _ = stop.wait_for(|stop| *stop) => return Ok(IncomingFrame::End),
+        () = is_evicted(evicted) => return Ok(IncomingFrame::End),
         first = timeout_at(idle_by, stream.read(&mut bytes)) => first,
     };
     let got = match first {
-        Ok(Ok(0)) | Err(_) => return Ok(Incoming::End),
+        Ok(Ok(0)) | Err(_) => return Ok(IncomingFrame::End),
         Ok(Err(error)) => return Err(error),
         Ok(Ok(got)) => got,
     };
-    // Before a login the whole of it has one deadline, so that frames cannot be trickled in.
+    // Before login all frames share one deadline, so that a peer cannot trickle them in.
     let frame_by = (Instant::now() + frame_timeout).min(idle_by);
     let rest = async {
         stream.read_exact(&mut bytes[got..]).await?;
         let header = match Header::<C::Kind>::parse(&bytes) {
             Ok(header) => header,
-            Err(error) => return Ok(Incoming::Foreign(error)),
+            Err(error) => return Ok(IncomingFrame::Foreign(error)),
         };
-        // The header's parser bounded the length.
+        // The header's parser limits the length.
         let mut body = Zeroizing::new(vec![0; header.body_length as usize]);
         stream.read_exact(&mut body).await?;
-        Ok(Incoming::Frame(header, body))
+        Ok(IncomingFrame::Frame(header, body))
     };
     tokio::select! {
         biased;
-        // A frame that began is not waited for either: a connection before its login could hold its place with one byte.
-        () = is_evicted(evicted) => Ok(Incoming::End),
-        frame = timeout_at(frame_by, rest) => frame.unwrap_or(Ok(Incoming::End)),
+        // Eviction interrupts a partly read frame too: otherwise a connection before login could
+        // keep its slot by sending one byte.
+        () = is_evicted(evicted) => Ok(IncomingFrame::End),
+        frame = timeout_at(frame_by, rest) => frame.unwrap_or(Ok(IncomingFrame::End)),
     }
 }
 
-/// Has a frame decided, where waiting for the medium disturbs nobody.
+/// Decides a frame on a thread where waiting for the disk does not block other tasks.
 async fn decide<C: Conversation>(
     mut connection: C,
-    shared: &Shared,
+    shared: &ListenerState,
     share: Option<Arc<Semaphore>>,
-    (turn, header, body): (Turn, Header<C::Kind>, Zeroizing<Vec<u8>>),
+    (work_class, header, body): (WorkClass, Header<C::Kind>, Zeroizing<Vec<u8>>),
 ) -> io::Result<(C, Output)> {
-    let (gate, waiting) = match turn {
-        Turn::Request | Turn::Quick => (&shared.requests, None),
-        Turn::Login => (&shared.logins, Some(shared.mds.queue_login())),
-        Turn::Directory => (&shared.directory, Some(shared.mds.queue_login())),
+    let (gate, waiting) = match work_class {
+        WorkClass::Request | WorkClass::Quick => (&shared.requests, None),
+        WorkClass::Login => (&shared.logins, Some(shared.mds.queue_login())),
+        WorkClass::Directory => (&shared.directory, Some(shared.mds.queue_login())),
     };
     let share = share_of_user(share).await?;
     let place = gate.clone().acquire_owned().await.map_err(io::Error::other)?;
@@ -610,13 +632,13 @@ async fn decide<C: Conversation>(
         drop((place, share));
         (connection, output)
     };
-    if shared.environment.inline || turn == Turn::Quick {
+    if shared.environment.inline || work_class == WorkClass::Quick {
         return Ok(work());
     }
-    aside(work).await
+    run_blocking(work).await
 }
 
-/// Acquires a permit of the user, before one of all users; none before the login.
+/// Acquires a permit of the user, before one of all users. Returns `None` before login.
 async fn share_of_user(share: Option<Arc<Semaphore>>) -> io::Result<Option<OwnedSemaphorePermit>> {
     match share {
         Some(share) => share.acquire_owned().await.map(Some).map_err(io::Error::other),
@@ -624,29 +646,29 @@ async fn share_of_user(share: Option<Arc<Semaphore>>) -> io::Result<Option<Owned
     }
 }
 
-/// Has a request decided beside others of its connection.
-async fn decide_beside<C: Conversation>(
+/// Decides a request concurrently with others of its connection.
+async fn decide_concurrently<C: Conversation>(
     asked: C::SessionRequest,
-    shared: Shared,
+    shared: ListenerState,
     share: Option<Arc<Semaphore>>,
 ) -> io::Result<C::SessionResponse> {
     let share = share_of_user(share).await?;
-    let beside = shared.beside.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let concurrent = shared.concurrent.clone().acquire_owned().await.map_err(io::Error::other)?;
     let place = shared.requests.clone().acquire_owned().await.map_err(io::Error::other)?;
     let (mds, environment) = (shared.mds, shared.environment);
-    aside(move || {
+    run_blocking(move || {
         let mut rng = (environment.entropy)();
         let answered = C::decide(asked, &mds, environment.now_ms(), &mut *rng);
-        drop((place, beside, share));
+        drop((place, concurrent, share));
         answered
     })
     .await
 }
 
-/// Runs what may wait for the medium.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+/// Runs work that may wait for the disk.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-        // On this thread, whose other tasks go to another one: nobody has to wake up before the answer is out.
+        // Runs on this thread, whose other tasks move to another one: no wakeup before the answer.
         return Ok(tokio::task::block_in_place(work));
     }
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)

@@ -1,4 +1,4 @@
-//! The seam between housekeeping and the devices.
+//! Interface between housekeeping and the devices.
 
 use core::future::Future;
 use core::ops::Range;
@@ -10,45 +10,45 @@ use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
 use sealstone_seal::Credential;
 
-/// Figures of a device.
+/// Capacity figures of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
     /// Bytes in use.
     pub used: u64,
-    /// What it may take of a file system that others use, too.
+    /// File system that the device shares with other users, if it does.
     pub shared: Option<SharedSpace>,
 }
 
-/// Why a device did not do it.
+/// Reason why an operation at a device failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// It does not answer, or not in time.
+    /// The device does not answer, or not in time.
     #[error("the device does not answer: {0}")]
     Unreachable(String),
-    /// It answers and does not accept the credential, or cannot sign its answer: it has another key.
+    /// The device rejects the credential, or cannot sign its answer: its key differs.
     #[error("the device does not accept the server's credentials: its key is another one ({0})")]
     Denied(String),
-    /// It does not let us log in, or does not prove who it is.
+    /// The device refuses the iSCSI login, or does not authenticate itself.
     #[error("no session with the device: {0}")]
     NotAdmitted(String),
-    /// Who answers shows another certificate than the pinned one.
+    /// The peer presents another certificate than the pinned one.
     #[error("it shows {0}")]
     OtherCertificate(String),
     /// The device at this address has another system id.
     #[error("another device answers at this address")]
     OtherDevice,
-    /// Its keys are being changed; it was not asked.
+    /// The device's keys are being changed; no command was sent.
     #[error("the device's keys are being changed")]
     KeysChanging,
-    /// It answers, but refuses.
+    /// The device answered with a refusal.
     #[error("the device refuses: {0}")]
     Refused(String),
 }
 
 impl DeviceError {
-    /// By what can be done about it.
+    /// Returns the kind of problem, by what an operator can do about it.
     #[must_use]
     pub const fn kind(&self) -> ProblemKind {
         match self {
@@ -65,59 +65,60 @@ impl DeviceError {
 /// A step of copying an object from one device to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyStep {
-    /// Lists the extents with data from an offset on, which is not behind the object's end.
+    /// Lists the extents with data from an offset on, which must not exceed the object's length.
     Map {
-        /// Where.
+        /// Start in bytes.
         offset: u64,
     },
-    /// Up to so many bytes from an offset on.
+    /// Reads up to `length` bytes.
     Read {
-        /// Where.
+        /// Start in bytes.
         offset: u64,
-        /// How many.
+        /// Maximum number of bytes.
         length: usize,
     },
-    /// Makes the object, empty.
+    /// Creates the object, empty.
     Create,
-    /// Bytes of it.
+    /// Writes bytes.
     Write {
-        /// Where.
+        /// Start in bytes.
         offset: u64,
-        /// They.
+        /// Bytes to write.
         data: Bytes,
     },
-    /// Makes durable what was written.
+    /// Makes written bytes durable.
     Flush,
-    /// Asks in which life the device is: what was written in one and flushed in another may be lost.
-    Life,
+    /// Reads the boot epoch: bytes written in one epoch and flushed in another may be lost.
+    BootEpoch,
 }
 
-/// What came of it.
+/// Result of a [`CopyStep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyResult {
     /// Extents with data, in order and without overlap.
     Extents {
-        /// They.
+        /// Extents as byte ranges.
         data: Vec<Range<u64>>,
-        /// Where the next list begins; none: the object ends where this one began.
+        /// Start of the next list; `None` if the object ends within this one.
         next: Option<u64>,
     },
-    /// Bytes read; fewer than asked for at the end of the object.
+    /// Bytes read; fewer than requested at the end of the object.
     Data(Vec<u8>),
-    /// There is no such object.
+    /// The object does not exist.
     Missing,
-    /// Done.
+    /// The step is complete.
     Done,
-    /// The life that the device is in.
-    Life(u16),
+    /// The current boot epoch of the device.
+    BootEpoch(u16),
 }
 
-/// An operation at a device under way.
+/// A pending operation at a device.
 pub type DeviceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + Send + 'a>>;
 
-/// What the metadata server does at devices. Two implementations: over iSCSI, and a map in tests.
+/// Operations of the metadata server at devices. Implementations: iSCSI, and a map in tests.
 pub trait Devices: Send + Sync + 'static {
-    /// Performs a step of a change of keys. What is not known in the end is an error, and so is silence.
+    /// Performs a step of a key change. Fails if the device does not answer or the outcome stays
+    /// unknown.
     fn keys<'a>(&'a self, device: &'a DeviceAddress, step: &'a KeyStep) -> DeviceFuture<'a, StepOutcome>;
 
     /// Reads total and used capacity.
@@ -127,8 +128,9 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, Capacity>;
 
-    /// Gives a partition that was made without them, by hand or by an earlier release, the policy access tags that
-    /// credentials go by: without them the device would refuse every one. Says whether it had to.
+    /// Sets the policy access tags of a partition that was created by hand or by an earlier
+    /// release. Without tags the device refuses every credential. Returns whether tags were
+    /// missing.
     fn tag_partition<'a>(
         &'a self,
         device: &'a DeviceAddress,
@@ -136,7 +138,7 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, bool>;
 
-    /// Removes an object; one that is not there is as good.
+    /// Removes an object; succeeds if it does not exist.
     fn remove<'a>(
         &'a self,
         device: &'a DeviceAddress,
@@ -144,8 +146,8 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
 
-    /// Numbers of objects of a partition, in ascending order, from this one on; none: there are no more. A partition that is
-    /// not there has none.
+    /// Lists object numbers of a partition in ascending order, starting at `from`. Returns none
+    /// after the last, and none for a missing partition.
     fn list<'a>(
         &'a self,
         device: &'a DeviceAddress,
@@ -155,7 +157,8 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, Vec<u64>>;
 
-    /// Makes an object no longer than this, durably; one that is shorter, or not there, is as good.
+    /// Durably truncates an object to at most `length` bytes; succeeds if it is shorter or does not
+    /// exist.
     fn cut<'a>(
         &'a self,
         device: &'a DeviceAddress,
@@ -164,7 +167,7 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
 
-    /// Reads the length of an object; one that does not exist has none.
+    /// Reads the length of an object; 0 if it does not exist.
     fn length<'a>(
         &'a self,
         device: &'a DeviceAddress,
@@ -179,9 +182,10 @@ pub trait Devices: Send + Sync + 'static {
         object: ObjectId,
         step: CopyStep,
         credential: Credential,
-    ) -> DeviceFuture<'a, Copied>;
+    ) -> DeviceFuture<'a, CopyResult>;
 
-    /// Gives an object another policy access tag. One that is not there is as good, unless somebody may make it.
+    /// Changes the policy access tag of an object. Succeeds for a missing object, unless a client
+    /// may still create it.
     fn retag<'a>(
         &'a self,
         device: &'a DeviceAddress,

@@ -1,23 +1,23 @@
-//! Time and randomness of the shell; a simulation brings its own.
+//! Time and randomness of the server; a simulation supplies its own.
 
 use std::sync::Arc;
 
 use sealstone_mds::Entropy;
 
-/// Where time and random bytes come from, and where work that blocks runs.
+/// Sources of time and random bytes, and where blocking work runs.
 #[derive(Clone)]
 pub struct Environment {
     /// Milliseconds since 1970.
     pub now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// A generator for one request.
+    /// Creates a random generator for one request.
     pub entropy: Arc<dyn Fn() -> Box<dyn Entropy + Send> + Send + Sync>,
-    /// Decide requests in the connection's own task instead of on a thread for blocking work: for simulations in one
-    /// thread, and for stores that never wait for a medium.
+    /// Whether requests are decided in the connection's own task instead of on a blocking thread.
+    /// For single-threaded simulations, and for stores that never wait for a disk.
     pub inline: bool,
 }
 
 impl Environment {
-    /// The machine's clock and the system's random bytes.
+    /// Uses the machine's clock and the system's random bytes.
     #[must_use]
     pub fn system() -> Self {
         Self {

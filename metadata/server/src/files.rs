@@ -1,4 +1,4 @@
-//! Files of the data folder: written whole or not at all, secret ones for the owner only.
+//! Files of the data folder: written atomically, secret ones with mode 0600.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,38 +7,38 @@ use std::path::{Path, PathBuf};
 
 use sealstone_private::PrivateError;
 
-/// A file that could not be used.
+/// Reason why a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// Reading or writing failed.
     #[error("{}", .path.display())]
     Io {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// Others may read a secret.
+    /// Other users may read a secret file.
     #[error("{} has mode {mode:o}, but only its owner may have access (chmod 600)", .path.display())]
     Exposed {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// A secret that another user could replace, or that is no file of its own.
+    /// A secret file that another user could replace, or that is not a regular file with one name.
     #[error("{} {source}", .path.display())]
     NotPrivate {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Failed check.
         source: PrivateError,
     },
 }
 
 impl FileError {
-    /// Whether a secret is refused because of what other users can do.
+    /// Whether a secret was refused because other users may access it.
     pub(crate) const fn is_exposed(&self) -> bool {
         matches!(self, Self::Exposed { .. } | Self::NotPrivate { .. })
     }
@@ -48,12 +48,12 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + '_ {
     move |source| FileError::Io { path: path.to_owned(), source }
 }
 
-/// Makes the data folder, for its owner only, if it is not there.
+/// Creates the data folder for its owner only, if it does not exist.
 pub(crate) fn make_folder(path: &Path) -> Result<(), FileError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
 }
 
-/// Does the folder hold anything besides files of these names?
+/// Whether the folder holds any file besides these names.
 pub(crate) fn others(path: &Path, names: &[&str]) -> Result<bool, FileError> {
     for entry in fs::read_dir(path).map_err(at(path))? {
         let name = entry.map_err(at(path))?.file_name();
@@ -64,7 +64,7 @@ pub(crate) fn others(path: &Path, names: &[&str]) -> Result<bool, FileError> {
     Ok(false)
 }
 
-/// Writes a file under a temporary name, makes it durable and gives it its name.
+/// Writes a file under a temporary name, makes it durable and renames it.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     let temporary = path.with_extension("new");
     let remove = || match fs::remove_file(&temporary) {
@@ -82,13 +82,13 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileErro
     fill().map_err(at(path))
 }
 
-/// Makes durable which names there are beside a file; one without a folder before its name is in the current one.
+/// Syncs the folder of a file; for a path without a folder, the current one.
 fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Gives a durable file its name, durably.
+/// Renames a durable file, durably.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     let work = || {
         fs::rename(from, to)?;
@@ -107,7 +107,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     fs::read(path).map_err(at(path))
 }
 
-/// Reads a file that must be for its owner only.
+/// Reads a file that only its owner may access.
 pub(crate) fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<Vec<u8>>, FileError> {
     let mut file = match sealstone_private::open(path) {
         Err(PrivateError::Mode { mode }) => return Err(FileError::Exposed { path: path.to_owned(), mode }),

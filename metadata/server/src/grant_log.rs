@@ -1,14 +1,14 @@
-//! The record of credentials on disk: two logs of segments in the folder `issued`, the oldest segment removed when a log
-//! is full.
+//! Log of issued credentials on disk: two streams of segment files in the folder `issued`. The
+//! oldest segment is removed when a stream is full.
 //!
-//! Does: append, read, bound, make durable; know whether a start followed a loss of power. Does not: know what records
-//! say.
-//! Contract: when `append` returns the record is with the kernel: the death of the process loses nothing. A record that
-//! is torn or rotten ends the segment that it is in; reading goes on with the next one, and a start never appends behind
-//! one: each begins a segment of its own. Each segment has its space before it is written to; on a full disk the oldest
-//! segments go early, and `known_since_ms` says so.
-//! Format: a segment is `OSDGL001`, time of its first record (8 bytes), then records `length 4 | CRC32C 4 | bytes`,
-//! numbers big-endian; docs/standards/mds/store.md §8.6.
+//! Does: appends, reads, limits size, makes durable; detects whether a start may follow a power
+//! failure. Does not: interpret records. Contract: when `append` returns, the kernel has the
+//! record: the death of the process loses nothing. A torn or corrupt record ends its segment, and
+//! reading continues with the next one. Each start begins a new segment, so nothing is appended
+//! behind a torn record. Space is allocated before it is written. On a full disk the oldest
+//! segments are removed early, and `known_since_ms` reports it. Format: a segment is `OSDGL001`,
+//! time of its first record (8 bytes), then records `length 4 | CRC32C 4 | bytes`, numbers
+//! big-endian; docs/standards/mds/store.md §8.6.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -18,22 +18,23 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use sealstone_mds::{GrantLog, IssueStream};
 
-/// The folder of the logs within the server's.
+/// Folder of the logs in the data folder.
 pub(crate) const FOLDER: &str = "issued";
-/// Says in which life of the machine the log was last opened.
+/// File with the machine's boot id when the log was last opened.
 const BOOT_FILE: &str = "boot-id";
-/// Longest content of that file, bytes.
+/// Maximum length of that file in bytes.
 const BOOT_BYTES_MAX: u64 = 256;
 const MAGIC: &[u8; 8] = b"OSDGL001";
 const HEAD_BYTES: u64 = 16;
 const RECORD_HEAD_BYTES: usize = 8;
-/// Bytes of a record at most; the largest, with 64 objects and the longest path, has some 5600.
+/// Maximum length of a record; the largest, with 64 objects and the longest path, has about 5600
+/// bytes.
 const RECORD_MAX: usize = 16 * 1024;
-/// Bytes of a new segment that have space before the first record is written: what a full disk leaves to records.
+/// Bytes allocated for a new segment before its first record: the reserve on a full disk.
 const RESERVED_BYTES: u64 = 4 << 20;
-/// Space is taken in pieces of so many bytes.
+/// Bytes allocated at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Names of the two streams' files.
+/// File name prefixes of the two streams.
 const NAMES: [&str; 2] = ["given", "refused"];
 
 /// Sizes of the logs.
@@ -41,9 +42,9 @@ const NAMES: [&str; 2] = ["given", "refused"];
 pub struct GrantLogSizes {
     /// Bytes of a segment.
     pub segment: u64,
-    /// Segments of what was given.
+    /// Maximum segments of issued credentials.
     pub given_segments: usize,
-    /// Segments of what was refused.
+    /// Maximum segments of refused requests.
     pub refused_segments: usize,
 }
 
@@ -56,36 +57,36 @@ impl Default for GrantLogSizes {
 
 /// A segment on disk.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct LogSegment {
     number: u32,
     first_ms: u64,
 }
 
-struct Log {
-    segments: Vec<Segment>,
-    /// The one that is appended to, and its length.
+struct SegmentedLog {
+    segments: Vec<LogSegment>,
+    /// The segment that is appended to, and its length.
     open: Option<(File, u64)>,
-    /// Bytes of it that have space.
-    backed: u64,
-    /// The file of the next segment, without a record, and how many bytes of it have space.
+    /// Bytes of it that are allocated.
+    allocated: u64,
+    /// File of the next segment, without records, and its allocated bytes.
     prepared: Option<(File, u64)>,
-    /// Full ones that are not on the medium yet.
+    /// Full segments that are not durable yet.
     closed: Vec<File>,
     unsynced: bool,
     next: u32,
 }
 
-/// The log, open.
+/// The open log.
 pub(crate) struct FileGrantLog {
     folder: PathBuf,
     sizes: GrantLogSizes,
-    logs: [Mutex<Log>; 2],
+    logs: [Mutex<SegmentedLog>; 2],
     is_whole: bool,
 }
 
 impl FileGrantLog {
-    /// Opens or makes the log. `boot` tells lives of the machine apart; without it every start may follow a loss of
-    /// power.
+    /// Opens or creates the log. `boot` is the machine's boot id; without it every start may follow
+    /// a power failure.
     pub(crate) fn open(data: &Path, sizes: GrantLogSizes, boot: Option<&str>) -> io::Result<Self> {
         let folder = data.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -101,12 +102,12 @@ impl FileGrantLog {
         Ok(this)
     }
 
-    /// What the kernel calls this life of the machine.
+    /// Returns the kernel's boot id.
     pub(crate) fn boot_id() -> Option<String> {
         fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
     }
 
-    fn load(folder: &Path, stream: IssueStream) -> io::Result<Mutex<Log>> {
+    fn load(folder: &Path, stream: IssueStream) -> io::Result<Mutex<SegmentedLog>> {
         let mut segments = Vec::new();
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
@@ -119,20 +120,20 @@ impl FileGrantLog {
                     release_slack(&entry.path());
                     u64::from_be_bytes(last_eight(&head))
                 }
-                // Begun when the power went: nothing is in it.
+                // The power failed while the segment was created: it has no records.
                 Ok(()) | Err(_) => {
                     fs::remove_file(entry.path())?;
                     continue;
                 }
             };
-            segments.push(Segment { number, first_ms });
+            segments.push(LogSegment { number, first_ms });
         }
         segments.sort_by_key(|segment| segment.number);
         let next = segments.last().map_or(1, |last| last.number.saturating_add(1));
-        Ok(Mutex::new(Log {
+        Ok(Mutex::new(SegmentedLog {
             segments,
             open: None,
-            backed: 0,
+            allocated: 0,
             prepared: None,
             closed: Vec::new(),
             unsynced: false,
@@ -151,35 +152,35 @@ impl FileGrantLog {
         }
     }
 
-    /// Bytes of a new segment that have space before its first record is written.
+    /// Returns the bytes allocated for a new segment before its first record.
     fn reserved_bytes(&self) -> u64 {
         RESERVED_BYTES.min(self.sizes.segment.max(PIECE_BYTES))
     }
 
-    /// Gives the first segment of this start its space before another program takes what earlier
-    /// ones gave back. Without space the first record looks for some.
+    /// Allocates the first segment of this start before another program takes the space that
+    /// earlier segments released. If that fails, the first record tries again.
     fn prepare(&self, stream: IssueStream) {
         let log = &mut *self.logs[stream as usize].lock();
         let path = self.path(stream, log.next);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
         let Ok(file) = file else { return };
-        let mut backed = 0;
-        while backed < self.reserved_bytes() && back(&file, backed).is_ok() {
-            backed += PIECE_BYTES;
+        let mut allocated = 0;
+        while allocated < self.reserved_bytes() && allocate_piece(&file, allocated).is_ok() {
+            allocated += PIECE_BYTES;
         }
-        if backed > 0 {
-            log.prepared = Some((file, backed));
+        if allocated > 0 {
+            log.prepared = Some((file, allocated));
         } else if let Err(error) = fs::remove_file(&path) {
-            tracing::debug!(%error, path = %path.display(), "an empty segment was not removed");
+            tracing::debug!(%error, path = %path.display(), "empty credential log segment not removed");
         }
     }
 
-    /// Begins a segment; the oldest goes if there are too many.
-    fn begin(&self, log: &mut Log, stream: IssueStream, time_ms: u64) -> io::Result<()> {
-        // Not while others wait for the log: `sync` does it.
+    /// Starts a segment and removes the oldest ones above the limit.
+    fn begin(&self, log: &mut SegmentedLog, stream: IssueStream, time_ms: u64) -> io::Result<()> {
+        // Not synced here, where others wait for the lock; `sync` does it.
         if let Some((file, length)) = log.open.take() {
             if let Err(error) = file.set_len(length) {
-                tracing::debug!(%error, "space of a full segment was not given back");
+                tracing::debug!(%error, "unused space of a full credential log segment not released");
             }
             log.closed.push(file);
         }
@@ -193,15 +194,15 @@ impl FileGrantLog {
         let number = log.next;
         let path = self.path(stream, number);
         let mut file;
-        (file, log.backed) = match log.prepared.take() {
+        (file, log.allocated) = match log.prepared.take() {
             Some(prepared) => prepared,
             None => (OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?, 0),
         };
-        while log.backed < self.reserved_bytes() {
-            match back(&file, log.backed) {
-                Ok(()) => log.backed += PIECE_BYTES,
+        while log.allocated < self.reserved_bytes() {
+            match allocate_piece(&file, log.allocated) {
+                Ok(()) => log.allocated += PIECE_BYTES,
                 Err(error) if !is_full(&error) => return Err(error),
-                Err(_) if log.backed > 0 => break,
+                Err(_) if log.allocated > 0 => break,
                 Err(error) => {
                     let oldest = (!log.segments.is_empty()).then(|| log.segments.remove(0));
                     let Some(oldest) = oldest else {
@@ -210,9 +211,9 @@ impl FileGrantLog {
                     };
                     tracing::warn!(
                         segment = oldest.number,
-                        "the disk of the metadata server is full: the oldest record of credentials is removed early"
+                        "disk full: oldest segment of the credential log removed early"
                     );
-                    // An open file keeps its space.
+                    // A removed file keeps its space while it is open.
                     log.closed.drain(..).try_for_each(|file| file.sync_data())?;
                     fs::remove_file(self.path(stream, oldest.number))?;
                 }
@@ -223,28 +224,29 @@ impl FileGrantLog {
         file.write_all(&head)?;
         File::open(&self.folder)?.sync_all()?;
         log.next = number.saturating_add(1);
-        log.segments.push(Segment { number, first_ms: time_ms });
+        log.segments.push(LogSegment { number, first_ms: time_ms });
         log.open = Some((file, HEAD_BYTES));
         Ok(())
     }
 }
 
-/// Gives space to the next piece of a segment; where the file system cannot, a write finds out.
-fn back(file: &File, from: u64) -> io::Result<()> {
+/// Allocates the next piece of a segment. On file systems that cannot allocate, the write itself
+/// may fail.
+fn allocate_piece(file: &File, from: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, from, PIECE_BYTES) {
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Gives the space behind the end of a segment back: no later start appends to it.
+/// Releases the allocated space behind the end of a segment; later starts do not append to it.
 fn release_slack(path: &Path) {
     let release = || {
         let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(file.metadata()?.len())
     };
     if let Err(error) = release() {
-        tracing::debug!(%error, path = %path.display(), "space of a segment was not given back");
+        tracing::debug!(%error, path = %path.display(), "unused space of a credential log segment not released");
     }
 }
 
@@ -252,7 +254,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The number in a segment's name.
+/// Parses the number in a segment's file name.
 fn number(stream: IssueStream, name: &str) -> Option<u32> {
     let digits = name.strip_prefix(NAMES[stream as usize])?.strip_prefix('-')?.strip_suffix(".log")?;
     digits.parse().ok().filter(|_| digits.len() == 10)
@@ -264,7 +266,7 @@ fn last_eight(head: &[u8; HEAD_BYTES as usize]) -> [u8; 8] {
     time
 }
 
-/// A record from a segment; none where it ends, or is torn or rotten.
+/// Reads a record of a segment; `None` at its end, or if the record is torn or corrupt.
 fn next_record(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut head = [0; RECORD_HEAD_BYTES];
     let short = |error: io::Error| match error.kind() {
@@ -289,7 +291,7 @@ fn next_record(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 impl GrantLog for FileGrantLog {
     fn append(&self, stream: IssueStream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()> {
         if record.is_empty() || record.len() > RECORD_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a record over its limit"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "record empty or too long"));
         }
         let mut frame = Vec::with_capacity(RECORD_HEAD_BYTES + record.len());
         frame.extend_from_slice(&(record.len() as u32).to_be_bytes());
@@ -302,10 +304,10 @@ impl GrantLog for FileGrantLog {
             self.begin(log, stream, time_ms)?;
         }
         if let Some((file, length)) = &log.open
-            && length + frame.len() as u64 > log.backed
+            && length + frame.len() as u64 > log.allocated
         {
-            match back(file, log.backed) {
-                Ok(()) => log.backed += PIECE_BYTES,
+            match allocate_piece(file, log.allocated) {
+                Ok(()) => log.allocated += PIECE_BYTES,
                 Err(error) if is_full(&error) => self.begin(log, stream, time_ms)?,
                 Err(error) => return Err(error),
             }
@@ -314,7 +316,7 @@ impl GrantLog for FileGrantLog {
             return Err(io::ErrorKind::NotFound.into());
         };
         if let Err(error) = file.write_all(&frame) {
-            // What is behind a torn record would not be read: the next one begins a segment.
+            // Records behind a torn one would not be read, so the next one starts a new segment.
             log.open = None;
             return Err(error);
         }
@@ -325,7 +327,7 @@ impl GrantLog for FileGrantLog {
         }
         let own = file.try_clone()?;
         drop(guard);
-        // Others go on appending while this one waits for the medium.
+        // Others can append while this record is synced.
         own.sync_data()
     }
 
@@ -337,11 +339,12 @@ impl GrantLog for FileGrantLog {
         budget: usize,
         each: &mut dyn FnMut(&[u8]) -> bool,
     ) -> io::Result<Option<u64>> {
-        // What is appended while this reads may come or not; nobody waits for it.
+        // Does not block appends: records appended during the read may be missing.
         let segments = self.logs[stream as usize].lock().segments.clone();
         let (mut number, mut offset) = ((from >> 32) as u32, from & u64::from(u32::MAX));
         if from == 0 {
-            // The last one that begins before; times of records may run back by as much as the clock was set back.
+            // The last segment that begins before `since_ms`. If the clock was set back, times of
+            // records go back as well.
             let at = segments.iter().rposition(|segment| segment.first_ms < since_ms).unwrap_or(0);
             let Some(segment) = segments.get(at) else { return Ok(None) };
             (number, offset) = (segment.number, HEAD_BYTES);
@@ -351,7 +354,7 @@ impl GrantLog for FileGrantLog {
             let mut at = if segment.number == number { offset.max(HEAD_BYTES) } else { HEAD_BYTES };
             let mut file = match File::open(self.path(stream, segment.number)) {
                 Ok(file) => file,
-                // Removed meanwhile.
+                // The segment was removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -375,7 +378,7 @@ impl GrantLog for FileGrantLog {
     }
 
     fn reaches_back_to(&self, stream: IssueStream, since_ms: u64) -> bool {
-        // The first segment ever is number 1: nothing was removed before it.
+        // Segments are numbered from 1: if the first one exists, none was removed.
         let log = self.logs[stream as usize].lock();
         log.segments.first().is_none_or(|first| first.number == 1 || first.first_ms <= since_ms)
     }
@@ -396,7 +399,7 @@ impl GrantLog for FileGrantLog {
                 files.extend(open);
                 files
             };
-            // Nobody waits for the medium but this thread.
+            // Without the lock: only this thread waits for the disk.
             for file in files {
                 file.sync_data()?;
             }
@@ -423,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_read_after_a_restart_in_its_order_and_by_its_owner_alone() {
+    fn log_survives_restart_in_order_with_private_files() {
         let folder = tempfile::tempdir().unwrap();
         let sizes = GrantLogSizes { segment: 200, given_segments: 100, refused_segments: 1 };
         let mut expected = Vec::new();
@@ -451,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_forgets_its_oldest_segment_and_says_since_when_it_knows() {
+    fn full_log_drops_oldest_segment_and_reports_start() {
         let folder = tempfile::tempdir().unwrap();
         let sizes = GrantLogSizes { segment: 100, given_segments: 3, refused_segments: 1 };
         let log = FileGrantLog::open(folder.path(), sizes, None).unwrap();
@@ -467,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_rotten_record_loses_what_is_behind_it_in_its_segment_and_nothing_else() {
+    fn corrupt_record_ends_only_its_segment() {
         let folder = tempfile::tempdir().unwrap();
         let sizes = GrantLogSizes { segment: 100, given_segments: 9, refused_segments: 1 };
         let log = FileGrantLog::open(folder.path(), sizes, None).unwrap();
@@ -492,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn only_within_one_life_of_the_machine_is_nothing_missing() {
+    fn log_is_complete_only_within_one_boot() {
         let folder = tempfile::tempdir().unwrap();
         let open =
             |boot| FileGrantLog::open(folder.path(), GrantLogSizes::default(), boot).unwrap().is_whole();
@@ -502,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_over_its_limit_is_refused() {
+    fn oversized_record_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let log = FileGrantLog::open(folder.path(), GrantLogSizes::default(), None).unwrap();
         assert!(log.append(IssueStream::Issued, 0, &[0; RECORD_MAX], false).is_ok());

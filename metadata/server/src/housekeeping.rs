@@ -1,7 +1,9 @@
-//! Background work of the server: expired creates, objects of removed files, new and silent devices.
+//! Background tasks of the server: expired creates, objects of removed files, new and unreachable
+//! devices.
 //!
-//! Does: all of it on the server that leads; on each what is its own: its place among them, and its memory.
-//! Contract: everything here may be done twice or be interrupted anywhere; the store says what is left to do.
+//! Does: all of this on the leading server; every server also renews its own registration and trims
+//! its memory. Contract: each task may be interrupted anywhere or run twice; the store records the
+//! remaining work.
 
 use core::future::Future;
 use std::collections::BTreeMap;
@@ -28,19 +30,19 @@ mod measurer;
 mod mover;
 mod revoker;
 
-/// Figures of devices that are younger are not read again for a client.
+/// Capacity figures younger than this are not refreshed for a client.
 const SPACE_FRESH: Duration = Duration::from_millis(500);
 
-/// The longest wait of a client for figures of devices.
+/// Maximum time that a client waits for capacity figures.
 const SPACE_WAIT: Duration = Duration::from_secs(1);
 
-/// Rounds without a pause while there is more to do.
+/// Maximum consecutive rounds while there is more to do.
 const ROUNDS_MAX: usize = 64;
 
-/// Rounds of changes of keys of one device without a pause; each does a batch of partitions.
+/// Maximum consecutive rounds of key changes of one device; each handles a batch of partitions.
 const KEY_ROUNDS_MAX: usize = 4096;
 
-/// Looks after the store and the devices.
+/// Runs the background tasks for the store and the devices.
 #[derive(Clone)]
 pub struct Housekeeper {
     mds: Arc<Mds>,
@@ -50,12 +52,12 @@ pub struct Housekeeper {
     wake: Arc<Notify>,
     wake_revoker: Arc<Notify>,
     wake_clearer: Arc<Notify>,
-    /// When the space of devices was last read for a client.
+    /// Time at which capacities were last read for a client.
     space_read: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 
 impl Housekeeper {
-    /// A keeper; [`Housekeeper::run`] does its work.
+    /// Creates a housekeeper; [`Housekeeper::run`] starts its work.
     #[must_use]
     pub fn new(mds: Arc<Mds>, devices: Arc<dyn Devices>, environment: Environment, limits: Limits) -> Self {
         Self {
@@ -70,12 +72,12 @@ impl Housekeeper {
         }
     }
 
-    /// Has the next round of [`Housekeeper::run`] begin now.
+    /// Starts the next round of [`Housekeeper::run`] now.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Works until told to stop.
+    /// Runs rounds until `stop` is set.
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(self.limits.tidy_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,27 +90,27 @@ impl Housekeeper {
                 _ = ticks.tick() => {}
             }
             let due = polled.is_none_or(|at| at.elapsed() >= self.limits.poll_every);
-            self.lead();
-            // A device that is silent makes any of these long: another server may lead by then.
+            self.renew_leadership();
+            // An unreachable device makes any step long; another server may be the leader by then.
             let round = async {
-                if self.leads() {
-                    self.keep_keys(due).await;
+                if self.is_leader() {
+                    self.change_keys(due).await;
                 }
-                if self.leads() {
+                if self.is_leader() {
                     self.prepare_devices().await;
                 }
                 if due {
                     self.poll_devices().await;
                 }
-                if self.leads() {
+                if self.is_leader() {
                     self.tidy().await;
                 }
                 if let Err(error) = self.blocking(Mds::sync_grant_log) {
-                    tracing::error!(%error, "the record of credentials is not on the medium");
+                    tracing::error!(%error, "credential log could not be synced");
                 }
-                if self.leads() { self.reap().await } else { 0 }
+                if self.is_leader() { self.reap().await } else { 0 }
             };
-            // A device that hangs must not hold up the shutdown.
+            // A hanging device must not delay the shutdown.
             let removed = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
@@ -118,14 +120,15 @@ impl Housekeeper {
                 polled = Some(Instant::now());
             }
             if removed > 0 {
-                // There is room again; whoever waits for it should not have to wait for the next poll as well.
+                // Space was freed: poll again soon, so that clients that wait for space need not
+                // wait for the next poll.
                 polled = None;
             }
         }
     }
 
-    /// Looks after what is a server's own, until told to stop: that it leads, if it does, and what it has in memory; beside
-    /// [`Housekeeper::run`], which may wait for a device that is silent.
+    /// Renews this server's leadership and trims its memory, until `stop` is set. Runs beside
+    /// [`Housekeeper::run`], which may wait for an unreachable device.
     pub async fn run_own(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(self.limits.tidy_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,13 +138,13 @@ impl Housekeeper {
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = ticks.tick() => {}
             }
-            self.lead();
+            self.renew_leadership();
             self.blocking(|mds| mds.tidy_memory(self.environment.now_ms()));
         }
     }
 
-    /// Makes durable what nobody waited for, until told to stop; beside [`Housekeeper::run`], which may wait for a device
-    /// that is silent.
+    /// Makes lazily committed changes durable until `stop` is set. Runs beside
+    /// [`Housekeeper::run`], which may wait for an unreachable device.
     pub async fn run_settler(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(self.limits.settle_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -152,7 +155,7 @@ impl Housekeeper {
                 _ = ticks.tick() => false,
             };
             if let Err(error) = self.blocking(Mds::settle) {
-                tracing::error!(%error, "sessions are not on the medium");
+                tracing::error!(%error, "recent sessions could not be made durable; retrying");
             }
             if stopped {
                 return;
@@ -160,40 +163,41 @@ impl Housekeeper {
         }
     }
 
-    /// Takes over what the other servers changed, and leads on or begins to.
-    fn lead(&self) {
+    /// Applies changes of other servers, and renews or acquires the leadership.
+    fn renew_leadership(&self) {
         let led = self.blocking(|mds| {
             mds.catch_up()?;
             mds.leads(self.environment.now_ms())
         });
         if let Err(error) = led {
-            tracing::error!(%error, "who leads is not known");
+            tracing::error!(%error, "leadership not renewed; retrying");
         }
     }
 
-    /// Does this server do the work that one does for all that use the store?
-    fn leads(&self) -> bool {
+    /// Whether this server does the work that one server does for the whole store.
+    fn is_leader(&self) -> bool {
         self.mds.is_leading(self.environment.now_ms())
     }
 
-    /// Takes the devices that were added into use: those whose keys and partitions are made, and whose capacity can be read.
+    /// Takes new devices into use once their keys and partitions exist and their capacity can be
+    /// read.
     pub async fn prepare_devices(&self) {
         for (device, state) in self.mds.devices() {
-            // Why its keys are not ours yet is told by whoever changes them.
+            // Key problems are reported by `change_keys_of`.
             if state != DeviceState::Joining || !self.mds.keys_ready(device.id) {
                 continue;
             }
             match self.prepare(&device).await {
                 Ok(()) => tracing::info!(device = device.id.0, "device prepared"),
                 Err(error) => {
-                    tracing::warn!(device = device.id.0, %error, "device not prepared yet");
+                    tracing::warn!(device = device.id.0, %error, "device not ready for use; retrying");
                     self.mds.device_failed(device.id, error.kind(), &error.to_string());
                 }
             }
         }
     }
 
-    /// Capacity is the last thing that a device is asked for before it is in use: its keys are ours by then.
+    /// Measures the device, then sets missing tags of its partitions. Its keys must be installed.
     async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         self.measure(device).await?;
         for partition in self.mds.file_partitions() {
@@ -202,16 +206,16 @@ impl Housekeeper {
                 tracing::warn!(
                     device = device.id.0,
                     partition,
-                    "the partition was made without policy access tags, by hand or by an earlier release: it has them now"
+                    "partition had no policy access tags (created by hand or by an earlier release); tags set"
                 );
             }
         }
         self.blocking(|mds| mds.device_prepared(device.id)).map_err(store_failed)
     }
 
-    /// Changes the keys that are to be changed, of all devices at a time. One that was silent, or accepts none of our
-    /// keys, is tried when it is also asked for its capacity (`all`).
-    pub async fn keep_keys(&self, all: bool) {
+    /// Performs pending key changes of all devices concurrently. With `all`, also tries devices
+    /// that were unreachable or rejected our keys.
+    pub async fn change_keys(&self, all: bool) {
         let mut keepers = JoinSet::new();
         for (device, state) in self.mds.devices() {
             if state == DeviceState::Pending {
@@ -220,15 +224,15 @@ impl Housekeeper {
             }
             if all || self.mds.is_device_healthy(device.id) || state == DeviceState::Joining {
                 let this = self.clone();
-                keepers.spawn(async move { this.keep_keys_of(&device, all).await });
+                keepers.spawn(async move { this.change_keys_of(&device, all).await });
             }
         }
         while keepers.join_next().await.is_some() {}
     }
 
-    async fn keep_keys_of(&self, device: &DeviceAddress, check: bool) {
+    async fn change_keys_of(&self, device: &DeviceAddress, check: bool) {
         if check && let Err(error) = self.mds.check_keys(device.id) {
-            tracing::error!(device = device.id.0, %error, "keys not checked");
+            tracing::error!(device = device.id.0, %error, "device keys could not be checked");
         }
         for _ in 0..KEY_ROUNDS_MAX {
             let mut rng = (self.environment.entropy)();
@@ -238,7 +242,7 @@ impl Housekeeper {
                 Ok(steps) if steps.is_empty() => return,
                 Ok(steps) => steps,
                 Err(error) => {
-                    tracing::error!(device = device.id.0, %error, "changes of keys not planned");
+                    tracing::error!(device = device.id.0, %error, "key changes could not be planned");
                     return;
                 }
             };
@@ -249,18 +253,20 @@ impl Housekeeper {
             let error = match done {
                 Ok(KeyStepsResult::Going) if problem.is_none() => continue,
                 Ok(KeyStepsResult::Going | KeyStepsResult::Stuck) => problem,
-                Ok(KeyStepsResult::Lost) => Some(DeviceError::Denied("no key of any level".to_owned())),
+                Ok(KeyStepsResult::Lost) => {
+                    Some(DeviceError::Denied("it accepts no key of any level".to_owned()))
+                }
                 Err(error) => Some(store_failed(error)),
             };
             if let Some(error) = error {
-                tracing::warn!(device = device.id.0, %error, "keys not changed yet");
+                tracing::warn!(device = device.id.0, %error, "keys not changed; retrying");
                 self.mds.device_failed(device.id, error.kind(), &error.to_string());
             }
             return;
         }
     }
 
-    /// All steps at a time; the first thing that went wrong is kept.
+    /// Performs all steps concurrently; the first error goes to `problem`.
     async fn perform(
         &self,
         device: &DeviceAddress,
@@ -277,7 +283,7 @@ impl Housekeeper {
         }
         let mut outcomes = Vec::new();
         while let Some(performed) = under_way.join_next().await {
-            // A step whose task was ended is as good as one without an answer: it is planned again.
+            // A step whose task was aborted is planned again, like one without an answer.
             let Ok((step, outcome)) = performed else { continue };
             let outcome = outcome.unwrap_or_else(|error| {
                 problem.get_or_insert(error);
@@ -292,7 +298,7 @@ impl Housekeeper {
         let credential = self.credential(device.id, ServerPurpose::ReadCapacity)?;
         let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
         self.mds.device_shares(device.id, capacity.shared);
-        if !self.leads() {
+        if !self.is_leader() {
             self.mds.device_measured(device.id, capacity.total, capacity.used);
             return Ok(());
         }
@@ -300,8 +306,8 @@ impl Housekeeper {
             .map_err(store_failed)
     }
 
-    /// Reads the capacity of all prepared devices, by which each server places new objects; one that does not answer
-    /// takes none until it does.
+    /// Reads the capacity of all devices in use, by which each server places new objects. A device
+    /// that does not answer gets no objects until it does.
     pub async fn poll_devices(&self) {
         let mut polls = JoinSet::new();
         for (device, state) in self.mds.devices() {
@@ -314,13 +320,13 @@ impl Housekeeper {
                     if matches!(error, DeviceError::KeysChanging) {
                         return;
                     }
-                    tracing::warn!(device = device.id.0, %error, "capacity not read");
+                    tracing::warn!(device = device.id.0, %error, "device capacity could not be read");
                     this.mds.device_failed(device.id, error.kind(), &error.to_string());
-                    if !this.leads() {
+                    if !this.is_leader() {
                         return;
                     }
                     if let Err(error) = this.blocking(|mds| mds.mark_unreachable(device.id)) {
-                        tracing::error!(device = device.id.0, %error, "device state not stored");
+                        tracing::error!(device = device.id.0, %error, "device state could not be stored");
                     }
                 }
             });
@@ -328,8 +334,8 @@ impl Housekeeper {
         while polls.join_next().await.is_some() {}
     }
 
-    /// Reads the space of devices that answered before again, at most once in [`SPACE_FRESH`] for
-    /// all clients. Returns after [`SPACE_WAIT`] at the latest.
+    /// Refreshes the capacities of reachable devices, at most once in [`SPACE_FRESH`] for all
+    /// clients. Returns after [`SPACE_WAIT`] at the latest.
     pub(crate) async fn refresh_space(&self) {
         let refresh = async {
             let mut read = self.space_read.lock().await;
@@ -341,7 +347,7 @@ impl Housekeeper {
             for (device, state) in self.mds.devices() {
                 if state.was_in_use() && self.mds.is_device_healthy(device.id) {
                     let this = self.clone();
-                    // What fails here is found and logged by the next poll.
+                    // The next poll finds and logs failures.
                     polls.spawn(async move { this.measure(&device).await.is_ok() });
                 }
             }
@@ -350,7 +356,7 @@ impl Housekeeper {
         let _ = timeout(SPACE_WAIT, refresh).await;
     }
 
-    /// Gives expired creates up and ends old sessions.
+    /// Expires old creates and sessions.
     pub async fn tidy(&self) {
         for _ in 0..ROUNDS_MAX {
             match self.blocking(|mds| mds.tidy(self.environment.now_ms())) {
@@ -364,11 +370,11 @@ impl Housekeeper {
         }
     }
 
-    /// Removes objects that no file needs any more from their devices; says how many.
+    /// Removes objects of deleted files from their devices. Returns how many.
     pub async fn reap(&self) -> usize {
         let (mut removed, mut last) = (0, None);
         for _ in 0..ROUNDS_MAX {
-            if !self.leads() {
+            if !self.is_leader() {
                 return removed;
             }
             let now_ms = self.environment.now_ms();
@@ -377,7 +383,7 @@ impl Housekeeper {
                 Ok(items) if items.is_empty() => return removed,
                 Ok(items) => items,
                 Err(error) => {
-                    tracing::error!(%error, "reap queue not read");
+                    tracing::error!(%error, "queue of objects to remove could not be read");
                     return removed;
                 }
             };
@@ -385,7 +391,7 @@ impl Housekeeper {
             match self.reap_batch(items).await {
                 Ok(count) => removed += count,
                 Err(error) => {
-                    tracing::error!(%error, "reap queue not written");
+                    tracing::error!(%error, "queue of objects to remove could not be written");
                     return removed;
                 }
             }
@@ -394,7 +400,7 @@ impl Housekeeper {
     }
 
     async fn reap_batch(&self, items: Vec<ReapItem>) -> Result<usize, MdsError> {
-        // In order, so that a simulation asks the devices in the same order every time.
+        // Sorted, so that a simulation contacts the devices in the same order each time.
         let mut by_device: BTreeMap<DeviceId, Vec<ReapItem>> = BTreeMap::new();
         for item in items {
             by_device.entry(item.object.device).or_default().push(item);
@@ -424,7 +430,8 @@ impl Housekeeper {
         Ok(gone.len())
     }
 
-    /// Removes objects at one device; what is left after its first failure is for later.
+    /// Removes objects at one device. Returns the removed ones, and those left after the first
+    /// failure.
     async fn reap_at(
         &self,
         device: Option<DeviceAddress>,
@@ -440,7 +447,7 @@ impl Housekeeper {
                 Err(error) => Err(error),
             };
             if let Err(error) = removed {
-                tracing::warn!(device = device.id.0, object = %item.object.object, %error, "object not removed yet");
+                tracing::warn!(device = device.id.0, object = %item.object.object, %error, "object not removed; retrying later");
                 break;
             }
             done += 1;
@@ -462,11 +469,11 @@ impl Housekeeper {
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, DeviceError>>) -> Result<T, DeviceError> {
         match timeout(self.limits.device_timeout, work).await {
             Ok(result) => result,
-            Err(_) => Err(DeviceError::Unreachable("no answer in time".to_owned())),
+            Err(_) => Err(DeviceError::Unreachable("timed out".to_owned())),
         }
     }
 
-    /// Short work on the store that waits for the medium.
+    /// Runs short work on the store, which may wait for the disk.
     fn blocking<T>(&self, work: impl FnOnce(&Mds) -> T) -> T {
         let threads = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         if threads && !self.environment.inline {

@@ -23,28 +23,29 @@ use sealstone_osd::master_key::parse_device_value;
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
 
-use crate::devices::{Capacity, Copied, CopyStep, DeviceError, DeviceFuture, Devices};
+use crate::devices::{Capacity, CopyResult, CopyStep, DeviceError, DeviceFuture, Devices};
 
-/// Times that a lost connection is made again for one operation: a second and a half.
+/// Maximum reconnects for one operation: about 1.5 s.
 const RECONNECTS_MAX: u32 = 5;
 
-/// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
+/// The boot epoch as an attribute of user objects, in a project page (docs/standards/device.md).
 const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 
-/// Extents that are read at once, holes among them.
+/// Maximum extents of one request, holes included.
 const EXTENTS: usize = 4096;
-/// What a device may take of a file system that others use, too: of the root, a page of ours.
+/// Space of a file system that the device shares with other users: a root attribute in a project
+/// page.
 const SHARED_SPACE: AttributeId = AttributeId::new(0x9000_F007, 1);
 
-/// Room for two identifiers of 7 bytes with their heads.
+/// Buffer for two identifiers of 7 bytes with their headers.
 const IDENTIFIERS_ROOM: usize = 256;
 
 type Dialer = dyn Fn(&TargetUrl, &DeviceAddress) -> Arc<dyn Dial> + Send + Sync;
 
-/// The session with a device at one address, known by one pin.
+/// URL, pin and session of a device.
 type Known = (String, Option<DevicePin>, OsdClient);
 
-/// One session per device, made when it is first needed and kept.
+/// One session per device, created at first use and kept.
 pub struct InitiatorDevices {
     sessions: Mutex<HashMap<DeviceId, Known>>,
     environment: Arc<dyn Environment>,
@@ -53,13 +54,14 @@ pub struct InitiatorDevices {
     conceal_method: bool,
 }
 
-/// Joins the stretches of a map; all but holes are data. Damaged ones are read, and reported by the read.
-fn extents(from: u64, stretches: &[Stretch]) -> Result<Copied, DeviceError> {
+/// Joins the entries of a map; all but holes are data. Damaged extents count as data, so that the
+/// read reports the damage.
+fn extents(from: u64, stretches: &[Stretch]) -> Result<CopyResult, DeviceError> {
     let (mut data, mut end): (Vec<Range<u64>>, _) = (Vec::new(), from);
     for stretch in stretches.iter().filter(|stretch| stretch.length > 0) {
         let range = stretch.offset..stretch.offset.saturating_add(u64::from(stretch.length));
         if range.start < end {
-            return Err(DeviceError::Refused("it lists extents out of order".to_owned()));
+            return Err(DeviceError::Refused("extents listed out of order".to_owned()));
         }
         end = range.end;
         match data.last_mut() {
@@ -68,7 +70,7 @@ fn extents(from: u64, stretches: &[Stretch]) -> Result<Copied, DeviceError> {
             _ => data.push(range),
         }
     }
-    Ok(Copied::Extents { data, next: (end > from).then_some(end) })
+    Ok(CopyResult::Extents { data, next: (end > from).then_some(end) })
 }
 
 impl Default for InitiatorDevices {
@@ -78,7 +80,7 @@ impl Default for InitiatorDevices {
 }
 
 impl InitiatorDevices {
-    /// Devices reached as `dialer` says.
+    /// Connects to devices through `dialer`.
     #[must_use]
     pub fn new(environment: Arc<dyn Environment>, dialer: Box<Dialer>) -> Self {
         Self {
@@ -90,20 +92,20 @@ impl InitiatorDevices {
         }
     }
 
-    /// Devices over TCP, by this clock.
+    /// Connects to devices over TCP, with the given clock.
     #[must_use]
     pub fn over_tcp_by(environment: Arc<dyn Environment>) -> Self {
         Self::new(environment, Box::new(over_tcp))
     }
 
-    /// Proves itself to devices that ask who logs in.
+    /// Authenticates to devices that require it (CHAP).
     #[must_use]
     pub fn proving(mut self, proofs: Proofs) -> Self {
         self.proofs = proofs;
         self
     }
 
-    /// Conceals the method of each command, for devices that ask for it.
+    /// Conceals the method of each command, for devices that require it.
     #[must_use]
     pub const fn concealing(mut self, conceal_method: bool) -> Self {
         self.conceal_method = conceal_method;
@@ -121,7 +123,7 @@ impl InitiatorDevices {
             .url
             .parse()
             .map_err(|error| DeviceError::Unreachable(format!("{}: {error}", device.url)))?;
-        // Housekeeping comes round again by itself; a device that is away must not hold up the others.
+        // Housekeeping retries by itself, so an unreachable device must not delay the others.
         let mut options =
             OsdOptions { reconnects_max: RECONNECTS_MAX, ..OsdOptions::new(&*self.environment) };
         options.session.proofs = self.proofs.clone();
@@ -132,7 +134,7 @@ impl InitiatorDevices {
     }
 }
 
-/// TCP, inside TLS to whoever is known by a pin.
+/// Returns a TCP dialer, with TLS if the device has a pin.
 fn over_tcp(url: &TargetUrl, device: &DeviceAddress) -> Arc<dyn Dial> {
     Arc::new(match device.pin {
         Some(pin) => TcpDial::sealed(url, pin.into(), device_name(&device.system_id)),
@@ -160,7 +162,7 @@ fn failed(error: OsdError) -> DeviceError {
         OsdError::Session(_) | OsdError::OutcomeUnknown { .. } | OsdError::Busy | OsdError::NotReady(_) => {
             DeviceError::Unreachable(error.to_string())
         }
-        // Its key is the right one: it is the clocks that differ.
+        // The key is correct, but the clocks differ.
         error if error.is_about_time() => DeviceError::Refused(error.to_string()),
         OsdError::AccessDenied { .. } | OsdError::KeyFrozen | OsdError::IntegrityFailure(_) => {
             DeviceError::Denied(error.to_string())
@@ -199,9 +201,7 @@ impl Devices for InitiatorDevices {
                 KeyAction::ExchangeSeeds { .. } => match parse_device_value(&done.data) {
                     Some(value) => StepOutcome::Value(value.to_vec()),
                     None => {
-                        return Err(DeviceError::Refused(
-                            "its value of the exchange is malformed".to_owned(),
-                        ));
+                        return Err(DeviceError::Refused("malformed key exchange value".to_owned()));
                     }
                 },
                 KeyAction::Identifiers { ids, .. } => {
@@ -229,7 +229,8 @@ impl Devices for InitiatorDevices {
                 .await
                 .map_err(failed)?;
             let value = |id| values.iter().find(|(found, _)| *found == id)?.1.as_deref();
-            // The answer is signed, so it comes from whoever holds the keys; still, say it if the address is wrong.
+            // The signed answer comes from a device that has the keys, but the address may be
+            // another device's.
             if value(OSD_SYSTEM_ID) != Some(device.system_id.as_slice()) {
                 return Err(DeviceError::OtherDevice);
             }
@@ -239,7 +240,7 @@ impl Devices for InitiatorDevices {
                     let shared = value(SHARED_SPACE).and_then(SharedSpace::parse);
                     Ok(Capacity { total, used, shared })
                 }
-                _ => Err(DeviceError::Refused("it does not tell its capacity".to_owned())),
+                _ => Err(DeviceError::Refused("no capacity reported".to_owned())),
             }
         })
     }
@@ -312,7 +313,7 @@ impl Devices for InitiatorDevices {
             for operation in [cut, Operation::Flush { object }] {
                 match session.execute(&bearer, operation).await {
                     Ok(_) => {}
-                    // Nothing was ever written to it.
+                    // Nothing was ever written to the object.
                     Err(OsdError::NotFound) => return Ok(()),
                     Err(error) => return Err(failed(error)),
                 }
@@ -337,7 +338,7 @@ impl Devices for InitiatorDevices {
             let value =
                 found.iter().find(|(id, _)| *id == LOGICAL_LENGTH).and_then(|(_, value)| value.as_deref());
             let length = value.and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?)));
-            length.ok_or_else(|| DeviceError::Refused("it does not tell the length of an object".to_owned()))
+            length.ok_or_else(|| DeviceError::Refused("no object length reported".to_owned()))
         })
     }
 
@@ -347,7 +348,7 @@ impl Devices for InitiatorDevices {
         object: ObjectId,
         step: CopyStep,
         credential: Credential,
-    ) -> DeviceFuture<'a, Copied> {
+    ) -> DeviceFuture<'a, CopyResult> {
         Box::pin(async move {
             let (session, bearer) = (self.session(device)?, bearer(&credential)?);
             let operation = match step {
@@ -356,7 +357,7 @@ impl Devices for InitiatorDevices {
                         Operation::ReadMap { object, from: offset, stretches_max: EXTENTS, compare: false };
                     return match session.execute(&bearer, list).await {
                         Ok(completion) => extents(offset, &completion.map),
-                        Err(OsdError::NotFound) => Ok(Copied::Missing),
+                        Err(OsdError::NotFound) => Ok(CopyResult::Missing),
                         Err(error) => Err(failed(error)),
                     };
                 }
@@ -366,22 +367,22 @@ impl Devices for InitiatorDevices {
                 CopyStep::Create => Operation::Create { object },
                 CopyStep::Write { offset, data } => Operation::Write { object, offset, data },
                 CopyStep::Flush => Operation::Flush { object },
-                CopyStep::Life => {
+                CopyStep::BootEpoch => {
                     let answer =
                         session.attributes(&bearer, object, vec![BOOT_EPOCH]).await.map_err(failed)?;
                     let value = answer.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
                     let life = value.map(u16::from_be_bytes);
                     return life
-                        .map(Copied::Life)
-                        .ok_or_else(|| DeviceError::Refused("it does not tell its boot epoch".to_owned()));
+                        .map(CopyResult::BootEpoch)
+                        .ok_or_else(|| DeviceError::Refused("no boot epoch reported".to_owned()));
                 }
             };
             let reads = matches!(operation, Operation::Read { .. });
             match session.execute(&bearer, operation).await {
-                Ok(completion) if reads => Ok(Copied::Data(completion.data)),
-                Ok(_) => Ok(Copied::Done),
-                Err(OsdError::ReadPastEnd { data }) => Ok(Copied::Data(data)),
-                Err(OsdError::NotFound) if reads => Ok(Copied::Missing),
+                Ok(completion) if reads => Ok(CopyResult::Data(completion.data)),
+                Ok(_) => Ok(CopyResult::Done),
+                Err(OsdError::ReadPastEnd { data }) => Ok(CopyResult::Data(data)),
+                Err(OsdError::NotFound) if reads => Ok(CopyResult::Missing),
                 Err(error) => Err(failed(error)),
             }
         })
@@ -404,7 +405,8 @@ impl Devices for InitiatorDevices {
                 Err(OsdError::NotFound) => {}
                 Err(error) => return Err(failed(error)),
             }
-            // Whoever may make it finds it made.
+            // Creates the object with the new tag, so that an older credential to create it finds
+            // it existing.
             match session.execute(&bearer, Operation::CreateWith { object, values }).await {
                 Ok(_) => Ok(()),
                 Err(OsdError::Exists) => session.execute(&bearer, set).await.map(drop).map_err(failed),

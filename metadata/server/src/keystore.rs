@@ -1,11 +1,11 @@
-//! The keystore: the key under which the metadata store's secrets are sealed, itself sealed under something that is
-//! given to the server at its start.
+//! The keystore: the key that seals the metadata store's secrets, itself sealed under a key file,
+//! passphrase or systemd credential.
 //!
-//! Does: make, open and reseal `keystore.sealed`. Does not: seal records; `sealstone_mds::store` does, with the key from
-//! here.
-//! Contract: the key is in no file in the clear. A wrong passphrase, key file or credential is told by name and opens
-//! nothing. What a header asks of the stretching is bounded before it is done.
-//! Truth: docs/standards/mds/store.md §8.2; docs/design/security.md 3.7.
+//! Does: creates, opens and reseals `keystore.sealed`. Does not: seal records;
+//! `sealstone_mds::store` does, with this key. Contract: no file has the key in the clear. A wrong
+//! passphrase, key file or credential is a distinct error and opens nothing. The cost of key
+//! stretching is limited before it runs, whatever the header requests. Truth:
+//! docs/standards/mds/store.md §8.2; docs/design/security.md 3.7.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,86 +20,86 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::files::{self, FileError};
 
-/// The sealed keystore, in the data folder.
+/// File of the sealed keystore in the data folder.
 pub const KEYSTORE_FILE: &str = "keystore.sealed";
-/// What it is sealed under unless something else is chosen: 64 hex digits, mode 0600.
+/// Default key file that seals the keystore: 64 hex digits, mode 0600.
 pub const KEYSTORE_KEY_FILE: &str = "keystore.key";
-/// Name of the systemd credential unless another is given.
+/// Default name of the systemd credential.
 pub const CREDENTIAL_DEFAULT: &str = "sealstone-keystore";
-/// Where systemd puts credentials.
+/// Variable with systemd's credentials folder.
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
-/// Argon2id for new keystores: RFC 9106, second choice.
+/// Argon2id parameters of new keystores: RFC 9106, second choice.
 const STRETCH_NEW: Kind = Kind::Passphrase { memory_kib: 64 * 1024, passes: 3, lanes: 4 };
-/// Shortest passphrase that a keystore is made with, bytes.
+/// Minimum length of a passphrase of a new keystore, in bytes.
 pub(crate) const PASSPHRASE_BYTES_MIN: usize = 12;
-/// Shortest credential, bytes: it is not stretched.
+/// Minimum length of a credential in bytes: it is not stretched.
 pub(crate) const CREDENTIAL_BYTES_MIN: usize = 32;
 const CREDENTIAL_LABEL: &[u8] = b"sealstone keystore credential v1";
 const CONTENT_MAGIC: &[u8; 8] = b"OSDMK01\0";
-/// The content: magic, id, key.
+/// Length of the content: magic, id, key.
 const CONTENT_LEN: usize = 8 + STORE_ID_LEN + SECRET_LEN;
 
-/// Why there is no keystore.
+/// Reason why the keystore cannot be opened or created.
 #[derive(Debug, thiserror::Error)]
 pub enum KeystoreError {
-    /// The store's secrets are sealed, and what opens them is gone.
+    /// The store's secrets are sealed, and the keystore is missing.
     #[error("{} is missing: without it the keys in the metadata store cannot be opened; restore a backup", .0.display())]
     Missing(PathBuf),
-    /// It needs a passphrase, and none was given.
+    /// The keystore needs a passphrase, and none was given.
     #[error("{} is sealed under a passphrase, and none was given", .0.display())]
     NeedsPassphrase(PathBuf),
-    /// It needs a key file, and none was given.
+    /// The keystore needs a key file, and none was given.
     #[error("{} is sealed under a key file, and none was given", .0.display())]
     NeedsKeyFile(PathBuf),
-    /// The passphrase is another one.
+    /// The passphrase is wrong.
     #[error("the passphrase does not open {}", .0.display())]
     WrongPassphrase(PathBuf),
-    /// The key file is another one.
+    /// The key file is wrong.
     #[error("the key file {} does not open {}", .key.display(), .keystore.display())]
     WrongKey {
-        /// The keystore.
+        /// Path of the keystore.
         keystore: PathBuf,
-        /// The key file.
+        /// Path of the key file.
         key: PathBuf,
     },
-    /// The credential is another one.
+    /// The systemd credential is wrong.
     #[error("the systemd credential {name} does not open {}", .keystore.display())]
     WrongCredential {
-        /// The keystore.
+        /// Path of the keystore.
         keystore: PathBuf,
-        /// The credential's name.
+        /// Name of the credential.
         name: String,
     },
-    /// systemd gave no such credential.
+    /// systemd provides no such credential.
     #[error("there is no systemd credential {0}: $CREDENTIALS_DIRECTORY is not set or does not hold it")]
     NoCredential(String),
-    /// A name of a credential with a slash, say.
-    #[error("'{0}' is no name of a systemd credential")]
+    /// The name cannot be that of a credential: it has a slash, for example.
+    #[error("'{0}' is not a valid systemd credential name")]
     CredentialName(String),
-    /// A passphrase or credential that is too short to make a keystore with.
+    /// The passphrase or credential is too short for a new keystore.
     #[error("the {what} has {actual} bytes; at least {least} are needed")]
     Weak {
-        /// Which of both.
+        /// `passphrase` or `systemd credential`.
         what: &'static str,
         /// Bytes given.
         actual: usize,
-        /// Bytes needed.
+        /// Minimum number of bytes.
         least: usize,
     },
     /// The key file does not hold a key.
     #[error("{} does not hold 64 hex digits", .0.display())]
     KeyMalformed(PathBuf),
-    /// The keystore's header is none, or asks for too little or too much.
+    /// The keystore's header is invalid, or its cost parameters are out of range.
     #[error("{} is not a keystore of this version", .path.display())]
     Malformed {
-        /// Which.
+        /// Path of the keystore.
         path: PathBuf,
-        /// Why.
+        /// Parse error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Argon2id needs memory that is not there.
-    #[error("the passphrase could not be stretched")]
+    /// There is not enough memory for Argon2id.
+    #[error("cannot derive a key from the passphrase")]
     Stretch(#[source] LoginFailure),
     /// A file cannot be used.
     #[error("cannot use a file of the keystore")]
@@ -107,35 +107,35 @@ pub enum KeystoreError {
 }
 
 impl KeystoreError {
-    /// Whether a file of the keystore is refused because of what other users can do.
+    /// Whether a file of the keystore was refused because other users may access it.
     #[must_use]
     pub const fn is_exposed(&self) -> bool {
         matches!(self, Self::File(error) if error.is_exposed())
     }
 }
 
-/// What a new keystore is sealed under.
-pub enum Protection {
-    /// A key file that is made if it is not there: in the data folder, or elsewhere.
+/// Protection of a new keystore.
+pub enum KeystoreProtection {
+    /// A key file, created if it does not exist; `None` is the default path in the data folder.
     KeyFile(Option<PathBuf>),
     /// A passphrase.
     Passphrase(Zeroizing<Vec<u8>>),
-    /// A systemd credential of this name.
+    /// The systemd credential of this name.
     Credential(String),
 }
 
-/// What is given to open a keystore; its header says which of them is needed.
+/// Secrets given to open a keystore; its header selects which one is needed.
 #[derive(Default)]
-pub struct Unlock {
-    /// Where the key file is, if not in the data folder.
+pub struct KeystoreSecrets {
+    /// Path of the key file, if not in the data folder.
     pub key_file: Option<PathBuf>,
-    /// The passphrase; without it the systemd credential is tried as one.
+    /// The passphrase; if `None`, the systemd credential is used as one.
     pub passphrase: Option<Zeroizing<Vec<u8>>>,
-    /// The name of the systemd credential, if not [`CREDENTIAL_DEFAULT`].
+    /// Name of the systemd credential, if not [`CREDENTIAL_DEFAULT`].
     pub credential: Option<String>,
 }
 
-impl Unlock {
+impl KeystoreSecrets {
     fn credential(&self) -> &str {
         self.credential.as_deref().unwrap_or(CREDENTIAL_DEFAULT)
     }
@@ -148,8 +148,8 @@ pub(crate) struct Keystore {
 }
 
 impl Keystore {
-    /// A new one with a new key; nothing is written.
-    pub(crate) fn draw(rng: &mut dyn Entropy) -> Self {
+    /// Creates a keystore with a new key; writes nothing.
+    pub(crate) fn generate(rng: &mut dyn Entropy) -> Self {
         let mut id = KeystoreId { id: [0; STORE_ID_LEN], generation: 0 };
         rng.fill_bytes(&mut id.id);
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
@@ -157,17 +157,17 @@ impl Keystore {
         Self { id, secret }
     }
 
-    /// Who it is.
+    /// Returns its id and generation.
     pub(crate) const fn id(&self) -> KeystoreId {
         self.id
     }
 
-    /// What seals the records.
+    /// Returns the seal of the store's records.
     pub(crate) fn seal(&self) -> RecordSeal {
         RecordSeal::new(&self.secret, self.id.id)
     }
 
-    /// Its secret content, for a backup.
+    /// Returns its secret content, for a backup.
     pub(crate) fn content(&self) -> Zeroizing<Vec<u8>> {
         let mut content = Zeroizing::new(Vec::with_capacity(CONTENT_LEN));
         content.extend_from_slice(CONTENT_MAGIC);
@@ -176,7 +176,7 @@ impl Keystore {
         content
     }
 
-    /// From its content and generation.
+    /// Parses the content of a keystore of this generation.
     pub(crate) fn parse(content: &[u8], generation: u64) -> Option<Self> {
         let rest = content.strip_prefix(CONTENT_MAGIC)?;
         let (id, secret) = rest.split_first_chunk::<STORE_ID_LEN>()?;
@@ -186,9 +186,8 @@ impl Keystore {
 
     /// Opens the keystore of a data folder; `None` if there is none.
     ///
-    /// # Errors
-    /// [`KeystoreError`].
-    pub(crate) fn open(folder: &Path, unlock: &Unlock) -> Result<Option<Self>, KeystoreError> {
+    /// # Errors [`KeystoreError`].
+    pub(crate) fn open(folder: &Path, secrets: &KeystoreSecrets) -> Result<Option<Self>, KeystoreError> {
         let path = folder.join(KEYSTORE_FILE);
         if !path.exists() {
             return Ok(None);
@@ -198,7 +197,7 @@ impl Keystore {
         let malformed =
             |source: VaultError| KeystoreError::Malformed { path: path.clone(), source: source.into() };
         let header = vault::header(sealed).map_err(malformed)?;
-        let (secret, wrong) = secret_for(&path, &header, unlock, Some(folder.join(KEYSTORE_KEY_FILE)))?;
+        let (secret, wrong) = secret_for(&path, &header, secrets, Some(folder.join(KEYSTORE_KEY_FILE)))?;
         let opened = match vault::open_as(&secret, sealed) {
             Ok(opened) => opened,
             Err(VaultError::Tag) => return Err(wrong),
@@ -207,19 +206,20 @@ impl Keystore {
         Self::parse(&opened.content, opened.generation).map(Some).ok_or_else(|| malformed(VaultError::Magic))
     }
 
-    /// Seals it under `protection`, as the next generation, in the place of what the folder has.
+    /// Seals the keystore under `protection` as the next generation and replaces the folder's
+    /// keystore.
     ///
-    /// # Errors
-    /// [`KeystoreError`]; the folder's keystore is the old or the new one.
+    /// # Errors [`KeystoreError`]; the folder's keystore is the old or the new one.
     pub(crate) fn write(
         &mut self,
         folder: &Path,
-        protection: &Protection,
+        protection: &KeystoreProtection,
         rng: &mut dyn Entropy,
     ) -> Result<(), KeystoreError> {
         let generation = self.id.generation + 1;
         let sealed = seal_content(&self.content(), protection, generation, folder, rng)?;
-        // In place, so that it can be resealed on a full disk; twice, so that neither slot opens with the old secret.
+        // Overwritten in place, so that it works on a full disk; twice, so that neither slot opens
+        // with the old secret.
         let path = folder.join(KEYSTORE_FILE);
         for _ in 0..2 {
             sealstone_slots::write(&path, &sealed).map_err(files::at(&path))?;
@@ -229,10 +229,10 @@ impl Keystore {
     }
 }
 
-/// Seals a secret under `protection`; a key file that is not there is made.
+/// Seals a secret under `protection`; creates the key file if it does not exist.
 pub(crate) fn seal_content(
     content: &[u8],
-    protection: &Protection,
+    protection: &KeystoreProtection,
     generation: u64,
     folder: &Path,
     rng: &mut dyn Entropy,
@@ -241,14 +241,14 @@ pub(crate) fn seal_content(
     rng.fill_bytes(&mut salt);
     let header = |kind| Header { kind, salt, generation };
     let (header, secret) = match protection {
-        Protection::KeyFile(at) => {
+        KeystoreProtection::KeyFile(at) => {
             let path = at.clone().unwrap_or_else(|| folder.join(KEYSTORE_KEY_FILE));
             if !path.exists() {
                 make_key(&path, rng)?;
             }
             (header(Kind::KeyFile), read_key(&path)?)
         }
-        Protection::Passphrase(passphrase) => {
+        KeystoreProtection::Passphrase(passphrase) => {
             let (actual, least) = (passphrase.len(), PASSPHRASE_BYTES_MIN);
             if actual < least {
                 return Err(KeystoreError::Weak { what: "passphrase", actual, least });
@@ -256,36 +256,37 @@ pub(crate) fn seal_content(
             let header = header(STRETCH_NEW);
             (header, stretch(&folder.join(KEYSTORE_FILE), &header, passphrase)?)
         }
-        Protection::Credential(name) => {
+        KeystoreProtection::Credential(name) => {
             (header(Kind::Credential), of_credential(&systemd_credential(name)?)?)
         }
     };
     Ok(vault::seal_as(&header, &secret, content, &mut |into: &mut [u8]| rng.fill_bytes(into)))
 }
 
-/// The secret behind a header, from what is given, and what to say if it does not open what is at `path`.
+/// Derives the secret for a header from the given secrets. Also returns the error to report if it
+/// does not open the file at `path`.
 pub(crate) fn secret_for(
     path: &Path,
     header: &Header,
-    unlock: &Unlock,
+    secrets: &KeystoreSecrets,
     default_key: Option<PathBuf>,
 ) -> Result<(Zeroizing<[u8; SECRET_LEN]>, KeystoreError), KeystoreError> {
     let keystore = path.to_owned();
     match header.kind {
         Kind::KeyFile => {
-            let key = unlock.key_file.clone().or(default_key);
+            let key = secrets.key_file.clone().or(default_key);
             let key = key.ok_or_else(|| KeystoreError::NeedsKeyFile(path.to_owned()))?;
             Ok((read_key(&key)?, KeystoreError::WrongKey { keystore, key }))
         }
         Kind::Credential => {
-            let name = unlock.credential().to_owned();
+            let name = secrets.credential().to_owned();
             let secret = of_credential(&systemd_credential(&name)?)?;
             Ok((secret, KeystoreError::WrongCredential { keystore, name }))
         }
         Kind::Passphrase { .. } => {
-            let passphrase = match &unlock.passphrase {
+            let passphrase = match &secrets.passphrase {
                 Some(passphrase) => passphrase.clone(),
-                None => match systemd_credential(unlock.credential()) {
+                None => match systemd_credential(secrets.credential()) {
                     Err(KeystoreError::NoCredential(_)) => {
                         return Err(KeystoreError::NeedsPassphrase(keystore));
                     }
@@ -339,7 +340,7 @@ fn read_key(path: &Path) -> Result<Zeroizing<[u8; SECRET_LEN]>, KeystoreError> {
     if fits { Ok(secret) } else { Err(KeystoreError::KeyMalformed(path.to_owned())) }
 }
 
-/// A credential has to be random: it is not stretched.
+/// Derives a secret from a systemd credential, which must be random: it is not stretched.
 fn of_credential(content: &[u8]) -> Result<Zeroizing<[u8; SECRET_LEN]>, KeystoreError> {
     let (actual, least) = (content.len(), CREDENTIAL_BYTES_MIN);
     if actual < least {
@@ -352,10 +353,9 @@ fn of_credential(content: &[u8]) -> Result<Zeroizing<[u8; SECRET_LEN]>, Keystore
     Ok(secret)
 }
 
-/// What systemd gave the service under this name (`LoadCredential=`), without a line end.
+/// Reads the systemd credential of this name (`LoadCredential=`), without a trailing newline.
 ///
-/// # Errors
-/// `CredentialName`, `NoCredential`, `File`.
+/// # Errors `CredentialName`, `NoCredential`, `File`.
 pub fn systemd_credential(name: &str) -> Result<Zeroizing<Vec<u8>>, KeystoreError> {
     let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     if !plain {
@@ -367,7 +367,7 @@ pub fn systemd_credential(name: &str) -> Result<Zeroizing<Vec<u8>>, KeystoreErro
         return Err(none());
     }
     let content = Zeroizing::new(files::read(&path)?);
-    // As `--passphrase-file` does: a line end is not part of it.
+    // As `--passphrase-file` does: a trailing newline is not part of the secret.
     Ok(Zeroizing::new(content.strip_suffix(b"\n").unwrap_or(&content).to_vec()))
 }
 
@@ -380,33 +380,37 @@ mod tests {
         Zeroizing::new(text.as_bytes().to_vec())
     }
 
-    fn made(folder: &Path, protection: &Protection) -> Keystore {
-        let mut keystore = Keystore::draw(&mut OsRng);
+    fn made(folder: &Path, protection: &KeystoreProtection) -> Keystore {
+        let mut keystore = Keystore::generate(&mut OsRng);
         keystore.write(folder, protection, &mut OsRng).unwrap();
         keystore
     }
 
-    fn secret_of(folder: &Path, unlock: &Unlock) -> Result<Zeroizing<Vec<u8>>, KeystoreError> {
-        Keystore::open(folder, unlock).map(|keystore| keystore.unwrap().content())
+    fn secret_of(folder: &Path, secrets: &KeystoreSecrets) -> Result<Zeroizing<Vec<u8>>, KeystoreError> {
+        Keystore::open(folder, secrets).map(|keystore| keystore.unwrap().content())
     }
 
     #[test]
-    fn the_kind_of_protection_is_changed_and_the_key_stays() {
+    fn changed_protection_keeps_the_key() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        assert!(Keystore::open(folder, &Unlock::default()).unwrap().is_none());
-        let mut keystore = made(folder, &Protection::KeyFile(None));
+        assert!(Keystore::open(folder, &KeystoreSecrets::default()).unwrap().is_none());
+        let mut keystore = made(folder, &KeystoreProtection::KeyFile(None));
         let content = keystore.content();
-        assert_eq!(secret_of(folder, &Unlock::default()).unwrap(), content);
-        let under = Protection::Passphrase(passphrase("correct horse battery"));
+        assert_eq!(secret_of(folder, &KeystoreSecrets::default()).unwrap(), content);
+        let under = KeystoreProtection::Passphrase(passphrase("correct horse battery"));
         keystore.write(folder, &under, &mut OsRng).unwrap();
-        assert!(matches!(secret_of(folder, &Unlock::default()), Err(KeystoreError::NeedsPassphrase(_))));
-        let unlock = |text| Unlock { passphrase: Some(passphrase(text)), ..Unlock::default() };
-        assert_eq!(secret_of(folder, &unlock("correct horse battery")).unwrap(), content);
-        let wrong = secret_of(folder, &unlock("correct horse batterx"));
+        assert!(matches!(
+            secret_of(folder, &KeystoreSecrets::default()),
+            Err(KeystoreError::NeedsPassphrase(_))
+        ));
+        let secrets =
+            |text| KeystoreSecrets { passphrase: Some(passphrase(text)), ..KeystoreSecrets::default() };
+        assert_eq!(secret_of(folder, &secrets("correct horse battery")).unwrap(), content);
+        let wrong = secret_of(folder, &secrets("correct horse batterx"));
         assert!(matches!(wrong, Err(KeystoreError::WrongPassphrase(_))));
         assert_eq!(
-            Keystore::open(folder, &unlock("correct horse battery")).unwrap().unwrap().id().generation,
+            Keystore::open(folder, &secrets("correct horse battery")).unwrap().unwrap().id().generation,
             2
         );
         let sealed = std::fs::read(folder.join(KEYSTORE_FILE)).unwrap();
@@ -414,44 +418,47 @@ mod tests {
     }
 
     #[test]
-    fn weak_secrets_and_wrong_or_malformed_key_files_are_told_by_name() {
+    fn weak_secrets_and_bad_key_files_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let elsewhere = folder.join("other.key");
-        let mut keystore = Keystore::draw(&mut OsRng);
-        let short = Protection::Passphrase(passphrase("0123456789a"));
+        let mut keystore = Keystore::generate(&mut OsRng);
+        let short = KeystoreProtection::Passphrase(passphrase("0123456789a"));
         assert!(matches!(
             keystore.write(folder, &short, &mut OsRng),
             Err(KeystoreError::Weak { actual: 11, least: PASSPHRASE_BYTES_MIN, .. })
         ));
         assert!(matches!(of_credential(&[7; 31]), Err(KeystoreError::Weak { actual: 31, .. })));
-        keystore.write(folder, &Protection::KeyFile(None), &mut OsRng).unwrap();
+        keystore.write(folder, &KeystoreProtection::KeyFile(None), &mut OsRng).unwrap();
         make_key(&elsewhere, &mut OsRng).unwrap();
-        let unlock = Unlock { key_file: Some(elsewhere.clone()), ..Unlock::default() };
-        assert!(matches!(secret_of(folder, &unlock), Err(KeystoreError::WrongKey { .. })));
+        let secrets = KeystoreSecrets { key_file: Some(elsewhere.clone()), ..KeystoreSecrets::default() };
+        assert!(matches!(secret_of(folder, &secrets), Err(KeystoreError::WrongKey { .. })));
         files::write(&elsewhere, b"not a key\n", 0o600).unwrap();
-        assert!(matches!(secret_of(folder, &unlock), Err(KeystoreError::KeyMalformed(_))));
+        assert!(matches!(secret_of(folder, &secrets), Err(KeystoreError::KeyMalformed(_))));
         files::write(&elsewhere, &[b'a'; 64], 0o640).unwrap();
-        assert!(matches!(secret_of(folder, &unlock), Err(KeystoreError::File(FileError::Exposed { .. }))));
+        assert!(matches!(secret_of(folder, &secrets), Err(KeystoreError::File(FileError::Exposed { .. }))));
         assert!(matches!(systemd_credential("../passwd"), Err(KeystoreError::CredentialName(_))));
     }
 
     #[test]
-    fn damage_is_told_and_no_header_can_ask_for_more_than_the_ceiling() {
+    fn damaged_keystore_is_rejected_within_cost_limits() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        made(folder, &Protection::Passphrase(passphrase("correct horse battery")));
+        made(folder, &KeystoreProtection::Passphrase(passphrase("correct horse battery")));
         let path = folder.join(KEYSTORE_FILE);
         let file = std::fs::read(&path).unwrap();
         let sealed = sealstone_slots::content(&file).unwrap().to_vec();
-        let unlock = Unlock { passphrase: Some(passphrase("correct horse battery")), ..Unlock::default() };
+        let secrets = KeystoreSecrets {
+            passphrase: Some(passphrase("correct horse battery")),
+            ..KeystoreSecrets::default()
+        };
         let asks = |at: usize, value: u8| {
             let mut changed = sealed.clone();
             changed[at] = value;
             files::write(&path, &changed, 0o600).unwrap();
-            secret_of(folder, &unlock).err()
+            secret_of(folder, &secrets).err()
         };
-        // Memory of 2^30 KiB and more, 2^24 passes, and none at all.
+        // Memory of 2^30 KiB and more, 2^24 passes, and zero of either.
         for (at, value) in [(9, 0x40), (13, 1), (16, 0), (10, 0)] {
             let refused = asks(at, value);
             assert!(

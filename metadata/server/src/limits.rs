@@ -1,72 +1,74 @@
-//! Every bound of the shell, in one place.
+//! All limits of the server.
 
 use core::time::Duration;
 
 use sealstone_channel::AdmissionLimits;
 
-/// Bounds of a listener.
+/// Limits of a listener and of the background tasks.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections after their login. When there are no more places, the user with the most connections loses the oldest.
+    /// Maximum connections after login. Above it, the user with the most connections loses the
+    /// oldest.
     pub connections_max: usize,
-    /// Of them, from one address.
+    /// Maximum of these from one address.
     pub connections_per_address_max: usize,
-    /// The same for administrators and the loopback address, beside the others.
+    /// Additional connections for administrators and for the loopback address.
     pub connections_reserved: usize,
-    /// Connections before their login, beside the others. When there are no more places, the network with the most of them
-    /// loses the oldest that has got least far.
+    /// Maximum connections before login, counted separately. Above it, the network with the most
+    /// loses the oldest of those in the earliest stage.
     pub pending_max: usize,
-    /// Of them, from one network: an IPv4 /24 or an IPv6 /48.
+    /// Maximum of these from one network: an IPv4 /24 or an IPv6 /48.
     pub pending_per_network_max: usize,
-    /// Of them, from one address: an IPv4 address or an IPv6 /64.
+    /// Maximum of these from one address: an IPv4 address or an IPv6 /64.
     pub pending_per_address_max: usize,
-    /// The same from the loopback address, beside the others.
+    /// Additional connections before login from the loopback address.
     pub pending_local_max: usize,
-    /// From accept to the end of the TLS handshake.
+    /// Maximum time from accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
-    /// From accept to a finished login: TLS, Hello, OPAQUE.
+    /// Maximum time from accept to a finished login: TLS, Hello, OPAQUE.
     pub login_timeout: Duration,
-    /// A logged-in connection without a request is closed after this.
+    /// Time after which a logged-in connection without a request is closed.
     pub idle_timeout: Duration,
-    /// A frame that has begun must be complete within this; so must an answer be taken.
+    /// Maximum time to receive a frame after its first byte, and to send an answer.
     pub frame_timeout: Duration,
-    /// Requests decided at a time; the others wait.
+    /// Maximum concurrent requests; others wait.
     pub requests_max: usize,
-    /// Of them, of all connections of one user.
+    /// Maximum of these of all connections of one user.
     pub requests_per_user_max: usize,
-    /// Of them, of one connection; it is read no further meanwhile, so that no more of its frames are in memory.
+    /// Maximum of these of one connection. At the limit the connection is not read, so that no more
+    /// of its frames are in memory.
     pub requests_per_connection_max: usize,
-    /// Login steps computed at a time; as many again may wait for a directory.
+    /// Maximum concurrent login steps; as many more may wait for a directory.
     pub logins_max: usize,
     /// Time for connections to finish their request at shutdown.
     pub shutdown_grace: Duration,
-    /// Between two rounds of housekeeping (expired creates, objects to be removed).
+    /// Interval of housekeeping rounds (expired creates, objects to remove).
     pub tidy_every: Duration,
-    /// Between two looks whether there is something in the store that nobody waited for: so much of sessions is lost with
-    /// the power at most.
+    /// Interval of making lazily committed changes durable: the maximum of session changes that a
+    /// power failure loses.
     pub settle_every: Duration,
-    /// Between two looks at the capacity of devices.
+    /// Interval of reading the capacity of devices.
     pub poll_every: Duration,
-    /// One operation at a device may take this long.
+    /// Maximum time of one operation at a device.
     pub device_timeout: Duration,
     /// Partitions whose keys are changed in one transaction.
     pub key_batch: usize,
-    /// Between two looks at revocations whose devices did not answer.
+    /// Interval of retrying revocations at devices that did not answer.
     pub revoke_retry: Duration,
-    /// Objects that a device is told of in one round of a revocation.
+    /// Objects of one device in one round of a revocation.
     pub retag_batch: usize,
-    /// Of them, at a time.
+    /// Maximum concurrent changes of these.
     pub retags_at_once: usize,
     /// Objects removed in one round.
     pub reap_batch: usize,
-    /// A device that did not remove an object is asked again after this.
+    /// Time after which a failed removal is tried again.
     pub reap_retry: Duration,
-    /// Files that have outgrown their layouts are carried over at so many bytes a second at most; 0: they are not.
+    /// Maximum rate of copying files to larger layouts, in bytes per second; 0 disables it.
     pub carry_rate: u64,
 }
 
 impl Limits {
-    /// Places of all listeners of the server.
+    /// Returns the connection limits of all listeners of the server.
     pub(crate) const fn admission(&self) -> AdmissionLimits {
         AdmissionLimits {
             pending_max: self.pending_max,

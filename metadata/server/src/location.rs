@@ -1,9 +1,9 @@
-//! Where a server's metadata is: in its folder, in a file elsewhere, in a database that other servers use too, or in an LDAP
-//! server.
+//! Location of a server's metadata: in its folder, in a file elsewhere, in a shared database, or in
+//! an LDAP server.
 //!
-//! Contract: what is said of a database at setup is kept in the folder's file `metadata-store`, but for its password; a
-//! folder without that file has the embedded store.
-//! Truth: docs/standards/mds/store.md §8.7, §8.9.
+//! Contract: the location given at setup is kept in the folder's file `metadata-store`, without the
+//! password. A folder without that file has the embedded store. Truth: docs/standards/mds/store.md
+//! §8.7, §8.9.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -25,97 +25,97 @@ use crate::files::{self, FileError};
 use crate::keystore::systemd_credential;
 use crate::setup::{STORE_FILE, SetupError};
 
-/// Says where the metadata is, if it is not in the folder.
+/// File with the location of the metadata, if it is not in the folder.
 pub(crate) const LOCATION_FILE: &str = "metadata-store";
-/// Bytes of that file at most.
+/// Maximum length of that file in bytes.
 const LOCATION_BYTES_MAX: u64 = 16 * 1024;
-/// The variable with the database's password, as the database's own tools call it.
+/// Variable with the database's password, as PostgreSQL's own tools name it.
 #[cfg(feature = "postgres")]
 const PASSWORD_VARIABLE: &str = "PGPASSWORD";
 
-/// Where the password of a database or LDAP server is; never in an argument.
+/// Source of the password for a database or LDAP server; never an argument.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum PasswordFrom {
-    /// Of a database in the variable `PGPASSWORD`, if there is one; there may be none. Of an LDAP server nowhere.
+pub enum PasswordSource {
+    /// For a database the variable `PGPASSWORD`, if it is set; for an LDAP server no password.
     #[default]
     Environment,
-    /// In the first line of a private file (mode 0600).
+    /// The first line of a private file (mode 0600).
     File(PathBuf),
-    /// In a systemd credential.
+    /// A systemd credential.
     Credential(String),
 }
 
-/// Where metadata is.
+/// Location of the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// `file:PATH`, `postgres://USER@HOST[:PORT]/DATABASE` or `ldaps://NAME@HOST[:PORT]/BASE`.
     pub url: OsString,
-    /// PEM file of the authority that signed the server's certificate; with it there is TLS.
+    /// PEM file of the authority that signed the server's certificate; enables TLS.
     pub ca_file: Option<PathBuf>,
-    /// The password.
-    pub password: PasswordFrom,
-    /// Plain text beyond this machine.
+    /// Source of the password.
+    pub password: PasswordSource,
+    /// Whether plain text to another machine is allowed.
     pub insecure: bool,
 }
 
-/// Why a location cannot be used.
+/// Reason why a location cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LocationError {
-    /// Neither of the kinds that are known.
+    /// The URL is of no known kind.
     #[error(
-        "'{0}' is no metadata store: say file:PATH, postgres://USER@HOST/DATABASE or ldaps://NAME@HOST/BASE"
+        "'{0}' is not a metadata store URL: use file:PATH, postgres://USER@HOST/DATABASE or ldaps://NAME@HOST/BASE"
     )]
     Url(String),
-    /// The file that says it.
-    #[error("{}: line {line} is not understood", .path.display())]
+    /// The location file does not parse.
+    #[error("{}: line {line} is invalid", .path.display())]
     Line {
-        /// Which file.
+        /// Path of the location file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// The file that says it is too long.
+    /// The location file is too long.
     #[error("{} has more than {LOCATION_BYTES_MAX} bytes", .0.display())]
     TooLong(PathBuf),
-    /// The file with the server's name among several.
-    #[error("{} is not 16 bytes long; a server that was not copied gets a new one if it is removed", .0.display())]
+    /// The file with the server's name has the wrong length.
+    #[error("{} is not 16 bytes long; remove it to draw a new server name, unless the folder was copied from another server", .0.display())]
     ServerName(PathBuf),
-    /// Several servers cannot share it.
-    #[error("the metadata of {} is in a file or an LDAP server, which one server alone can use", .0.display())]
+    /// The metadata cannot be shared by several servers.
+    #[error("the metadata of {} is in a file or an LDAP server, which only one server can use", .0.display())]
     NotShared(PathBuf),
 }
 
 impl Location {
-    /// The embedded store in this file.
+    /// Returns the location of an embedded store in this file.
     #[must_use]
     pub fn file(path: &Path) -> Self {
         Self { url: file_url(path), ..Self::default() }
     }
 
-    /// Can several servers use it at a time?
+    /// Whether several servers can use it at the same time.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.url.as_bytes().starts_with(b"postgres")
     }
 
-    /// The path of an embedded store.
+    /// Returns the path of an embedded store.
     fn file_path(&self) -> Option<&Path> {
         let path = self.url.as_bytes().strip_prefix(b"file:")?;
         Some(Path::new(OsStr::from_bytes(path)))
     }
 
-    /// The URL as text: one of a file need not be any.
+    /// Returns the URL as text; empty if it is not UTF-8, which only a file path can be.
     #[cfg(any(feature = "postgres", feature = "ldap"))]
     fn url_text(&self) -> &str {
         self.url.to_str().unwrap_or_default()
     }
 
-    /// The URL for messages.
+    /// Returns the URL for messages.
     pub(crate) fn shown(&self) -> String {
         shown(self.url.as_bytes()).into_owned()
     }
 
-    /// As it is kept in a folder; paths are made absolute.
+    /// Returns the text of the location file; paths are made absolute.
     fn text(&self) -> Vec<u8> {
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let url = self.file_path().map_or_else(|| self.url.clone(), |path| file_url(&whole(path)));
@@ -133,9 +133,9 @@ impl Location {
             line("ca-file", whole(path).as_os_str().as_bytes());
         }
         match &self.password {
-            PasswordFrom::Environment => {}
-            PasswordFrom::File(path) => line("password-file", whole(path).as_os_str().as_bytes()),
-            PasswordFrom::Credential(name) => line("password-credential", name.as_bytes()),
+            PasswordSource::Environment => {}
+            PasswordSource::File(path) => line("password-file", whole(path).as_os_str().as_bytes()),
+            PasswordSource::Credential(name) => line("password-credential", name.as_bytes()),
         }
         if self.insecure {
             line("insecure", b"");
@@ -143,7 +143,7 @@ impl Location {
         text
     }
 
-    /// Reads that; the number of a line that is not understood, from 1.
+    /// Parses the location file. Fails with the number of the invalid line, from 1.
     fn parse(text: &[u8]) -> Result<Self, usize> {
         let mut this = Self::default();
         let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -154,10 +154,10 @@ impl Location {
             match (key, value.is_empty()) {
                 (b"url", false) if this.url.is_empty() => this.url = value.to_owned(),
                 (b"ca-file", false) => this.ca_file = Some(value.into()),
-                (b"password-file", false) => this.password = PasswordFrom::File(value.into()),
+                (b"password-file", false) => this.password = PasswordSource::File(value.into()),
                 (b"password-credential", false) => {
                     let name = value.to_str().ok_or(number + 1)?;
-                    this.password = PasswordFrom::Credential(name.to_owned());
+                    this.password = PasswordSource::Credential(name.to_owned());
                 }
                 (b"insecure", true) => this.insecure = true,
                 _ => return Err(number + 1),
@@ -166,7 +166,7 @@ impl Location {
         if this.url.is_empty() { Err(lines.len() + 1) } else { Ok(this) }
     }
 
-    /// What the folder says; none if the store is in it.
+    /// Reads the location file of a folder; `None` if the store is in the folder.
     pub(crate) fn of_folder(folder: &Path) -> Result<Option<Self>, SetupError> {
         let path = folder.join(LOCATION_FILE);
         match std::fs::metadata(&path) {
@@ -181,7 +181,7 @@ impl Location {
         Self::parse(&text).map(Some).map_err(|line| LocationError::Line { path, line }.into())
     }
 
-    /// Writes it into the folder: from now on it is where the metadata is.
+    /// Writes the location file into the folder.
     pub(crate) fn keep(&self, folder: &Path) -> Result<(), SetupError> {
         Ok(files::write(&folder.join(LOCATION_FILE), &self.text(), 0o600)?)
     }
@@ -189,17 +189,18 @@ impl Location {
     #[cfg(any(feature = "postgres", feature = "ldap"))]
     fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, SetupError> {
         Ok(match &self.password {
-            PasswordFrom::Environment => None,
-            PasswordFrom::File(path) => {
+            PasswordSource::Environment => None,
+            PasswordSource::File(path) => {
                 let text = files::read_secret(path)?;
                 let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
                 Some(Zeroizing::new(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
             }
-            PasswordFrom::Credential(name) => Some(systemd_credential(name)?),
+            PasswordSource::Credential(name) => Some(systemd_credential(name)?),
         })
     }
 
-    /// Opens the store for a server that makes many changes: one in a file gets a journal beside it until it is closed.
+    /// Opens the store for a server that makes many changes: one in a file gets a journal beside it
+    /// until it is closed.
     pub(crate) fn serve(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
         match self.file_path() {
             Some(path) => Ok(Arc::new(EmbeddedMeta::serve(path)?)),
@@ -207,7 +208,7 @@ impl Location {
         }
     }
 
-    /// Opens the store, or makes an empty one.
+    /// Opens the store, or creates an empty one.
     pub(crate) fn open(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
         if let Some(path) = self.file_path() {
             return Ok(Arc::new(EmbeddedMeta::open(path)?));
@@ -237,7 +238,7 @@ impl Location {
         })?;
         if store.is_exposed() {
             tracing::warn!(
-                "--insecure-meta: whoever is on the way to the database reads and changes what is not sealed"
+                "--insecure-meta: records that are not sealed can be read and changed between this server and the database"
             );
         }
         Ok(Arc::new(store))
@@ -253,10 +254,10 @@ impl Location {
         })?;
         if store.is_exposed() {
             tracing::warn!(
-                "--insecure-meta: whoever is on the way to the LDAP server reads its password, and reads and changes what is not sealed"
+                "--insecure-meta: the LDAP password, and records that are not sealed, can be read and changed on the network"
             );
         }
-        tracing::info!(store = store.name(), bytes = store.memory_bytes(), "the metadata is in memory");
+        tracing::info!(store = store.name(), bytes = store.memory_bytes(), "metadata loaded into memory");
         Ok(Arc::new(store))
     }
 }
@@ -267,7 +268,7 @@ fn file_url(path: &Path) -> OsString {
     url
 }
 
-/// Where the metadata of a folder is that is set up.
+/// Returns the location of the metadata of an initialised folder.
 pub(crate) fn of(folder: &Path, named: Option<&Location>) -> Result<Location, SetupError> {
     match named {
         Some(named) => Ok(named.clone()),
@@ -275,7 +276,7 @@ pub(crate) fn of(folder: &Path, named: Option<&Location>) -> Result<Location, Se
     }
 }
 
-/// Opens the store of a folder that is set up.
+/// Opens the store of an initialised folder.
 pub(crate) fn open_store(folder: &Path, named: Option<&Location>) -> Result<Arc<dyn MetaStore>, SetupError> {
     of(folder, named)?.open()
 }
@@ -285,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_at_setup_is_what_the_next_start_knows() {
+    fn location_file_round_trips() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Location::of_folder(folder.path()).unwrap(), None);
         for location in [
@@ -293,12 +294,12 @@ mod tests {
             Location {
                 url: "postgres://u@h/d?host=/run".into(),
                 ca_file: Some("/etc/ca file.pem".into()),
-                password: PasswordFrom::File("/etc/pw".into()),
+                password: PasswordSource::File("/etc/pw".into()),
                 insecure: true,
             },
             Location { url: "ldaps://cn=s,dc=a@h/ou=f,dc=a".into(), ..Location::default() },
             Location {
-                password: PasswordFrom::Credential("name".into()),
+                password: PasswordSource::Credential("name".into()),
                 ..Location::file(Path::new("/m/s.redb"))
             },
             Location {
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_understood_is_told_by_number() {
+    fn invalid_location_line_is_reported_by_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(LOCATION_FILE);
         for (text, line) in [
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_store_is_refused_by_name() {
+    fn unknown_store_url_is_rejected() {
         for url in ["", "mysql://h", "/srv/meta.redb", "postgres:/h"] {
             let location = Location { url: url.into(), ..Location::default() };
             let Err(SetupError::Location(LocationError::Url(told))) = location.open() else {
@@ -355,11 +356,11 @@ mod tests {
 
     #[test]
     #[cfg(any(feature = "postgres", feature = "ldap"))]
-    fn a_password_is_the_first_line_of_a_private_file() {
+    fn password_file_gives_its_first_line() {
         use std::os::unix::fs::PermissionsExt;
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "secret pass\r\nrest").unwrap();
-        let location = Location { password: PasswordFrom::File(file.path().into()), ..Location::default() };
+        let location = Location { password: PasswordSource::File(file.path().into()), ..Location::default() };
         assert_eq!(&**location.password().unwrap().unwrap(), b"secret pass");
         std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(location.password().unwrap_err().is_exposed());

@@ -32,7 +32,8 @@ impl RequestShares {
         if let Some(share) = by_user.get(user).and_then(Weak::upgrade) {
             return share;
         }
-        // Entries of users without connections go, so that there are no more than connections.
+        // Removes entries of users without connections, so that there are no more entries than
+        // connections.
         by_user.retain(|_, share| share.strong_count() > 0);
         let share = Arc::new(Semaphore::new(self.permits));
         by_user.insert(user.clone(), Arc::downgrade(&share));

@@ -1,4 +1,4 @@
-//! The listener: accepts, counts, bounds and ends connections.
+//! The listener: accepts, counts, limits and ends connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,29 +15,29 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::channel::{Shared, run};
+use crate::channel::{ListenerState, run};
 use crate::devices::Devices;
 use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
 use crate::setup::Opened;
-use crate::time::{StateOfClock, TimePort};
+use crate::time::{ClockStateSource, TimePort};
 
-/// Pause after a failed accept (too many open files, say), so that it does not spin.
+/// Pause after a failed accept (too many open files, for example), to avoid a busy loop.
 const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(100);
 
-/// Between two looks for users whose last answer of the directory is old.
+/// Interval of looking for users whose directory lookup is outdated.
 const DIRECTORY_EVERY: core::time::Duration = core::time::Duration::from_secs(1);
 
-/// Connections of all listeners.
-struct Tally {
+/// Connection counters of all listeners.
+struct ConnectionCounters {
     admission: Arc<Admission>,
     accepted: AtomicU64,
     handshakes_done: AtomicU64,
     handshakes_failed: AtomicU64,
 }
 
-impl Tally {
+impl ConnectionCounters {
     fn new(limits: &Limits) -> Self {
         let admission = Admission::new(limits.admission());
         Self {
@@ -49,15 +49,15 @@ impl Tally {
     }
 }
 
-/// A metadata server that is running.
+/// A running metadata server.
 pub struct Server {
     address: SocketAddr,
     mds: Arc<Mds>,
-    tally: Arc<Tally>,
+    counters: Arc<ConnectionCounters>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-    keeper: Housekeeper,
-    shared: Shared,
+    housekeeper: Housekeeper,
+    shared: ListenerState,
     paper: OnceLock<Arc<PaperListener>>,
     environment: Environment,
     time: Mutex<Option<TimePort>>,
@@ -65,17 +65,16 @@ pub struct Server {
 
 /// How the connections of a listener are protected.
 #[derive(Clone)]
-enum Protection {
+enum TransportProtection {
     Tls(Tls),
-    /// By the login itself, which is the paper's: hardly.
+    /// The login of the paper's profile, which gives little protection.
     Paper(Arc<PaperListener>),
 }
 
 impl Server {
-    /// Serves a data folder on a listener, and looks after the devices.
+    /// Serves a data folder on a listener, and starts the background tasks.
     ///
-    /// # Errors
-    /// If the listener has no address.
+    /// # Errors If the listener has no address.
     pub fn start(
         opened: &Opened,
         listener: TcpListener,
@@ -86,43 +85,48 @@ impl Server {
         let address = listener.local_addr()?;
         let (stop, stopped) = watch::channel(false);
         let mds = opened.mds.clone();
-        let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
-        let shared =
-            Shared::new(mds.clone(), environment.clone(), limits, stopped.clone(), Some(keeper.clone()));
-        let tally = Arc::new(Tally::new(&shared.limits));
-        let tls = Protection::Tls(opened.tls.clone());
-        let listen = tokio::spawn(accept(listener, tls, shared.clone(), tally.clone()));
-        let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
-        tasks.push(tokio::spawn(keeper.clone().run_own(stopped.clone())));
-        tasks.push(tokio::spawn(keeper.clone().run_revoker(stopped.clone())));
-        tasks.push(tokio::spawn(keeper.clone().run_settler(stopped.clone())));
-        tasks.push(tokio::spawn(keeper.clone().run_clearer(stopped.clone())));
-        tasks.push(tokio::spawn(keeper.clone().run_measurer(stopped.clone())));
-        tasks.push(tokio::spawn(keeper.clone().run_mover(stopped.clone())));
-        tasks.push(tokio::spawn(keeper.clone().run_checker(stopped.clone())));
+        let housekeeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
+        let shared = ListenerState::new(
+            mds.clone(),
+            environment.clone(),
+            limits,
+            stopped.clone(),
+            Some(housekeeper.clone()),
+        );
+        let counters = Arc::new(ConnectionCounters::new(&shared.limits));
+        let tls = TransportProtection::Tls(opened.tls.clone());
+        let listen = tokio::spawn(accept(listener, tls, shared.clone(), counters.clone()));
+        let mut tasks = vec![listen, tokio::spawn(housekeeper.clone().run(stopped.clone()))];
+        tasks.push(tokio::spawn(housekeeper.clone().run_own(stopped.clone())));
+        tasks.push(tokio::spawn(housekeeper.clone().run_revoker(stopped.clone())));
+        tasks.push(tokio::spawn(housekeeper.clone().run_settler(stopped.clone())));
+        tasks.push(tokio::spawn(housekeeper.clone().run_clearer(stopped.clone())));
+        tasks.push(tokio::spawn(housekeeper.clone().run_measurer(stopped.clone())));
+        tasks.push(tokio::spawn(housekeeper.clone().run_mover(stopped.clone())));
+        tasks.push(tokio::spawn(housekeeper.clone().run_checker(stopped.clone())));
         if mds.has_directory() {
-            tasks.push(tokio::spawn(ask_again(mds.clone(), environment.clone(), stopped)));
+            tasks.push(tokio::spawn(refresh_directory_users(mds.clone(), environment.clone(), stopped)));
         }
         let tasks = Mutex::new(tasks);
         let (paper, time) = (OnceLock::new(), Mutex::default());
-        Ok(Self { address, mds, tally, stop, tasks, keeper, shared, paper, environment, time })
+        Ok(Self { address, mds, counters, stop, tasks, housekeeper, shared, paper, environment, time })
     }
 
-    /// Serves the paper's profile too, on a listener of its own: plain TCP. Who can record a login can guess its
-    /// passphrase.
+    /// Serves the paper's profile on a separate listener, over plain TCP. An attacker who records a
+    /// login can guess its passphrase offline.
     ///
-    /// # Errors
-    /// If the listener has no address, or this was called before.
+    /// # Errors If the listener has no address, or this was called before.
     pub fn serve_paper(&self, listener: TcpListener, paper: Arc<PaperListener>) -> io::Result<SocketAddr> {
         let address = listener.local_addr()?;
         self.paper.set(paper.clone()).map_err(|_| io::Error::from(io::ErrorKind::AlreadyExists))?;
-        let task = accept(listener, Protection::Paper(paper), self.shared.clone(), self.tally.clone());
+        let task =
+            accept(listener, TransportProtection::Paper(paper), self.shared.clone(), self.counters.clone());
         self.tasks.lock().push(tokio::spawn(task));
         Ok(address)
     }
 
-    /// Tells the time on this port, until the shutdown.
-    pub fn tell_time(&self, socket: UdpSocket, state: StateOfClock) {
+    /// Serves time on this port until shutdown.
+    pub fn serve_time(&self, socket: UdpSocket, state: ClockStateSource) {
         let port = TimePort::default();
         *self.time.lock() = Some(port.clone());
         let (mds, environment) = (self.mds.clone(), self.environment.clone());
@@ -130,40 +134,40 @@ impl Server {
         self.tasks.lock().push(task);
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Figures as Prometheus text.
+    /// Returns the metrics as Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
         let mut text = self.mds.counters().render();
         if let Some(paper) = self.paper.get() {
             text.push_str(&paper.render());
         }
-        let admission = &self.tally.admission;
+        let admission = &self.counters.admission;
         let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         for (name, kind, help, value) in [
             ("connections", "gauge", "Connections open now.", admission.open() as u64),
             (
                 "connections_pending",
                 "gauge",
-                "Connections open now whose login is not over.",
+                "Connections open now before their login.",
                 admission.pending() as u64,
             ),
-            ("leases", "gauge", "Leases on files that are out.", self.mds.leases_out() as u64),
+            ("leases", "gauge", "Leases granted now.", self.mds.leases_out() as u64),
             (
                 "store_keys_visited_total",
                 "counter",
-                "Keys that scans of the store stepped over, removed ones included.",
+                "Keys visited by scans of the store, removed ones included.",
                 self.mds.keys_visited(),
             ),
             (
                 "lease_penalties_total",
                 "counter",
-                "Times a user got no more leases, since its mounts did not answer recalls in time.",
+                "Times a user was denied leases because its mounts did not answer recalls in time.",
                 self.mds.lease_penalties(),
             ),
             (
@@ -184,19 +188,29 @@ impl Server {
                 "Files in quotas whose objects are measured when credentials to write expire.",
                 self.mds.length_checks() as u64,
             ),
-            ("connections_accepted_total", "counter", "Connections accepted.", value(&self.tally.accepted)),
+            (
+                "connections_accepted_total",
+                "counter",
+                "Connections accepted.",
+                value(&self.counters.accepted),
+            ),
             (
                 "connections_turned_away_total",
                 "counter",
-                "Connections closed for others because a share or all places were used up.",
+                "Connections closed for others because a limit was reached.",
                 admission.evicted(),
             ),
-            ("handshakes_total", "counter", "TLS handshakes completed.", value(&self.tally.handshakes_done)),
+            (
+                "handshakes_total",
+                "counter",
+                "TLS handshakes completed.",
+                value(&self.counters.handshakes_done),
+            ),
             (
                 "handshakes_failed_total",
                 "counter",
                 "TLS handshakes that failed or took too long.",
-                value(&self.tally.handshakes_failed),
+                value(&self.counters.handshakes_failed),
             ),
         ] {
             text.push_str(&format!(
@@ -209,20 +223,20 @@ impl Server {
         text
     }
 
-    /// Does the store still take transactions?
+    /// Whether the store still accepts transactions.
     #[must_use]
     pub fn healthy(&self) -> bool {
         self.mds.inspect(&sealstone_mds_protocol::FilePath::root()).is_ok()
     }
 
-    /// The devices' keeper, to have a round of its work done at once.
+    /// Returns the housekeeper, to start a round of its work at once.
     #[must_use]
     pub const fn housekeeper(&self) -> &Housekeeper {
-        &self.keeper
+        &self.housekeeper
     }
 
-    /// Takes no more connections, lets the others finish what they are at, and returns when all is quiet. A second
-    /// call returns at once.
+    /// Stops accepting connections, lets open ones finish their request, and returns when all tasks
+    /// have ended. A second call returns at once.
     pub async fn shutdown(&self) {
         let _ = self.stop.send(true);
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -232,8 +246,9 @@ impl Server {
     }
 }
 
-/// Asks the directory again about those whose last answer is old. A task of its own: a directory may be slow.
-async fn ask_again(mds: Arc<Mds>, environment: Environment, mut stop: watch::Receiver<bool>) {
+/// Repeats directory lookups of users whose last one is outdated. A separate task, because a
+/// directory may be slow.
+async fn refresh_directory_users(mds: Arc<Mds>, environment: Environment, mut stop: watch::Receiver<bool>) {
     let mut more = false;
     loop {
         if !more {
@@ -248,18 +263,23 @@ async fn ask_again(mds: Arc<Mds>, environment: Environment, mut stop: watch::Rec
         more = match tokio::task::spawn_blocking(round).await {
             Ok(Ok(more)) => more,
             Ok(Err(error)) => {
-                tracing::error!(%error, "the directory's word could not be stored");
+                tracing::error!(%error, "directory lookup could not be stored");
                 false
             }
             Err(error) => {
-                tracing::error!(%error, "asking the directory failed");
+                tracing::error!(%error, "directory lookup task failed");
                 false
             }
         };
     }
 }
 
-async fn accept(listener: TcpListener, protection: Protection, shared: Shared, tally: Arc<Tally>) {
+async fn accept(
+    listener: TcpListener,
+    protection: TransportProtection,
+    shared: ListenerState,
+    counters: Arc<ConnectionCounters>,
+) {
     let mut connections = JoinSet::new();
     let mut stop = shared.stop.clone();
     loop {
@@ -277,9 +297,9 @@ async fn accept(listener: TcpListener, protection: Protection, shared: Shared, t
                 continue;
             }
         };
-        tally.accepted.fetch_add(1, Ordering::Relaxed);
-        let ticket = tally.admission.enter(peer.ip().into());
-        connections.spawn(serve(stream, peer, protection.clone(), shared.clone(), tally.clone(), ticket));
+        counters.accepted.fetch_add(1, Ordering::Relaxed);
+        let ticket = counters.admission.enter(peer.ip().into());
+        connections.spawn(serve(stream, peer, protection.clone(), shared.clone(), counters.clone(), ticket));
     }
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
@@ -291,17 +311,17 @@ async fn accept(listener: TcpListener, protection: Protection, shared: Shared, t
 async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
-    protection: Protection,
-    shared: Shared,
-    tally: Arc<Tally>,
+    protection: TransportProtection,
+    shared: ListenerState,
+    counters: Arc<ConnectionCounters>,
     ticket: Ticket,
 ) {
     let begun = Instant::now();
     let login_by = begun + shared.limits.login_timeout;
     let _ = stream.set_nodelay(true);
     let tls = match protection {
-        Protection::Tls(tls) => tls,
-        Protection::Paper(paper) => {
+        TransportProtection::Tls(tls) => tls,
+        TransportProtection::Paper(paper) => {
             let Ok(own) = stream.local_addr() else { return };
             let addresses = Addresses { client: peer.ip(), server: own.ip() };
             let connection = PaperConnection::new(paper, addresses);
@@ -321,17 +341,17 @@ async fn serve(
     let Accepted { stream, export, .. } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
-            tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            counters.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%peer, %error, "TLS handshake failed");
             return;
         }
         Err(_) => {
-            tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            counters.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             return;
         }
     };
     ticket.advance(Stage::Secured);
-    tally.handshakes_done.fetch_add(1, Ordering::Relaxed);
+    counters.handshakes_done.fetch_add(1, Ordering::Relaxed);
     let connection = Connection::new(ChannelBinding(export), peer.ip().into());
     if let Err(error) = run(stream, connection, shared, login_by, Some(ticket)).await {
         tracing::debug!(%peer, %error, "connection ended");

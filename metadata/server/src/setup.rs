@@ -1,7 +1,7 @@
-//! The data folder: made once, opened on every start.
+//! The data folder: created once, opened at every start.
 //!
-//! Contract: the store gets its name, or becomes a server's, as the last step of [`init`]; before it, [`open`] says
-//! `Unfinished` and [`init`] may be run again; after it, [`init`] refuses.
+//! Contract: the store gets its name, or a server's records, in the last step of [`init`]. Before
+//! that, [`open`] returns `Unfinished` and [`init`] may be run again; afterwards [`init`] refuses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,28 +17,33 @@ use zeroize::Zeroizing;
 use crate::environment::Environment;
 use crate::files::{self, FileError};
 use crate::grant_log::{self, FileGrantLog, GrantLogSizes};
-use crate::keystore::{KEYSTORE_FILE, KEYSTORE_KEY_FILE, Keystore, KeystoreError, Protection, Unlock};
+use crate::keystore::{
+    KEYSTORE_FILE, KEYSTORE_KEY_FILE, Keystore, KeystoreError, KeystoreProtection, KeystoreSecrets,
+};
 use crate::location::{LOCATION_FILE, Location, LocationError, open_store};
-use crate::tls::{self, CERTIFICATE_LIFE, Fingerprint, SUBJECT};
+use crate::tls::{self, CERTIFICATE_LIFE, CertificateFingerprint, SUBJECT};
 
-/// The metadata store, mode 0600: its secrets are sealed by the keystore, all else is in the clear.
+/// File of the metadata store, mode 0600: its secrets are sealed by the keystore, all else is in
+/// the clear.
 pub(crate) const STORE_FILE: &str = "meta.redb";
-/// Its name until it is set up. The engine's own file is not made in one step, so a half-made one must not be taken for
-/// a store that was damaged later.
+/// Name of the store until setup is complete. The engine does not create its file atomically, and
+/// an incomplete one must not be taken for a damaged store.
 pub(crate) const STORE_FILE_NEW: &str = "meta.redb.new";
-/// The name of a server among those that use one store, 16 bytes.
+/// File with the server's name among those that share a store, 16 bytes.
 const SERVER_FILE: &str = "server-name";
-/// The server's certificate, DER; its SHA-256 is what clients pin.
+/// The server's certificate, DER; clients pin its SHA-256.
 pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// The certificate's key, PKCS #8, mode 0600.
 pub(crate) const KEY_FILE: &str = "certificate-key.der";
-/// The certificate of the cluster's own authority, DER; it signed the server's and may sign those of devices.
+/// Certificate of the cluster's own authority, DER; it signed the server's and may sign those of
+/// devices.
 pub const AUTHORITY_FILE: &str = "ca.der";
-/// Its key, PKCS #8, mode 0600: whoever has it can be the server, or a device, for those who know them by the authority.
+/// The authority's key, PKCS #8, mode 0600. With it an attacker can impersonate the server or a
+/// device to clients that pin the authority.
 const AUTHORITY_KEY_FILE: &str = "ca-key.der";
-/// The administrator's password, mode 0600; a line end follows it.
+/// The administrator's password with a trailing newline, mode 0600.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
-/// What an interrupted setup may leave behind, temporary names included.
+/// Files that an interrupted setup may leave behind, temporary names included.
 const OWN_FILES: [&str; 20] = [
     LOCATION_FILE,
     grant_log::FOLDER,
@@ -65,16 +70,16 @@ const OWN_FILES: [&str; 20] = [
 /// Random characters of that password: 26 of 32 letters and digits are 130 bits.
 const SECRET_CHARACTERS: usize = 26;
 
-/// Why a data folder cannot be set up or used.
+/// Reason why a data folder cannot be set up or used.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// It is set up already.
+    /// The folder is already set up.
     #[error("{} is set up already", .0.display())]
     AlreadySetUp(PathBuf),
-    /// The folder has something else in it.
+    /// The folder has other files.
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
-    /// Setup was interrupted or never begun: run it (again).
+    /// Setup was interrupted or never started.
     #[error("{} is not set up, or its setup was interrupted: run init", .0.display())]
     Unfinished(PathBuf),
     /// A file cannot be used.
@@ -91,31 +96,31 @@ pub enum SetupError {
     #[cfg(feature = "ldap")]
     #[error("cannot open the metadata store")]
     Ldap(#[from] sealstone_meta::LdapStoreError),
-    /// It is not known where the store is.
+    /// The location of the store is invalid.
     #[error(transparent)]
     Location(#[from] LocationError),
-    /// There is something in the store, and it is not a server's.
+    /// The store has content that is not a server's.
     #[error("the metadata store at {0} is not empty")]
     StoreNotEmpty(String),
-    /// What the store holds cannot be used.
+    /// The content of the store cannot be used.
     #[error("cannot use the metadata store")]
     Contents(#[source] OpenError),
     /// The keystore cannot be used.
     #[error("cannot use the keystore")]
     Keystore(#[from] KeystoreError),
-    /// The keystore is not the store's.
-    #[error("the keystore does not fit the metadata store")]
+    /// The keystore does not belong to the store.
+    #[error("the keystore does not belong to the metadata store")]
     Adopt(#[from] AdoptError),
     /// The certificate or its key cannot be used.
     #[error("the TLS certificate or its key cannot be used")]
     Certificate(#[from] IdentityError),
-    /// The folder has no authority: it was set up before there was one.
+    /// The folder has no authority: it was created by an older release.
     #[error("{} has no authority of its own (ca.der)", .0.display())]
     NoAuthority(PathBuf),
 }
 
 impl SetupError {
-    /// Is it that others may read a file that holds a secret?
+    /// Whether a file with a secret was refused because other users may access it.
     #[must_use]
     pub const fn is_exposed(&self) -> bool {
         match self {
@@ -127,43 +132,43 @@ impl SetupError {
     }
 }
 
-/// What setup made.
+/// Results of a setup.
 #[derive(Clone, Debug)]
 pub struct InitReport {
-    /// The administrator's name.
+    /// Name of the administrator.
     pub admin: UserName,
-    /// Where the administrator's password is.
+    /// Path of the file with the administrator's password.
     pub admin_secret: PathBuf,
-    /// What clients pin.
-    pub fingerprint: Fingerprint,
-    /// What clients may pin instead.
+    /// Fingerprint of the certificate, for clients to pin.
+    pub fingerprint: CertificateFingerprint,
+    /// Pin of the authority, which clients may use instead.
     pub authority: Pin,
 }
 
-/// Sets a data folder up: keystore, certificate, administrator, empty store. A second run after an interrupted one
-/// begins anew. The keystore is sealed under a key file in the folder.
+/// Sets up a data folder: keystore, certificate, administrator, empty store. A run after an
+/// interrupted one starts from the beginning. The keystore is sealed under a key file in the
+/// folder.
 ///
-/// # Errors
-/// See [`SetupError`].
+/// # Errors See [`SetupError`].
 pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
-    init_under(folder, admin, environment, &Protection::KeyFile(None), None)
+    init_under(folder, admin, environment, &KeystoreProtection::KeyFile(None), None)
 }
 
-/// The same, with the keystore sealed under `protection`, and the metadata at `location`, if there is one.
+/// Sets up a data folder with a keystore sealed under `protection`, and the metadata at `location`
+/// if given.
 ///
-/// # Errors
-/// See [`SetupError`].
+/// # Errors See [`SetupError`].
 pub fn init_under(
     folder: &Path,
     admin: &UserName,
     environment: &Environment,
-    protection: &Protection,
+    protection: &KeystoreProtection,
     location: Option<&Location>,
 ) -> Result<InitReport, SetupError> {
     files::make_folder(folder)?;
     let (path, unnamed) = (folder.join(STORE_FILE), folder.join(STORE_FILE_NEW));
     if let Some(kept) = Location::of_folder(folder)? {
-        // Where an interrupted run meant to go; it counts if it arrived.
+        // An interrupted run chose this location; the folder is set up if that store is.
         if Mds::is_set_up(&*kept.open()?).map_err(SetupError::Contents)? {
             return Err(SetupError::AlreadySetUp(folder.to_owned()));
         }
@@ -193,9 +198,9 @@ pub fn init_under(
     files::write(&folder.join(AUTHORITY_FILE), authority.certificate(), 0o644)?;
     let certificate = certify(folder, &authority, environment.now_ms())?;
     files::write(&admin_secret, &[secret.as_slice(), b"\n"].concat(), 0o600)?;
-    let mut keystore = Keystore::draw(&mut *rng);
+    let mut keystore = Keystore::generate(&mut *rng);
     keystore.write(folder, protection, &mut *rng)?;
-    // Nothing was given out yet, and the log knows it.
+    // Creates the credential log, which records that no credential was issued before.
     grant_log(folder)?;
     if let Some(location) = location {
         location.keep(folder)?;
@@ -222,13 +227,13 @@ fn grant_log(folder: &Path) -> Result<FileGrantLog, FileError> {
         .map_err(|source| FileError::Io { path: folder.join(grant_log::FOLDER), source })
 }
 
-/// A certificate of the server, signed by its authority, in the place of an older one.
-fn certify(folder: &Path, authority: &Authority, now_ms: u64) -> Result<Fingerprint, SetupError> {
+/// Creates a certificate of the server, signed by its authority, and replaces the old one.
+fn certify(folder: &Path, authority: &Authority, now_ms: u64) -> Result<CertificateFingerprint, SetupError> {
     let made = authority.issue(SUBJECT, now_ms, CERTIFICATE_LIFE)?;
     let certificate = made.chain.first().ok_or(IdentityError::Empty)?;
     files::write(&folder.join(KEY_FILE), &made.key, 0o600)?;
     files::write(&folder.join(CERTIFICATE_FILE), certificate, 0o644)?;
-    Ok(Fingerprint::of(certificate))
+    Ok(CertificateFingerprint::of(certificate))
 }
 
 fn authority(folder: &Path) -> Result<Option<Authority>, SetupError> {
@@ -240,10 +245,10 @@ fn authority(folder: &Path) -> Result<Option<Authority>, SetupError> {
     Ok(Some(Authority::load(files::read(&path)?, &key)?))
 }
 
-/// A new key and a certificate for `name`, signed by the authority of the folder, from now on for so long.
+/// Creates a key and a certificate for `name`, signed by the authority of the folder, valid from
+/// now for `life`.
 ///
-/// # Errors
-/// `NoAuthority`, `File`, `Certificate`.
+/// # Errors `NoAuthority`, `File`, `Certificate`.
 pub fn issue_certificate(
     folder: &Path,
     name: &str,
@@ -254,7 +259,7 @@ pub fn issue_certificate(
     Ok(authority.issue(name, environment.now_ms(), life)?)
 }
 
-/// A folder for a store from elsewhere, and an empty store in it under its first name.
+/// Creates a folder for a restored store, with an empty store under its temporary name.
 pub(crate) fn begin_folder(folder: &Path) -> Result<EmbeddedMeta, SetupError> {
     files::make_folder(folder)?;
     if is_set_up(folder).is_ok() {
@@ -266,7 +271,7 @@ pub(crate) fn begin_folder(folder: &Path) -> Result<EmbeddedMeta, SetupError> {
     begin_store(&folder.join(STORE_FILE_NEW))
 }
 
-/// A store with its keystore on top.
+/// Opens a store with its keystore.
 pub(crate) fn take_over(
     store: Arc<dyn MetaStore>,
     keystore: &Keystore,
@@ -277,35 +282,35 @@ pub(crate) fn take_over(
     adopt(store, keystore.seal(), keystore.id(), fill)
 }
 
-/// The folder's keystore, opened. One is made, under a key file, for a store whose secrets are not sealed yet.
+/// Opens the folder's keystore. For a store whose secrets are not sealed yet, creates one under a
+/// key file.
 pub(crate) fn keystore_of(
     folder: &Path,
     store: &dyn MetaStore,
-    unlock: &Unlock,
+    secrets: &KeystoreSecrets,
     environment: &Environment,
 ) -> Result<Keystore, SetupError> {
     let sealed = is_sealed(store).map_err(AdoptError::from)?;
-    if let Some(keystore) = Keystore::open(folder, unlock)? {
+    if let Some(keystore) = Keystore::open(folder, secrets)? {
         return Ok(keystore);
     }
     if sealed {
         return Err(KeystoreError::Missing(folder.join(KEYSTORE_FILE)).into());
     }
     let mut rng = (environment.entropy)();
-    let mut keystore = Keystore::draw(&mut *rng);
-    keystore.write(folder, &Protection::KeyFile(None), &mut *rng)?;
+    let mut keystore = Keystore::generate(&mut *rng);
+    keystore.write(folder, &KeystoreProtection::KeyFile(None), &mut *rng)?;
     tracing::warn!(
-        "the keys in the metadata store were in the clear and are sealed now; what they were may stay in free pages \
-         of the file: change the devices' master keys (sealstone mds keys rotate master)"
+        "keys in the metadata store were in the clear and are now sealed; old copies may remain in free pages of \
+         the file: rotate the devices' master keys (sealstone mds keys rotate master)"
     );
     Ok(keystore)
 }
 
-/// Makes a folder for another server beside one whose metadata is in a database: it gets the keystore, the certificate and
-/// the database's place, and a record of credentials of its own.
+/// Creates the folder of another server on the same database. It gets the keystore, the certificate
+/// and the location, and a credential log of its own.
 ///
-/// # Errors
-/// See [`SetupError`]; `NotShared` if the other's metadata is in a file.
+/// # Errors See [`SetupError`]; `NotShared` if the metadata is not in a database.
 pub fn join(from: &Path, folder: &Path) -> Result<(), SetupError> {
     is_set_up(from)?;
     let location = Location::of_folder(from)?.filter(Location::is_shared);
@@ -325,7 +330,7 @@ pub fn join(from: &Path, folder: &Path) -> Result<(), SetupError> {
         (AUTHORITY_FILE, 0o644),
     ] {
         let path = from.join(name);
-        // The keystore's key may be elsewhere, or there is none; an old folder has no authority.
+        // The keystore's key may be elsewhere or not exist; an old folder has no authority.
         if [KEYSTORE_KEY_FILE, AUTHORITY_FILE].contains(&name) && !path.exists() {
             continue;
         }
@@ -337,35 +342,35 @@ pub fn join(from: &Path, folder: &Path) -> Result<(), SetupError> {
     location.keep(folder)
 }
 
-/// Seals the keystore of a folder that nobody serves under another protection.
+/// Reseals the keystore of a folder that no server uses under another protection.
 ///
-/// # Errors
-/// See [`SetupError`]; the folder's keystore is the old or the new one, and either is accepted.
+/// # Errors See [`SetupError`]; the folder's keystore is the old or the new one, and either is
+/// accepted.
 pub fn rekey_keystore(
     folder: &Path,
-    unlock: &Unlock,
-    protection: &Protection,
+    secrets: &KeystoreSecrets,
+    protection: &KeystoreProtection,
     environment: &Environment,
 ) -> Result<(), SetupError> {
     is_set_up(folder)?;
     let store = open_store(folder, None)?;
-    let mut keystore = keystore_of(folder, &*store, unlock, environment)?;
-    // The store knows the present generation before there is a next one.
+    let mut keystore = keystore_of(folder, &*store, secrets, environment)?;
+    // The store must know the current generation before the next one exists.
     drop(take_over(Arc::clone(&store), &keystore, environment)?);
     let mut rng = (environment.entropy)();
     keystore.write(folder, protection, &mut *rng)?;
     take_over(store, &keystore, environment)?;
     let key = folder.join(KEYSTORE_KEY_FILE);
-    if !matches!(protection, Protection::KeyFile(None)) && key.exists() {
+    if !matches!(protection, KeystoreProtection::KeyFile(None)) && key.exists() {
         files::remove(&key)?;
     }
     Ok(())
 }
 
-/// An empty store under its first name, in the place of what an interrupted run left there.
+/// Creates an empty store under its temporary name and removes that of an interrupted run.
 fn begin_store(path: &Path) -> Result<EmbeddedMeta, SetupError> {
     if path.exists() {
-        // A run that is still under way holds the lock.
+        // A run that is still in progress holds the lock.
         if let Err(error @ sealstone_meta::OpenError::InUse(_)) = EmbeddedMeta::open(path) {
             return Err(error.into());
         }
@@ -374,7 +379,8 @@ fn begin_store(path: &Path) -> Result<EmbeddedMeta, SetupError> {
     Ok(EmbeddedMeta::open(path)?)
 }
 
-/// An empty store at a location. What an interrupted run left there, which is the mark of its keystore at most, goes.
+/// Creates an empty store at a location. Removes what an interrupted run left, at most the mark of
+/// its keystore.
 pub(crate) fn begin_elsewhere(location: &Location) -> Result<Arc<dyn MetaStore>, SetupError> {
     let store = location.open()?;
     match Mds::is_set_up(&*store) {
@@ -397,7 +403,7 @@ fn new_secret(rng: &mut dyn sealstone_mds::Entropy) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(bytes.iter().map(|byte| ALPHABET[usize::from(byte % 32)]).collect())
 }
 
-/// What the folder's server is called among those that use one store; drawn once.
+/// Returns the name of the folder's server among those that share a store; chosen at random once.
 fn server_name(folder: &Path, environment: &Environment) -> Result<ServerName, SetupError> {
     let path = folder.join(SERVER_FILE);
     if path.exists() {
@@ -410,72 +416,70 @@ fn server_name(folder: &Path, environment: &Environment) -> Result<ServerName, S
     Ok(name)
 }
 
-/// A data folder that is ready to be served.
+/// An opened data folder, ready to be served.
 pub struct Opened {
     pub(crate) mds: Arc<Mds>,
     pub(crate) tls: Server,
-    fingerprint: Fingerprint,
+    fingerprint: CertificateFingerprint,
     authority: Option<Pin>,
 }
 
 impl Opened {
-    /// The server.
+    /// Returns the metadata server.
     #[must_use]
     pub fn mds(&self) -> &Arc<Mds> {
         &self.mds
     }
 
-    /// What clients pin.
+    /// Returns the fingerprint that clients pin.
     #[must_use]
-    pub const fn fingerprint(&self) -> Fingerprint {
+    pub const fn fingerprint(&self) -> CertificateFingerprint {
         self.fingerprint
     }
 
-    /// What clients may pin instead; none in a folder that is older than authorities.
+    /// Returns the authority's pin, which clients may use instead; `None` in a folder of an older
+    /// release.
     #[must_use]
     pub const fn authority(&self) -> Option<Pin> {
         self.authority
     }
 }
 
-/// Is there a store in the folder? It may still prove not to be set up when it is opened.
+/// Checks that the folder has a store; opening it may still fail with `Unfinished`.
 ///
-/// # Errors
-/// `Unfinished`.
+/// # Errors `Unfinished`.
 pub fn is_set_up(folder: &Path) -> Result<(), SetupError> {
     let is_set_up = [STORE_FILE, LOCATION_FILE].iter().any(|name| folder.join(name).exists());
     if is_set_up { Ok(()) } else { Err(SetupError::Unfinished(folder.to_owned())) }
 }
 
-/// Opens a data folder; decisions are not recorded.
+/// Opens a data folder without an audit log.
 ///
-/// # Errors
-/// See [`SetupError`].
+/// # Errors See [`SetupError`].
 pub fn open(folder: &Path, config: Config) -> Result<Opened, SetupError> {
     open_with_audit(folder, config, Arc::new(NoAudit))
 }
 
 /// Opens a data folder; decisions are recorded in `audit`.
 ///
-/// # Errors
-/// See [`SetupError`].
+/// # Errors See [`SetupError`].
 pub fn open_with_audit(
     folder: &Path,
     config: Config,
     audit: Arc<dyn AuditSink>,
 ) -> Result<Opened, SetupError> {
-    open_under(folder, config, audit, &Unlock::default(), None)
+    open_under(folder, config, audit, &KeystoreSecrets::default(), None)
 }
 
-/// The same, with what opens the keystore, and the metadata at `location` if it is not where the folder says.
+/// Opens a data folder with secrets for the keystore. The metadata is at `location`, if it differs
+/// from the folder's own.
 ///
-/// # Errors
-/// See [`SetupError`].
+/// # Errors See [`SetupError`].
 pub fn open_under(
     folder: &Path,
     config: Config,
     audit: Arc<dyn AuditSink>,
-    unlock: &Unlock,
+    secrets: &KeystoreSecrets,
     location: Option<&Location>,
 ) -> Result<Opened, SetupError> {
     is_set_up(folder)?;
@@ -486,15 +490,15 @@ pub fn open_under(
     let config = Config { shared, server, ..config };
     let store = location.serve()?;
     if !shared {
-        // A store that one server uses at a time becomes this one's with the first change, and is read anew then if another
-        // one wrote meanwhile: nothing that was read before that may be kept.
+        // Acquires a store that one server uses at a time. If another server wrote meanwhile, the
+        // store is reloaded here, before anything read from it is kept.
         drop(store.begin().map_err(|error| SetupError::Contents(error.into()))?);
     }
     // A store whose setup was interrupted gets no keystore.
     if !Mds::is_set_up(&*store).map_err(SetupError::Contents)? {
         return Err(SetupError::Unfinished(folder.to_owned()));
     }
-    let keystore = keystore_of(folder, &*store, unlock, &environment)?;
+    let keystore = keystore_of(folder, &*store, secrets, &environment)?;
     let store = Arc::new(take_over(store, &keystore, &environment)?);
     let mds = Mds::open(store, config).map_err(|error| match error {
         OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
@@ -513,14 +517,15 @@ pub fn open_under(
         if !certificate.exists()
             && let Some(authority) = authority(folder)?
         {
-            // Somebody took it away to have another: who knows the server by its authority does not mind.
+            // An operator removed the certificate to have it renewed; clients that pin the
+            // authority accept the new one.
             certify(folder, &authority, Environment::system().now_ms())?;
         }
         identity.chain.push(signer);
     }
     let certificate = files::read(&certificate)?;
     identity.key = files::read_secret(&folder.join(KEY_FILE))?;
-    let fingerprint = Fingerprint::of(&certificate);
+    let fingerprint = CertificateFingerprint::of(&certificate);
     identity.chain.insert(0, certificate);
     let tls = tls::server(&identity)?;
     Ok(Opened { mds: Arc::new(mds.with_audit(audit)), tls, fingerprint, authority: pin })

@@ -1,15 +1,15 @@
-//! A metadata store in a file, on its way from one kind of store to another.
+//! Exports a metadata store to a file, and imports it into another kind of store.
 //!
-//! Does: write every record of one state of a store as it is stored, secrets sealed; put them into an empty store, and
-//! read that again. Does not: carry the keystore or the certificate, which stay in the server's folder; that is a backup
-//! (`backup`), which also gives a server new numbers to go on from.
-//! Contract: memory is bounded. A file is checked whole before anything of it is imported: its length, its records' order
-//! and number, the BLAKE3 of all of it. A store becomes a server's with the last record; until then an import may be run
-//! again.
-//! Truth: docs/standards/mds/store.md §8.8.
+//! Does: writes every record of one snapshot as it is stored, secrets sealed; writes them to an
+//! empty store, and reads them back. Does not: include the keystore or the certificate, which stay
+//! in the server's folder. A backup (`backup`) does that, and also moves the number ranges on.
+//! Contract: memory is bounded. A file is verified completely before the import: its length, order
+//! and number of records, and the BLAKE3 of all bytes. A store becomes a server's with the last
+//! record; until then an import may be repeated. Truth: docs/standards/mds/store.md §8.8.
 //!
-//! File: `"OSDMX01\0"`, version of the records 8, server id 16; then records in ascending order of keys: length of the key
-//! 2, of the value 4, key, value; then FFFFh, number of records 8, bytes of keys and values 8, BLAKE3 of all before 32.
+//! File: `"OSDMX01\0"`, version of the records 8, server id 16; then records in ascending order of
+//! keys: length of the key 2, of the value 4, key, value; then FFFFh, number of records 8, bytes of
+//! keys and values 8, BLAKE3 of all before 32.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -23,72 +23,72 @@ use sealstone_mds::{Mds, OpenError};
 
 use crate::environment::Environment;
 use crate::files;
-use crate::keystore::Unlock;
+use crate::keystore::KeystoreSecrets;
 use crate::location::{LOCATION_FILE, Location, open_store};
 use crate::setup::{STORE_FILE, STORE_FILE_NEW, SetupError, is_set_up, keystore_of, take_over};
 
 const MAGIC: &[u8; 8] = b"OSDMX01\0";
 const HEAD_BYTES: usize = 32;
-/// In the place of a key's length: there are no more.
+/// End mark in place of a key's length.
 const END: u16 = u16::MAX;
 const END_BYTES: usize = 8 + 8 + 32;
-/// Whoever waits is told after so many records.
-const TOLD_EVERY: u64 = 1024;
-/// Bytes and records of one transaction.
+/// Records between two progress reports.
+const PROGRESS_INTERVAL: u64 = 1024;
+/// Maximum bytes and records of one transaction.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH: usize = 4096;
-/// What the embedded store is called when its records are elsewhere.
+/// Name of the embedded store after its records were moved elsewhere.
 const STORE_FILE_LEFT: &str = "meta.redb.exported";
 
-/// Why a store was not exported or imported.
+/// Reason why an export or import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The file cannot be read or written.
     #[error("{}", .path.display())]
     Io {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// There is a file of that name.
+    /// A file of that name exists.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
-    /// Something else, or of another version.
+    /// The file is no export, or has another format version.
     #[error("{} is not an exported metadata store", .0.display())]
     Foreign(PathBuf),
-    /// Another release wrote the records.
+    /// The records were written by another release.
     #[error("{} has records of version {found}, this release reads {known}", .path.display())]
     Version {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The version found.
         found: u64,
-        /// Ours.
+        /// The version of this release.
         known: u64,
     },
-    /// Cut off or changed.
-    #[error("{} is damaged or cut off after {records} records", .path.display())]
+    /// The file is truncated or modified.
+    #[error("{} is damaged or truncated after {records} records", .path.display())]
     Damaged {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Whole records before.
+        /// Number of complete records before the damage.
         records: u64,
     },
-    /// Secrets would be in the file for everybody.
+    /// The secrets are not sealed, so the file would contain them in the clear.
     #[error("the store's secrets are not sealed")]
     NotSealed,
-    /// What was imported does not read as what was written.
-    #[error("the store has {found} records after the import where {expected} were written, or other ones")]
+    /// The imported records do not read back as written.
+    #[error("the imported store differs from the file: {found} records, {expected} expected")]
     Differs {
-        /// Records that were written.
+        /// Number of records written.
         expected: u64,
-        /// Records that were read.
+        /// Number of records read back.
         found: u64,
     },
-    /// The data folder, or a store.
-    #[error("the metadata server")]
+    /// The data folder or a store cannot be used.
+    #[error("cannot use the data folder or the store")]
     Folder(#[from] SetupError),
 }
 
@@ -104,14 +104,14 @@ impl From<files::FileError> for TransferError {
     }
 }
 
-/// What was written or read.
+/// Counts of an export or import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransferReport {
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// Whose they are.
+    /// Id of the server that wrote them.
     pub server_id: [u8; 16],
     /// Version of the records.
     pub version: u64,
@@ -119,16 +119,16 @@ pub struct TransferReport {
     pub blake3: [u8; 32],
 }
 
-/// Told now and then: records and bytes so far.
-pub(crate) type Told<'a> = &'a mut dyn FnMut(u64, u64);
+/// Progress callback, with records and bytes so far.
+pub(crate) type ProgressCallback<'a> = &'a mut dyn FnMut(u64, u64);
 
-struct Writer {
+struct ExportWriter {
     out: BufWriter<File>,
     hash: blake3::Hasher,
     path: PathBuf,
 }
 
-impl Writer {
+impl ExportWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
         self.hash.update(bytes);
         self.out.write_all(bytes).map_err(|source| TransferError::Io { path: self.path.clone(), source })
@@ -136,23 +136,26 @@ impl Writer {
 }
 
 fn record_head(key: &[u8], value: &[u8]) -> [u8; 6] {
-    // The store bounds both.
+    // The store limits both lengths.
     let (key, value) = ((key.len() as u16).to_be_bytes(), (value.len() as u32).to_be_bytes());
     [key[0], key[1], value[0], value[1], value[2], value[3]]
 }
 
-/// Writes one state of a folder's store into a file, which must not exist and gets mode 0600.
+/// Writes one snapshot of a folder's store to a file, which must not exist and gets mode 0600.
 ///
-/// # Errors
-/// [`TransferError`]; what was begun is removed.
-pub fn export(folder: &Path, to: &Path, told: Told<'_>) -> Result<TransferReport, TransferError> {
+/// # Errors [`TransferError`]; the partial file is removed.
+pub fn export(
+    folder: &Path,
+    to: &Path,
+    progress: ProgressCallback<'_>,
+) -> Result<TransferReport, TransferError> {
     is_set_up(folder)?;
     let store = open_store(folder, None)?;
     if to.exists() {
         return Err(TransferError::Exists(to.to_owned()));
     }
     let temporary = to.with_extension("new");
-    let done = export_of(&*store, &temporary, told).and_then(|report| {
+    let done = export_of(&*store, &temporary, progress).and_then(|report| {
         files::rename(&temporary, to)?;
         Ok(report)
     });
@@ -162,7 +165,11 @@ pub fn export(folder: &Path, to: &Path, told: Told<'_>) -> Result<TransferReport
     done
 }
 
-fn export_of(store: &dyn MetaStore, to: &Path, told: Told<'_>) -> Result<TransferReport, TransferError> {
+fn export_of(
+    store: &dyn MetaStore,
+    to: &Path,
+    progress: ProgressCallback<'_>,
+) -> Result<TransferReport, TransferError> {
     let (server_id, version) = Mds::identity(store).map_err(|error| match error {
         OpenError::NotSetUp => SetupError::Unfinished(to.to_owned()),
         other => SetupError::Contents(other),
@@ -175,7 +182,8 @@ fn export_of(store: &dyn MetaStore, to: &Path, told: Told<'_>) -> Result<Transfe
         _ => TransferError::Io { path: to.to_owned(), source },
     };
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(io)?;
-    let mut out = Writer { out: BufWriter::new(file), hash: blake3::Hasher::new(), path: to.to_owned() };
+    let mut out =
+        ExportWriter { out: BufWriter::new(file), hash: blake3::Hasher::new(), path: to.to_owned() };
     out.write(MAGIC)?;
     out.write(&version.to_be_bytes())?;
     out.write(&server_id)?;
@@ -187,8 +195,8 @@ fn export_of(store: &dyn MetaStore, to: &Path, told: Told<'_>) -> Result<Transfe
         out.write(value)?;
         report.records += 1;
         report.bytes += (key.len() + value.len()) as u64;
-        if report.records.is_multiple_of(TOLD_EVERY) {
-            told(report.records, report.bytes);
+        if report.records.is_multiple_of(PROGRESS_INTERVAL) {
+            progress(report.records, report.bytes);
         }
         Ok(())
     })?;
@@ -202,11 +210,11 @@ fn export_of(store: &dyn MetaStore, to: &Path, told: Told<'_>) -> Result<Transfe
         .map_err(io::IntoInnerError::into_error)
         .and_then(|file| file.sync_all())
         .map_err(io)?;
-    told(report.records, report.bytes);
+    progress(report.records, report.bytes);
     Ok(report)
 }
 
-/// Reads an exported file from its beginning to its end, each record once.
+/// Reads an exported file sequentially, each record once.
 fn read_export(
     path: &Path,
     mut work: impl FnMut(&[u8], &[u8]) -> Result<(), TransferError>,
@@ -240,10 +248,10 @@ fn read_export(
             input.read_exact(&mut end).map_err(|_| damaged())?;
             hash.update(&end[..16]);
             report.blake3 = *hash.finalize().as_bytes();
-            let told = [report.records.to_be_bytes(), report.bytes.to_be_bytes()].concat();
-            // Nothing follows, and everything is as it was written.
+            let progress = [report.records.to_be_bytes(), report.bytes.to_be_bytes()].concat();
+            // The file ends here, and its counts and hash match.
             let whole =
-                end[..16] == told && end[16..] == report.blake3 && input.read(&mut [0]).map_err(io)? == 0;
+                end[..16] == progress && end[16..] == report.blake3 && input.read(&mut [0]).map_err(io)? == 0;
             return if whole { Ok(report) } else { Err(damaged()) };
         }
         let mut value_length = [0; 4];
@@ -268,28 +276,27 @@ fn read_export(
     }
 }
 
-/// Reads a whole exported file and says what is in it; nothing is written.
+/// Reads a whole exported file and returns its counts; writes nothing.
 ///
-/// # Errors
-/// [`TransferError`].
+/// # Errors [`TransferError`].
 pub fn verify_export(from: &Path) -> Result<TransferReport, TransferError> {
     read_export(from, |_, _| Ok(()))
 }
 
-/// Puts an exported store into an empty one at `location`, or into the folder without one. The folder is the server's: it
-/// has its keystore and certificate, and its metadata is there from now on.
+/// Imports an exported store into an empty one at `location`, or into the folder if `None`. The
+/// folder must be that server's, with its keystore and certificate, and uses the new store
+/// afterwards.
 ///
-/// # Errors
-/// [`TransferError`]; the folder's metadata is where it was then.
+/// # Errors [`TransferError`]; the folder then still uses its old store.
 pub fn import(
     from: &Path,
     folder: &Path,
     location: Option<&Location>,
-    unlock: &Unlock,
+    secrets: &KeystoreSecrets,
     environment: &Environment,
-    told: Told<'_>,
+    progress: ProgressCallback<'_>,
 ) -> Result<TransferReport, TransferError> {
-    // All of it is read before anything is made.
+    // The whole file is verified before anything is created.
     let whole = verify_export(from)?;
     let unnamed = folder.join(STORE_FILE_NEW);
     let there = match location {
@@ -320,23 +327,23 @@ pub fn import(
             put_all(&*store, &batch)?;
             batch.clear();
             size = 0;
-            told(done.0, done.1);
+            progress(done.0, done.1);
         }
         Ok(())
     })?;
     put_all(&*store, &batch)?;
     let Some(version) = version else { return Err(TransferError::Foreign(from.to_owned())) };
     check(&*store, &whole, &version)?;
-    // A store that this folder's keystore does not open is of no use here.
-    let keystore = keystore_of(folder, &*store, unlock, environment)?;
+    // Fails if this folder's keystore does not open the store.
+    let keystore = keystore_of(folder, &*store, secrets, environment)?;
     drop(take_over(store.clone(), &keystore, environment).map_err(SetupError::from)?);
     let mut tx = store.begin()?;
     tx.put(VERSION_KEY, &version)?;
     tx.delete(IMPORTING_KEY)?;
     tx.commit()?;
     drop(store);
-    settle(folder, location, &unnamed)?;
-    told(whole.records, whole.bytes);
+    switch_store(folder, location, &unnamed)?;
+    progress(whole.records, whole.bytes);
     Ok(whole)
 }
 
@@ -353,7 +360,7 @@ fn put_all(store: &dyn MetaStore, batch: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Tr
     }
 }
 
-/// What an interrupted import left goes; anything else stays, and is why there is no import.
+/// Removes the records of an interrupted import. Any other content remains and is an error.
 fn clear_unfinished(store: &dyn MetaStore, url: &str) -> Result<(), TransferError> {
     loop {
         let view = store.snapshot()?;
@@ -367,7 +374,7 @@ fn clear_unfinished(store: &dyn MetaStore, url: &str) -> Result<(), TransferErro
             return Err(SetupError::StoreNotEmpty(url.to_owned()).into());
         }
         let mut tx = store.begin()?;
-        // The mark goes last: whoever is interrupted here too begins again.
+        // The mark is removed last, so that an interruption here is detected as well.
         let last = page.len() < BATCH;
         for (key, _) in page.iter().filter(|(key, _)| last || key != IMPORTING_KEY) {
             tx.delete(key)?;
@@ -376,7 +383,7 @@ fn clear_unfinished(store: &dyn MetaStore, url: &str) -> Result<(), TransferErro
     }
 }
 
-/// Does the store have what was in the file, but for the mark in the place of the version?
+/// Compares the store with the file; the store has the import mark instead of the version.
 fn check(store: &dyn MetaStore, whole: &TransferReport, version: &[u8]) -> Result<(), TransferError> {
     let mut hash = blake3::Hasher::new();
     hash.update(MAGIC);
@@ -414,8 +421,8 @@ fn check(store: &dyn MetaStore, whole: &TransferReport, version: &[u8]) -> Resul
     }
 }
 
-/// The folder's metadata is there from now on; what was in the folder is left under another name.
-fn settle(folder: &Path, location: Option<&Location>, unnamed: &Path) -> Result<(), TransferError> {
+/// Makes the folder use the new store and renames the old one in the folder.
+fn switch_store(folder: &Path, location: Option<&Location>, unnamed: &Path) -> Result<(), TransferError> {
     match location {
         Some(location) => {
             location.keep(folder)?;
@@ -452,11 +459,11 @@ mod tests {
         folder: &Path,
         location: Option<&Location>,
     ) -> Result<TransferReport, TransferError> {
-        import(from, folder, location, &Unlock::default(), &Environment::system(), &mut quiet)
+        import(from, folder, location, &KeystoreSecrets::default(), &Environment::system(), &mut quiet)
     }
 
     #[test]
-    fn a_store_moves_to_another_place_and_back_with_every_record() {
+    fn store_moves_and_returns_with_every_record() {
         let folder = tempfile::tempdir().unwrap();
         let (data, elsewhere) = (folder.path().join("mds"), folder.path().join("elsewhere.redb"));
         server(&data);
@@ -482,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_off_or_changed_imports_nothing() {
+    fn damaged_export_imports_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("mds");
         server(&data);
@@ -511,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_import_is_done_again_and_a_store_with_something_in_it_is_left_alone() {
+    fn interrupted_import_repeats_and_foreign_store_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("mds");
         server(&data);
@@ -537,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_another_server_takes_no_import() {
+    fn import_into_another_servers_folder_fails() {
         let folder = tempfile::tempdir().unwrap();
         let (data, other) = (folder.path().join("mds"), folder.path().join("other"));
         server(&data);

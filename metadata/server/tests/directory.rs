@@ -1,4 +1,5 @@
-//! A real LDAP server as the directory: what is asked, what is believed, what happens when it is silent or somebody else.
+//! Tests with a real LDAP server as the directory: requests, trust in answers, silent servers and
+//! impostors.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
 
 #[path = "../../stores/tests/support/slapd.rs"]
@@ -14,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sealstone_mds::{DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup};
 use sealstone_mds_protocol::{GroupName, UserName};
 use sealstone_mds_server::{DirectorySettings, LdapDirectory};
-use slapd::{Change, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
+use slapd::{AttributeChange, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
 use zeroize::Zeroizing;
 
 fn settings(url: &str) -> DirectorySettings {
@@ -40,7 +41,8 @@ fn groups(settings: DirectorySettings, name: &str) -> Vec<String> {
     entry(settings, name).groups.iter().map(GroupName::to_string).collect()
 }
 
-/// A server that is none: says `answer` to everybody, over and over if `endless`, and counts who came.
+/// A fake server that sends `answer` to every client, repeatedly if `endless`, and counts
+/// connections.
 struct Impostor {
     address: SocketAddr,
     came: Arc<AtomicUsize>,
@@ -93,14 +95,14 @@ impl Drop for Impostor {
 }
 
 #[test]
-fn users_and_their_groups_are_found_and_nobody_else() {
+fn users_and_their_groups_are_found() {
     let slapd = Slapd::start();
     let usual = || settings(&slapd.url());
-    // By member, by uniqueMember, by memberUid; a name that no group of ours can have is left out.
+    // By member, by uniqueMember, by memberUid; a group whose name is invalid here is omitted.
     assert_eq!(groups(usual(), "erika"), ["all", "board", "research"]);
     assert!(matches!(found(usual(), "nobody"), Ok(DirectoryLookup::NotFound)));
     assert!(matches!(found(usual(), "twin"), Err(DirectoryError::Ambiguous)));
-    // What counts is configured: who is a user, what is a group, by which attributes.
+    // Filters and attributes are configured.
     let staff = DirectorySettings { user_filter: "(employeeType=staff)".into(), ..usual() };
     assert!(
         matches!(found(staff, "erika"), Ok(DirectoryLookup::NotFound)),
@@ -120,9 +122,9 @@ fn users_and_their_groups_are_found_and_nobody_else() {
     assert!(matches!(found(unknown, "erika"), Err(DirectoryError::NoLastingName(_))));
 }
 
-/// A name holds what filters are made of. Taken as text, `*` would match every user and every member.
+/// A name with filter syntax: taken as text, `*` would match every user and every member.
 #[test]
-fn names_are_values_and_never_parts_of_a_filter() {
+fn names_are_escaped_in_filters() {
     let slapd = Slapd::start();
     let usual = || settings(&slapd.url());
     for name in
@@ -130,16 +132,16 @@ fn names_are_values_and_never_parts_of_a_filter() {
     {
         assert!(matches!(found(usual(), name), Ok(DirectoryLookup::NotFound)), "{name}");
     }
-    // Nor can an account have such a name.
+    // No account can have such a name either.
     for name in ["*", "*)(uid=*", "erika)(|(uid=*", "a\\2a", "a\0"] {
         assert!(UserName::new(name).is_err(), "{name}");
     }
-    // The DN of an entry is a value too: this one has all of it, and its member is in no group but his own.
+    // A DN is a value too: this one has filter syntax, and its member is in no other group.
     assert_eq!(groups(usual(), "max"), ["all", "maxes"]);
 }
 
 #[test]
-fn accounts_that_the_directory_closed_are_told_from_those_it_does_not_have() {
+fn closed_accounts_differ_from_missing_ones() {
     let slapd = Slapd::start();
     let erika = format!("uid=erika,{USERS}");
     let closed = || match found(settings(&slapd.url()), "erika") {
@@ -148,25 +150,25 @@ fn accounts_that_the_directory_closed_are_told_from_those_it_does_not_have() {
         other => panic!("{other:?}"),
     };
     assert_eq!(closed(), None);
-    slapd.change(&erika, Change::Replace, "shadowExpire", &["1"]);
+    slapd.change(&erika, AttributeChange::Replace, "shadowExpire", &["1"]);
     assert_eq!(closed(), Some("shadowExpire"));
-    slapd.change(&erika, Change::Replace, "shadowExpire", &["-1"]);
+    slapd.change(&erika, AttributeChange::Replace, "shadowExpire", &["-1"]);
     assert_eq!(closed(), None);
-    slapd.change(&erika, Change::Add, "pwdAccountLockedTime", &["000001010000Z"]);
+    slapd.change(&erika, AttributeChange::Add, "pwdAccountLockedTime", &["000001010000Z"]);
     assert_eq!(closed(), Some("pwdAccountLockedTime"));
-    slapd.change(&erika, Change::Delete, "pwdAccountLockedTime", &[]);
+    slapd.change(&erika, AttributeChange::Delete, "pwdAccountLockedTime", &[]);
     assert_eq!(closed(), None);
 }
 
-/// The password here is that of the person who left; the name alone must not make the next one of that name his heir.
+/// An entry with the name of a removed one must not inherit its account.
 #[test]
-fn an_entry_is_known_again_by_what_no_other_entry_gets() {
+fn entries_are_identified_by_id_attribute() {
     let slapd = Slapd::start();
     let erika = format!("uid=erika,{USERS}");
     let lasting = || entry(settings(&slapd.url()), "erika").entry;
     let first = lasting();
     assert_eq!(lasting(), first);
-    slapd.change(&erika, Change::Replace, "sn", &["Married"]);
+    slapd.change(&erika, AttributeChange::Replace, "sn", &["Married"]);
     assert_eq!(lasting(), first, "the same person");
     slapd.remove(&erika);
     slapd.add(
@@ -177,14 +179,15 @@ fn an_entry_is_known_again_by_what_no_other_entry_gets() {
 }
 
 #[test]
-fn a_directory_that_is_silent_or_refuses_is_told_apart_from_one_that_answers() {
+fn silent_and_refusing_directories_are_distinguished() {
     let mut slapd = Slapd::start();
     let usual = |url: &str| settings(url);
     let wrong = Some((READER.to_owned(), Zeroizing::new("wrong".to_owned())));
     let refused = found(DirectorySettings { bind: wrong, ..usual(&slapd.url()) }, "erika").unwrap_err();
     assert!(matches!(refused, DirectoryError::Refused(_)));
     assert!(refused.to_string().contains("bind: result 49 (invalid credentials)"), "{refused}");
-    // Whoever may not read is told that there is no such place: that must not be taken for "no such user".
+    // An anonymous client gets "no such object" for hidden entries: that must not be taken for "no
+    // such user".
     let nobody = found(DirectorySettings { bind: None, ..usual(&slapd.url()) }, "erika");
     assert!(matches!(nobody, Err(DirectoryError::Refused(_))), "{nobody:?}");
     let misspelt =
@@ -196,7 +199,7 @@ fn a_directory_that_is_silent_or_refuses_is_told_apart_from_one_that_answers() {
 }
 
 #[test]
-fn answers_that_do_not_come_or_do_not_end_or_make_no_sense_are_given_up() {
+fn missing_endless_and_malformed_answers_fail() {
     let ask = |impostor: &Impostor, seconds| {
         let settings =
             DirectorySettings { timeout: Duration::from_secs(seconds), ..settings(&impostor.url()) };
@@ -206,26 +209,26 @@ fn answers_that_do_not_come_or_do_not_end_or_make_no_sense_are_given_up() {
     let entry = b"\x30\x10\x02\x01\x02\x64\x0B\x04\x07uid=any\x30\x00";
     let reference = b"\x30\x09\x02\x01\x02\x73\x04\x04\x02xx";
     for (answer, endless, seconds, says) in [
-        (&b""[..], false, 1, "no whole answer within 1 s"),
-        // A head of a message that never comes.
-        (&b"\x30\x82\xFF\xFF"[..], false, 1, "no whole answer"),
+        (&b""[..], false, 1, "no complete response within 1 s"),
+        // The header of a message that is never sent.
+        (&b"\x30\x82\xFF\xFF"[..], false, 1, "no complete response"),
         (b"\x30\x84\x7F\xFF\xFF\xFF", false, 20, "at most 262144"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", false, 20, "no message where one must be"),
-        (b"\x30\x03\x02\x01\x01", false, 20, "an element is cut off"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", false, 20, "missing message"),
+        (b"\x30\x03\x02\x01\x01", false, 20, "truncated element"),
         (b"\x30\x0C\x02\x01\x07\x61\x07\x0A\x01\x00\x04\x00\x04\x00", false, 20, "another request"),
         // Notice of disconnection.
         (b"\x30\x0C\x02\x01\x00\x78\x07\x0A\x01\x34\x04\x00\x04\x00", false, 20, "closed the connection"),
-        // The bind is answered, the search by references without end.
-        (&[&bound[..], &reference.repeat(2000)].concat(), false, 20, "another answer to a search"),
+        // The bind is answered, the search with endless references.
+        (&[&bound[..], &reference.repeat(2000)].concat(), false, 20, "unexpected response to search"),
     ] {
         let impostor = Impostor::start(answer, endless);
         let said = ask(&impostor, seconds);
         assert!(said.contains(says), "{answer:?}: {said}");
     }
-    // Entries without end: two are enough to know that there is not exactly one.
+    // Endless entries: two show that the name is ambiguous.
     let impostor = Impostor::start(&[&bound[..], &entry.repeat(3)].concat(), false);
     assert!(ask(&impostor, 20).contains("more than one entry"));
-    // References that are long, up to the bytes that one question may cost.
+    // Long references, up to the byte limit of a lookup.
     let tlv = |tag: u8, content: &[u8]| {
         let length = u32::try_from(content.len()).unwrap().to_be_bytes();
         [&[tag, 0x83][..], &length[1..], content].concat()
@@ -233,15 +236,15 @@ fn answers_that_do_not_come_or_do_not_end_or_make_no_sense_are_given_up() {
     let long = tlv(0x30, &[&b"\x02\x01\x02"[..], &tlv(0x73, &tlv(0x04, &[b'x'; 200_000]))].concat());
     let impostor = Impostor::start(&[&bound[..], &long.repeat(30)].concat(), false);
     assert!(ask(&impostor, 20).contains("more than 4194304 bytes"));
-    // Bytes without end.
+    // Endless bytes.
     let flood = [&bound[..], &b"\x30\x09\x02\x01\x01\x79\x04\x80\x02xx".repeat(100)].concat();
     let impostor = Impostor::start(&flood, true);
     assert!(!ask(&impostor, 20).is_empty());
 }
 
-/// A directory that hangs must not hold up every login for the whole of its deadline.
+/// A hanging directory must not delay every login for the whole timeout.
 #[test]
-fn after_a_silence_others_are_not_sent_after_it_at_once() {
+fn lookups_pause_after_a_timeout() {
     let impostor = Impostor::start(b"", false);
     let directory = LdapDirectory::new(DirectorySettings {
         timeout: Duration::from_secs(1),
@@ -262,7 +265,7 @@ struct Certificates {
     key: String,
 }
 
-/// An authority and a certificate of it for `name`.
+/// Creates an authority, and a certificate of it for `name`.
 fn certificates(name: &str) -> Certificates {
     let ca_key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -276,7 +279,7 @@ fn certificates(name: &str) -> Certificates {
 }
 
 #[test]
-fn in_tls_the_directory_must_be_the_one_that_the_authority_signed_for() {
+fn tls_requires_a_certificate_for_the_host() {
     let (mine, other) = (certificates("localhost"), certificates("localhost"));
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, pem: &str| {
@@ -302,21 +305,22 @@ fn in_tls_the_directory_must_be_the_one_that_the_authority_signed_for() {
         let said = ask(url.clone(), &wrong).unwrap_err().to_string();
         assert!(said.contains("UnknownIssuer") || said.contains("BadSignature"), "{url}: {said}");
     }
-    // Signed by the right one, for another name.
+    // Signed by the right authority, for another name.
     for url in [ldaps("127.0.0.1"), starttls("127.0.0.1")] {
         let said = ask(url.clone(), &ca).unwrap_err().to_string();
         assert!(said.contains("not valid for name") || said.contains("NotValidForName"), "{url}: {said}");
     }
-    // A plain server where TLS is due.
+    // A server without TLS where TLS is required.
     assert!(matches!(
         ask(format!("ldaps://localhost:{}", slapd.port), &ca),
         Err(DirectoryError::Unreachable(_))
     ));
 }
 
-/// Whoever is in between refuses StartTLS, or answers for the directory: he learns neither name nor password.
+/// A man in the middle that refuses StartTLS, or answers as the directory, learns neither name nor
+/// password.
 #[test]
-fn without_tls_where_it_is_due_nothing_is_said() {
+fn no_credentials_are_sent_without_required_tls() {
     let mine = certificates("localhost");
     let folder = tempfile::tempdir().unwrap();
     let ca = folder.path().join("ca.pem");
@@ -326,9 +330,9 @@ fn without_tls_where_it_is_due_nothing_is_said() {
     let forged_bind = b"\x30\x0C\x02\x01\x01\x61\x07\x0A\x01\x00\x04\x00\x04\x00";
     for (answer, says) in [
         (&refusal[..], "StartTLS: result 2"),
-        // An answer to a bind that was not sent yet, put before TLS.
+        // A forged bind response, injected before TLS.
         (&[&good[..], &forged_bind[..]].concat(), "bytes between StartTLS and TLS"),
-        (&forged_bind[..], "another answer to StartTLS"),
+        (&forged_bind[..], "unexpected response to StartTLS"),
         (&good[..], "TLS:"),
     ] {
         let impostor = Impostor::start(answer, false);
@@ -347,7 +351,7 @@ fn without_tls_where_it_is_due_nothing_is_said() {
 }
 
 #[test]
-fn references_to_other_servers_are_not_followed() {
+fn referrals_are_not_followed() {
     let elsewhere = Impostor::start(b"", false);
     let slapd = Slapd::start_with(
         &format!(
@@ -360,7 +364,7 @@ fn references_to_other_servers_are_not_followed() {
     );
     assert_eq!(groups(settings(&slapd.url()), "erika"), ["all", "board", "research"]);
     assert!(matches!(found(settings(&slapd.url()), "nobody"), Ok(DirectoryLookup::NotFound)));
-    // The place where users are is itself at another server.
+    // The base of users is a referral to another server.
     let moved = DirectorySettings { user_base: format!("ou=elsewhere,{USERS}"), ..settings(&slapd.url()) };
     let said = found(moved, "erika").unwrap_err().to_string();
     assert!(said.contains("(referral)"), "{said}");
@@ -368,7 +372,7 @@ fn references_to_other_servers_are_not_followed() {
 }
 
 #[test]
-fn a_user_is_in_so_many_groups_and_not_one_more() {
+fn user_above_group_limit_is_rejected() {
     let more = |count: usize| -> String {
         let group = |i| {
             format!(
@@ -377,10 +381,10 @@ fn a_user_is_in_so_many_groups_and_not_one_more() {
         };
         (1..=count).map(group).collect()
     };
-    // Two he has: "all" and "maxes".
+    // The user is already in two groups: "all" and "maxes".
     let slapd = Slapd::start_with(&more(DIRECTORY_GROUPS_MAX - 2), None);
     assert_eq!(groups(settings(&slapd.url()), "max").len(), DIRECTORY_GROUPS_MAX);
-    // One more; and more than a server gives out at once (500 for slapd).
+    // One group more; and more than a server returns at once (500 for slapd).
     for count in [DIRECTORY_GROUPS_MAX - 1, 600] {
         let slapd = Slapd::start_with(&more(count), None);
         let error = found(settings(&slapd.url()), "max").unwrap_err();

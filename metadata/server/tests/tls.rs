@@ -60,7 +60,7 @@ async fn until<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_login_to_removed_objects() {
+async fn put_get_and_remove_over_tls() {
     let running = running(quick()).await;
     let mut client = running.login().await;
     for i in 1..=2 {
@@ -109,7 +109,7 @@ async fn from_login_to_removed_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_devices_are_set_aside_and_taken_back() {
+async fn unreachable_device_is_suspended_and_restored() {
     let running = running(quick()).await;
     let mut client = running.login().await;
     client.ask(Request::DeviceAdd { device: device(1) }).await;
@@ -129,8 +129,8 @@ async fn silent_devices_are_set_aside_and_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_does_not_answer_a_cut_holds_up_its_own_files_alone() {
-    // Nobody gives up on it in the time of this test.
+async fn unanswered_truncation_delays_only_its_files() {
+    // The timeout is longer than the test.
     let limits = Limits { device_timeout: Duration::from_secs(3600), ..quick() };
     let running = running(limits).await;
     let mut client = running.login().await;
@@ -145,7 +145,7 @@ async fn a_device_that_does_not_answer_a_cut_holds_up_its_own_files_alone() {
         other => panic!("{other:?}"),
     })
     .await;
-    // Files in order of their numbers, until there is one at each device.
+    // Creates files until each device has one.
     let mut files: Vec<(u32, Node)> = Vec::new();
     while files.iter().all(|(device, _)| *device == files[0].0) {
         let create = Request::Create {
@@ -182,7 +182,7 @@ async fn a_device_that_does_not_answer_a_cut_holds_up_its_own_files_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_added_device_is_in_use_at_once_and_not_at_the_next_round() {
+async fn added_device_is_used_at_once() {
     let hour = Duration::from_secs(3600);
     let running = running(Limits { tidy_every: hour, poll_every: hour, ..Limits::default() }).await;
     let mut client = running.login().await;
@@ -197,7 +197,7 @@ async fn an_added_device_is_in_use_at_once_and_not_at_the_next_round() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_passwords_and_unknown_users_hear_the_same_over_the_wire() {
+async fn wrong_password_and_unknown_user_look_alike() {
     let running = running(quick()).await;
     for (name, password) in [("admin", b"wrong".to_vec()), ("nobody", running.password())] {
         let mut client = running.connect().await;
@@ -215,7 +215,7 @@ async fn wrong_passwords_and_unknown_users_hear_the_same_over_the_wire() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_survives_a_new_connection_but_not_another_server() {
+async fn session_resumes_only_at_its_server() {
     let (first, second) = (running(quick()).await, running(quick()).await);
     let mut client = first.connect().await;
     let (ok, keys) = client.login(&first.server_id, "admin", &first.password()).await.unwrap();
@@ -235,7 +235,7 @@ async fn bad_frames_and_oversized_bodies_close_the_connection() {
     for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), oversized.to_vec(), vec![0xFF; 64]] {
         let mut client = running.connect().await;
         client.send(&bytes).await;
-        // A code, if it comes through before the connection is gone, and the end.
+        // An error code, if it arrives before the connection is closed, and the end.
         if let Some((header, body)) = timeout(Duration::from_secs(5), client.next()).await.unwrap() {
             assert_eq!(header.kind, MessageType::Error);
             let error = decode_message::<LoginError>(&body).unwrap();
@@ -245,12 +245,12 @@ async fn bad_frames_and_oversized_bodies_close_the_connection() {
     }
     let page = running.server.metrics();
     assert!(page.contains("sealstone_mds_protocol_violations_total 3\n"), "{page}");
-    // The others are not disturbed.
+    // Other connections are not affected.
     assert!(matches!(running.login().await.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_tcp_and_silence_are_ended() {
+async fn plain_tcp_and_silent_connections_are_closed() {
     let limits = Limits { login_timeout: Duration::from_millis(300), ..quick() };
     let running = running(limits).await;
     let mut plain = TcpStream::connect(running.server.address()).await.unwrap();
@@ -263,9 +263,9 @@ async fn plain_tcp_and_silence_are_ended() {
     assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
 }
 
-/// Silence costs the connection, half a frame too; the session goes on over another one.
+/// Silence ends the connection, also within a frame; the session continues over another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_session_loses_its_connection_and_not_itself() {
+async fn silent_session_survives_its_connection() {
     let idle = Limits { idle_timeout: Duration::from_millis(300), ..quick() };
     let frame = Limits { frame_timeout: Duration::from_millis(300), ..quick() };
     for (limits, half) in [(idle, &b""[..]), (frame, b"OSMA\x01\x01\x30")] {
@@ -283,7 +283,7 @@ async fn a_silent_session_loses_its_connection_and_not_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_many_connections_close_the_oldest_silent_one() {
+async fn connection_limit_closes_oldest_silent_one() {
     let minute = Duration::from_secs(60);
     let limits =
         Limits { pending_per_address_max: 2, connections_max: 1, connections_reserved: 1, ..quick() };
@@ -294,7 +294,7 @@ async fn too_many_connections_close_the_oldest_silent_one() {
         let wanted = format!("sealstone_mds_{metric}\n");
         until(async || running.server.metrics().contains(&wanted).then_some(())).await;
     };
-    // The client's end of a handshake comes before the server's.
+    // The client's end of a handshake is done before the server's.
     reaches("handshakes_total 1").await;
     let mut second = TcpStream::connect(running.server.address()).await.unwrap();
     reaches("connections_pending 2").await;
@@ -307,7 +307,7 @@ async fn too_many_connections_close_the_oldest_silent_one() {
         "{}",
         running.server.metrics()
     );
-    // One that has shaken hands is not closed for one that sends nothing; a login takes a place of another kind.
+    // A connection past its handshake is not closed for a silent one; a login uses another limit.
     first.login(&id, "admin", &password).await.unwrap();
     let mut more = running.connect().await;
     more.login(&id, "admin", &password).await.unwrap();
@@ -322,16 +322,16 @@ async fn too_many_connections_close_the_oldest_silent_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_certificate_does_not_pass_the_pin() {
+async fn other_certificate_fails_the_pin() {
     let running = running(quick()).await;
     let refused = support::shake_hands(running.server.address(), [0; 32]).await;
     assert!(matches!(refused, Err(TlsError::WrongCertificate { .. })));
 }
 
-/// TLS lets somebody with the server's own certificate through, in both directions. What a login and a resumption are bound to
-/// does not: the client breaks off, and the server refuses.
+/// A man in the middle with the server's own certificate passes TLS on both sides. The channel
+/// binding of login and resumption differs, so the client aborts and the server refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_relays_a_login_with_the_servers_own_certificate_opens_nothing() {
+async fn relayed_login_is_rejected_by_channel_binding() {
     let running = running(quick()).await;
     let (id, password) = (running.server_id, running.password());
     let (ok, keys) = running.connect().await.login(&id, "admin", &password).await.unwrap();
@@ -345,12 +345,12 @@ async fn who_relays_a_login_with_the_servers_own_certificate_opens_nothing() {
     assert_eq!(client.login(&id, "admin", &password).await.err().unwrap().code, LoginErrorCode::Refused);
     let mut client = running.connect_through(relay).await;
     assert_eq!(client.resume(&ok, &keys).await.unwrap_err().code, LoginErrorCode::SessionExpired);
-    // The session is none the worse for it.
+    // The session is still valid.
     running.connect().await.resume(&ok, &keys).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
+async fn pipe_with_binding_serves_like_tls() {
     let running = running(quick()).await;
     let password = running.password();
     let (server_id, folder) = (running.server_id, running.folder.path().join("mds"));
@@ -373,17 +373,17 @@ async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
 }
 
 #[test]
-fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone() {
+fn setup_runs_once_and_repeats_after_interruption() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("mds");
     let environment = Environment::system();
     assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
-    // Interrupted before its last step: files are there, the store is empty.
+    // Interrupted before its last step: files exist, the store is empty.
     std::fs::create_dir(&data).unwrap();
     drop(sealstone_meta::EmbeddedMeta::open(&data.join("meta.redb")).unwrap());
     std::fs::write(data.join("admin-secret.new"), b"half").unwrap();
     assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
-    // Interrupted while the store's file was made: it has neither its form nor its name yet.
+    // Interrupted while the store's file was created: it has neither its format nor its name yet.
     std::fs::remove_file(data.join("meta.redb")).unwrap();
     std::fs::write(data.join("meta.redb.new"), [0; 4096]).unwrap();
     assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
@@ -400,7 +400,7 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
         secret,
         "a second run changes nothing"
     );
-    // A certificate that was taken away is made anew, by the same authority; the store goes on.
+    // A removed certificate is issued again by the same authority; the store is kept.
     assert_eq!(open(&data, Default::default()).unwrap().authority(), Some(report.authority));
     std::fs::remove_file(data.join("certificate.der")).unwrap();
     let renewed = open(&data, Default::default()).unwrap();
@@ -416,7 +416,7 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
     assert!(matches!(init(&foreign, &admin(), &environment), Err(SetupError::NotEmpty(_))));
 }
 
-/// One who says that he has erika, when he feels like it.
+/// A directory that finds every user, and blocks while `is_busy` is set.
 #[derive(Default)]
 struct Slow {
     busy: Mutex<bool>,
@@ -443,9 +443,9 @@ impl Directory for Slow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_takes_its_time_does_not_hold_up_logins_of_other_accounts() {
+async fn slow_directory_delays_only_its_logins() {
     let slow = Arc::new(Slow::default());
-    // One login at a time: whoever waits for the directory must not take that place.
+    // One login at a time: a lookup in the directory must not occupy that permit.
     let limits = Limits { logins_max: 1, ..quick() };
     let running = support::running_with(limits, Some(slow.clone())).await;
     let name = UserName::new("erika").unwrap();
@@ -470,7 +470,7 @@ async fn a_directory_that_takes_its_time_does_not_hold_up_logins_of_other_accoun
     timeout(Duration::from_secs(20), hers).await.unwrap().unwrap().unwrap();
 }
 
-/// Randomness that makes requests wait for each other: how many wanted some at the same time at most?
+/// Random source that blocks requests until others arrive, and counts the most at the same time.
 #[derive(Default)]
 struct Meeting {
     on: AtomicBool,
@@ -480,7 +480,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Whoever waits for this long for others waits in vain: the first one is decided before they are read.
+    /// How long a request waits for others; the first one is decided before others are read.
     const PATIENCE: Duration = Duration::from_secs(2);
 
     fn environment(self: &Arc<Self>) -> Environment {
@@ -505,11 +505,11 @@ impl Meeting {
     }
 }
 
-/// Requests of a connection that are decided at a time.
+/// Requests of a connection that are decided concurrently.
 const TOGETHER: usize = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_come_together_are_decided_beside_each_other_and_each_is_answered() {
+async fn concurrent_requests_are_all_answered() {
     let meeting = Arc::new(Meeting::default());
     let limits = Limits { requests_per_connection_max: TOGETHER, ..quick() };
     let running = running_in(meeting.environment(), limits, None).await;
@@ -524,7 +524,7 @@ async fn requests_that_come_together_are_decided_beside_each_other_and_each_is_a
     let failed =
         |(id, response): &(u64, Response)| matches!(response, Response::Failed { .. }).then_some(*id);
     let refused: Vec<u64> = answers.iter().filter_map(failed).collect();
-    // Which of the two that make one name comes first is open.
+    // Either of the two requests that create the same name may be first.
     assert!(refused == [8] || refused == [41], "{refused:?}");
     assert_eq!(meeting.most.load(Ordering::SeqCst), TOGETHER);
     assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));

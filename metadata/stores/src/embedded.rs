@@ -1,12 +1,12 @@
-//! The embedded store: a file, a journal before it, one writer at a time, readers that never wait.
+//! The embedded store: a redb file with a journal, one writer at a time, and readers that never
+//! wait.
 //!
-//! Does: keep changes in memory and in the journal until a thread of its own has brought them into
-//! the file; durable commits (the medium has them when `commit` returns; those that meet share one
-//! wait for it), lazy ones (in memory until the next durable one), a version marker, refusal of
-//! foreign files. Contract: after a failed commit nothing more is read or written until the store
-//! is opened again. What a crash leaves is the file and the journal together; a store that was
-//! closed is the file alone. Truth: redb 4 file format; docs/standards/mds/store.md §8;
-//! docs/adr/0049-journal-of-the-embedded-store.md.
+//! Does: keeps changes in memory and in the journal until a background thread applies them to the
+//! file. Commits are durable (on disk when `commit` returns; concurrent ones share one sync) or
+//! lazy (in memory until the next durable one). Rejects foreign files and other versions. Contract:
+//! after a failed commit the store is poisoned until it is opened again. After a crash the file and
+//! the journal together are the store; after a close the file alone. Truth: redb 4 file format;
+//! docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
 
 mod file;
 mod journal;
@@ -35,62 +35,63 @@ use redb::{
 use sealstone_mds::store::{MetaError, MetaStore, Overlay, Snapshot, Transaction};
 
 use file::{FileSpace, StoreFile};
-use journal::{Journal, Medium};
-use layer::Layer;
+use journal::{CommitJournal, JournalFile};
+use layer::ChangeLayer;
 use view::EmbeddedTransaction;
 
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("metadata");
 const MARKER: TableDefinition<'_, &str, u64> = TableDefinition::new("sealstone");
 const FORMAT: &str = "metadata-format";
-/// Version of the tables in the file when all is in it; what is inside has its own (see `sealstone-mds`).
+/// Version of the tables in a complete file; the records have their own (see `sealstone-mds`).
 const FORMAT_VERSION: u64 = 1;
-/// The same while there is a journal beside it, without which the file is not whole.
+/// Version of the tables while the file is incomplete without its journal.
 const FORMAT_JOURNAL: u64 = 2;
-/// A number that was drawn when the store was opened.
+/// Marker with a random number chosen when the store was opened.
 const EPOCH: &str = "journal-epoch";
-/// The last commit that is in the file.
+/// Marker with the number of the last commit that is in the file.
 const APPLIED: &str = "journal-applied";
 /// First bytes of every redb file.
 const REDB_MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
-/// Memory for cached pages, bytes.
+/// Memory for cached pages, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Bytes of a journal's file from which on its changes are brought into the store's file.
+/// Bytes of a journal file from which on its changes are applied to the store's file.
 const APPLY_AT: u64 = 8 << 20;
-/// Bytes of it at which writers wait until that is done. The changes in memory are twice as much at most, and what they need
-/// besides.
+/// Bytes of a journal file at which writers wait until it is applied. The changes in memory are at
+/// most twice as much, plus overhead.
 const JOURNAL_MAX: u64 = 64 << 20;
-/// Bytes that are free on the medium before that begins, and four times what the journal has.
-const APPLY_ROOM: u64 = 16 << 20;
-/// Bytes that are free on the medium before changes are accepted that add something.
-const ADDITION_ROOM: u64 = 8 << 20;
-/// Bytes of a journal's file from which on its changes are brought into the store's file while the medium is short.
+/// Free disk space required to apply the journal at once, plus four times the journal's size.
+const APPLY_SPACE: u64 = 16 << 20;
+/// Free disk space required to accept changes that add data.
+const ADDITION_SPACE: u64 = 8 << 20;
+/// [`APPLY_AT`] while disk space is short.
 const APPLY_AT_SHORT: u64 = 1 << 20;
-/// Bytes of it at which writers wait until that is done while the medium is short: half of what it has reserved.
+/// [`JOURNAL_MAX`] while disk space is short: half of the reserved journal space.
 const JOURNAL_MAX_SHORT: u64 = journal::RESERVED / 2;
-/// Keys that are brought into the file with one commit of the engine while the medium is short,
+/// Keys applied in one engine commit while disk space is short.
 const CHUNK_KEYS: usize = 128;
-/// and bytes that have space behind the file's last page before each of them: five pages of 4 KiB for a key.
-const CHUNK_ROOM: u64 = 4 << 20;
-/// How often who waits for that looks whether the store still works.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Space required behind the file's last page before each such commit: five pages of 4 KiB for a
+/// key.
+const CHUNK_SPACE: u64 = 4 << 20;
+/// Interval at which waiting threads check whether the store was poisoned.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why a file cannot be used as the metadata store.
+/// Reason why a file cannot be used as the metadata store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file cannot be opened or created.
     #[error("cannot open {}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// Others may read the file, and it holds keys.
+    /// Other users may read the file, which holds keys.
     #[error("{} has mode {mode:o}: it holds keys, so only its owner may have access (chmod 600)", path.display())]
     Exposed {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -98,99 +99,97 @@ pub enum OpenError {
     /// Another process has the file open.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// The file is something else.
+    /// The file is not a redb file.
     #[error("{} is not a metadata store", .0.display())]
     Foreign(PathBuf),
     /// Another release wrote the file.
     #[error("{} has metadata format {found}, this release reads {FORMAT_JOURNAL}", path.display())]
-    Version {
-        /// Which file.
+    KeyVersion {
+        /// Path of the file.
         path: PathBuf,
         /// The version found.
         found: u64,
     },
-    /// The store was not closed, and a part of what it has is in a file that is not there.
-    #[error("{} is missing: the metadata store was not closed, and has its last changes there", .0.display())]
+    /// The store was not closed, and the journal with its last changes is missing.
+    #[error("{} is missing: the metadata store was not closed cleanly, and its last changes are in that file", .0.display())]
     NoJournal(PathBuf),
     /// The file is damaged.
     #[error("{} is damaged; restore it from a backup", path.display())]
     Corrupt {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the engine says.
+        /// Error of the engine.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// The store's file as it was at some moment.
-type Base = ReadOnlyTable<&'static [u8], &'static [u8]>;
+/// Snapshot of the store's file.
+type FileSnapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-/// What can be seen.
-struct State {
-    base: Arc<Base>,
-    /// Changes that are being brought into the file, with the number of the last commit among them.
-    frozen: Option<(Arc<Layer>, u64)>,
-    /// Those after them.
-    active: Arc<Layer>,
-    /// Commits so far.
+/// Current content of the store.
+struct StoreState {
+    base: Arc<FileSnapshot>,
+    /// Changes that are being applied to the file, with the number of their last commit.
+    frozen: Option<(Arc<ChangeLayer>, u64)>,
+    /// Changes of later commits.
+    active: Arc<ChangeLayer>,
+    /// Number of the last commit.
     number: u64,
-    /// Views in use, by the number that they see.
+    /// Open views, counted by the commit number that they see.
     views: BTreeMap<u64, usize>,
 }
 
-/// What the thread is to do that brings changes into the file.
+/// Requests to the thread that applies changes to the file.
 #[derive(Default)]
-struct Wish {
+struct ApplyRequest {
     apply: bool,
     stop: bool,
 }
 
-struct Core {
+struct StoreCore {
     database: Database,
-    /// None: each commit goes into the file.
-    journal: Option<Journal>,
-    /// Where the file is, if it is one of this machine's.
+    /// The journal; if `None`, each commit goes to the file.
+    journal: Option<CommitJournal>,
+    /// Folder of the file; `None` in tests.
     folder: Option<PathBuf>,
-    /// The space of its file.
+    /// Space allocated to the file.
     space: Option<Arc<FileSpace>>,
     poisoned: AtomicBool,
-    /// Whoever writes has it.
-    turn: Mutex<()>,
-    state: Mutex<State>,
-    /// The last commit that somebody waits for.
+    /// Lock of the writer.
+    writer: Mutex<()>,
+    state: Mutex<StoreState>,
+    /// Number of the last durable commit that was requested.
     awaited: AtomicU64,
-    /// Layers whose changes are in the file, and which a view may still see.
-    retired: Mutex<Vec<Arc<Layer>>>,
-    wish: Mutex<Wish>,
-    wished: Condvar,
-    /// Something was brought into the file, or failed to be.
+    /// Layers whose changes are in the file, but which a view may still use.
+    retired: Mutex<Vec<Arc<ChangeLayer>>>,
+    apply_request: Mutex<ApplyRequest>,
+    apply_requested: Condvar,
+    /// Notified when changes were applied or the store was poisoned.
     applied: Condvar,
-    /// Keys that scans have stepped over, removed ones included.
+    /// Keys visited by scans, removed ones included.
     visited: AtomicU64,
 }
 
 /// The metadata store in a file.
 pub struct EmbeddedMeta {
-    core: Arc<Core>,
-    keeper: Option<JoinHandle<()>>,
+    core: Arc<StoreCore>,
+    applier: Option<JoinHandle<()>>,
 }
 
 impl EmbeddedMeta {
-    /// Opens the store at `path`, or makes an empty one there with mode 0600, for a work that ends: each commit goes into
-    /// the file, which may be renamed meanwhile.
+    /// Opens the store at `path`, or creates an empty one with mode 0600, for short work: each
+    /// commit goes to the file. The file may be renamed meanwhile.
     ///
-    /// # Errors
-    /// See [`OpenError`].
+    /// # Errors See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::start(path, false)
     }
 
-    /// The same for a server: commits go into a journal of two files beside it, named after it, and from there into the
-    /// file, by a thread of its own. When it is closed the file has everything.
+    /// Opens the store for a server: commits go to a journal of two files beside it, and a
+    /// background thread applies them to the file. After a close the file is complete.
     ///
-    /// # Errors
-    /// See [`OpenError`].
+    /// # Errors See [`OpenError`].
     pub fn serve(path: &Path) -> Result<Self, OpenError> {
         Self::start(path, true)
     }
@@ -203,51 +202,51 @@ impl EmbeddedMeta {
         let database = builder().create_with_backend(backend).map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
             DatabaseError::UpgradeRequired(found) => {
-                OpenError::Version { path: path.to_owned(), found: u64::from(found) }
+                OpenError::KeyVersion { path: path.to_owned(), found: u64::from(found) }
             }
             DatabaseError::Storage(StorageError::Io(source)) => {
                 OpenError::Io { path: path.to_owned(), source }
             }
             other => OpenError::Corrupt { path: path.to_owned(), source: Box::new(other) },
         })?;
-        let trouble = |trouble| match trouble {
-            Trouble::Io(source) => io(source),
-            Trouble::Damage(source) => OpenError::Corrupt { path: path.to_owned(), source },
+        let start_error = |start_error| match start_error {
+            StartError::Io(source) => io(source),
+            StartError::Damage(source) => OpenError::Corrupt { path: path.to_owned(), source },
         };
-        let marks = Marks::read(&database).map_err(trouble)?;
-        if ![FORMAT_VERSION, FORMAT_JOURNAL].contains(&marks.format) {
-            return Err(OpenError::Version { path: path.to_owned(), found: marks.format });
+        let markers = StoreMarkers::read(&database).map_err(start_error)?;
+        if ![FORMAT_VERSION, FORMAT_JOURNAL].contains(&markers.format) {
+            return Err(OpenError::KeyVersion { path: path.to_owned(), found: markers.format });
         }
-        let left = if marks.format == FORMAT_JOURNAL { Some(read_journal(path)?) } else { None };
+        let left = if markers.format == FORMAT_JOURNAL { Some(read_journal(path)?) } else { None };
         let media = if journaled {
-            // Where the store was closed, what is in files of that name does not count.
+            // If the store was closed, the content of journal files is ignored.
             let files = journal::open_files(path).map_err(io)?;
-            Some(files.map(|file| Box::new(file) as Box<dyn Medium>))
+            Some(files.map(|file| Box::new(file) as Box<dyn JournalFile>))
         } else {
             None
         };
         let folder = journal::folder_of(path).to_owned();
-        // Of what a crash left, no more than the medium surely has room for at once.
+        // Applies a crash's journal in chunks if the disk may not have space for all of it at once.
         let bytes: usize = left.iter().flatten().map(Vec::len).sum();
-        let keys_max = if free_of(&folder).is_none_or(|free| free >= APPLY_ROOM + 4 * bytes as u64) {
+        let keys_max = if free_of(&folder).is_none_or(|free| free >= APPLY_SPACE + 4 * bytes as u64) {
             usize::MAX
         } else {
             CHUNK_KEYS
         };
-        let mut core = Core::begin(database, marks, left.as_ref(), media, keys_max).map_err(trouble)?;
+        let mut core =
+            StoreCore::begin(database, markers, left.as_ref(), media, keys_max).map_err(start_error)?;
         (core.folder, core.space) = (Some(folder), Some(space));
         let core = Arc::new(core);
         if !journaled {
             journal::remove_files(path).map_err(io)?;
         }
-        let keeper = journaled.then(|| core.clone().keep()).transpose().map_err(io)?;
-        Ok(Self { core, keeper })
+        let applier = journaled.then(|| core.clone().spawn_applier()).transpose().map_err(io)?;
+        Ok(Self { core, applier })
     }
 
-    /// Gives a store that nobody has open another name, with its journal if it has one.
+    /// Renames a store that no process has open, with its journal if there is one.
     ///
-    /// # Errors
-    /// Those of the file system.
+    /// # Errors Those of the file system.
     pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
         for (from, to) in journal::paths(from).iter().zip(journal::paths(to)) {
             match std::fs::rename(from, to) {
@@ -258,26 +257,26 @@ impl EmbeddedMeta {
         std::fs::rename(from, to)
     }
 
-    /// Brings everything into the file, and does without the journal from here on.
+    /// Applies all changes to the file, which is complete without the journal afterwards.
     fn close(&mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Some(keeper) = self.keeper.take() else { return Ok(()) };
-        self.core.wish.lock().stop = true;
-        self.core.wished.notify_all();
-        keeper.join().map_err(|_| "the thread that brings changes into the file panicked")?;
+        let Some(applier) = self.applier.take() else { return Ok(()) };
+        self.core.apply_request.lock().stop = true;
+        self.core.apply_requested.notify_all();
+        applier.join().map_err(|_| "the thread that applies the journal panicked")?;
         self.core.apply()?;
         let tx = self.core.database.begin_write()?;
         tx.open_table(MARKER)?.insert(FORMAT, FORMAT_VERSION)?;
         tx.commit()?;
-        // The journal's files stay, with their space: the next start may find the disk full.
+        // The journal files keep their allocated space: the disk may be full at the next start.
         Ok(())
     }
 }
 
 impl Drop for EmbeddedMeta {
     fn drop(&mut self) {
-        // What could not be brought into the file is in the journal, which the next start reads.
+        // Changes that could not be applied remain in the journal, which the next start reads.
         if let Err(error) = self.close() {
-            tracing::error!(error, "the metadata store needs its journal at the next start");
+            tracing::error!(error, "metadata store not closed cleanly; the next start replays the journal");
         }
     }
 }
@@ -288,18 +287,18 @@ fn builder() -> Builder {
     builder
 }
 
-/// What the file says of itself.
-struct Marks {
+/// Markers of the file.
+struct StoreMarkers {
     format: u64,
     epoch: u64,
     applied: u64,
 }
 
-impl Marks {
-    /// As they are; those of a new file are written first.
-    fn read(database: &Database) -> Result<Self, Trouble> {
+impl StoreMarkers {
+    /// Reads the markers; writes them first in a new file.
+    fn read(database: &Database) -> Result<Self, StartError> {
         let tx = database.begin_write()?;
-        let marks = {
+        let markers = {
             let mut marker = tx.open_table(MARKER)?;
             tx.open_table(DATA)?;
             let mark = |marker: &redb::Table<'_, &str, u64>, name| {
@@ -316,11 +315,11 @@ impl Marks {
             Self { format, epoch: epoch.unwrap_or_default(), applied: applied.unwrap_or_default() }
         };
         tx.commit()?;
-        Ok(marks)
+        Ok(markers)
     }
 }
 
-/// What lies in the journal's files.
+/// Reads the journal files.
 fn read_journal(path: &Path) -> Result<[Vec<u8>; 2], OpenError> {
     let read =
         |path: &PathBuf| match File::open(path).and_then(|file| Ok((mode_of(&file)?, file.read_all()?))) {
@@ -368,7 +367,7 @@ fn full() -> MetaError {
     MetaError::of_medium(io::ErrorKind::StorageFull.into())
 }
 
-/// Bytes that are free on the file system of a folder.
+/// Returns the free bytes of a folder's file system.
 fn free_of(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))
@@ -378,26 +377,28 @@ fn failed(error: impl Into<redb::Error>) -> MetaError {
     MetaError::Failed(Box::new(error.into()))
 }
 
-impl Core {
-    /// Takes over a file, with what a crash left in a journal; `media`: goes on with a journal there.
+impl StoreCore {
+    /// Opens a store: applies a crash's journal `left`, then starts a new journal on `media`, if
+    /// given. Applies up to `keys_max` keys in one engine commit.
     fn begin(
         database: Database,
-        marks: Marks,
+        markers: StoreMarkers,
         left: Option<&[Vec<u8>; 2]>,
-        media: Option<[Box<dyn Medium>; 2]>,
+        media: Option<[Box<dyn JournalFile>; 2]>,
         keys_max: usize,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, StartError> {
         let records = match left {
-            Some(left) => journal::replay(left, marks.epoch, marks.applied)
-                .map_err(|unfit| Trouble::Damage(unfit.into()))?,
+            Some(left) => journal::replay(left, markers.epoch, markers.applied)
+                .map_err(|error| StartError::Damage(error.into()))?,
             None => Vec::new(),
         };
-        let number = records.last().map_or(marks.applied, |record| record.number);
-        // No record of before counts again, wherever it lies.
+        let number = records.last().map_or(markers.applied, |record| record.number);
+        // A new epoch invalidates all older journal records.
         let mut epoch = [0; 8];
-        getrandom::fill(&mut epoch).map_err(|error| Trouble::Io(io::Error::other(error.to_string())))?;
+        getrandom::fill(&mut epoch).map_err(|error| StartError::Io(io::Error::other(error.to_string())))?;
         let epoch = u64::from_be_bytes(epoch);
-        // Whatever a crash leaves of the chunks, all records are there to be brought in again.
+        // A crash between chunks is harmless: all records are still in the journal and are applied
+        // again.
         let mut changes = records.into_iter().flat_map(|record| record.changes).peekable();
         while changes.peek().is_some() {
             let tx = database.begin_write()?;
@@ -418,9 +419,9 @@ impl Core {
             marker.insert(APPLIED, number)?;
         }
         tx.commit()?;
-        let journal = media.map(|media| Journal::new(media, epoch, number)).transpose()?;
+        let journal = media.map(|media| CommitJournal::new(media, epoch, number)).transpose()?;
         if journal.is_some() {
-            // Both files are there and say whose they are.
+            // From here on the file needs its journal. Both files are durable and carry the epoch.
             let tx = database.begin_write()?;
             tx.open_table(MARKER)?.insert(FORMAT, FORMAT_JOURNAL)?;
             tx.commit()?;
@@ -433,12 +434,12 @@ impl Core {
             folder: None,
             space: None,
             poisoned: AtomicBool::new(false),
-            turn: Mutex::default(),
-            state: Mutex::new(State { base, frozen: None, active, number, views: BTreeMap::new() }),
+            writer: Mutex::default(),
+            state: Mutex::new(StoreState { base, frozen: None, active, number, views: BTreeMap::new() }),
             awaited: AtomicU64::new(number),
             retired: Mutex::default(),
-            wish: Mutex::default(),
-            wished: Condvar::new(),
+            apply_request: Mutex::default(),
+            apply_requested: Condvar::new(),
             applied: Condvar::new(),
             visited: AtomicU64::new(0),
         })
@@ -448,8 +449,8 @@ impl Core {
         if self.poisoned.load(Ordering::Acquire) { Err(MetaError::Poisoned) } else { Ok(()) }
     }
 
-    /// Does what must not fail half way: if it does, nothing is known any more.
-    fn surely<T, E>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, MetaError>
+    /// Runs work that must not fail halfway; an error poisons the store.
+    fn poison_on_error<T, E>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, MetaError>
     where
         E: Into<Box<dyn Error + Send + Sync>>,
     {
@@ -461,42 +462,43 @@ impl Core {
         })
     }
 
-    /// Returns when this commit is durable.
-    fn wait_for(&self, number: u64) -> Result<(), MetaError> {
+    /// Waits until commit `number` is durable.
+    fn wait_durable(&self, number: u64) -> Result<(), MetaError> {
         match &self.journal {
-            Some(journal) if journal.durable() < number => self.surely(|| journal.sync(number)),
+            Some(journal) if journal.durable() < number => self.poison_on_error(|| journal.sync(number)),
             _ => self.check(),
         }
     }
 
-    /// Waits while there is more in memory than is good.
-    fn wait_for_room(&self) -> Result<(), MetaError> {
+    /// Waits while the journal exceeds its maximum.
+    fn wait_for_journal_space(&self) -> Result<(), MetaError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         if journal.used() < JOURNAL_MAX_SHORT {
             return Ok(());
         }
         let most = || if self.accepts_additions() { JOURNAL_MAX } else { JOURNAL_MAX_SHORT };
-        let mut wish = self.wish.lock();
+        let mut apply_request = self.apply_request.lock();
         while journal.used() >= most() {
             self.check()?;
-            if !self.has_room(journal) && !self.has_room_for_chunk() {
+            if !self.has_space_to_apply(journal) && !self.has_space_for_chunk() {
                 return Err(full());
             }
-            wish.apply = true;
-            self.wished.notify_all();
-            self.applied.wait_for(&mut wish, LOOK_EVERY);
+            apply_request.apply = true;
+            self.apply_requested.notify_all();
+            self.applied.wait_for(&mut apply_request, CHECK_INTERVAL);
         }
         Ok(())
     }
 
-    /// Makes changes visible and queues them for the journal. Whoever calls it has the turn.
-    fn publish(&self, journal: &Journal, changes: Overlay, waits: bool) -> u64 {
+    /// Makes changes visible and appends them to the journal; `waits` marks a durable commit. The
+    /// caller holds the writer lock.
+    fn publish(&self, journal: &CommitJournal, changes: Overlay, waits: bool) -> u64 {
         let mut state = self.state.lock();
         let number = state.number + 1;
         journal.append(number, changes.iter());
         if waits {
-            // Before anybody can see it: who answers from it has to know that it is not durable. After it is queued: whoever
-            // waits for it finds it there.
+            // Set before a view can see the commit, because its reader must know that it is not
+            // durable. Set after the append, so that a waiter finds the record in the journal.
             self.awaited.fetch_max(number, Ordering::AcqRel);
         }
         let oldest = state.views.keys().next().map_or(state.number, |oldest| (*oldest).min(state.number));
@@ -505,15 +507,15 @@ impl Core {
         drop(state);
         let used = journal.used();
         if used >= APPLY_AT || (used >= APPLY_AT_SHORT && !self.accepts_additions()) {
-            self.wish.lock().apply = true;
-            self.wished.notify_all();
+            self.apply_request.lock().apply = true;
+            self.apply_requested.notify_all();
         }
         number
     }
 
-    /// Brings changes into the file at once. Whoever calls it has the turn.
+    /// Writes changes to the file directly. The caller holds the writer lock.
     fn write_through(&self, changes: &Overlay) -> Result<(), MetaError> {
-        self.surely(|| {
+        self.poison_on_error(|| {
             let tx = self.database.begin_write()?;
             {
                 let mut table = tx.open_table(DATA)?;
@@ -530,43 +532,44 @@ impl Core {
         })
     }
 
-    /// Is there room on the medium for what the journal has? The engine does not get over a medium that is full.
-    fn has_room(&self, journal: &Journal) -> bool {
-        self.free().is_none_or(|free| free >= APPLY_ROOM + 4 * journal.used())
+    /// Whether the disk has space to apply the whole journal. The engine does not recover from a
+    /// full disk.
+    fn has_space_to_apply(&self, journal: &CommitJournal) -> bool {
+        self.free().is_none_or(|free| free >= APPLY_SPACE + 4 * journal.used())
     }
 
-    /// Is there space behind the last page of the file for a commit of a few keys?
-    fn has_room_for_chunk(&self) -> bool {
-        self.space.as_ref().is_some_and(|space| space.headroom() >= CHUNK_ROOM)
+    /// Whether there is space behind the file's last page for a commit of a few keys.
+    fn has_space_for_chunk(&self) -> bool {
+        self.space.as_ref().is_some_and(|space| space.headroom() >= CHUNK_SPACE)
     }
 
-    /// Bytes that are free on the medium; `None` where that is not known.
+    /// Returns the free bytes of the disk; `None` if unknown.
     fn free(&self) -> Option<u64> {
         self.folder.as_deref().and_then(free_of)
     }
 
-    /// Is there space for changes that add something?
+    /// Whether there is space for changes that add data.
     fn accepts_additions(&self) -> bool {
-        self.free().is_none_or(|free| free >= ADDITION_ROOM)
+        self.free().is_none_or(|free| free >= ADDITION_SPACE)
     }
 
-    /// Brings everything committed so far into the file; puts that off while the medium is full.
+    /// Applies all commits so far to the file; fails without a change while the disk is full.
     fn apply(&self) -> Result<(), MetaError> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        let keys_max = if self.has_room(journal) { usize::MAX } else { CHUNK_KEYS };
-        if keys_max != usize::MAX && !self.has_room_for_chunk() {
+        let keys_max = if self.has_space_to_apply(journal) { usize::MAX } else { CHUNK_KEYS };
+        if keys_max != usize::MAX && !self.has_space_for_chunk() {
             return Err(full());
         }
         let begun = self.state.lock().frozen.clone();
         let (frozen, number) = match begun {
-            // The disk was full before all of them were in the file.
+            // An earlier run stopped because the disk became full.
             Some(begun) => begun,
             None => {
-                let _turn = self.turn.lock();
+                let _turn = self.writer.lock();
                 if self.state.lock().active.is_empty() {
                     return self.check();
                 }
-                self.surely(|| journal.switch())?;
+                self.poison_on_error(|| journal.switch())?;
                 let mut state = self.state.lock();
                 let frozen = std::mem::take(&mut state.active);
                 let number = state.number;
@@ -587,18 +590,19 @@ impl Core {
         Ok(())
     }
 
-    /// Brings some changes into the file with one commit; with `last` they are the last ones up to that number. Views see
-    /// them in the layer above until then, so that the file may have a part of them.
+    /// Applies some changes in one engine commit; `last` marks the last chunk, up to that commit
+    /// number. Until then views read them from the frozen layer, so the file may have a part of
+    /// them.
     fn apply_chunk(
         &self,
         chunk: Vec<(Vec<u8>, Option<Vec<u8>>)>,
         last: Option<u64>,
     ) -> Result<(), MetaError> {
-        let is_whole = self.journal.as_ref().is_none_or(|journal| self.has_room(journal));
-        if !is_whole && !self.has_room_for_chunk() {
+        let is_whole = self.journal.as_ref().is_none_or(|journal| self.has_space_to_apply(journal));
+        if !is_whole && !self.has_space_for_chunk() {
             return Err(full());
         }
-        self.surely(|| {
+        self.poison_on_error(|| {
             let tx = self.database.begin_write()?;
             {
                 let mut table = tx.open_table(DATA)?;
@@ -610,7 +614,7 @@ impl Core {
                 }
             }
             tx.commit()?;
-            // With the old one the pages come free that this commit replaced.
+            // Dropping the old snapshot frees the pages that this commit replaced.
             let base = Arc::new(base(&self.database)?);
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.base, base);
@@ -622,8 +626,8 @@ impl Core {
         })
     }
 
-    /// Frees the layers that no view sees any more; whether some are left. Freeing takes long, so
-    /// no writer does it.
+    /// Frees layers that no view uses. Returns whether some are left. Freeing is slow, so writers
+    /// do not do it.
     fn free_retired(&self) -> bool {
         let mut retired = self.retired.lock();
         let (used, unused) = retired.drain(..).partition(|layer| Arc::strong_count(layer) > 1);
@@ -634,31 +638,31 @@ impl Core {
         are_left
     }
 
-    /// Begins the thread that brings changes into the file.
-    fn keep(self: Arc<Self>) -> io::Result<JoinHandle<()>> {
+    /// Starts the thread that applies changes to the file.
+    fn spawn_applier(self: Arc<Self>) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name("metadata".to_owned()).spawn(move || {
-            let _watch = Watch(&self);
+            let _watch = PanicGuard(&self);
             loop {
                 {
                     let mut are_left = self.free_retired();
-                    let mut wish = self.wish.lock();
-                    while !wish.apply && !wish.stop {
+                    let mut apply_request = self.apply_request.lock();
+                    while !apply_request.apply && !apply_request.stop {
                         if are_left {
-                            self.wished.wait_for(&mut wish, LOOK_EVERY);
-                            are_left = MutexGuard::unlocked(&mut wish, || self.free_retired());
+                            self.apply_requested.wait_for(&mut apply_request, CHECK_INTERVAL);
+                            are_left = MutexGuard::unlocked(&mut apply_request, || self.free_retired());
                         } else {
-                            self.wished.wait(&mut wish);
+                            self.apply_requested.wait(&mut apply_request);
                         }
                     }
-                    if wish.stop {
+                    if apply_request.stop {
                         return;
                     }
-                    wish.apply = false;
+                    apply_request.apply = false;
                 }
                 if let Err(error) = self.apply() {
-                    tracing::error!(%error, "the journal of the metadata store is not brought into its file");
+                    tracing::error!(%error, "journal of the metadata store not applied to its file; retrying");
                     if self.check().is_err() {
-                        // Whoever asks next is told.
+                        // The store is poisoned; the next caller gets the error.
                         return;
                     }
                 }
@@ -667,10 +671,10 @@ impl Core {
     }
 }
 
-/// If the thread that brings changes into the file ends by a panic, nobody waits for it.
-struct Watch<'a>(&'a Core);
+/// Poisons the store if the applier thread panics, so that no thread waits for it.
+struct PanicGuard<'a>(&'a StoreCore);
 
-impl Drop for Watch<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.poisoned.store(true, Ordering::Release);
@@ -679,21 +683,21 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Why a store cannot be taken over.
+/// Reason why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
-    /// The medium, which may be full, or the system.
+enum StartError {
+    /// The disk, which may be full, or the system failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What is there is not what was written.
+    /// The content is not what was written.
     #[error("{0}")]
     Damage(Box<dyn Error + Send + Sync>),
 }
 
-/// Those of the engine.
-macro_rules! troubles {
+/// Converts errors of the engine.
+macro_rules! start_errors {
     ($($error:ty),*) => {
-        $(impl From<$error> for Trouble {
+        $(impl From<$error> for StartError {
             fn from(error: $error) -> Self {
                 match error.into() {
                     redb::Error::Io(error) => Self::Io(error),
@@ -704,9 +708,9 @@ macro_rules! troubles {
     };
 }
 
-troubles!(redb::Error, redb::TransactionError, redb::TableError, redb::CommitError, StorageError);
+start_errors!(redb::Error, redb::TransactionError, redb::TableError, redb::CommitError, StorageError);
 
-fn base(database: &Database) -> Result<Base, redb::Error> {
+fn base(database: &Database) -> Result<FileSnapshot, redb::Error> {
     Ok(database.begin_read()?.open_table(DATA)?)
 }
 
@@ -730,16 +734,16 @@ impl MetaStore for EmbeddedMeta {
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         let core = &*self.core;
         core.check()?;
-        core.wait_for_room()?;
-        let turn = core.turn.lock();
-        // While we waited for our turn the commit before may have failed.
+        core.wait_for_journal_space()?;
+        let writer = core.writer.lock();
+        // The previous commit may have failed while this thread waited for the lock.
         core.check()?;
-        Ok(Box::new(EmbeddedTransaction { view: core.view(), changes: Overlay::default(), turn }))
+        Ok(Box::new(EmbeddedTransaction { view: core.view(), changes: Overlay::default(), writer }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
         let number = self.core.state.lock().number;
-        self.core.wait_for(number)
+        self.core.wait_durable(number)
     }
 
     fn accepts_additions(&self) -> bool {
@@ -747,7 +751,7 @@ impl MetaStore for EmbeddedMeta {
     }
 
     fn wait_for_medium(&self) -> Result<(), MetaError> {
-        self.core.wait_for(self.core.awaited.load(Ordering::Acquire))
+        self.core.wait_durable(self.core.awaited.load(Ordering::Acquire))
     }
 
     fn answers_at_once(&self) -> bool {

@@ -1,12 +1,12 @@
-//! BER as RFC 4511 §5.1 restricts it: one-byte tags, definite lengths.
+//! BER as restricted by RFC 4511 §5.1: one-byte tags, definite lengths.
 
 use alloc::vec::Vec;
 
 use zeroize::Zeroizing;
 
-/// Bytes of one message of a directory at most. Entries are asked for with a handful of attributes each.
+/// Maximum bytes of a message of a directory. Only a few attributes of each entry are requested.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
-/// Bytes that a length may have after its first one: enough for 4 GiB, which is refused by other limits.
+/// Maximum bytes of a length after its first one: enough for 4 GiB, which other limits reject.
 const LENGTH_BYTES_MAX: usize = 4;
 
 pub(crate) const BOOLEAN: u8 = 0x01;
@@ -16,46 +16,45 @@ pub(crate) const ENUMERATED: u8 = 0x0A;
 pub(crate) const SEQUENCE: u8 = 0x30;
 pub(crate) const SET: u8 = 0x31;
 
-/// What a directory sent is no message that is understood here.
+/// Reason why a message of the server is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LdapError {
-    /// An element ends beyond the bytes that there are.
-    #[error("an element is cut off")]
+    /// An element ends beyond the message.
+    #[error("truncated element")]
     CutOff,
     /// A tag of more than one byte, an indefinite length, or a length of more than four bytes.
     #[error("an element in an encoding that LDAP does not use")]
     Encoding,
-    /// Something else than what must be there.
-    #[error("no {0} where one must be")]
+    /// An expected element is missing.
+    #[error("missing {0}")]
     Unexpected(&'static str),
-    /// More bytes than a message may have.
+    /// The message is too long.
     #[error("a message of {length} bytes; at most {bytes_max}")]
     TooLong {
-        /// Its bytes.
+        /// Its length in bytes.
         length: usize,
         /// The limit.
         bytes_max: usize,
     },
-    /// More values than a message may have.
+    /// The entry has too many values.
     #[error("a message of more than {} values", crate::VALUES_MAX)]
     TooMany,
-    /// Bytes after the end.
+    /// There are bytes after the end.
     #[error("bytes after the end of an element")]
     Tail,
 }
 
-/// Length of the message that begins with these bytes, its head included; `None` if its head is not there yet.
+/// Returns the length of the message that starts with these bytes, header included. Returns `None`
+/// if the header is incomplete.
 ///
-/// # Errors
-/// `Unexpected` if no message begins so, `Encoding`, `TooLong`.
+/// # Errors `Unexpected` if the bytes are no message, `Encoding`, `TooLong`.
 pub fn message_length(bytes: &[u8]) -> Result<Option<usize>, LdapError> {
     message_length_up_to(bytes, MESSAGE_BYTES_MAX)
 }
 
-/// The same of messages of at most so many bytes.
+/// Does the same as [`message_length`] with another maximum.
 ///
-/// # Errors
-/// As [`message_length`].
+/// # Errors As [`message_length`].
 pub fn message_length_up_to(bytes: &[u8], bytes_max: usize) -> Result<Option<usize>, LdapError> {
     match bytes.first() {
         None => return Ok(None),
@@ -67,7 +66,7 @@ pub fn message_length_up_to(bytes: &[u8], bytes_max: usize) -> Result<Option<usi
     if whole > bytes_max { Err(LdapError::TooLong { length: whole, bytes_max }) } else { Ok(Some(whole)) }
 }
 
-/// Bytes of the length field that begins here, and what it says.
+/// Decodes a length field. Returns its size and its value.
 fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, LdapError> {
     let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
     if first < 0x80 {
@@ -78,15 +77,15 @@ fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, LdapError> {
         return Err(LdapError::Encoding);
     }
     let Some(digits) = rest.get(..count) else { return Ok(None) };
-    // Some servers always send four bytes, leading zeros and all.
+    // Some servers always send four bytes with leading zeros.
     let value = digits.iter().fold(0u64, |value, digit| value << 8 | u64::from(*digit));
     Ok(Some((1 + count, usize::try_from(value).unwrap_or(usize::MAX))))
 }
 
-/// Elements, one after the other.
-pub(crate) struct Elements<'a>(&'a [u8]);
+/// A sequence of elements.
+pub(crate) struct BerElements<'a>(&'a [u8]);
 
-impl<'a> Elements<'a> {
+impl<'a> BerElements<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -95,7 +94,7 @@ impl<'a> Elements<'a> {
         self.0.is_empty()
     }
 
-    /// The next one: its tag and what is in it.
+    /// Returns tag and content of the next element.
     pub(crate) fn next(&mut self) -> Result<(u8, &'a [u8]), LdapError> {
         let (&tag, rest) = self.0.split_first().ok_or(LdapError::CutOff)?;
         if tag & 0x1F == 0x1F {
@@ -107,7 +106,7 @@ impl<'a> Elements<'a> {
         Ok((tag, content))
     }
 
-    /// The next one, which must have this tag.
+    /// Returns the content of the next element, which must have this tag.
     pub(crate) fn expect(&mut self, tag: u8, what: &'static str) -> Result<&'a [u8], LdapError> {
         match self.next()? {
             (found, content) if found == tag => Ok(content),
@@ -115,7 +114,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// A number of 0 to 2^31 − 1, as messages are numbered and results are.
+    /// Decodes a number of 0 to 2^31 − 1, such as a message id or a result code.
     pub(crate) fn number(&mut self, tag: u8, what: &'static str) -> Result<u32, LdapError> {
         let digits = self.expect(tag, what)?;
         if digits.is_empty() || digits.len() > 4 || digits[0] & 0x80 != 0 {
@@ -125,18 +124,18 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Bytes of a message in the making; wiped, as a bind has a password in it.
+/// Encoder of a message; its buffer is wiped, because a bind has a password.
 #[derive(Default)]
-pub(crate) struct Writer(Zeroizing<Vec<u8>>);
+pub(crate) struct BerWriter(Zeroizing<Vec<u8>>);
 
-impl Writer {
+impl BerWriter {
     pub(crate) fn put(&mut self, tag: u8, content: &[u8]) {
         self.0.push(tag);
         let length = content.len();
         if length < 0x80 {
             self.0.push(length as u8);
         } else {
-            // Nothing of 4 GiB is ever put.
+            // Content is always below 4 GiB.
             let digits = (length as u32).to_be_bytes();
             let zeros = digits.iter().take_while(|digit| **digit == 0).count();
             self.0.push(0x80 | (4 - zeros) as u8);
@@ -153,7 +152,7 @@ impl Writer {
 
     pub(crate) fn number(&mut self, tag: u8, value: u32) {
         let digits = value.to_be_bytes();
-        // As few bytes as there can be, the first one without its top bit: numbers here are not negative.
+        // The shortest encoding without a sign bit: all numbers here are non-negative.
         let zeros = digits.iter().take(3).take_while(|digit| **digit == 0).count();
         let sign = &[0u8][..usize::from(digits[zeros] & 0x80 != 0)];
         self.put(tag, &[sign, &digits[zeros..]].concat());
@@ -170,7 +169,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn lengths_are_those_of_x690_and_the_limit_holds() {
+    fn lengths_follow_x690_up_to_the_limit() {
         let mut bytes = vec![SEQUENCE, 0x82, 0x01, 0x00];
         assert_eq!(message_length(&bytes), Ok(Some(260)));
         assert_eq!(message_length(&bytes[..3]), Ok(None));
@@ -193,35 +192,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_elements_parse() {
         for length in [0, 1, 127, 128, 255, 256, 65_535, 65_536] {
-            let mut out = Writer::default();
+            let mut out = BerWriter::default();
             out.put(OCTETS, &vec![7; length]);
             let bytes = out.finish();
-            let mut elements = Elements::new(&bytes);
+            let mut elements = BerElements::new(&bytes);
             assert_eq!(elements.expect(OCTETS, "bytes").map(<[u8]>::len), Ok(length));
             assert!(elements.is_empty());
         }
         for value in [0, 1, 127, 128, 255, 256, 32_768, 0x7FFF_FFFF] {
-            let mut out = Writer::default();
+            let mut out = BerWriter::default();
             out.number(INTEGER, value);
             let bytes = out.finish();
-            assert_eq!(Elements::new(&bytes).number(INTEGER, "number"), Ok(value), "{bytes:?}");
+            assert_eq!(BerElements::new(&bytes).number(INTEGER, "number"), Ok(value), "{bytes:?}");
         }
     }
 
     #[test]
-    fn elements_that_are_cut_off_or_strange_are_errors() {
-        assert_eq!(Elements::new(&[]).next(), Err(LdapError::CutOff));
-        assert_eq!(Elements::new(&[OCTETS]).next(), Err(LdapError::CutOff));
-        assert_eq!(Elements::new(&[OCTETS, 2, 1]).next(), Err(LdapError::CutOff));
-        assert_eq!(Elements::new(&[0x1F, 1, 1]).next(), Err(LdapError::Encoding));
-        assert_eq!(Elements::new(&[OCTETS, 0]).expect(SET, "set"), Err(LdapError::Unexpected("set")));
+    fn truncated_or_invalid_elements_fail() {
+        assert_eq!(BerElements::new(&[]).next(), Err(LdapError::CutOff));
+        assert_eq!(BerElements::new(&[OCTETS]).next(), Err(LdapError::CutOff));
+        assert_eq!(BerElements::new(&[OCTETS, 2, 1]).next(), Err(LdapError::CutOff));
+        assert_eq!(BerElements::new(&[0x1F, 1, 1]).next(), Err(LdapError::Encoding));
+        assert_eq!(BerElements::new(&[OCTETS, 0]).expect(SET, "set"), Err(LdapError::Unexpected("set")));
         for digits in [&[][..], &[0x80], &[1, 2, 3, 4, 5]] {
-            let mut out = Writer::default();
+            let mut out = BerWriter::default();
             out.put(INTEGER, digits);
             assert_eq!(
-                Elements::new(&out.finish()).number(INTEGER, "number"),
+                BerElements::new(&out.finish()).number(INTEGER, "number"),
                 Err(LdapError::Unexpected("number"))
             );
         }

@@ -1,4 +1,4 @@
-//! Requests that change entries: what a store of records needs.
+//! Requests that change entries, for a store of records.
 //!
 //! Truth: RFC 4511 §4.6 to §4.9.
 
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use zeroize::Zeroizing;
 
-use crate::ber::{BOOLEAN, ENUMERATED, OCTETS, SEQUENCE, SET, Writer};
+use crate::ber::{BOOLEAN, BerWriter, ENUMERATED, OCTETS, SEQUENCE, SET};
 use crate::message::message;
 
 const MODIFY: u8 = 0x66;
@@ -17,14 +17,14 @@ const RENAME: u8 = 0x6C;
 /// An attribute and its values.
 pub type Values<'a> = (&'a str, &'a [&'a [u8]]);
 
-fn put_values(out: &mut Writer, (name, values): &Values<'_>) {
+fn put_values(out: &mut BerWriter, (name, values): &Values<'_>) {
     out.put_all(SEQUENCE, |out| {
         out.put(OCTETS, name.as_bytes());
         out.put_all(SET, |out| values.iter().for_each(|value| out.put(OCTETS, value)));
     });
 }
 
-/// Asks for an entry that must not be there yet.
+/// Encodes a request to add an entry, which must not exist.
 #[must_use]
 pub fn add_request(id: u32, dn: &str, attributes: &[Values<'_>]) -> Zeroizing<Vec<u8>> {
     message(id, |out| {
@@ -35,7 +35,8 @@ pub fn add_request(id: u32, dn: &str, attributes: &[Values<'_>]) -> Zeroizing<Ve
     })
 }
 
-/// Asks that an entry has these values of these attributes and no others of them; without values it has none.
+/// Encodes a request to replace all values of these attributes. An attribute without values is
+/// removed.
 #[must_use]
 pub fn replace_request(id: u32, dn: &str, attributes: &[Values<'_>]) -> Zeroizing<Vec<u8>> {
     const REPLACE: u32 = 2;
@@ -54,13 +55,13 @@ pub fn replace_request(id: u32, dn: &str, attributes: &[Values<'_>]) -> Zeroizin
     })
 }
 
-/// Asks that an entry goes, which must have none below it.
+/// Encodes a request to delete an entry, which must have no children.
 #[must_use]
 pub fn delete_request(id: u32, dn: &str) -> Zeroizing<Vec<u8>> {
     message(id, |out| out.put(DELETE, dn.as_bytes()))
 }
 
-/// Asks that an entry, with all below it, is called `rdn` where it is, and no more as it was.
+/// Encodes a request to rename an entry with its subtree to `rdn` under the same parent.
 #[must_use]
 pub fn rename_request(id: u32, dn: &str, rdn: &str) -> Zeroizing<Vec<u8>> {
     const TRUE: &[u8] = &[0xFF];
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_the_bytes_of_rfc_4511() {
+    fn changes_encode_as_in_rfc_4511() {
         assert_eq!(
             &**add_request(1, "ou=x", &[("ou", &[b"x"]), ("l", &[b"a", b"b"])]),
             b"\x30\x25\x02\x01\x01\x68\x20\x04\x04ou=x\x30\x18\x30\x09\x04\x02ou\x31\x03\x04\x01x\

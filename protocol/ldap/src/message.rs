@@ -1,4 +1,4 @@
-//! Messages: what is asked, what is answered.
+//! Messages: requests and responses.
 //!
 //! Truth: RFC 4511 §4.
 
@@ -8,21 +8,21 @@ use alloc::vec::Vec;
 use zeroize::Zeroizing;
 
 use crate::ber::{
-    BOOLEAN, ENUMERATED, Elements, INTEGER, LdapError, MESSAGE_BYTES_MAX, OCTETS, SEQUENCE, SET, Writer,
-    message_length_up_to,
+    BOOLEAN, BerElements, BerWriter, ENUMERATED, INTEGER, LdapError, MESSAGE_BYTES_MAX, OCTETS, SEQUENCE,
+    SET, message_length_up_to,
 };
 use crate::filter::{Attribute, Filter};
 
-/// Values of one entry at most, over all its attributes.
+/// Maximum number of values of an entry, over all its attributes.
 pub const VALUES_MAX: usize = 4096;
-/// Characters of what a directory says to a result that are kept.
+/// Maximum characters that are kept of a diagnostic message.
 const DIAGNOSTIC_CHARS_MAX: usize = 200;
-/// The version that everybody speaks since 1997.
+/// LDAP version.
 const VERSION: u32 = 3;
-/// The extended operation that begins TLS (RFC 4511 §4.14).
+/// Extended operation that starts TLS (RFC 4511 §4.14).
 const START_TLS_OID: &[u8] = b"1.3.6.1.4.1.1466.20037";
-/// The number of messages that nobody asked for.
-const UNASKED: u32 = 0;
+/// Message id of unsolicited messages.
+const UNSOLICITED: u32 = 0;
 
 const BIND: u8 = 0x60;
 const BIND_RESPONSE: u8 = 0x61;
@@ -38,11 +38,11 @@ const RENAMED: u8 = 0x6D;
 const EXTENDED: u8 = 0x77;
 const EXTENDED_RESPONSE: u8 = 0x78;
 const INTERMEDIATE: u8 = 0x79;
-/// Controls of a message.
+/// Tag of the controls of a message.
 const CONTROLS: u8 = 0xA0;
 
-pub(crate) fn message(id: u32, operation: impl FnOnce(&mut Writer)) -> Zeroizing<Vec<u8>> {
-    let mut out = Writer::default();
+pub(crate) fn message(id: u32, operation: impl FnOnce(&mut BerWriter)) -> Zeroizing<Vec<u8>> {
+    let mut out = BerWriter::default();
     out.put_all(SEQUENCE, |out| {
         out.number(INTEGER, id);
         operation(out);
@@ -50,7 +50,7 @@ pub(crate) fn message(id: u32, operation: impl FnOnce(&mut Writer)) -> Zeroizing
     out.finish()
 }
 
-/// Says who asks, with a password; both empty: nobody in particular.
+/// Encodes a simple bind; anonymous if both are empty.
 #[must_use]
 pub fn bind_request(id: u32, name: &str, password: &str) -> Zeroizing<Vec<u8>> {
     message(id, |out| {
@@ -62,51 +62,51 @@ pub fn bind_request(id: u32, name: &str, password: &str) -> Zeroizing<Vec<u8>> {
     })
 }
 
-/// Asks to go on in TLS.
+/// Encodes a request to start TLS.
 #[must_use]
 pub fn start_tls_request(id: u32) -> Zeroizing<Vec<u8>> {
     message(id, |out| out.put_all(EXTENDED, |out| out.put(0x80, START_TLS_OID)))
 }
 
-/// Says good-bye.
+/// Encodes an unbind.
 #[must_use]
 pub fn unbind_request(id: u32) -> Zeroizing<Vec<u8>> {
     message(id, |out| out.put(UNBIND, &[]))
 }
 
-/// Which entries are looked at.
+/// Entries that a search covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// The one that is named.
-    Entry = 0,
-    /// Those right below it.
+pub enum SearchScope {
+    /// The base entry.
+    Base = 0,
+    /// Direct children of the base.
     Below = 1,
-    /// It and all below it.
+    /// The base and its whole subtree.
     Subtree = 2,
 }
 
-/// What is looked for; aliases are entries of their own.
+/// Parameters of a search; aliases are not dereferenced.
 #[derive(Clone, Debug)]
 pub struct Search<'a> {
-    /// Where.
+    /// DN of the base entry.
     pub base: &'a str,
-    /// And how deep.
-    pub scope: Scope,
-    /// What an entry must be.
+    /// Entries relative to the base.
+    pub scope: SearchScope,
+    /// Condition on the entries.
     pub filter: &'a Filter,
-    /// What is wanted of it.
+    /// Attributes to return.
     pub attributes: &'a [&'a Attribute],
-    /// Entries wanted at most; the server says if there were more. 0: all.
+    /// Maximum number of entries; the server reports if there are more. 0 is no limit.
     pub entries_max: u32,
-    /// Seconds that the server may take; 0: as many as it likes.
+    /// Time limit of the server in seconds; 0 is no limit.
     pub time_s_max: u32,
 }
 
-/// Asks for entries.
+/// Encodes a search.
 #[must_use]
 pub fn search_request(id: u32, search: &Search<'_>) -> Zeroizing<Vec<u8>> {
     const NEVER_DEREF_ALIASES: u32 = 0;
-    /// No attribute at all (RFC 4511 §4.5.1.8); an empty list would be all of them.
+    /// Requests no attributes (RFC 4511 §4.5.1.8); an empty list would request all.
     const NONE: &[u8] = b"1.1";
     message(id, |out| {
         out.put_all(SEARCH, |out| {
@@ -127,53 +127,53 @@ pub fn search_request(id: u32, search: &Search<'_>) -> Zeroizing<Vec<u8>> {
     })
 }
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct LdapResult {
     /// Result code (RFC 4511 §4.1.9).
     pub code: u32,
-    /// What the directory says to it, for the log: one line, cut off.
+    /// Diagnostic message for logs: one line, truncated.
     pub diagnostic: String,
 }
 
-impl Outcome {
-    /// It was done.
+impl LdapResult {
+    /// Success.
     pub const SUCCESS: u32 = 0;
-    /// The server has a limit of time.
+    /// The server's time limit was exceeded.
     pub const TIME_LIMIT_EXCEEDED: u32 = 3;
-    /// There are more entries than were asked for.
+    /// There are more entries than requested.
     pub const SIZE_LIMIT_EXCEEDED: u32 = 4;
-    /// What was asked for is at another server.
+    /// The entry is at another server.
     pub const REFERRAL: u32 = 10;
-    /// The server has a limit of its own.
+    /// An administrative limit was exceeded.
     pub const ADMIN_LIMIT_EXCEEDED: u32 = 11;
-    /// The entry has an attribute that nobody knows there.
+    /// The server does not know an attribute.
     pub const UNDEFINED_ATTRIBUTE: u32 = 17;
-    /// A value is not what its attribute takes.
+    /// A value does not fit the syntax of its attribute.
     pub const INVALID_SYNTAX: u32 = 21;
-    /// There is no such entry.
+    /// The entry does not exist.
     pub const NO_SUCH_OBJECT: u32 = 32;
-    /// Name or password are wrong.
+    /// The name or password is wrong.
     pub const INVALID_CREDENTIALS: u32 = 49;
-    /// Whoever asked may not.
+    /// Access is denied.
     pub const INSUFFICIENT_ACCESS: u32 = 50;
-    /// The server has too much to do.
+    /// The server is busy.
     pub const BUSY: u32 = 51;
-    /// The server ends, or is not there yet.
+    /// The server is shutting down or starting.
     pub const UNAVAILABLE: u32 = 52;
-    /// The server does not want to.
+    /// The server refuses.
     pub const UNWILLING: u32 = 53;
-    /// The entry's attributes are not those of its class.
+    /// The attributes do not match the object class.
     pub const CLASS_VIOLATION: u32 = 65;
-    /// There are entries below it.
+    /// The entry has children.
     pub const NOT_A_LEAF: u32 = 66;
-    /// There is such an entry.
+    /// The entry exists already.
     pub const EXISTS: u32 = 68;
-    /// An error without a code of its own, such as a full disk or database.
+    /// An error without a specific code, such as a full disk or database.
     pub const OTHER: u32 = 80;
 }
 
-impl core::fmt::Display for Outcome {
+impl core::fmt::Display for LdapResult {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "result {}", self.code)?;
         match self.code {
@@ -201,14 +201,14 @@ impl core::fmt::Display for Outcome {
 
 /// An entry of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its name, as the directory writes it.
+pub struct SearchEntry {
+    /// DN, as the directory writes it.
     pub dn: Vec<u8>,
     attributes: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
 }
 
-impl Entry {
-    /// The values of an attribute; none if the entry has none or does not show them.
+impl SearchEntry {
+    /// Returns the values of an attribute; none if it is missing or not readable.
     pub fn values<'a>(&'a self, attribute: &'a Attribute) -> impl Iterator<Item = &'a [u8]> {
         let name = attribute.as_str().as_bytes();
         let found = self.attributes.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name));
@@ -216,73 +216,71 @@ impl Entry {
     }
 }
 
-/// What is in a message of a directory.
+/// Content of a message from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// The answer to a bind.
-    Bound(Outcome),
-    /// An entry that was looked for.
-    Entry(Entry),
-    /// More may be at another server. Which one is not looked at: it is not followed.
+pub enum MessageBody {
+    /// Response to a bind.
+    Bound(LdapResult),
+    /// Entry found by a search.
+    SearchEntry(SearchEntry),
+    /// Referral to another server; not decoded, because it is not followed.
     Reference,
-    /// The end of a search.
-    Done(Outcome),
-    /// The answer to a change.
-    Changed(Outcome),
-    /// The answer to an extended operation.
-    Extended(Outcome),
-    /// Something on the way to an answer that nothing here asks for.
+    /// End of a search.
+    Done(LdapResult),
+    /// Response to a change.
+    Changed(LdapResult),
+    /// Response to an extended operation.
+    Extended(LdapResult),
+    /// Intermediate response, which no request here expects.
     Intermediate,
-    /// The directory closes the connection (RFC 4511 §4.4.1).
+    /// Notice of disconnection (RFC 4511 §4.4.1).
     Disconnection,
 }
 
-/// A message of a directory.
+/// A message from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The number of the request that it answers.
+    /// Id of the request that it answers.
     pub id: u32,
-    /// What is in it.
-    pub body: Body,
+    /// Content.
+    pub body: MessageBody,
 }
 
 impl Message {
-    /// Reads exactly one message.
+    /// Decodes exactly one message.
     ///
-    /// # Errors
-    /// [`LdapError`].
+    /// # Errors [`LdapError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, LdapError> {
         Self::parse_up_to(bytes, MESSAGE_BYTES_MAX)
     }
 
-    /// The same of a message of at most so many bytes.
+    /// Does the same as [`Message::parse`] with another maximum length.
     ///
-    /// # Errors
-    /// [`LdapError`].
+    /// # Errors [`LdapError`].
     pub fn parse_up_to(bytes: &[u8], bytes_max: usize) -> Result<Self, LdapError> {
         match message_length_up_to(bytes, bytes_max)? {
             Some(length) if length == bytes.len() => {}
             Some(length) if length < bytes.len() => return Err(LdapError::Tail),
             _ => return Err(LdapError::CutOff),
         }
-        let mut fields = Elements::new(Elements::new(bytes).expect(SEQUENCE, "message")?);
+        let mut fields = BerElements::new(BerElements::new(bytes).expect(SEQUENCE, "message")?);
         let id = fields.number(INTEGER, "number of a message")?;
         let (operation, content) = fields.next()?;
-        if id == UNASKED {
-            // One server puts parts of it where others have controls; all that matters is that it is the end.
+        if id == UNSOLICITED {
+            // The rest is ignored: some servers encode parts of this notice incorrectly.
             return match operation {
-                EXTENDED_RESPONSE => Ok(Self { id, body: Body::Disconnection }),
+                EXTENDED_RESPONSE => Ok(Self { id, body: MessageBody::Disconnection }),
                 _ => Err(LdapError::Unexpected("request that this answers")),
             };
         }
         let body = match operation {
-            BIND_RESPONSE => Body::Bound(outcome(content)?),
-            ENTRY => Body::Entry(entry(content)?),
-            DONE => Body::Done(outcome(content)?),
-            REFERENCE => Body::Reference,
-            MODIFIED | ADDED | DELETED | RENAMED => Body::Changed(outcome(content)?),
-            EXTENDED_RESPONSE => Body::Extended(outcome(content)?),
-            INTERMEDIATE => Body::Intermediate,
+            BIND_RESPONSE => MessageBody::Bound(outcome(content)?),
+            ENTRY => MessageBody::SearchEntry(entry(content)?),
+            DONE => MessageBody::Done(outcome(content)?),
+            REFERENCE => MessageBody::Reference,
+            MODIFIED | ADDED | DELETED | RENAMED => MessageBody::Changed(outcome(content)?),
+            EXTENDED_RESPONSE => MessageBody::Extended(outcome(content)?),
+            INTERMEDIATE => MessageBody::Intermediate,
             _ => return Err(LdapError::Unexpected("answer")),
         };
         if !fields.is_empty() {
@@ -292,37 +290,37 @@ impl Message {
     }
 }
 
-fn outcome(content: &[u8]) -> Result<Outcome, LdapError> {
-    let mut fields = Elements::new(content);
+fn outcome(content: &[u8]) -> Result<LdapResult, LdapError> {
+    let mut fields = BerElements::new(content);
     let code = fields.number(ENUMERATED, "result")?;
     fields.expect(OCTETS, "matched name")?;
     let said = String::from_utf8_lossy(fields.expect(OCTETS, "diagnostic message")?);
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let diagnostic = said.chars().take(DIAGNOSTIC_CHARS_MAX).map(plain).collect::<String>();
-    // Referrals and what an operation adds of its own.
+    // Referrals and additional fields of some operations.
     while !fields.is_empty() {
         fields.next()?;
     }
-    Ok(Outcome { code, diagnostic: String::from(diagnostic.trim()) })
+    Ok(LdapResult { code, diagnostic: String::from(diagnostic.trim()) })
 }
 
-fn entry(content: &[u8]) -> Result<Entry, LdapError> {
-    let mut fields = Elements::new(content);
+fn entry(content: &[u8]) -> Result<SearchEntry, LdapError> {
+    let mut fields = BerElements::new(content);
     let dn = fields.expect(OCTETS, "name of an entry")?.to_vec();
-    let mut list = Elements::new(fields.expect(SEQUENCE, "attributes")?);
+    let mut list = BerElements::new(fields.expect(SEQUENCE, "attributes")?);
     if !fields.is_empty() {
         return Err(LdapError::Tail);
     }
     let (mut attributes, mut count) = (Vec::new(), 0);
     while !list.is_empty() {
-        let mut one = Elements::new(list.expect(SEQUENCE, "attribute")?);
+        let mut one = BerElements::new(list.expect(SEQUENCE, "attribute")?);
         let name = one.expect(OCTETS, "name of an attribute")?.to_vec();
-        let mut set = Elements::new(one.expect(SET, "values")?);
+        let mut set = BerElements::new(one.expect(SET, "values")?);
         if !one.is_empty() {
             return Err(LdapError::Tail);
         }
         let mut values = Vec::new();
-        // An attribute without values counts too: a list of nothing but names must end as well.
+        // Attributes without values count as well, so that a list of names is limited too.
         count += 1;
         while !set.is_empty() {
             count += 1;
@@ -336,7 +334,7 @@ fn entry(content: &[u8]) -> Result<Entry, LdapError> {
         }
         attributes.push((name, values));
     }
-    Ok(Entry { dn, attributes })
+    Ok(SearchEntry { dn, attributes })
 }
 
 #[cfg(test)]
@@ -347,11 +345,11 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn response(id: u32, tag: u8, content: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    fn response(id: u32, tag: u8, content: impl FnOnce(&mut BerWriter)) -> Vec<u8> {
         message(id, |out| out.put_all(tag, content)).to_vec()
     }
 
-    fn result(code: u32, said: &str) -> impl FnOnce(&mut Writer) {
+    fn result(code: u32, said: &str) -> impl FnOnce(&mut BerWriter) {
         move |out| {
             out.number(ENUMERATED, code);
             out.put(OCTETS, b"");
@@ -372,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_the_bytes_of_rfc_4511() {
+    fn requests_encode_as_in_rfc_4511() {
         assert_eq!(
             &**bind_request(1, "cn=a", "pw"),
             b"\x30\x12\x02\x01\x01\x60\x0D\x02\x01\x03\x04\x04cn=a\x80\x02pw"
@@ -381,7 +379,7 @@ mod tests {
         assert_eq!(&**start_tls_request(1), b"\x30\x1D\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037");
         let filter = Filter::parse("(uid=erika)").unwrap();
         let uid = Attribute::new("uid").unwrap();
-        let scope = Scope::Subtree;
+        let scope = SearchScope::Subtree;
         let attributes = &[&uid][..];
         let mut search =
             Search { base: "dc=x", scope, filter: &filter, attributes, entries_max: 2, time_s_max: 5 };
@@ -398,37 +396,48 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_read() {
+    fn responses_parse() {
         let parsed = |bytes: &[u8]| Message::parse(bytes).unwrap().body;
-        let outcome = |code, said: &str| Outcome { code, diagnostic: said.to_string() };
-        assert_eq!(parsed(&response(1, BIND_RESPONSE, result(49, ""))), Body::Bound(outcome(49, "")));
-        assert_eq!(parsed(&response(1, DONE, result(4, "too\nmany "))), Body::Done(outcome(4, "too many")));
-        assert_eq!(parsed(&response(1, EXTENDED_RESPONSE, result(0, ""))), Body::Extended(outcome(0, "")));
+        let outcome = |code, said: &str| LdapResult { code, diagnostic: said.to_string() };
+        assert_eq!(parsed(&response(1, BIND_RESPONSE, result(49, ""))), MessageBody::Bound(outcome(49, "")));
+        assert_eq!(
+            parsed(&response(1, DONE, result(4, "too\nmany "))),
+            MessageBody::Done(outcome(4, "too many"))
+        );
+        assert_eq!(
+            parsed(&response(1, EXTENDED_RESPONSE, result(0, ""))),
+            MessageBody::Extended(outcome(0, ""))
+        );
         for tag in [MODIFIED, ADDED, DELETED, RENAMED] {
-            assert_eq!(parsed(&response(1, tag, result(68, ""))), Body::Changed(outcome(68, "")));
+            assert_eq!(parsed(&response(1, tag, result(68, ""))), MessageBody::Changed(outcome(68, "")));
         }
-        assert_eq!(parsed(&response(1, REFERENCE, |out| out.put(OCTETS, b"ldap://evil"))), Body::Reference);
-        assert_eq!(parsed(&response(0, EXTENDED_RESPONSE, result(52, ""))), Body::Disconnection);
-        let Body::Entry(entry) = parsed(&an_entry(&[b"erika", b"second"])) else { panic!("an entry") };
+        assert_eq!(
+            parsed(&response(1, REFERENCE, |out| out.put(OCTETS, b"ldap://evil"))),
+            MessageBody::Reference
+        );
+        assert_eq!(parsed(&response(0, EXTENDED_RESPONSE, result(52, ""))), MessageBody::Disconnection);
+        let MessageBody::SearchEntry(entry) = parsed(&an_entry(&[b"erika", b"second"])) else {
+            panic!("an entry")
+        };
         assert_eq!(entry.dn, b"uid=erika,dc=example");
         let uid = Attribute::new("uid").unwrap();
         assert_eq!(entry.values(&uid).collect::<Vec<_>>(), [&b"erika"[..], b"second"]);
         assert_eq!(entry.values(&Attribute::new("cn").unwrap()).count(), 0);
-        // A referral in a result, and controls, are passed over.
+        // A referral in a result, and controls, are skipped.
         let with_more = response(1, DONE, |out| {
             result(10, "elsewhere")(out);
             out.put_all(0xA3, |out| out.put(OCTETS, b"ldap://evil"));
         });
-        assert_eq!(parsed(&with_more), Body::Done(outcome(10, "elsewhere")));
+        assert_eq!(parsed(&with_more), MessageBody::Done(outcome(10, "elsewhere")));
         let controls = message(1, |out| {
             out.put_all(DONE, result(0, ""));
             out.put(CONTROLS, &[]);
         });
-        assert_eq!(parsed(&controls), Body::Done(outcome(0, "")));
+        assert_eq!(parsed(&controls), MessageBody::Done(outcome(0, "")));
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn invalid_responses_fail() {
         let fine = response(1, DONE, result(0, ""));
         for length in 0..fine.len() {
             assert_eq!(Message::parse(&fine[..length]), Err(LdapError::CutOff), "{length}");
@@ -438,7 +447,7 @@ mod tests {
         assert_eq!(Message::parse_up_to(&fine, bytes_max), Err(LdapError::TooLong { length, bytes_max }));
         assert_eq!(Message::parse(&[&fine[..], &[0]].concat()), Err(LdapError::Tail));
         assert_eq!(Message::parse(b"HTTP/1.1"), Err(LdapError::Unexpected("message")));
-        // A request, from whoever took us for a server.
+        // A request instead of a response.
         assert_eq!(Message::parse(&bind_request(1, "", "")), Err(LdapError::Unexpected("answer")));
         assert!(Message::parse(&response(0, DONE, result(0, ""))).is_err(), "the answer to nothing");
         let tail = message(1, |out| {
@@ -450,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_so_many_values_and_not_one_more() {
+    fn entry_value_limit_is_exact() {
         let of = |count: usize| Message::parse(&an_entry(&vec![&b"v"[..]; count]));
         assert!(of(VALUES_MAX - 1).is_ok());
         assert_eq!(of(VALUES_MAX), Err(LdapError::TooMany));
@@ -469,8 +478,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_directory_says_is_one_line_and_not_endless() {
-        let Body::Done(outcome) =
+    fn diagnostic_message_is_one_limited_line() {
+        let MessageBody::Done(outcome) =
             Message::parse(&response(1, DONE, result(1, &"ä\r".repeat(500)))).unwrap().body
         else {
             panic!("an end")
@@ -482,7 +491,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_parse_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Message::parse(&bytes);
             let mut framed = vec![SEQUENCE, 0x81, bytes.len() as u8];
             framed.extend(&bytes);
@@ -490,7 +499,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_answer_or_an_error(at in 0usize..60, value in any::<u8>()) {
+        fn changed_byte_parses_or_fails(at in 0usize..60, value in any::<u8>()) {
             let mut bytes = an_entry(&[b"erika"]);
             let at = at % bytes.len();
             bytes[at] = value;

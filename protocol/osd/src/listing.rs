@@ -341,7 +341,7 @@ mod tests {
     proptest! {
         /// T12: the continuation id tells where to go on, and the length is that of the complete list.
         #[test]
-        fn a_series_of_short_lists_is_the_whole_list(
+        fn continued_lists_cover_all_objects(
             ids in proptest::collection::btree_set(1_u64..1000, 0..40),
             allocation in 32_usize..200,
             osd2 in any::<bool>(),

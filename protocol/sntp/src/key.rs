@@ -1,6 +1,7 @@
-//! Keys for packets: AES-CMAC with 128 bits.
+//! Keys of packets: AES-CMAC with 128 bits.
 //!
-//! Truth: RFC 8573 (the MAC covers the header), RFC 4493 (vectors). Key files have the lines of other servers' own.
+//! Truth: RFC 8573 (the MAC covers the header), RFC 4493 (vectors). Key files have the format of
+//! other NTP servers.
 
 use core::fmt;
 
@@ -31,13 +32,14 @@ impl fmt::Debug for TimeKey {
 }
 
 impl TimeKey {
-    /// A key; `None` under number zero, which is no key's.
+    /// Creates a key; `None` for number zero, which is invalid.
     #[must_use]
     pub fn new(id: u32, secret: [u8; KEY_LEN]) -> Option<Self> {
         (id != 0).then(|| Self { id, secret: Zeroizing::new(secret) })
     }
 
-    /// Of 32 bytes that two ends derived alike: 16 are the key, 4 its number, which tells nothing about it.
+    /// Creates a key from 32 bytes that both ends derived: 16 are the key, 4 its number, which is
+    /// independent of the key.
     #[must_use]
     pub fn derived(bytes: &[u8; 32]) -> Self {
         let mut secret = Zeroizing::new([0; KEY_LEN]);
@@ -46,13 +48,13 @@ impl TimeKey {
         Self { id: id.max(1), secret }
     }
 
-    /// Its number, which packets show.
+    /// Returns its number, which packets carry in the clear.
     #[must_use]
     pub const fn id(&self) -> u32 {
         self.id
     }
 
-    /// The MAC of a header.
+    /// Returns the MAC of a header.
     #[must_use]
     pub fn tag(&self, header: &[u8; HEADER_LEN]) -> [u8; TAG_LEN] {
         let mut mac = Cmac::<Aes128>::new((&*self.secret).into());
@@ -60,35 +62,34 @@ impl TimeKey {
         mac.finalize().into_bytes().into()
     }
 
-    /// Is this the header's MAC? In constant time.
+    /// Whether the MAC of the header is correct. Compares in constant time.
     #[must_use]
     pub fn verifies(&self, header: &[u8; HEADER_LEN], tag: &[u8; TAG_LEN]) -> bool {
         self.tag(header).ct_eq(tag).into()
     }
 }
 
-/// Why a line is no key.
+/// Reason why a line of a key file is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyFileError {
-    /// Not three words.
-    #[error("want three words: number, AES128, HEX:32 digits")]
+    /// The line does not have three words.
+    #[error("expected three words: number, AES128, HEX:32 digits")]
     Words,
-    /// Not a number from 1.
-    #[error("the key's number is not one from 1 to 4294967295")]
+    /// The number is out of range.
+    #[error("the key number must be 1 to 4294967295")]
     Number,
-    /// MD5, SHA1 and the like, whose MACs are no MACs by now.
-    #[error("only AES128 (AES-CMAC, RFC 8573) is a kind of key here")]
+    /// The kind is MD5, SHA1 or another weak MAC.
+    #[error("unsupported kind of key: only AES128 (AES-CMAC, RFC 8573)")]
     Kind,
-    /// Not 32 hexadecimal digits.
+    /// The key is not 32 hexadecimal digits.
     #[error("the key is not 32 hexadecimal digits")]
     Digits,
 }
 
-/// Reads a line `NUMBER AES128 HEX:DIGITS`, as chrony's key files have it, or `NUMBER AES128CMAC DIGITS` (ntpsec's). `None`
-/// for an empty line and a comment. Errors do not quote it.
+/// Parses a line `NUMBER AES128 HEX:DIGITS`, as in chrony's key files, or `NUMBER AES128CMAC
+/// DIGITS` (ntpsec). Returns `None` for an empty line and a comment. Errors do not quote the line.
 ///
-/// # Errors
-/// [`KeyFileError`].
+/// # Errors [`KeyFileError`].
 pub fn parse_key_line(line: &str) -> Result<Option<TimeKey>, KeyFileError> {
     let line = line.split('#').next().unwrap_or_default().trim();
     if line.is_empty() {
@@ -123,7 +124,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn the_mac_gives_the_tags_of_rfc_4493() {
+    fn mac_matches_rfc_4493_vectors() {
         let key =
             [0x2b, 0x7e, 0x15, 0x16, 0x28, 0xae, 0xd2, 0xa6, 0xab, 0xf7, 0x15, 0x88, 0x09, 0xcf, 0x4f, 0x3c];
         let mac = |message: &[u8]| -> [u8; 16] {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bit_of_header_tag_or_key_is_another_mac() {
+    fn any_flipped_bit_fails_the_mac() {
         let key = TimeKey::new(7, [3; KEY_LEN]).unwrap();
         let header = [9; HEADER_LEN];
         let tag = key.tag(&header);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_line_is_read_as_other_servers_write_it() {
+    fn key_lines_of_other_servers_parse() {
         let digits = "000102030405060708090a0b0c0d0e0F";
         for line in [
             format!("10 AES128 HEX:{digits}"),
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_shown() {
+    fn debug_output_hides_the_key() {
         assert_eq!(format!("{:?}", TimeKey::new(0xAB, [0x5A; KEY_LEN]).unwrap()), "TimeKey(000000ab)");
         assert!(TimeKey::new(0, [1; KEY_LEN]).is_none());
         assert_eq!(TimeKey::derived(&[0; 32]).id(), 1);

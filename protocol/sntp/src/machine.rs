@@ -1,100 +1,102 @@
-//! A machine's wall clock, checked against a clock that nobody sets.
+//! A machine's wall clock, checked against the time since its boot.
 //!
-//! Does: compare the wall clock with the time since the machine booted, take a step of the wall clock only after it held
-//! for [`CONFIRM_MS`] or [`LONG_CONFIRM_MS`], and say how far back the time may go. Does not: read a clock or store anything.
-//! Contract: the time goes back only by a confirmed step, and never before [`MachineClock::least_ms`], except by
-//! [`MachineClock::reset`].
-//! Truth: docs/adr/0057-clock-steps.md; docs/standards/time.md.
+//! Does: compares the wall clock with the time since boot, accepts a step of the wall clock only
+//! after it lasted [`CONFIRM_MS`] or [`LONG_CONFIRM_MS`], and limits how far back the time may go.
+//! Does not: read a clock or store anything. Contract: the time goes back only by a confirmed step,
+//! and never before [`MachineClock::least_ms`], except by [`MachineClock::reset`]. Truth:
+//! docs/adr/0057-clock-steps.md; docs/standards/time.md.
 
-use crate::steer::Steering;
+use crate::steer::SlewedClock;
 
-/// A difference up to here is made good by steering, milliseconds. A larger one is a step.
+/// Largest difference that is slewed, in milliseconds; a larger one is a step.
 pub const STEP_MS: u64 = 2_000;
-/// A step of the wall clock to the time before the last step, or back to before the time that this
-/// one began with, is taken after it was seen for so long, milliseconds. So is any step in the
-/// first [`LONG_CONFIRM_MS`] of a boot, when a clock without a battery is set, and a step ahead of
-/// a time before the least time.
+/// How long a step back to the time before the last step, or to before the start of the current
+/// time, must last, in milliseconds. Also any step in the first [`LONG_CONFIRM_MS`] of a boot, when
+/// a clock without a battery is set, and a step ahead from before the least time.
 pub const CONFIRM_MS: u64 = 15_000;
-/// Any other step is taken after so long, milliseconds: what a step ahead makes expire does not come back, and a step back
-/// leads into times that are used already.
+/// How long any other step must last, in milliseconds: a step ahead expires data irrevocably, and a
+/// step back repeats times that were used.
 pub const LONG_CONFIRM_MS: u64 = 600_000;
-/// Two readings of a step are apart by this at most, milliseconds; else it is observed from the start.
+/// Maximum gap between two readings of a step, in milliseconds; after a longer one its observation
+/// restarts.
 pub const GAP_MAX_MS: u64 = 10_000;
-/// Readings of a step that are of the same step, milliseconds.
+/// Maximum difference of readings that belong to the same step, in milliseconds.
 const SAME_MS: u64 = 500;
-/// A time that held for so long after a boot is the one that the clock does not go back from, milliseconds.
+/// How long a time must last after a boot until the clock does not go back before it, in
+/// milliseconds.
 pub const TRUST_AFTER_MS: u64 = 3_600_000;
-/// After a step ahead the clock may return to the time before the step for so long, milliseconds.
+/// How long after a step ahead the clock may return to the time before the step, in milliseconds.
 pub const RETURN_MAX_MS: u64 = 24 * 3_600_000;
-/// Rate of steering, millionths: twice the fastest that chrony moves a clock by default.
+/// Slew rate in millionths: twice chrony's default maximum.
 const SLEW_PPM: u32 = 200_000;
-/// Differences below this are no reason to steer, milliseconds.
+/// Smallest difference that is slewed, in milliseconds.
 const STEER_MIN_MS: u64 = 3;
-/// What a boot clock and a steered wall clock drift apart, millionths.
+/// Drift of the boot clock against a disciplined wall clock, in millionths.
 const DRIFT_PPM: u64 = 500;
-/// The wall clock of a start may be so far before the least time, milliseconds; beyond it the wall clock is wrong.
+/// Distance of the wall clock before the least time, in milliseconds, above which it counts as
+/// wrong.
 pub const BEHIND_OK_MS: u64 = 60_000;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The wall clock, milliseconds since 1970.
+pub struct ClockReading {
+    /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
-    /// Time since the machine booted, suspension included, milliseconds.
+    /// Time since the machine booted, including suspension, in milliseconds.
     pub boot_ms: u64,
 }
 
-/// How sure the time is.
+/// How trustworthy the time is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// Since the boot no time held for [`TRUST_AFTER_MS`].
+pub enum ClockTrust {
+    /// No time has lasted [`TRUST_AFTER_MS`] since the boot.
     New,
-    /// The time held for long.
+    /// The time has lasted that long.
     Held,
-    /// The wall clock stepped ahead of a time that held for long.
+    /// The wall clock stepped ahead of a time that had lasted.
     Ahead,
 }
 
-/// What is kept of a machine's clock.
+/// Stored state of a machine's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineState {
-    /// Which boot of the machine it is about.
+    /// Boot id of the machine.
     pub boot_id: [u8; 16],
-    /// The time minus the time since the boot, milliseconds.
+    /// The time minus the time since boot, in milliseconds.
     pub offset_ms: i64,
-    /// The same of the least time.
+    /// The least time minus the time since boot, in milliseconds.
     pub least_offset_ms: i64,
-    /// The least time, milliseconds since 1970: all that counts after another boot.
+    /// The least time, in milliseconds since 1970; the only field that counts after another boot.
     pub least_ms: u64,
-    /// How sure the time is.
-    pub trust: Trust,
-    /// Time since the boot at which it became so, milliseconds.
+    /// How trustworthy the time is.
+    pub trust: ClockTrust,
+    /// Time since boot at which it became so, in milliseconds.
     pub since_ms: u64,
 }
 
-/// What a reading changed.
+/// Event of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepEvent {
-    /// The wall clock differs, and the step is observed before it is taken.
+    /// The wall clock differs, and the step is being observed.
     Noticed {
-        /// How far the wall clock is ahead, milliseconds.
+        /// How far the wall clock is ahead, in milliseconds.
         by_ms: i64,
     },
-    /// The step is over: the wall clock agrees again.
+    /// The wall clock agrees again.
     Ended,
-    /// The step was confirmed and is taken.
+    /// The step was confirmed and accepted.
     Taken {
-        /// By so much, milliseconds.
+        /// Change in milliseconds.
         by_ms: i64,
     },
-    /// The step held, and is not taken: the time would be before the least time.
+    /// The step lasted but was refused: the time would be before the least time.
     Refused {
-        /// How far the wall clock is ahead, milliseconds.
+        /// How far the wall clock is ahead, in milliseconds.
         by_ms: i64,
     },
 }
 
-struct Step {
+struct ObservedStep {
     offset_ms: i64,
     since_ms: u64,
     last_ms: u64,
@@ -104,30 +106,30 @@ struct Step {
 /// The clock of a machine.
 pub struct MachineClock {
     boot_id: [u8; 16],
-    steering: Steering,
+    steering: SlewedClock,
     aim_ms: i64,
     least_offset_ms: i64,
-    trust: Trust,
+    trust: ClockTrust,
     since_ms: u64,
-    /// The offset before the last step that was taken.
-    left_offset_ms: Option<i64>,
-    step: Option<Step>,
+    /// Offset before the last accepted step.
+    offset_before_step_ms: Option<i64>,
+    step: Option<ObservedStep>,
     latest_boot_ms: u64,
 }
 
 impl MachineClock {
-    /// A clock that begins with this reading, and continues from what was kept.
+    /// Creates a clock with this reading that continues from the stored state.
     #[must_use]
-    pub fn start(reading: Reading, boot_id: [u8; 16], kept: Option<MachineState>) -> Self {
+    pub fn start(reading: ClockReading, boot_id: [u8; 16], kept: Option<MachineState>) -> Self {
         let wall_offset_ms = difference(reading.wall_ms, reading.boot_ms);
         let mut clock = Self {
             boot_id,
-            steering: Steering::new(wall_offset_ms, 0, SLEW_PPM),
+            steering: SlewedClock::new(wall_offset_ms, 0, SLEW_PPM),
             aim_ms: wall_offset_ms,
             least_offset_ms: difference(0, reading.boot_ms),
-            trust: Trust::New,
+            trust: ClockTrust::New,
             since_ms: reading.boot_ms,
-            left_offset_ms: None,
+            offset_before_step_ms: None,
             step: None,
             latest_boot_ms: reading.boot_ms,
         };
@@ -137,25 +139,26 @@ impl MachineClock {
         clock
     }
 
-    /// Takes over what another daemon on this machine kept: the least time only rises.
-    pub fn continue_from(&mut self, reading: Reading, kept: MachineState) {
+    /// Merges the state of another daemon on this machine: the least time only rises.
+    pub fn continue_from(&mut self, reading: ClockReading, kept: MachineState) {
         if kept.boot_id != self.boot_id || kept.since_ms > reading.boot_ms {
-            // After another boot the kept time says what is over, and nothing about how long ago that was.
+            // After another boot the stored time is only a lower bound, because the downtime is
+            // unknown.
             let least = difference(kept.least_ms, reading.boot_ms);
             self.least_offset_ms = self.least_offset_ms.max(least);
             return;
         }
         self.least_offset_ms = self.least_offset_ms.max(kept.least_offset_ms);
-        if self.trust == Trust::New {
+        if self.trust == ClockTrust::New {
             self.trust = kept.trust;
             self.since_ms = kept.since_ms;
             self.step = None;
             self.aim_ms = kept.offset_ms;
-            self.steering = Steering::new(kept.offset_ms, 0, SLEW_PPM);
+            self.steering = SlewedClock::new(kept.offset_ms, 0, SLEW_PPM);
         }
     }
 
-    /// What to keep.
+    /// Returns the state to store.
     #[must_use]
     pub fn state(&self, boot_ms: u64) -> MachineState {
         MachineState {
@@ -168,8 +171,8 @@ impl MachineClock {
         }
     }
 
-    /// The time of this reading, milliseconds since 1970, and what the reading changed.
-    pub fn read(&mut self, reading: Reading) -> (u64, Option<StepEvent>) {
+    /// Returns the time of this reading in milliseconds since 1970, and the event.
+    pub fn read(&mut self, reading: ClockReading) -> (u64, Option<StepEvent>) {
         let boot_ms = reading.boot_ms.max(self.latest_boot_ms);
         self.latest_boot_ms = boot_ms;
         let wall_offset_ms = difference(reading.wall_ms, boot_ms);
@@ -183,58 +186,59 @@ impl MachineClock {
         } else {
             self.observe(wall_offset_ms, by_ms, boot_ms)
         };
-        self.grow_trust(boot_ms);
-        (self.steering.tell(boot_ms), event)
+        self.update_trust(boot_ms);
+        (self.steering.time_ms(boot_ms), event)
     }
 
-    /// The time without the wall clock.
+    /// Returns the time without reading the wall clock.
     pub fn coast(&mut self, boot_ms: u64) -> u64 {
-        self.steering.tell(boot_ms.max(self.latest_boot_ms))
+        self.steering.time_ms(boot_ms.max(self.latest_boot_ms))
     }
 
-    /// The time that the clock does not go back behind, milliseconds since 1970.
+    /// Returns the time before which the clock does not go back, in milliseconds since 1970.
     #[must_use]
     pub fn least_ms(&self, boot_ms: u64) -> u64 {
         boot_ms.saturating_add_signed(self.least_offset_ms)
     }
 
-    /// How far the clock is before the least time, milliseconds.
+    /// Returns how far the clock is before the least time, in milliseconds.
     #[must_use]
     pub fn behind_ms(&self, boot_ms: u64) -> u64 {
         let time_ms = boot_ms.saturating_add_signed(self.steering.offset_ms(boot_ms));
         self.least_ms(boot_ms).saturating_sub(time_ms)
     }
 
-    /// How far the wall clock is ahead where it differs by a step that is not taken, milliseconds.
+    /// Returns how far the wall clock is ahead in an unaccepted step, in milliseconds.
     #[must_use]
     pub fn step_ms(&self, boot_ms: u64) -> Option<i64> {
         let step = self.step.as_ref()?;
         Some(step.offset_ms.saturating_sub(self.steering.offset_ms(boot_ms)))
     }
 
-    /// How sure the time is.
+    /// Returns how trustworthy the time is.
     #[must_use]
-    pub const fn trust(&self) -> Trust {
+    pub const fn trust(&self) -> ClockTrust {
         self.trust
     }
 
-    /// Takes the wall clock as it is, also before the least time: for an administrator. Returns the step, milliseconds.
-    pub fn reset(&mut self, reading: Reading) -> i64 {
+    /// Accepts the wall clock as it is, even before the least time, on an administrator's request.
+    /// Returns the step in milliseconds.
+    pub fn reset(&mut self, reading: ClockReading) -> i64 {
         let offset_ms = difference(reading.wall_ms, reading.boot_ms);
         let by_ms = offset_ms.saturating_sub(self.steering.offset_ms(reading.boot_ms));
         self.take(offset_ms, reading.boot_ms);
-        self.trust = Trust::Held;
+        self.trust = ClockTrust::Held;
         self.least_offset_ms = offset_ms;
         by_ms
     }
 
     fn observe(&mut self, offset_ms: i64, by_ms: i64, boot_ms: u64) -> Option<StepEvent> {
-        let returns = [self.left_offset_ms, Some(self.least_offset_ms)]
+        let returns = [self.offset_before_step_ms, Some(self.least_offset_ms)]
             .into_iter()
             .flatten()
             .any(|known| offset_ms.abs_diff(known) <= self.tolerance_ms(boot_ms));
         let is_before = by_ms < 0 && by_ms.unsigned_abs() > boot_ms.saturating_sub(self.since_ms);
-        // The time is known to be wrong: nothing is lost by another one.
+        // The current time is known to be wrong, so another one does no harm.
         let is_lost = by_ms > 0 && self.behind_ms(boot_ms) > BEHIND_OK_MS;
         let quick = is_before || is_lost || returns || boot_ms < LONG_CONFIRM_MS;
         let confirm_ms = if quick { CONFIRM_MS } else { LONG_CONFIRM_MS };
@@ -245,7 +249,7 @@ impl MachineClock {
         });
         let Some(step) = same else {
             let first = self.step.is_none();
-            self.step = Some(Step { offset_ms, since_ms: boot_ms, last_ms: boot_ms, refused: false });
+            self.step = Some(ObservedStep { offset_ms, since_ms: boot_ms, last_ms: boot_ms, refused: false });
             return first.then_some(StepEvent::Noticed { by_ms });
         };
         step.last_ms = boot_ms;
@@ -263,14 +267,16 @@ impl MachineClock {
     fn take(&mut self, offset_ms: i64, boot_ms: u64) {
         let ahead = offset_ms > self.steering.offset_ms(boot_ms);
         self.trust = match self.trust {
-            Trust::New => Trust::New,
-            Trust::Held | Trust::Ahead if ahead => Trust::Ahead,
-            // Back to the least time, or near it: that is the time that held.
-            Trust::Held | Trust::Ahead if self.is_near_least(offset_ms, boot_ms) => Trust::Held,
-            Trust::Held | Trust::Ahead => Trust::Ahead,
+            ClockTrust::New => ClockTrust::New,
+            ClockTrust::Held | ClockTrust::Ahead if ahead => ClockTrust::Ahead,
+            // A return near the least time is a return to the time that had lasted.
+            ClockTrust::Held | ClockTrust::Ahead if self.is_near_least(offset_ms, boot_ms) => {
+                ClockTrust::Held
+            }
+            ClockTrust::Held | ClockTrust::Ahead => ClockTrust::Ahead,
         };
-        self.left_offset_ms = Some(self.steering.offset_ms(boot_ms));
-        self.steering = Steering::new(offset_ms, 0, SLEW_PPM);
+        self.offset_before_step_ms = Some(self.steering.offset_ms(boot_ms));
+        self.steering = SlewedClock::new(offset_ms, 0, SLEW_PPM);
         self.aim_ms = offset_ms;
         self.since_ms = boot_ms;
         self.step = None;
@@ -284,25 +290,25 @@ impl MachineClock {
         STEP_MS + boot_ms.saturating_sub(self.since_ms) / 1_000_000 * DRIFT_PPM
     }
 
-    fn grow_trust(&mut self, boot_ms: u64) {
+    fn update_trust(&mut self, boot_ms: u64) {
         let held_ms = boot_ms.saturating_sub(self.since_ms);
         let offset_ms = self.steering.offset_ms(boot_ms);
         match self.trust {
-            Trust::New if held_ms >= TRUST_AFTER_MS && self.behind_ms(boot_ms) == 0 => {
-                self.trust = Trust::Held;
+            ClockTrust::New if held_ms >= TRUST_AFTER_MS && self.behind_ms(boot_ms) == 0 => {
+                self.trust = ClockTrust::Held;
                 self.least_offset_ms = offset_ms;
             }
-            Trust::Held => self.least_offset_ms = offset_ms,
-            Trust::Ahead if held_ms >= RETURN_MAX_MS => {
-                self.trust = Trust::Held;
+            ClockTrust::Held => self.least_offset_ms = offset_ms,
+            ClockTrust::Ahead if held_ms >= RETURN_MAX_MS => {
+                self.trust = ClockTrust::Held;
                 self.least_offset_ms = self.least_offset_ms.max(offset_ms);
             }
-            Trust::New | Trust::Ahead => {}
+            ClockTrust::New | ClockTrust::Ahead => {}
         }
     }
 }
 
-/// `a - b` of two times; saturates where no real clock gets.
+/// Returns `a - b` of two times, saturated outside of real clocks.
 fn difference(a: u64, b: u64) -> i64 {
     let [a, b] = [a, b].map(|time| i64::try_from(time).unwrap_or(i64::MAX));
     a.saturating_sub(b)
@@ -318,7 +324,7 @@ mod tests {
     const DAY: i64 = 86_400_000;
     const BOOT: [u8; 16] = [1; 16];
 
-    /// A machine whose wall clock is off by as much as the test says.
+    /// A machine whose wall clock is off by `off_ms`.
     struct Machine {
         clock: MachineClock,
         boot_ms: u64,
@@ -337,16 +343,17 @@ mod tests {
             Self { clock, boot_ms, off_ms, events: Vec::new() }
         }
 
-        /// Reads the clock twice a second for so long; how far the last time told is from the true one.
+        /// Reads the clock twice a second for `ms`. Returns how far the last time is from the true
+        /// one.
         fn run(&mut self, ms: u64) -> i64 {
-            let mut told_ms = 0;
+            let mut last_served_ms = 0;
             for _ in 0..ms.div_ceil(500) {
                 self.boot_ms += 500;
                 let (time_ms, event) = self.clock.read(reading(self.boot_ms, self.off_ms));
-                told_ms = time_ms;
+                last_served_ms = time_ms;
                 self.events.extend(event);
             }
-            difference(told_ms, NOW + self.boot_ms)
+            difference(last_served_ms, NOW + self.boot_ms)
         }
 
         fn restart(&mut self) {
@@ -356,17 +363,17 @@ mod tests {
 
         fn hold(mut self) -> Self {
             self.run(TRUST_AFTER_MS + 1_000);
-            assert_eq!(self.clock.trust(), Trust::Held);
+            assert_eq!(self.clock.trust(), ClockTrust::Held);
             self
         }
     }
 
-    fn reading(boot_ms: u64, off_ms: i64) -> Reading {
-        Reading { wall_ms: (NOW + boot_ms).saturating_add_signed(off_ms), boot_ms }
+    fn reading(boot_ms: u64, off_ms: i64) -> ClockReading {
+        ClockReading { wall_ms: (NOW + boot_ms).saturating_add_signed(off_ms), boot_ms }
     }
 
     #[test]
-    fn a_wrong_reading_of_seconds_changes_nothing() {
+    fn short_wrong_reading_changes_nothing() {
         for off_ms in [3 * DAY, 600_000, -600_000, -3 * DAY] {
             for mut machine in [Machine::new(), Machine::new().hold()] {
                 machine.run(10_000);
@@ -383,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_holds_is_taken_and_taken_back() {
+    fn lasting_step_is_accepted_and_reverted() {
         for mut machine in [Machine::new(), Machine::new().hold()] {
             machine.off_ms = 3 * DAY;
             assert_eq!(machine.run(LONG_CONFIRM_MS - 1_000), 0);
@@ -398,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_without_battery_is_set_soon_after_the_boot() {
+    fn clock_without_battery_is_set_after_boot() {
         let boot_ms = 5_000;
         let clock = MachineClock::start(reading(boot_ms, -9_000 * DAY), BOOT, None);
         let mut machine = Machine { clock, boot_ms, off_ms: 0, events: Vec::new() };
@@ -406,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_held_is_not_gone_back_from() {
+    fn step_back_before_trusted_time_is_refused() {
         let mut machine = Machine::new().hold();
         machine.off_ms = -600_000;
         assert_eq!(machine.run(3_600_000), 0);
@@ -422,18 +429,18 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_begins_at_the_wall_clock_and_knows_the_least_time() {
+    fn other_boot_starts_at_wall_clock_above_least() {
         let machine = Machine::new().hold();
         let mut kept = machine.clock.state(machine.boot_ms);
         kept.boot_id = [2; 16];
         let ahead = i64::try_from(machine.boot_ms - 1_000_000).unwrap();
-        // A clock that is ahead after the boot is put right, down to the least time.
+        // A clock that is ahead after the boot is corrected, down to the least time.
         let mut next = Machine::kept(ahead + 3 * DAY, Some(kept));
         next.run(60_000);
         next.off_ms = ahead + 5_000;
         assert_eq!(next.run(60_000), ahead + 5_000);
         assert_eq!(next.clock.behind_ms(next.boot_ms), 0);
-        // One that is before the least time says so.
+        // A clock before the least time reports it.
         let next = Machine::kept(ahead - 3_600_000, Some(kept));
         assert_eq!(next.clock.behind_ms(next.boot_ms), 3_600_000);
     }
@@ -462,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_difference_is_steered_and_time_goes_forward() {
+    fn small_difference_is_slewed_forward() {
         let mut machine = Machine::new();
         machine.off_ms = -1_900;
         let mut last = 0;
@@ -476,9 +483,10 @@ mod tests {
     }
 
     proptest! {
-        /// No readings take the clock before the least time, and it goes back only by a step that was confirmed.
+        /// For any readings, the clock stays after the least time, and goes back only by a
+        /// confirmed step.
         #[test]
-        fn time_goes_back_by_confirmed_steps_alone(
+        fn time_goes_back_only_by_confirmed_steps(
             steps in proptest::collection::vec((0i64..5, 1u64..40_000), 1..60), held: bool) {
             let mut machine = if held { Machine::new().hold() } else { Machine::new() };
             let mut last = 0;
@@ -498,13 +506,13 @@ mod tests {
 
         #[test]
         fn no_number_breaks_it(readings in proptest::collection::vec((any::<u64>(), any::<u64>()), 1..20)) {
-            let mut clock = MachineClock::start(Reading { wall_ms: u64::MAX, boot_ms: 0 }, BOOT, None);
+            let mut clock = MachineClock::start(ClockReading { wall_ms: u64::MAX, boot_ms: 0 }, BOOT, None);
             for (wall_ms, boot_ms) in readings {
-                let reading = Reading { wall_ms, boot_ms };
+                let reading = ClockReading { wall_ms, boot_ms };
                 let _ = (clock.read(reading), clock.state(boot_ms), clock.behind_ms(boot_ms));
                 clock.continue_from(reading, clock.state(boot_ms));
             }
-            clock.reset(Reading { wall_ms: 0, boot_ms: u64::MAX });
+            clock.reset(ClockReading { wall_ms: 0, boot_ms: u64::MAX });
         }
     }
 }

@@ -1,90 +1,92 @@
-//! One question to a server, and which answers to it count.
+//! One query of a client, and the validation of its response.
 //!
-//! Does: make the request, check an answer, say what it tells of the server's clock. Does not: send, wait, or decide what
-//! to do about it; [`crate::Follower`] decides.
-//! Contract: the request shows 64 random bits instead of a time, and an answer must bring them back: whoever does not see
-//! the question cannot answer it, an old answer fits no later question, and nobody learns our clock. With a key, nothing
-//! but an answer under this very key counts, kisses included. A datagram that is refused does not end the query: the true
-//! answer may still come.
-//! Truth: RFC 5905 §8, §9.2; RFC 4330 §5.
+//! Does: creates the request, validates a response, and computes a sample of the server's clock.
+//! Does not: send, wait, or adjust a clock; [`crate::Follower`] decides. Contract: the request
+//! carries 64 random bits instead of a time, and a response must return them. So an attacker who
+//! does not see the request cannot answer it, a replayed response does not match, and our clock is
+//! not disclosed. With a key, only a response under that key is accepted, kisses included. A
+//! rejected datagram does not end the query, because the genuine response may follow. Truth: RFC
+//! 5905 §8, §9.2; RFC 4330 §5.
 
 use thiserror::Error;
 
 use crate::key::TimeKey;
-use crate::packet::{HEADER_LEN, Leap, Mode, NAK_LEN, Packet, PacketError, SIGNED_LEN, Trailer};
-use crate::stamp::Stamp;
+use crate::packet::{
+    HEADER_LEN, LeapIndicator, NAK_LEN, NtpPacket, PacketError, PacketMode, SIGNED_LEN, Trailer,
+};
+use crate::stamp::NtpTimestamp;
 
-/// Longest round trip that says something of the time, milliseconds: an attacker who holds packets back moves a clock by
-/// half of it at most.
+/// Maximum round trip of an accepted response, in milliseconds: an attacker who delays packets
+/// moves a clock by at most half of it.
 pub const ROUND_TRIP_MAX_MS: u64 = 1_000;
-/// Furthest that a server may be from its reference clock, milliseconds (RFC 5905, MAXDIST).
+/// Maximum distance of a server from its reference clock, in milliseconds (RFC 5905, MAXDIST).
 pub const DISTANCE_MAX_MS: u64 = 1_500;
-/// The stratum that is none.
+/// Stratum of an unsynchronised server.
 const STRATUM_NONE: u8 = 16;
-/// Clocks that tell whole milliseconds may disagree by so many over one round trip.
+/// Maximum disagreement over one round trip of clocks with a precision of 1 ms.
 const GRAIN_MS: u64 = 2;
 
-/// What a good answer tells.
+/// Measurement from a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// The server's clock, milliseconds since 1970, minus our stopwatch.
+pub struct ClockSample {
+    /// The server's clock in milliseconds since 1970, minus our stopwatch.
     pub offset_ms: i64,
-    /// How far off that may be, milliseconds: half of the way, and how far the server says to be off.
+    /// Maximum error in milliseconds: half of the round trip, and the server's own error.
     pub error_ms: u64,
-    /// The way there and back, milliseconds.
+    /// Round trip in milliseconds.
     pub delay_ms: u64,
-    /// When it came in, by our stopwatch.
+    /// Time of receipt on our stopwatch.
     pub at_ms: u64,
     /// The server's distance from a reference clock, in steps.
     pub stratum: u8,
 }
 
-/// Why a datagram is no answer, or none to be believed.
+/// Reason why a datagram was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refusal {
-    /// No packet.
+pub enum ResponseError {
+    /// The datagram is not a valid packet.
     #[error(transparent)]
     Malformed(#[from] PacketError),
-    /// A request, ours perhaps, sent back.
-    #[error("a request, not an answer")]
+    /// The datagram is a request, possibly our own reflected.
+    #[error("a request, not a response")]
     Reflected,
-    /// It answers another question: an old answer, or a guess.
-    #[error("an answer to another question")]
+    /// The response belongs to another query: a replay, or a guess.
+    #[error("a response to another query")]
     NotOurs,
-    /// No MAC, though we have a key.
-    #[error("an answer without a MAC")]
+    /// The response has no MAC, although we have a key.
+    #[error("a response without a MAC")]
     Unsigned,
-    /// Another key's MAC, or none of this packet.
+    /// The MAC has another key, or is wrong.
     #[error("the MAC is not the server's")]
     WrongMac,
-    /// The server could not check our MAC: it has another key for us, or none.
+    /// The server could not verify our MAC: it has another key, or none.
     #[error("the server does not know our key")]
     UnknownKey,
-    /// The server asks to be left alone.
+    /// The server sent a kiss-o'-death.
     #[error("kiss-o'-death {}", code(.0))]
     Kiss([u8; 4]),
-    /// The server has no time to give.
+    /// The server's clock is not synchronised.
     #[error("the server's clock is not set")]
     Unsynchronised,
-    /// Stamps that no clock makes.
-    #[error("times that cannot be")]
+    /// The timestamps are inconsistent.
+    #[error("inconsistent timestamps")]
     Impossible,
-    /// It took too long.
-    #[error("a round trip of {0} ms: at most {ROUND_TRIP_MAX_MS}")]
+    /// The round trip took too long.
+    #[error("a round trip of {0} ms; the limit is {ROUND_TRIP_MAX_MS} ms")]
     Slow(u64),
-    /// The server itself may be too far off.
-    #[error("the server may be {0} ms off: at most {DISTANCE_MAX_MS}")]
+    /// The server's own error is too large.
+    #[error("the server's error may be {0} ms; the limit is {DISTANCE_MAX_MS} ms")]
     Distant(u64),
 }
 
-/// A kiss's code for people.
-const fn code(bytes: &[u8; 4]) -> Code {
-    Code(*bytes)
+/// Wraps a kiss's code for display.
+const fn code(bytes: &[u8; 4]) -> KissCode {
+    KissCode(*bytes)
 }
 
-struct Code([u8; 4]);
+struct KissCode([u8; 4]);
 
-impl core::fmt::Display for Code {
+impl core::fmt::Display for KissCode {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.0
             .iter()
@@ -93,8 +95,8 @@ impl core::fmt::Display for Code {
     }
 }
 
-impl Refusal {
-    /// Its name in logs and figures.
+impl ResponseError {
+    /// Returns the name in logs and metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -112,7 +114,8 @@ impl Refusal {
         }
     }
 
-    /// Does it say that somebody lies, rather than that something is slow, away or not ready?
+    /// Whether the datagram is probably forged, rather than slow or from a server that is not
+    /// ready.
     #[must_use]
     pub const fn is_suspect(&self) -> bool {
         match self {
@@ -129,22 +132,22 @@ impl Refusal {
     }
 }
 
-/// A question that waits for its answer.
-pub struct Query {
+/// A pending query.
+pub struct TimeQuery {
     request: [u8; SIGNED_LEN],
     len: usize,
-    origin: Stamp,
+    origin: NtpTimestamp,
     key: Option<TimeKey>,
     sent_ms: u64,
 }
 
-impl Query {
-    /// A question asked now, `sent_ms` by our stopwatch. `random` is what an answer must bring back.
+impl TimeQuery {
+    /// Creates a query sent at `sent_ms` of our stopwatch. The response must return `random`.
     #[must_use]
     pub fn new(random: u64, key: Option<TimeKey>, sent_ms: u64) -> Self {
-        // Zero would say that there is no stamp.
-        let origin = Stamp(random.max(1));
-        let header = Packet::request(origin).encode();
+        // Zero means that there is no timestamp.
+        let origin = NtpTimestamp(random.max(1));
+        let header = NtpPacket::request(origin).encode();
         let mut request = [0; SIGNED_LEN];
         request[..HEADER_LEN].copy_from_slice(&header);
         let len = match &key {
@@ -158,50 +161,55 @@ impl Query {
         Self { request, len, origin, key, sent_ms }
     }
 
-    /// The datagram to send.
+    /// Returns the datagram to send.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.request[..self.len]
     }
 
-    /// What a datagram tells that came at `received_ms` of our stopwatch; `near_ms` is within decades of the time.
+    /// Validates a datagram received at `received_ms` of our stopwatch; `near_ms` is within decades
+    /// of the time.
     ///
-    /// # Errors
-    /// [`Refusal`]; go on waiting.
-    pub fn read(&self, datagram: &[u8], received_ms: u64, near_ms: u64) -> Result<Sample, Refusal> {
-        let (packet, trailer) = Packet::parse(datagram)?;
-        if packet.mode != Mode::Server {
-            return Err(Refusal::Reflected);
+    /// # Errors [`ResponseError`]; the query still waits.
+    pub fn read(
+        &self,
+        datagram: &[u8],
+        received_ms: u64,
+        near_ms: u64,
+    ) -> Result<ClockSample, ResponseError> {
+        let (packet, trailer) = NtpPacket::parse(datagram)?;
+        if packet.mode != PacketMode::Server {
+            return Err(ResponseError::Reflected);
         }
         if packet.origin != self.origin {
-            return Err(Refusal::NotOurs);
+            return Err(ResponseError::NotOurs);
         }
         self.check_mac(datagram, trailer)?;
         if packet.stratum == 0 {
-            return Err(Refusal::Kiss(packet.reference_id));
+            return Err(ResponseError::Kiss(packet.reference_id));
         }
-        if packet.leap == Leap::Unsynchronised || packet.stratum >= STRATUM_NONE {
-            return Err(Refusal::Unsynchronised);
+        if packet.leap == LeapIndicator::Unsynchronised || packet.stratum >= STRATUM_NONE {
+            return Err(ResponseError::Unsynchronised);
         }
-        let time = |stamp: Stamp| stamp.to_ms(near_ms).ok_or(Refusal::Impossible);
+        let time = |stamp: NtpTimestamp| stamp.to_ms(near_ms).ok_or(ResponseError::Impossible);
         let (came_ms, left_ms) = (time(packet.receive)?, time(packet.transmit)?);
-        let held_ms = left_ms.checked_sub(came_ms).ok_or(Refusal::Impossible)?;
-        let round_trip_ms = received_ms.checked_sub(self.sent_ms).ok_or(Refusal::Impossible)?;
+        let held_ms = left_ms.checked_sub(came_ms).ok_or(ResponseError::Impossible)?;
+        let round_trip_ms = received_ms.checked_sub(self.sent_ms).ok_or(ResponseError::Impossible)?;
         if held_ms > round_trip_ms.saturating_add(GRAIN_MS) {
-            return Err(Refusal::Impossible);
+            return Err(ResponseError::Impossible);
         }
         if round_trip_ms > ROUND_TRIP_MAX_MS {
-            return Err(Refusal::Slow(round_trip_ms));
+            return Err(ResponseError::Slow(round_trip_ms));
         }
         let distance_ms = packet.root_delay.to_ms() / 2 + packet.root_dispersion.to_ms();
         if distance_ms > DISTANCE_MAX_MS {
-            return Err(Refusal::Distant(distance_ms));
+            return Err(ResponseError::Distant(distance_ms));
         }
         let delay_ms = round_trip_ms.saturating_sub(held_ms);
         let [there, back] = [(came_ms, self.sent_ms), (left_ms, received_ms)]
             .map(|(theirs, ours)| i128::from(theirs) - i128::from(ours));
-        let offset_ms = i64::try_from((there + back).div_euclid(2)).map_err(|_| Refusal::Impossible)?;
-        Ok(Sample {
+        let offset_ms = i64::try_from((there + back).div_euclid(2)).map_err(|_| ResponseError::Impossible)?;
+        Ok(ClockSample {
             offset_ms,
             error_ms: delay_ms.div_ceil(2) + distance_ms + 1,
             delay_ms,
@@ -210,17 +218,17 @@ impl Query {
         })
     }
 
-    fn check_mac(&self, datagram: &[u8], trailer: Trailer) -> Result<(), Refusal> {
+    fn check_mac(&self, datagram: &[u8], trailer: Trailer) -> Result<(), ResponseError> {
         match (&self.key, trailer) {
             (None, Trailer::Plain) => Ok(()),
-            // Who has no key asked for no MAC.
-            (None, _) => Err(Refusal::WrongMac),
-            (Some(_), Trailer::Plain) => Err(Refusal::Unsigned),
-            (Some(_), Trailer::Nak) => Err(Refusal::UnknownKey),
+            // A client without a key did not request a MAC.
+            (None, _) => Err(ResponseError::WrongMac),
+            (Some(_), Trailer::Plain) => Err(ResponseError::Unsigned),
+            (Some(_), Trailer::Nak) => Err(ResponseError::UnknownKey),
             (Some(key), Trailer::Signed { key_id, tag }) => {
                 let header = datagram.first_chunk::<HEADER_LEN>();
                 let good = key_id == key.id() && header.is_some_and(|header| key.verifies(header, &tag));
-                if good { Ok(()) } else { Err(Refusal::WrongMac) }
+                if good { Ok(()) } else { Err(ResponseError::WrongMac) }
             }
         }
     }
@@ -229,37 +237,37 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{Short, VERSION};
+    use crate::packet::{NtpShort, VERSION};
     use proptest::prelude::*;
     use std::vec::Vec;
 
     const NOW: u64 = 1_800_000_000_000;
-    /// Our stopwatch when the question left.
+    /// Our stopwatch when the query was sent.
     const SENT: u64 = 5_000;
 
     fn key() -> TimeKey {
         TimeKey::new(0x1234, [7; 16]).unwrap()
     }
 
-    fn good() -> Packet {
-        Packet {
-            leap: Leap::None,
+    fn good() -> NtpPacket {
+        NtpPacket {
+            leap: LeapIndicator::None,
             version: VERSION,
-            mode: Mode::Server,
+            mode: PacketMode::Server,
             stratum: 3,
             poll: 6,
             precision: -9,
-            root_delay: Short::of_ms(10),
-            root_dispersion: Short::of_ms(5),
+            root_delay: NtpShort::of_ms(10),
+            root_dispersion: NtpShort::of_ms(5),
             reference_id: *b"LOCL",
-            reference: Stamp::of_ms(NOW - 10_000),
-            origin: Stamp(99),
-            receive: Stamp::of_ms(NOW + 40),
-            transmit: Stamp::of_ms(NOW + 50),
+            reference: NtpTimestamp::of_ms(NOW - 10_000),
+            origin: NtpTimestamp(99),
+            receive: NtpTimestamp::of_ms(NOW + 40),
+            transmit: NtpTimestamp::of_ms(NOW + 50),
         }
     }
 
-    fn signed(packet: &Packet, key: &TimeKey) -> Vec<u8> {
+    fn signed(packet: &NtpPacket, key: &TimeKey) -> Vec<u8> {
         let header = packet.encode();
         let mut bytes = Vec::from(header);
         bytes.extend(key.id().to_be_bytes());
@@ -267,99 +275,103 @@ mod tests {
         bytes
     }
 
-    /// What the signed query makes of a packet that came 100 ms after it left.
-    fn read(packet: &Packet) -> Result<Sample, Refusal> {
-        Query::new(99, Some(key()), SENT).read(&signed(packet, &key()), SENT + 100, NOW)
+    /// Validates a packet received 100 ms after a signed query.
+    fn read(packet: &NtpPacket) -> Result<ClockSample, ResponseError> {
+        TimeQuery::new(99, Some(key()), SENT).read(&signed(packet, &key()), SENT + 100, NOW)
     }
 
     #[test]
-    fn an_answer_tells_the_offset_to_half_of_its_way() {
+    fn response_gives_offset_within_half_round_trip() {
         let sample = read(&good()).unwrap();
-        // Came in at NOW+40 and left at NOW+50, in the middle of SENT and SENT+100.
+        // Received at NOW+40 and sent at NOW+50, in the middle of SENT and SENT+100.
         assert_eq!(sample.offset_ms, (NOW + 45) as i64 - (SENT + 50) as i64);
         assert_eq!((sample.delay_ms, sample.error_ms, sample.stratum), (90, 45 + 5 + 5 + 1 + 1, 3));
-        let plain = Query::new(99, None, SENT);
+        let plain = TimeQuery::new(99, None, SENT);
         assert_eq!(plain.read(&good().encode(), SENT + 100, NOW), Ok(sample));
         assert_eq!(plain.bytes().len(), HEADER_LEN);
     }
 
     #[test]
-    fn every_single_wrong_thing_is_refused_by_its_name() {
-        let with = |change: &dyn Fn(&mut Packet)| {
+    fn each_invalid_field_has_its_error() {
+        let with = |change: &dyn Fn(&mut NtpPacket)| {
             let mut packet = good();
             change(&mut packet);
             read(&packet).map(|_| ()).map_err(|refusal| refusal.name())
         };
         assert_eq!(with(&|_| ()), Ok(()));
-        assert_eq!(with(&|p| p.mode = Mode::Client), Err("reflected"));
-        assert_eq!(with(&|p| p.origin = Stamp(98)), Err("not_ours"));
+        assert_eq!(with(&|p| p.mode = PacketMode::Client), Err("reflected"));
+        assert_eq!(with(&|p| p.origin = NtpTimestamp(98)), Err("not_ours"));
         assert_eq!(with(&|p| p.stratum = 0), Err("kiss"));
         assert_eq!(with(&|p| p.stratum = 16), Err("unsynchronised"));
-        assert_eq!(with(&|p| p.leap = Leap::Unsynchronised), Err("unsynchronised"));
-        assert_eq!(with(&|p| p.receive = Stamp::NONE), Err("impossible"));
-        assert_eq!(with(&|p| p.transmit = Stamp::of_ms(NOW + 39)), Err("impossible"), "before it came");
+        assert_eq!(with(&|p| p.leap = LeapIndicator::Unsynchronised), Err("unsynchronised"));
+        assert_eq!(with(&|p| p.receive = NtpTimestamp::NONE), Err("impossible"));
         assert_eq!(
-            with(&|p| p.transmit = Stamp::of_ms(NOW + 143)),
+            with(&|p| p.transmit = NtpTimestamp::of_ms(NOW + 39)),
+            Err("impossible"),
+            "before it came"
+        );
+        assert_eq!(
+            with(&|p| p.transmit = NtpTimestamp::of_ms(NOW + 143)),
             Err("impossible"),
             "held longer than it took"
         );
-        assert_eq!(with(&|p| p.transmit = Stamp::of_ms(NOW + 142)), Ok(()));
-        assert_eq!(with(&|p| p.root_dispersion = Short::of_ms(1_496)), Err("distant"));
-        assert_eq!(with(&|p| p.root_dispersion = Short::of_ms(1_490)), Ok(()));
+        assert_eq!(with(&|p| p.transmit = NtpTimestamp::of_ms(NOW + 142)), Ok(()));
+        assert_eq!(with(&|p| p.root_dispersion = NtpShort::of_ms(1_496)), Err("distant"));
+        assert_eq!(with(&|p| p.root_dispersion = NtpShort::of_ms(1_490)), Ok(()));
     }
 
     #[test]
-    fn with_a_key_nothing_else_counts() {
-        let query = Query::new(99, Some(key()), SENT);
+    fn with_a_key_only_signed_responses_count() {
+        let query = TimeQuery::new(99, Some(key()), SENT);
         let read = |bytes: &[u8]| query.read(bytes, SENT + 100, NOW).unwrap_err();
-        assert_eq!(read(&good().encode()), Refusal::Unsigned);
+        assert_eq!(read(&good().encode()), ResponseError::Unsigned);
         let mut nak = Vec::from(good().encode());
         nak.extend([0; 4]);
-        assert_eq!(read(&nak), Refusal::UnknownKey);
+        assert_eq!(read(&nak), ResponseError::UnknownKey);
         let same_number = TimeKey::new(0x1234, [8; 16]).unwrap();
-        assert_eq!(read(&signed(&good(), &same_number)), Refusal::WrongMac);
+        assert_eq!(read(&signed(&good(), &same_number)), ResponseError::WrongMac);
         let other_number = TimeKey::new(0x1235, [7; 16]).unwrap();
-        assert_eq!(read(&signed(&good(), &other_number)), Refusal::WrongMac);
+        assert_eq!(read(&signed(&good(), &other_number)), ResponseError::WrongMac);
         for bit in 0..SIGNED_LEN * 8 {
             let mut bytes = signed(&good(), &key());
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(query.read(&bytes, SENT + 100, NOW).is_err(), "bit {bit}");
         }
-        // A kiss that anybody can send does not keep us from asking.
-        let kiss = Packet { stratum: 0, reference_id: *b"DENY", ..good() };
-        assert_eq!(read(&kiss.encode()), Refusal::Unsigned);
-        let without = Query::new(99, None, SENT);
-        assert_eq!(without.read(&signed(&good(), &key()), SENT + 100, NOW), Err(Refusal::WrongMac));
+        // A forged kiss does not stop the queries.
+        let kiss = NtpPacket { stratum: 0, reference_id: *b"DENY", ..good() };
+        assert_eq!(read(&kiss.encode()), ResponseError::Unsigned);
+        let without = TimeQuery::new(99, None, SENT);
+        assert_eq!(without.read(&signed(&good(), &key()), SENT + 100, NOW), Err(ResponseError::WrongMac));
     }
 
     #[test]
-    fn an_answer_that_was_held_back_for_a_second_and_a_millisecond_says_nothing() {
-        let query = Query::new(99, Some(key()), SENT);
+    fn response_delayed_above_limit_is_rejected() {
+        let query = TimeQuery::new(99, Some(key()), SENT);
         let bytes = signed(&good(), &key());
         assert!(query.read(&bytes, SENT + ROUND_TRIP_MAX_MS, NOW).is_ok());
-        assert_eq!(query.read(&bytes, SENT + 1_001, NOW), Err(Refusal::Slow(1_001)));
-        assert_eq!(query.read(&bytes, SENT - 1, NOW), Err(Refusal::Impossible));
+        assert_eq!(query.read(&bytes, SENT + 1_001, NOW), Err(ResponseError::Slow(1_001)));
+        assert_eq!(query.read(&bytes, SENT - 1, NOW), Err(ResponseError::Impossible));
     }
 
     #[test]
-    fn a_request_shows_no_time_and_its_reflection_is_no_answer() {
-        let query = Query::new(0, Some(key()), SENT);
-        let (packet, _) = Packet::parse(query.bytes()).unwrap();
-        assert_eq!(packet, Packet::request(Stamp(1)));
-        assert_eq!(query.read(query.bytes(), SENT + 1, NOW), Err(Refusal::Reflected));
+    fn request_hides_time_and_reflection_is_rejected() {
+        let query = TimeQuery::new(0, Some(key()), SENT);
+        let (packet, _) = NtpPacket::parse(query.bytes()).unwrap();
+        assert_eq!(packet, NtpPacket::request(NtpTimestamp(1)));
+        assert_eq!(query.read(query.bytes(), SENT + 1, NOW), Err(ResponseError::Reflected));
     }
 
     #[test]
-    fn kisses_are_told_by_their_code() {
-        assert_eq!(std::format!("{}", Refusal::Kiss(*b"RATE")), "kiss-o'-death RATE");
-        assert_eq!(std::format!("{}", Refusal::Kiss([0, 0x1B, b'A', 0xFF])), "kiss-o'-death A");
+    fn kisses_display_their_code() {
+        assert_eq!(std::format!("{}", ResponseError::Kiss(*b"RATE")), "kiss-o'-death RATE");
+        assert_eq!(std::format!("{}", ResponseError::Kiss([0, 0x1B, b'A', 0xFF])), "kiss-o'-death A");
     }
 
     proptest! {
         #[test]
-        fn any_datagram_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..140), at: u64, near: u64) {
-            let _ = Query::new(1, None, 0).read(&bytes, at, near);
-            let _ = Query::new(1, Some(key()), 0).read(&bytes, at, near);
+        fn any_datagram_parses_or_fails(bytes in proptest::collection::vec(any::<u8>(), 0..140), at: u64, near: u64) {
+            let _ = TimeQuery::new(1, None, 0).read(&bytes, at, near);
+            let _ = TimeQuery::new(1, Some(key()), 0).read(&bytes, at, near);
         }
     }
 }

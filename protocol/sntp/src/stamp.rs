@@ -5,15 +5,16 @@ const UNIX_EPOCH_S: u64 = 2_208_988_800;
 /// Seconds of one era: the 32 bits roll over in 2036.
 const ERA_S: u64 = 1 << 32;
 
-/// A timestamp; zero says that there is none.
+/// A timestamp; zero means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamp(pub u64);
+pub struct NtpTimestamp(pub u64);
 
-impl Stamp {
-    /// None.
+impl NtpTimestamp {
+    /// No timestamp.
     pub const NONE: Self = Self(0);
 
-    /// Of milliseconds since 1970, in whatever era they are; rounded up to the fraction's grain, so that it reads back.
+    /// Converts milliseconds since 1970 in any era; rounded up to the fraction's precision, so that
+    /// it converts back exactly.
     #[must_use]
     pub const fn of_ms(unix_ms: u64) -> Self {
         let seconds = (unix_ms / 1000).wrapping_add(UNIX_EPOCH_S) % ERA_S;
@@ -23,8 +24,8 @@ impl Stamp {
         Self(if stamp == 0 { 1 } else { stamp })
     }
 
-    /// Milliseconds since 1970, in the era that lies nearest to `near_ms`; `None` if there is no stamp, or it would be
-    /// before 1970.
+    /// Converts to milliseconds since 1970 in the era nearest to `near_ms`. Returns `None` if there
+    /// is no timestamp, or for times before 1970.
     #[must_use]
     pub fn to_ms(self, near_ms: u64) -> Option<u64> {
         if self == Self::NONE {
@@ -51,33 +52,36 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_epochs_are_where_the_rfc_has_them() {
-        assert_eq!(Stamp::of_ms(0).0 >> 32, 0x83AA_7E80);
-        assert_eq!(Stamp::of_ms(1_500).0, 0x83AA_7E81_8000_0000);
+    fn epochs_match_the_rfc() {
+        assert_eq!(NtpTimestamp::of_ms(0).0 >> 32, 0x83AA_7E80);
+        assert_eq!(NtpTimestamp::of_ms(1_500).0, 0x83AA_7E81_8000_0000);
         // RFC 5905, figure 4: the first day of era 1.
         let rollover_ms = (ERA_S - UNIX_EPOCH_S) * 1000;
-        assert_eq!(Stamp::of_ms(rollover_ms + 1_000), Stamp(1 << 32));
-        assert_eq!(Stamp(1 << 32).to_ms(rollover_ms - 5_000), Some(rollover_ms + 1_000));
-        assert_eq!(Stamp::of_ms(rollover_ms - 1_000).to_ms(rollover_ms + 5_000), Some(rollover_ms - 1_000));
+        assert_eq!(NtpTimestamp::of_ms(rollover_ms + 1_000), NtpTimestamp(1 << 32));
+        assert_eq!(NtpTimestamp(1 << 32).to_ms(rollover_ms - 5_000), Some(rollover_ms + 1_000));
+        assert_eq!(
+            NtpTimestamp::of_ms(rollover_ms - 1_000).to_ms(rollover_ms + 5_000),
+            Some(rollover_ms - 1_000)
+        );
     }
 
     #[test]
-    fn no_stamp_is_no_time() {
-        assert_eq!(Stamp::NONE.to_ms(1_700_000_000_000), None);
-        assert_eq!(Stamp(2_000_000_000 << 32).to_ms(0), None, "1963 is no time of ours");
-        let _ = Stamp(u64::MAX).to_ms(u64::MAX);
+    fn zero_stamp_has_no_time() {
+        assert_eq!(NtpTimestamp::NONE.to_ms(1_700_000_000_000), None);
+        assert_eq!(NtpTimestamp(2_000_000_000 << 32).to_ms(0), None, "1963 is no time of ours");
+        let _ = NtpTimestamp(u64::MAX).to_ms(u64::MAX);
     }
 
     proptest! {
         #[test]
-        fn a_time_reads_back_near_itself(ms in 0u64..1 << 44, off in -1_000_000_000_000i64..1_000_000_000_000) {
+        fn time_round_trips_near_itself(ms in 0u64..1 << 44, off in -1_000_000_000_000i64..1_000_000_000_000) {
             let near = ms.saturating_add_signed(off);
-            prop_assert_eq!(Stamp::of_ms(ms).to_ms(near), Some(ms));
+            prop_assert_eq!(NtpTimestamp::of_ms(ms).to_ms(near), Some(ms));
         }
 
         #[test]
-        fn any_bits_at_any_time_are_read_or_refused(bits: u64, near: u64) {
-            let _ = Stamp(bits).to_ms(near);
+        fn any_bits_convert_or_fail(bits: u64, near: u64) {
+            let _ = NtpTimestamp(bits).to_ms(near);
         }
     }
 }

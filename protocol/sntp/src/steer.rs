@@ -1,30 +1,29 @@
-//! A clock made of a stopwatch and an offset that moves slowly.
+//! A clock composed of a stopwatch and an offset that is slewed.
 //!
-//! Does: tell the time, never an earlier one than before; move towards another offset at a bounded rate.
-//! Does not: decide where to; [`crate::Follower`] does.
+//! Does: returns the time, never before an earlier one; moves towards a target offset at a limited
+//! rate. Does not: select the target; [`crate::Follower`] does.
 
-/// A clock that is steered. Times are milliseconds since 1970; the stopwatch counts milliseconds from anywhere and never
-/// goes back.
+/// A slewed clock. Times are milliseconds since 1970; the stopwatch is monotonic, with any start.
 #[derive(Clone, Debug)]
-pub struct Steering {
-    /// Fastest that the offset moves, millionths of the time that passes; less than a million, so that time goes on.
+pub struct SlewedClock {
+    /// Slew rate in millionths of the elapsed time; below a million, so that time always advances.
     slew_ppm: u32,
-    /// The offset at `since_ms` of the stopwatch, and where it goes.
+    /// Offset at `since_ms` of the stopwatch, and the target offset.
     from_ms: i64,
     since_ms: u64,
     aim_ms: i64,
-    told_ms: u64,
+    last_served_ms: u64,
 }
 
-impl Steering {
-    /// A clock that tells the stopwatch plus `offset_ms`, and no time before `floor_ms`.
+impl SlewedClock {
+    /// Creates a clock of stopwatch plus `offset_ms`, which returns no time before `floor_ms`.
     #[must_use]
     pub const fn new(offset_ms: i64, floor_ms: u64, slew_ppm: u32) -> Self {
         let slew_ppm = if slew_ppm < 1_000_000 { slew_ppm } else { 999_999 };
-        Self { slew_ppm, from_ms: offset_ms, since_ms: 0, aim_ms: offset_ms, told_ms: floor_ms }
+        Self { slew_ppm, from_ms: offset_ms, since_ms: 0, aim_ms: offset_ms, last_served_ms: floor_ms }
     }
 
-    /// The offset now.
+    /// Returns the current offset.
     #[must_use]
     pub fn offset_ms(&self, stopwatch_ms: u64) -> i64 {
         let passed = u128::from(stopwatch_ms.saturating_sub(self.since_ms));
@@ -37,32 +36,33 @@ impl Steering {
         }
     }
 
-    /// The time, which is never before one that was told.
-    pub fn tell(&mut self, stopwatch_ms: u64) -> u64 {
-        self.told_ms = self.told_ms.max(stopwatch_ms.saturating_add_signed(self.offset_ms(stopwatch_ms)));
-        self.told_ms
+    /// Returns the time, never before an earlier one.
+    pub fn time_ms(&mut self, stopwatch_ms: u64) -> u64 {
+        self.last_served_ms =
+            self.last_served_ms.max(stopwatch_ms.saturating_add_signed(self.offset_ms(stopwatch_ms)));
+        self.last_served_ms
     }
 
-    /// The latest time told, or the floor.
+    /// Returns the latest served time, or the floor.
     #[must_use]
-    pub const fn told_ms(&self) -> u64 {
-        self.told_ms
+    pub const fn last_served_ms(&self) -> u64 {
+        self.last_served_ms
     }
 
-    /// How much there is still to go.
+    /// Returns the distance to the target offset.
     #[must_use]
     pub fn left_ms(&self, stopwatch_ms: u64) -> u64 {
         self.aim_ms.abs_diff(self.offset_ms(stopwatch_ms))
     }
 
-    /// Moves to this offset, slowly.
+    /// Slews to this offset.
     pub fn aim(&mut self, stopwatch_ms: u64, offset_ms: i64) {
         self.from_ms = self.offset_ms(stopwatch_ms);
         self.since_ms = stopwatch_ms;
         self.aim_ms = offset_ms;
     }
 
-    /// Has this offset at once. The clock stands still where that would take it back.
+    /// Sets this offset at once. The clock stands still instead of going back.
     pub fn step(&mut self, stopwatch_ms: u64, offset_ms: i64) {
         self.from_ms = offset_ms;
         self.since_ms = stopwatch_ms;
@@ -76,48 +76,48 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_clock_moves_at_its_rate_and_stops_where_it_should() {
-        let mut clock = Steering::new(1_000_000, 0, 50_000);
-        assert_eq!(clock.tell(100), 1_000_100);
+    fn clock_slews_at_its_rate_to_target() {
+        let mut clock = SlewedClock::new(1_000_000, 0, 50_000);
+        assert_eq!(clock.time_ms(100), 1_000_100);
         clock.aim(100, 1_000_500);
-        assert_eq!(clock.tell(1_100), 1_001_150, "50 ms in a second");
-        assert_eq!((clock.tell(10_100), clock.left_ms(10_100)), (1_010_600, 0));
+        assert_eq!(clock.time_ms(1_100), 1_001_150, "50 ms in a second");
+        assert_eq!((clock.time_ms(10_100), clock.left_ms(10_100)), (1_010_600, 0));
         clock.aim(10_100, 1_000_000);
-        assert_eq!(clock.tell(11_100), 1_011_550, "backwards it only goes slower");
-        assert_eq!(clock.tell(20_100), 1_020_100);
+        assert_eq!(clock.time_ms(11_100), 1_011_550, "backwards it only goes slower");
+        assert_eq!(clock.time_ms(20_100), 1_020_100);
     }
 
     #[test]
-    fn a_step_back_makes_it_stand_still() {
-        let mut clock = Steering::new(1_000_000, 0, 500);
-        assert_eq!(clock.tell(0), 1_000_000);
+    fn step_back_stops_the_clock() {
+        let mut clock = SlewedClock::new(1_000_000, 0, 500);
+        assert_eq!(clock.time_ms(0), 1_000_000);
         clock.step(0, 990_000);
-        assert_eq!(clock.tell(9_999), 1_000_000);
-        assert_eq!(clock.tell(10_001), 1_000_001);
+        assert_eq!(clock.time_ms(9_999), 1_000_000);
+        assert_eq!(clock.time_ms(10_001), 1_000_001);
     }
 
     #[test]
-    fn nothing_before_the_floor_is_told() {
-        let mut clock = Steering::new(1_000, 5_000, 500);
-        assert_eq!((clock.tell(0), clock.tell(3_999), clock.tell(4_001)), (5_000, 5_000, 5_001));
+    fn clock_returns_nothing_before_its_floor() {
+        let mut clock = SlewedClock::new(1_000, 5_000, 500);
+        assert_eq!((clock.time_ms(0), clock.time_ms(3_999), clock.time_ms(4_001)), (5_000, 5_000, 5_001));
     }
 
     proptest! {
-        /// Whatever is asked of it, it never goes back, and without steps never faster than its rate.
+        /// For any calls, the clock never goes back, and without steps never exceeds its rate.
         #[test]
-        fn time_goes_on(steps in proptest::collection::vec((0u64..100_000, -1_000_000i64..1_000_000, any::<bool>()), 1..50)) {
-            let mut clock = Steering::new(1 << 40, 0, 50_000);
-            let (mut stopwatch, mut last) = (0, clock.tell(0));
+        fn time_never_goes_back(steps in proptest::collection::vec((0u64..100_000, -1_000_000i64..1_000_000, any::<bool>()), 1..50)) {
+            let mut clock = SlewedClock::new(1 << 40, 0, 50_000);
+            let (mut stopwatch, mut last) = (0, clock.time_ms(0));
             for (pause, aim, steps) in steps {
                 stopwatch += pause;
-                let now = clock.tell(stopwatch);
+                let now = clock.time_ms(stopwatch);
                 prop_assert!(now >= last);
                 last = now;
                 match steps {
                     true => clock.step(stopwatch, (1 << 40) + aim),
                     false => {
                         clock.aim(stopwatch, (1 << 40) + aim);
-                        prop_assert_eq!(clock.tell(stopwatch), now);
+                        prop_assert_eq!(clock.time_ms(stopwatch), now);
                     }
                 }
             }
@@ -125,11 +125,11 @@ mod tests {
 
         #[test]
         fn no_number_breaks_it(offset: i64, floor: u64, ppm: u32, at: u64, aim: i64) {
-            let mut clock = Steering::new(offset, floor, ppm);
+            let mut clock = SlewedClock::new(offset, floor, ppm);
             clock.aim(at, aim);
-            clock.tell(u64::MAX);
+            clock.time_ms(u64::MAX);
             clock.step(at, aim);
-            let _ = (clock.tell(at), clock.left_ms(u64::MAX));
+            let _ = (clock.time_ms(at), clock.left_ms(u64::MAX));
         }
     }
 }

@@ -227,7 +227,7 @@ mod tests {
         assert!(message(&credential).contains("no name of a systemd credential"));
         secret_file::write(&file, b"\n").expect("written");
         assert!(
-            message(&with(Some(file.clone()))).contains("must both not be empty"),
+            message(&with(Some(file.clone()))).contains("must not be empty"),
             "an empty password binds as nobody"
         );
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644))

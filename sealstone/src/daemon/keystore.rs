@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use sealstone_mds_server::{BackupError, Environment, KeystoreError, Protection, SetupError, Unlock};
+use sealstone_mds_server::{
+    BackupError, Environment, KeystoreError, KeystoreProtection, KeystoreSecrets, SetupError,
+};
 use zeroize::Zeroizing;
 
 use super::mds::setup_failure;
@@ -19,8 +21,8 @@ fn passphrase(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
 }
 
 /// What opens a keystore.
-pub(crate) fn unlock(keystore: &Keystore) -> Outcome<Unlock> {
-    Ok(Unlock {
+pub(crate) fn unlock(keystore: &Keystore) -> Outcome<KeystoreSecrets> {
+    Ok(KeystoreSecrets {
         key_file: keystore.keystore_key.clone(),
         passphrase: keystore.passphrase_file.as_deref().map(passphrase).transpose()?,
         credential: keystore.keystore_credential.clone(),
@@ -28,19 +30,19 @@ pub(crate) fn unlock(keystore: &Keystore) -> Outcome<Unlock> {
 }
 
 /// What a new keystore is sealed under: what is named, a passphrase first.
-pub(crate) fn protection(keystore: &Keystore) -> Outcome<Protection> {
+pub(crate) fn protection(keystore: &Keystore) -> Outcome<KeystoreProtection> {
     Ok(match (&keystore.passphrase_file, &keystore.keystore_credential) {
-        (Some(file), _) => Protection::Passphrase(passphrase(file)?),
-        (None, Some(name)) => Protection::Credential(name.clone()),
-        (None, None) => Protection::KeyFile(keystore.keystore_key.clone()),
+        (Some(file), _) => KeystoreProtection::Passphrase(passphrase(file)?),
+        (None, Some(name)) => KeystoreProtection::Credential(name.clone()),
+        (None, None) => KeystoreProtection::KeyFile(keystore.keystore_key.clone()),
     })
 }
 
-fn new_protection(new: &NewSeal) -> Outcome<Protection> {
+fn new_protection(new: &NewSeal) -> Outcome<KeystoreProtection> {
     Ok(match (&new.new_passphrase_file, &new.new_credential) {
-        (Some(file), _) => Protection::Passphrase(passphrase(file)?),
-        (None, Some(name)) => Protection::Credential(name.clone()),
-        (None, None) => Protection::KeyFile(new.new_key.clone()),
+        (Some(file), _) => KeystoreProtection::Passphrase(passphrase(file)?),
+        (None, Some(name)) => KeystoreProtection::Credential(name.clone()),
+        (None, None) => KeystoreProtection::KeyFile(new.new_key.clone()),
     })
 }
 
@@ -66,7 +68,7 @@ pub(crate) fn keystore_failure(error: &KeystoreError, failure: Failure) -> Failu
 fn backup_failure(error: BackupError) -> Failure {
     match error {
         BackupError::Folder(error) => setup_failure(error),
-        BackupError::Protection(error) => keystore_failure(&error, Failure::operation(chain(&error))),
+        BackupError::KeystoreProtection(error) => keystore_failure(&error, Failure::operation(chain(&error))),
         other => Failure::operation(chain(&other)),
     }
 }
@@ -75,9 +77,9 @@ fn backup_failure(error: BackupError) -> Failure {
 pub(crate) fn reseal(output: Output, data: &Path, keystore: &Keystore, new: &NewSeal) -> Outcome {
     let (unlock, protection) = (unlock(keystore)?, new_protection(new)?);
     let kind = match &protection {
-        Protection::KeyFile(_) => "key file",
-        Protection::Passphrase(_) => "passphrase",
-        Protection::Credential(_) => "credential",
+        KeystoreProtection::KeyFile(_) => "key file",
+        KeystoreProtection::Passphrase(_) => "passphrase",
+        KeystoreProtection::Credential(_) => "credential",
     };
     sealstone_mds_server::rekey_keystore(data, &unlock, &protection, &Environment::system())
         .map_err(|error| in_use(setup_failure(error), data))?;
@@ -98,8 +100,8 @@ pub(crate) fn in_use(failure: Failure, data: &Path) -> Failure {
 pub(crate) fn backup(output: Output, arguments: &Backup) -> Outcome {
     let Backup { data, to, keystore, seal } = arguments;
     let protection = match &seal.backup_passphrase_file {
-        Some(file) => Protection::Passphrase(passphrase(file)?),
-        None => Protection::KeyFile(seal.backup_key.clone()),
+        Some(file) => KeystoreProtection::Passphrase(passphrase(file)?),
+        None => KeystoreProtection::KeyFile(seal.backup_key.clone()),
     };
     let unlock = unlock(keystore)?;
     let report = sealstone_mds_server::backup(data, &unlock, to, &protection, &Environment::system())
@@ -109,8 +111,8 @@ pub(crate) fn backup(output: Output, arguments: &Backup) -> Outcome {
     output.done(&with_paths(value, [("to", to)]))
 }
 
-fn backup_unlock(seal: &BackupSeal) -> Outcome<Unlock> {
-    Ok(Unlock {
+fn backup_unlock(seal: &BackupSeal) -> Outcome<KeystoreSecrets> {
+    Ok(KeystoreSecrets {
         key_file: seal.backup_key.clone(),
         passphrase: seal.backup_passphrase_file.as_deref().map(passphrase).transpose()?,
         credential: None,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_initiator::machine;
-use sealstone_sntp::{BEHIND_OK_MS, MachineState, Trust};
+use sealstone_sntp::{BEHIND_OK_MS, ClockTrust, MachineState};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -61,22 +61,22 @@ enum TrustName {
     Ahead,
 }
 
-impl From<Trust> for TrustName {
-    fn from(trust: Trust) -> Self {
+impl From<ClockTrust> for TrustName {
+    fn from(trust: ClockTrust) -> Self {
         match trust {
-            Trust::New => Self::New,
-            Trust::Held => Self::Held,
-            Trust::Ahead => Self::Ahead,
+            ClockTrust::New => Self::New,
+            ClockTrust::Held => Self::Held,
+            ClockTrust::Ahead => Self::Ahead,
         }
     }
 }
 
 impl TrustName {
-    const fn trust(self) -> Trust {
+    const fn trust(self) -> ClockTrust {
         match self {
-            Self::New => Trust::New,
-            Self::Held => Trust::Held,
-            Self::Ahead => Trust::Ahead,
+            Self::New => ClockTrust::New,
+            Self::Held => ClockTrust::Held,
+            Self::Ahead => ClockTrust::Ahead,
         }
     }
 
@@ -278,7 +278,7 @@ mod tests {
     fn kept_state_is_read_back_and_nonsense_is_refused() {
         let folder = tempfile::tempdir().expect("temporary folder");
         assert_eq!(read(folder.path()).expect("nothing kept"), None);
-        let state = MachineState { trust: Trust::Ahead, ..machine::state() };
+        let state = MachineState { trust: ClockTrust::Ahead, ..machine::state() };
         let path = folder.path().join(MACHINE_CLOCK_FILE);
         sealstone_slots::write(&path, text(&state).as_bytes()).expect("written");
         assert_eq!(read(folder.path()).expect("read"), Some(state));

@@ -22,7 +22,7 @@ use sealstone_mds_server::{
 use sealstone_meta::LdapStoreError;
 #[cfg(feature = "postgres")]
 use sealstone_meta::PostgresError;
-use sealstone_sntp::Policy;
+use sealstone_sntp::FollowPolicy;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
@@ -289,7 +289,7 @@ impl MdsDaemon {
         let time = time_port.as_ref().map(UdpSocket::local_addr).transpose()?;
         if let Some(port) = time_port {
             let clock = following.as_ref().map(|(_, clock)| Arc::clone(clock));
-            server.tell_time(port, Arc::new(move || time::state(clock.as_deref())));
+            server.serve_time(port, Arc::new(move || time::state(clock.as_deref())));
         }
         let kept = kept.start(following.as_ref().map(|(_, clock)| Arc::clone(clock)), &shutdown);
         let following = following.map(|(following, _)| {
@@ -375,7 +375,7 @@ async fn bind_time(address: &str) -> Outcome<UdpSocket> {
 struct TimeSource {
     server: String,
     proof: Proof,
-    policy: Policy,
+    policy: FollowPolicy,
 }
 
 async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
@@ -391,7 +391,7 @@ async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
     if let Some(path) = &options.time_key_file {
         let key = time::key_file(path)?;
         let proof = Proof::Key(Arc::new(move || Some(key.clone())));
-        return Ok(Some(TimeSource { server, proof, policy: Policy::SIGNED }));
+        return Ok(Some(TimeSource { server, proof, policy: FollowPolicy::SIGNED }));
     }
     if !time::is_here(&server).await {
         if !options.insecure_time.unwrap_or(false) {
@@ -404,7 +404,7 @@ async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
             "--insecure-time: whoever is on the way to the time server moves this clock, within limits"
         );
     }
-    Ok(Some(TimeSource { server, proof: Proof::None, policy: Policy::UNSIGNED }))
+    Ok(Some(TimeSource { server, proof: Proof::None, policy: FollowPolicy::UNSIGNED }))
 }
 
 /// Has the server's clock follow its source: the first answer is waited for before anybody is served. A clock that is

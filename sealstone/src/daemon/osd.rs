@@ -13,7 +13,7 @@ use sealstone_device::provision::DataDir;
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_osd::SecurityMethod;
 use sealstone_scsi::lu::LogicalUnit;
-use sealstone_sntp::{Policy, TimeKey};
+use sealstone_sntp::{FollowPolicy, TimeKey};
 use sealstone_store::disk::Background;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options};
 use sealstone_target::{
@@ -252,7 +252,7 @@ impl OsdDaemon {
             RefusalSinkHandle::by(Arc::clone(&audit) as Arc<dyn sealstone_target::RefusalSink>);
         let kept = KeptClock::open(data)?;
         let clock = match options.time {
-            Some(_) => Some(FollowedClock::open(data, Policy::SIGNED)?),
+            Some(_) => Some(FollowedClock::open(data, FollowPolicy::SIGNED)?),
             None => None,
         };
         let environment: Arc<dyn Environment> = match &clock {

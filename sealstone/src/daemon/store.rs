@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use sealstone_mds_server::{Environment, Location, PasswordFrom, SetupError, TransferError, TransferReport};
+use sealstone_mds_server::{
+    Environment, Location, PasswordSource, SetupError, TransferError, TransferReport,
+};
 
 use super::keystore;
 use super::mds::setup_failure;
@@ -30,9 +32,9 @@ pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
         url: url.clone(),
         ca_file: meta.meta_ca_file.clone(),
         password: match (&meta.meta_password_file, &meta.meta_credential) {
-            (Some(file), _) => PasswordFrom::File(file.clone()),
-            (None, Some(name)) => PasswordFrom::Credential(name.clone()),
-            (None, None) => PasswordFrom::Environment,
+            (Some(file), _) => PasswordSource::File(file.clone()),
+            (None, Some(name)) => PasswordSource::Credential(name.clone()),
+            (None, None) => PasswordSource::Environment,
         },
         insecure: meta.insecure_meta,
     }))

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sealstone_initiator::machine;
 use sealstone_sntp::{
-    BEHIND_MAX_MS, ClockState, Follower, Heard, Kept, Policy, Query, Refusal, Sample, TimeKey, parse_key_line,
+    BEHIND_MAX_MS, ClockSample, ClockState, FollowPolicy, Follower, ResponseError, SampleOutcome,
+    StoredClock, TimeKey, TimeQuery, parse_key_line,
 };
 use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
@@ -45,7 +46,7 @@ const STRANGERS_MAX: usize = 64;
 const AUDIT_EVERY: Duration = Duration::from_secs(60);
 /// No clock gets here: 48 bits of milliseconds.
 const TIME_MAX_MS: u64 = (1 << 48) - 1;
-/// [`Kept`] as a file.
+/// [`StoredClock`] as a file.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct KeptFile {
@@ -53,7 +54,7 @@ struct KeptFile {
     ahead_ms: i64,
 }
 
-fn read(path: &Path) -> Outcome<Kept> {
+fn read(path: &Path) -> Outcome<StoredClock> {
     let wrong = |what: String| {
         Failure::operation(what)
             .at(path.shown())
@@ -61,14 +62,14 @@ fn read(path: &Path) -> Outcome<Kept> {
     };
     let content = sealstone_slots::read(path, CLOCK_BYTES_MAX)
         .map_err(|error| Failure::from(error).at(path.shown()))?;
-    let Some(content) = content else { return Ok(Kept::default()) };
+    let Some(content) = content else { return Ok(StoredClock::default()) };
     let text = std::str::from_utf8(&content).map_err(|error| wrong(error.to_string()))?;
     let KeptFile { told_ms, ahead_ms } =
         toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
     if told_ms > TIME_MAX_MS || ahead_ms.unsigned_abs() > TIME_MAX_MS {
         return Err(wrong("a time that no clock tells".to_owned()));
     }
-    Ok(Kept { told_ms, ahead_ms })
+    Ok(StoredClock { last_served_ms: told_ms, ahead_ms })
 }
 
 /// A clock that follows another one.
@@ -83,7 +84,7 @@ pub(crate) struct FollowedClock {
 
 impl FollowedClock {
     /// The clock of a daemon with this folder.
-    pub(crate) fn open(folder: &Path, policy: Policy) -> Outcome<Arc<Self>> {
+    pub(crate) fn open(folder: &Path, policy: FollowPolicy) -> Outcome<Arc<Self>> {
         let file = folder.join(CLOCK_FILE);
         let follower = Follower::resume(policy, now_ms(), read(&file)?);
         let (follower, began_ms) = (Mutex::new(follower), machine::boot_ms());
@@ -100,9 +101,9 @@ impl FollowedClock {
         let mut follower = self.follower.lock();
         let stopwatch_ms = self.stopwatch_ms();
         if !self.told.load(Ordering::Relaxed) || follower.behind_ms(stopwatch_ms) > BEHIND_MAX_MS {
-            return follower.untold_ms(stopwatch_ms);
+            return follower.unclamped_ms(stopwatch_ms);
         }
-        follower.tell(stopwatch_ms)
+        follower.time_ms(stopwatch_ms)
     }
 
     /// From here on it never goes back.
@@ -119,7 +120,7 @@ impl FollowedClock {
 
     /// Returns the latest time told, milliseconds since 1970.
     fn told_ms(&self) -> u64 {
-        self.follower.lock().told_ms()
+        self.follower.lock().last_served_ms()
     }
 
     /// How far it is behind what was told before the start, milliseconds.
@@ -133,7 +134,7 @@ impl FollowedClock {
     }
 
     /// The last sample that was believed, and how far the other clock is ahead by it.
-    fn latest(&self) -> Option<(Sample, i64)> {
+    fn latest(&self) -> Option<(ClockSample, i64)> {
         self.follower.lock().latest(self.stopwatch_ms())
     }
 
@@ -143,7 +144,7 @@ impl FollowedClock {
             return Ok(());
         }
         let kept = self.follower.lock().keep(self.stopwatch_ms(), now_ms());
-        let Some(Kept { told_ms, ahead_ms }) = kept else { return Ok(()) };
+        let Some(StoredClock { last_served_ms: told_ms, ahead_ms }) = kept else { return Ok(()) };
         let text = toml::to_string(&KeptFile { told_ms, ahead_ms }).expect("two numbers serialise");
         let text = format!("# The latest time that this daemon told: it never tells an earlier one.\n{text}");
         sealstone_slots::write(&self.file, text.as_bytes())
@@ -341,8 +342,8 @@ impl Following {
         let mut follower = self.clock.follower.lock();
         match end {
             End::Followed => {}
-            End::Kissed => follower.kissed(),
-            End::NoKey | End::Missed => follower.missed(),
+            End::Kissed => follower.record_kiss(),
+            End::NoKey | End::Missed => follower.record_failure(),
         }
         end
     }
@@ -361,7 +362,7 @@ impl Following {
         // A port of its own for each question: one thing more that a stranger has to guess.
         let socket = UdpSocket::bind(any).await?;
         socket.connect(server).await?;
-        let query = Query::new(u64::from_be_bytes(random()), key, self.clock.stopwatch_ms());
+        let query = TimeQuery::new(u64::from_be_bytes(random()), key, self.clock.stopwatch_ms());
         socket.send(query.bytes()).await?;
         let until = tokio::time::Instant::now() + ANSWER_WAIT;
         let mut datagram = [0; 128];
@@ -377,13 +378,15 @@ impl Following {
                 Err(refusal) => {
                     self.refused(refusal);
                     match refusal {
-                        Refusal::Kiss(_) => return Ok(End::Kissed),
-                        Refusal::Unsynchronised | Refusal::Slow(_) | Refusal::Distant(_) => {
+                        ResponseError::Kiss(_) => return Ok(End::Kissed),
+                        ResponseError::Unsynchronised
+                        | ResponseError::Slow(_)
+                        | ResponseError::Distant(_) => {
                             return Ok(End::Missed);
                         }
                         // Anybody can send this one; the true answer may still come.
-                        Refusal::UnknownKey if !self.is_quick() => {}
-                        Refusal::UnknownKey => return Ok(End::NoKey),
+                        ResponseError::UnknownKey if !self.is_quick() => {}
+                        ResponseError::UnknownKey => return Ok(End::NoKey),
                         _ => {}
                     }
                 }
@@ -397,20 +400,20 @@ impl Following {
         !self.clock.follower.lock().is_set()
     }
 
-    fn take(&self, sample: Sample) -> End {
+    fn take(&self, sample: ClockSample) -> End {
         let heard = {
             let mut follower = self.clock.follower.lock();
-            follower.take(sample, self.clock.stopwatch_ms(), machine::wall_ms())
+            follower.apply_sample(sample, self.clock.stopwatch_ms(), machine::wall_ms())
         };
         match heard {
             Ok(heard) => {
                 let name = match heard {
-                    Heard::Set { .. } => "set",
-                    Heard::Steered { .. } => "steered",
-                    Heard::Kept => "kept",
+                    SampleOutcome::Set { .. } => "set",
+                    SampleOutcome::Steered { .. } => "steered",
+                    SampleOutcome::Unchanged => "kept",
                 };
                 self.note(name);
-                if let Heard::Set { by_ms } = heard {
+                if let SampleOutcome::Set { by_ms } = heard {
                     tracing::info!(server = %self.server, by_ms, error_ms = sample.error_ms, "the clock is set");
                     let at = (self.clock.now_ms(), self.server.as_str());
                     self.audit.time(at, "done", None, Some(by_ms), 1);
@@ -424,7 +427,7 @@ impl Following {
         }
     }
 
-    fn refused(&self, refusal: Refusal) {
+    fn refused(&self, refusal: ResponseError) {
         match refusal.is_suspect() {
             true => self.suspect(refusal.name(), None, &refusal),
             false => {
@@ -526,24 +529,24 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_back_and_nonsense_is_refused() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let clock = FollowedClock::open(folder.path(), Policy::SIGNED).expect("a new clock");
+        let clock = FollowedClock::open(folder.path(), FollowPolicy::SIGNED).expect("a new clock");
         clock.save().expect("nothing to save");
         assert!(!clock.file().exists(), "nobody was told anything");
         clock.begin();
         let told = clock.now_ms();
         clock.save().expect("saved");
         let kept = read(clock.file()).expect("read");
-        assert!(kept.told_ms >= told && kept.ahead_ms.abs() < 60_000, "{kept:?}");
+        assert!(kept.last_served_ms >= told && kept.ahead_ms.abs() < 60_000, "{kept:?}");
         for nonsense in
             ["told_ms = -1\nahead_ms = 0", "told_ms = 1", "told_ms = 281474976710656\nahead_ms = 0", "x"]
         {
             std::fs::write(clock.file(), nonsense).expect("written");
-            let failure = FollowedClock::open(folder.path(), Policy::SIGNED).err().expect("refused");
+            let failure = FollowedClock::open(folder.path(), FollowPolicy::SIGNED).err().expect("refused");
             assert!(failure.message.contains(CLOCK_FILE), "{failure}");
         }
         std::fs::write(clock.file(), "told_ms = 281474976710655\nahead_ms = -5").expect("written");
         assert!(
-            FollowedClock::open(folder.path(), Policy::SIGNED).expect("the limit").behind_ms()
+            FollowedClock::open(folder.path(), FollowPolicy::SIGNED).expect("the limit").behind_ms()
                 > BEHIND_MAX_MS
         );
     }

@@ -119,7 +119,7 @@ fn what_cannot_be_set_is_refused() {
 
 /// The factory's keys follow from the id alone: who knew them would know them again, and old credentials would fit.
 #[test]
-fn a_partition_made_again_has_no_keys_until_they_are_set() {
+fn recreated_partition_has_no_keys() {
     let zero = KeySelector::Working { partition: PARTITION, version: 0 };
     let has_keys = |keys: &KeyHierarchy<_>, partition| {
         signature(keys, KeySelector::Partition(partition)).is_some()

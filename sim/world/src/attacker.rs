@@ -1,4 +1,4 @@
-//! Somebody with a connection of his own and everything that went over the wire so far.
+//! An attacker with an own connection and a recording of all earlier traffic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,23 @@ const ATTEMPTS_MAX: u64 = 8;
 
 /// The attacker.
 pub struct Attacker {
-    /// What he saw.
+    /// Recorded commands.
     pub wiretap: Arc<Wiretap>,
-    /// Whom he attacks.
+    /// Number of devices to attack.
     pub devices: u8,
     /// The network.
     pub network: Arc<Network>,
-    /// His clock.
+    /// The attacker's clock.
     pub clock: Arc<Clockwork>,
-    /// His choices.
+    /// Random choices.
     pub chance: Arc<Chance>,
-    /// What became of them.
+    /// Log of the results.
     pub history: Arc<History>,
 }
 
 impl Attacker {
-    /// Attacks until ended. That no device obeys is checked at the devices.
+    /// Attacks until aborted. The logical units under watch check that no device executes an
+    /// attack.
     pub async fn run(self) {
         loop {
             sleep(Duration::from_millis(self.chance.range(50..=2_000))).await;
@@ -42,7 +43,7 @@ impl Attacker {
                 continue;
             }
             let place = self.chance.range(0..=u64::from(self.devices) - 1) as u8;
-            // A device that is away is not attacked.
+            // An attack on a device that is down times out.
             let _ = timeout(PATIENCE * 8, self.attack(place)).await;
         }
     }
@@ -53,7 +54,7 @@ impl Attacker {
         config.initiator_name = ATTACKER.to_owned();
         config.command_timeout = PATIENCE;
         let session = Session::over(end, config).await.ok()?;
-        // The first command of a new nexus hears POWER ON.
+        // The first command of a new nexus gets a POWER ON unit attention.
         let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
         session.execute(ready).await.ok()?;
         for _ in 0..self.chance.range(1..=ATTEMPTS_MAX) {

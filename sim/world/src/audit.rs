@@ -1,4 +1,4 @@
-//! The end of a world: everything is up again, and everything must be as promised.
+//! Final checks of a world: everything is up again, and all promises must hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use crate::history::History;
 use crate::model::{Content, State};
 use crate::workload::{Process, Workshop};
 
-/// Times that the auditor tries to read a file from a system in which nothing fails.
+/// Attempts of the auditor to read a file from a system without faults.
 const TRIES: u32 = 3;
 /// Objects listed at a time.
 const PAGE: usize = 256;
 
-/// Reads every path and compares it with what it must be. What rotted is an error; wrong bytes it is never.
+/// Reads every path and compares it with the model. A corrupt file must give an error, never wrong
+/// bytes.
 pub async fn files(shop: &Workshop, process: &Process, devices: &[Arc<DeviceHost>]) {
     let rotten = devices.iter().any(|device| device.is_rotten());
     for path in shop.model.paths() {
@@ -63,8 +64,8 @@ pub async fn files(shop: &Workshop, process: &Process, devices: &[Arc<DeviceHost
     }
 }
 
-/// Long after the last client: each device holds the objects of the files and no others, all of them sound, and the
-/// metadata server's figures say what is there.
+/// Checks that each device has exactly the objects of the files, all intact, and that the metadata
+/// server's counts are correct. Runs long after the last client.
 pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>], history: &History) {
     let (mut files, mut directories) = (0, 0);
     let mut expected: BTreeMap<u8, BTreeSet<ObjectId>> = BTreeMap::new();
@@ -129,7 +130,7 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
     }
 }
 
-/// Devices that were full take files again when what was on them is removed.
+/// Checks that devices that were full accept files again after their objects are removed.
 pub async fn room_again(shop: &Workshop, process: &Process, reaped: Duration) {
     for worker in 0..shop.plan.workers {
         if let Err(error) = process.client.remove(&format!("/c{worker}"), true).await {

@@ -1,7 +1,7 @@
-//! Chance, all of it from one seed.
+//! Randomness, all derived from one seed.
 //!
-//! Does: one stream of random numbers for each purpose, so that a draw more in one place does not shift all others.
-//! Contract: one seed and one label give one stream.
+//! Does: provides one random stream per purpose, so that an additional draw in one does not shift
+//! the others. Contract: the same seed and label give the same stream.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rand::{Rng, RngCore, SeedableRng};
 pub struct Chance(Mutex<StdRng>);
 
 impl Chance {
-    /// The stream of this label under this seed.
+    /// Creates the stream of this label and seed.
     #[must_use]
     pub fn new(seed: u64, label: &str) -> Arc<Self> {
         let mut key = [0; 32];
@@ -26,19 +26,19 @@ impl Chance {
         Arc::new(Self(Mutex::new(StdRng::from_seed(key))))
     }
 
-    /// A number of the range.
+    /// Returns a number of the range.
     #[must_use]
     pub fn range(&self, range: RangeInclusive<u64>) -> u64 {
         self.0.lock().gen_range(range)
     }
 
-    /// True in this many of a hundred cases.
+    /// Returns true in this percentage of calls.
     #[must_use]
     pub fn percent(&self, percent: u64) -> bool {
         self.range(0..=99) < percent
     }
 
-    /// A number of the range, small ones as likely as large ones on a logarithmic scale.
+    /// Returns a number of the range, uniformly on a logarithmic scale.
     #[must_use]
     pub fn logarithmic(&self, range: RangeInclusive<u64>) -> u64 {
         let (low, high) = (*range.start(), *range.end());
@@ -46,22 +46,21 @@ impl Chance {
         self.range(1 << bits..=(2 << bits) - 1).clamp(low, high)
     }
 
-    /// One of the choices.
+    /// Returns one of the choices.
     ///
-    /// # Panics
-    /// When there is none.
+    /// # Panics If there is none.
     #[must_use]
     pub fn pick<'a, T>(&self, choices: &'a [T]) -> &'a T {
         let last = choices.len().checked_sub(1).expect("there is something to choose from");
         &choices[self.range(0..=last as u64) as usize]
     }
 
-    /// Random bytes.
+    /// Fills the buffer with random bytes.
     pub fn fill(&self, into: &mut [u8]) {
         self.0.lock().fill_bytes(into);
     }
 
-    /// A generator of its own, that begins where this one is.
+    /// Returns a separate generator that continues from the current state.
     #[must_use]
     pub fn generator(&self) -> StdRng {
         StdRng::seed_from_u64(self.0.lock().next_u64())

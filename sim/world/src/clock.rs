@@ -1,4 +1,4 @@
-//! Time and random bytes for every part, each with a clock of its own.
+//! Time and random bytes for every host, each with its own clock.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::chance::Chance;
 
-/// When worlds begin, milliseconds since 1970.
+/// Start time of all worlds, in milliseconds since 1970.
 pub const START_MS: u64 = 1_800_000_000_000;
 
 /// A host's clock and its source of random bytes.
@@ -17,13 +17,13 @@ pub struct Clockwork {
 }
 
 impl Clockwork {
-    /// A host whose clock is `skew_ms` ahead.
+    /// Creates a clock that is `skew_ms` ahead.
     #[must_use]
     pub fn new(began: Instant, skew_ms: i64, chance: Arc<Chance>) -> Arc<Self> {
         Arc::new(Self { began, skew_ms, chance })
     }
 
-    /// Milliseconds since 1970 by this clock.
+    /// Returns milliseconds since 1970 by this clock.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         let elapsed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);

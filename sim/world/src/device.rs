@@ -1,7 +1,8 @@
-//! A machine with a device on it: the real store on a simulated disk, the real logical unit behind the real target.
+//! A machine with a device: the real store on a simulated disk, and the real logical unit behind
+//! the real target.
 //!
-//! Does: start, lose power, be killed, keep what survives. Does not: pretend anything about the parts themselves.
-//! Contract: the disk, the nonce lease and the keys (in memory that needs no power) are all that survives.
+//! Does: starts, loses power, is killed, keeps what survives. Does not: simulate the device's own
+//! code. Contract: only the disk, and the nonce lease and keys in non-volatile memory, survive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,12 +27,12 @@ use crate::network::{End, Host, Network};
 use crate::tasks::Tasks;
 use crate::wiretap::{Wiretap, Witnessed};
 
-/// How often the nonce lease is looked after.
+/// Interval of renewing the nonce lease.
 const UPKEEP_EVERY: Duration = Duration::from_millis(500);
-/// How often the store looks whether a transaction group is due.
+/// Interval of checking whether a commit group is due.
 const TICK_EVERY: Duration = Duration::from_millis(250);
 
-/// What a device writes into memory that needs no power.
+/// Non-volatile memory of a device.
 #[derive(Clone, Default)]
 struct Nvram {
     epoch: u16,
@@ -70,13 +71,13 @@ struct State {
 
 /// The machine.
 pub struct DeviceHost {
-    /// Its place.
+    /// Number of the device.
     pub place: u8,
     rotten: AtomicBool,
     state: Mutex<State>,
     nvram: Arc<Mutex<Nvram>>,
     clock: Arc<DeviceClock>,
-    /// Looks at what it makes of times.
+    /// Checks how the device judges times.
     pub judge: Arc<Judge>,
     options: Options,
     network: Arc<Network>,
@@ -85,13 +86,13 @@ pub struct DeviceHost {
     wiretap: Arc<Wiretap>,
 }
 
-/// Initial master key of the device at `place`.
+/// Returns the initial master key of device `place`.
 #[must_use]
 pub fn master_key(place: u8) -> Vec<u8> {
     vec![place + 1; 32]
 }
 
-/// OSD SYSTEM ID of the device at `place`.
+/// Returns the OSD SYSTEM ID of device `place`.
 #[must_use]
 pub fn system_id(place: u8) -> [u8; 20] {
     [place + 1; 20]
@@ -101,19 +102,19 @@ fn name(place: u8) -> String {
     format!("iqn.2026-11.org.sealstone:osd.{place}")
 }
 
-/// Its address: the host part is its place.
+/// Returns the URL of device `place`, whose host part is the number.
 #[must_use]
 pub fn url(place: u8) -> String {
     format!("iscsi://osd{place}:3260/{}/0", name(place))
 }
 
-/// Which device an address names.
+/// Returns the number of the device that a URL names.
 #[must_use]
 pub fn place_of(target: &str) -> u8 {
     target.rsplit('.').next().and_then(|place| place.parse().ok()).unwrap_or(u8::MAX)
 }
 
-/// Which machine a device of the metadata server's list is.
+/// Returns the machine of a device in the metadata server's list.
 #[must_use]
 pub fn place_in(devices: &[DeviceRecord], id: DeviceId) -> Option<u8> {
     let device = devices.iter().find(|device| device.id == id)?;
@@ -121,10 +122,9 @@ pub fn place_in(devices: &[DeviceRecord], id: DeviceId) -> Option<u8> {
 }
 
 impl DeviceHost {
-    /// A machine with a formatted disk, not started.
+    /// Creates a stopped machine with a formatted disk.
     ///
-    /// # Panics
-    /// When an empty disk cannot be formatted.
+    /// # Panics If an empty disk cannot be formatted.
     #[must_use]
     pub fn new(
         place: u8,
@@ -167,13 +167,13 @@ impl DeviceHost {
         Host::Device(self.place)
     }
 
-    /// Does it run?
+    /// Whether it runs.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state.lock().running.is_some()
     }
 
-    /// Boots it, unless it runs. A device that does not boot from what a power loss left is a broken promise.
+    /// Boots it, unless it runs. A device that does not boot after a power loss is a violation.
     pub fn start(&self) {
         let mut state = self.state.lock();
         if state.running.is_some() {
@@ -181,7 +181,7 @@ impl DeviceHost {
         }
         let mut booted = self.boot(state.medium.clone());
         if booted.is_err() {
-            // A fault that was meant for the life before may strike while booting: the next boot has none.
+            // A fault scheduled for the previous run may hit the boot; the next boot has none.
             self.history.tell(format!("osd{} loses power while it starts", self.place));
             state.medium = state.medium.crash();
             booted = self.boot(state.medium.clone());
@@ -236,7 +236,7 @@ impl DeviceHost {
         let tasks = Tasks::new(self.history.clone());
         let upkeep = async move {
             loop {
-                // A lease that cannot be kept makes the device refuse; nothing more is to be done here.
+                // If the lease cannot be stored the device refuses commands by itself.
                 let _ = unit.upkeep();
                 while unit.work() {}
                 sleep(UPKEEP_EVERY).await;
@@ -246,7 +246,7 @@ impl DeviceHost {
         tasks.spawn("a device", async move {
             loop {
                 sleep(TICK_EVERY).await;
-                // A failure poisons the store and is told to whoever writes or flushes next.
+                // A failure poisons the store and is reported to the next write or flush.
                 let _ = ticked.tick(began.elapsed());
             }
         });
@@ -260,7 +260,8 @@ impl DeviceHost {
             }
         };
         if self.clock.follows() {
-            // Until the first answer its clock has told nothing that it could not take back, a nonce lease neither.
+            // Until the first response, neither the clock nor a nonce lease has served a time that
+            // cannot be withdrawn.
             let (clock, network, host) = (self.clock.clone(), self.network.clone(), self.host());
             tasks.spawn("a device", async move {
                 clock.first_answer().await;
@@ -274,7 +275,7 @@ impl DeviceHost {
         Ok(Running { store, target, tasks })
     }
 
-    /// Ends the process; with `power` the disk loses what was not synced.
+    /// Ends the process; with `power` the disk loses unsynced data.
     pub fn stop(&self, power: bool) {
         let mut state = self.state.lock();
         if let Some(Running { target, tasks, store }) = state.running.take() {
@@ -282,11 +283,11 @@ impl DeviceHost {
             if target.counters().get(Counter::CommandsPanicked) > 0 {
                 self.history.violate(format!("osd{}: a command panicked", self.place));
             }
-            // A process that is killed runs no destructors: what they would still write goes to another disk.
+            // A killed process runs no destructors: their writes go to a copy of the disk.
             state.medium = state.medium.fork();
             drop(store);
         }
-        // A disk that died in the middle of a write has no other way back.
+        // A disk that died within a write recovers only by a power cycle.
         let power = power || state.medium.is_dead();
         if power {
             state.medium = state.medium.crash();
@@ -297,27 +298,27 @@ impl DeviceHost {
         self.network.down(self.host());
     }
 
-    /// The power fails in one of the next writes or syncs, so that they are done in part.
+    /// Schedules a power failure in one of the next writes or syncs, which is then done in part.
     pub fn doom(&self) {
         let state = self.state.lock();
         let calls = state.medium.calls();
         state.medium.fault(Fault::Power(calls.writes + calls.syncs + self.chance.range(1..=40)));
     }
 
-    /// One of the next syncs fails.
+    /// Makes one of the next syncs fail.
     pub fn fail_sync(&self) {
         let state = self.state.lock();
         state.medium.fault(Fault::Sync(state.medium.calls().syncs + self.chance.range(1..=3)));
     }
 
-    /// Bits flip in what is stored, in a few places about which nobody is told.
+    /// Flips stored bits in a few places, silently.
     pub fn rot(&self) {
         let state = self.state.lock();
         let Some(running) = &state.running else { return };
         let used = running.store.space().used;
         let places = self.chance.range(1..=24);
         for _ in 0..places {
-            // The first segment of a device of this size holds all; what is in use lies mostly at its beginning.
+            // The first segment of a device of this size has all data, mostly at its start.
             let offset = self.chance.range(0..=used.saturating_mul(2));
             state.medium.rot("segment-00000", offset, 1 << self.chance.range(0..=7));
         }
@@ -326,24 +327,24 @@ impl DeviceHost {
         self.history.tell(format!("osd{} rots in {places} places", self.place));
     }
 
-    /// Has it ever rotted?
+    /// Whether its disk was ever corrupted.
     #[must_use]
     pub fn is_rotten(&self) -> bool {
         self.rotten.load(Ordering::Relaxed)
     }
 
-    /// What its disk lies on is full, or has room again.
+    /// Limits the space of the disk, or lifts the limit.
     pub fn limit_space(&self, bytes: u64) {
         self.state.lock().medium.limit_space(bytes);
     }
 
-    /// Is its disk dead already?
+    /// Whether its disk is dead already.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state.lock().medium.is_dead()
     }
 
-    /// The store, if it runs.
+    /// Returns the store, if the device runs.
     #[must_use]
     pub fn store(&self) -> Option<Arc<DiskStore>> {
         self.state.lock().running.as_ref().map(|running| running.store.clone())

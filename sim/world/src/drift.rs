@@ -1,11 +1,12 @@
-//! Clocks of devices that drift, steered by what the metadata server tells, and whether their credentials' times hold.
+//! Drifting clocks of devices, disciplined by the metadata server, and checks of credential times.
 //!
-//! Does: an oscillator with a rate of its own, the real rule by which a device follows (`sealstone-sntp`), questions over
-//! the simulated network. Does not: lie about the time; [`crate::timekeeping`] has days full of that.
-//! Contract of the oracle ([`Judge`]), in the metadata server's time: a device that follows refuses no command as late
-//! whose nonce is fresh, and no credential as expired that is not, by more than [`TOLERANCE_MS`]; and it takes none that
-//! has expired by more than that.
-//! Truth: docs/adr/0030-time-from-the-metadata-server.md; docs/design/security.md 3.3 (window), 3.5 (restart).
+//! Does: an oscillator with its own rate, the real algorithm of a following device
+//! (`sealstone-sntp`), queries over the simulated network. Does not: serve wrong times;
+//! [`crate::timekeeping`] does. Contract of the oracle ([`Judge`]), in the metadata server's time,
+//! with a tolerance of [`TOLERANCE_MS`]: a following device does not refuse a command with a fresh
+//! nonce as late, does not refuse a valid credential as expired, and does not accept an expired
+//! one. Truth: docs/adr/0030-time-from-the-metadata-server.md; docs/design/security.md 3.3
+//! (window), 3.5 (restart).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +19,9 @@ use sealstone_osd::{Cdb, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::ScsiReply;
 use sealstone_seal::Nonce;
-use sealstone_sntp::{Came, ClockState, Follower, Kept, Policy, Query, Responder, Source, TimeKey};
+use sealstone_sntp::{
+    ClockState, Datagram, FollowPolicy, Follower, RequestSource, Responder, StoredClock, TimeKey, TimeQuery,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::chance::Chance;
@@ -26,23 +29,24 @@ use crate::clock::{Clockwork, START_MS};
 use crate::history::History;
 use crate::network::{Host, Network};
 
-/// A device waits so long for the first answer before it serves.
+/// How long a device waits for the first response before it serves.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// What was told is kept so often, milliseconds.
+/// Interval of storing the clock's state, in milliseconds.
 const SAVE_MS: u64 = 10_000;
-/// How far off a clock that follows may be: half a second that somebody on the way can make of it, what it drifts by
-/// between two questions, and what it still makes good of before.
+/// Maximum error of a following clock: half a second that an attacker can cause, the drift between
+/// two queries, and the remaining slew.
 pub const TOLERANCE_MS: i64 = 3_000;
-/// A clock that heard its server so lately follows it.
+/// Age of the last response up to which a clock counts as following.
 const HEARD_MS: u64 = 150_000;
-/// After a start a device takes nothing that its last life may have taken: for so long it may refuse what is fresh.
+/// Time after a start in which a device may refuse fresh commands: it accepts nothing that it may
+/// have accepted before the restart.
 const STARTED_MS: u64 = 10_000;
-/// The narrowest window of nonces: so old and so new.
+/// Narrowest nonce window: maximum age, and maximum lead.
 const WINDOW_MS: [i64; 2] = [20_000, 2_000];
-/// The fastest that a clock runs away, millionths.
+/// Fastest drift of a runaway clock, in millionths.
 pub const WILD_PPM: u64 = 10_000;
 
-/// The server of the time, as the metadata server has it.
+/// The time server inside the metadata server.
 pub struct TimeServer {
     /// The metadata server's clock.
     pub clock: Arc<Clockwork>,
@@ -50,7 +54,7 @@ pub struct TimeServer {
 }
 
 impl TimeServer {
-    /// One that tells the time of this clock.
+    /// Creates a server of this clock's time.
     #[must_use]
     pub fn new(clock: Arc<Clockwork>) -> Arc<Self> {
         Arc::new(Self { clock, responder: Mutex::default() })
@@ -59,10 +63,10 @@ impl TimeServer {
     fn answer(&self, datagram: &[u8], place: u8, stopwatch_ms: u64) -> Option<Vec<u8>> {
         let now_ms = self.clock.now_ms();
         let state = ClockState::own(now_ms);
-        let source = Source::from(IpAddr::from([10, 0, 0, place]));
-        let came = Came { datagram, source, stopwatch_ms, received_ms: now_ms, now_ms };
+        let source = RequestSource::from(IpAddr::from([10, 0, 0, place]));
+        let received = Datagram { datagram, source, stopwatch_ms, received_ms: now_ms, now_ms };
         let own = key(place);
-        let answer = self.responder.lock().answer(&came, &state, |id| (id == own.id()).then_some(own));
+        let answer = self.responder.lock().answer(&received, &state, |id| (id == own.id()).then_some(own));
         answer.reply.map(|reply| reply.bytes().to_vec())
     }
 }
@@ -71,7 +75,7 @@ fn key(place: u8) -> TimeKey {
     TimeKey::derived(&[place + 1; 32])
 }
 
-/// What an oscillator makes of the time: it is rebased whenever its rate changes.
+/// An oscillator with a rate; its base is reset when the rate changes.
 struct Oscillator {
     since: Instant,
     passed_us: u64,
@@ -89,15 +93,15 @@ impl Oscillator {
 struct Followed {
     clock: Follower,
     booted_us: u64,
-    /// As `clock.toml` keeps it.
-    kept: Kept,
-    /// Somebody goes by it: what it tells cannot be taken back.
+    /// State as stored in `clock.toml`.
+    kept: StoredClock,
+    /// Whether a time was served, which cannot be withdrawn.
     told: bool,
     booted: Instant,
     heard: Option<Instant>,
 }
 
-/// The clock of a device: its machine's, or one that follows.
+/// The clock of a device: the machine's, or a following one.
 pub struct DeviceClock {
     steady: Arc<Clockwork>,
     drifting: Option<Drifting>,
@@ -114,13 +118,13 @@ struct Drifting {
 }
 
 impl DeviceClock {
-    /// A clock that is always right.
+    /// Creates a clock that is always correct.
     #[must_use]
     pub fn steady(steady: Arc<Clockwork>) -> Arc<Self> {
         Arc::new(Self { steady, drifting: None })
     }
 
-    /// One that is off by `skew_ms` at first, drifts, and follows.
+    /// Creates a clock with an initial error of `skew_ms` that drifts and follows.
     #[must_use]
     pub fn drifting(
         steady: Arc<Clockwork>,
@@ -132,9 +136,9 @@ impl DeviceClock {
     ) -> Arc<Self> {
         let oscillator = Mutex::new(Oscillator { since: Instant::now(), passed_us: 0, drift_ppm });
         let followed = Mutex::new(Followed {
-            clock: Follower::new(Policy::SIGNED, START_MS.saturating_add_signed(skew_ms), 0, 0, 0),
+            clock: Follower::new(FollowPolicy::SIGNED, START_MS.saturating_add_signed(skew_ms), 0, 0, 0),
             booted_us: 0,
-            kept: Kept::default(),
+            kept: StoredClock::default(),
             told: false,
             booted: Instant::now(),
             heard: None,
@@ -143,7 +147,7 @@ impl DeviceClock {
         Arc::new(Self { steady, drifting: Some(drifting) })
     }
 
-    /// Milliseconds since 1970 by this clock.
+    /// Returns milliseconds since 1970 by this clock.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         match &self.drifting {
@@ -152,13 +156,13 @@ impl DeviceClock {
         }
     }
 
-    /// Does it follow another one?
+    /// Whether it follows a server.
     #[must_use]
     pub const fn follows(&self) -> bool {
         self.drifting.is_some()
     }
 
-    /// From here on it drifts by so much.
+    /// Sets the drift from now on.
     pub fn drift(&self, drift_ppm: i64) {
         let Some(drifting) = &self.drifting else { return };
         let mut oscillator = drifting.oscillator.lock();
@@ -166,14 +170,14 @@ impl DeviceClock {
         *oscillator = Oscillator { since: Instant::now(), passed_us, drift_ppm };
     }
 
-    /// The device starts: its clock goes on from what was kept.
+    /// Restarts the clock from its stored state, when the device starts.
     pub fn boot(&self) {
         if let Some(drifting) = &self.drifting {
             drifting.boot();
         }
     }
 
-    /// Asks for the time until the first answer, but not for long.
+    /// Queries the time until the first response, for a limited time.
     pub async fn first_answer(&self) {
         let Some(drifting) = &self.drifting else { return };
         let asked = async {
@@ -181,12 +185,12 @@ impl DeviceClock {
                 sleep(Duration::from_millis(200)).await;
             }
         };
-        // Whatever came of it, the device serves from now on.
+        // With or without a response, the device serves from now on.
         let _ = timeout(FIRST_ANSWER, asked).await;
         drifting.followed.lock().told = true;
     }
 
-    /// Asks again and again, and keeps what was told.
+    /// Queries the time periodically, and stores the state.
     pub async fn follow(&self) {
         let Some(drifting) = &self.drifting else { return };
         loop {
@@ -208,7 +212,7 @@ impl Drifting {
         (START_MS + passed_us / 1_000).saturating_add_signed(self.skew_ms)
     }
 
-    /// Its stopwatch, and the machine's clock.
+    /// Returns its stopwatch and the machine's clock.
     fn look(&self, followed: &Followed) -> (u64, u64) {
         let passed_us = self.oscillator.lock().passed_us();
         (passed_us.saturating_sub(followed.booted_us) / 1_000, self.wall_ms(passed_us))
@@ -217,13 +221,17 @@ impl Drifting {
     fn now_ms(&self) -> u64 {
         let mut followed = self.followed.lock();
         let (stopwatch_ms, _) = self.look(&followed);
-        if followed.told { followed.clock.tell(stopwatch_ms) } else { followed.clock.untold_ms(stopwatch_ms) }
+        if followed.told {
+            followed.clock.time_ms(stopwatch_ms)
+        } else {
+            followed.clock.unclamped_ms(stopwatch_ms)
+        }
     }
 
     fn boot(&self) {
         let mut followed = self.followed.lock();
         let passed_us = self.oscillator.lock().passed_us();
-        let clock = Follower::resume(Policy::SIGNED, self.wall_ms(passed_us), followed.kept);
+        let clock = Follower::resume(FollowPolicy::SIGNED, self.wall_ms(passed_us), followed.kept);
         let (kept, booted) = (followed.kept, Instant::now());
         *followed = Followed { clock, booted_us: passed_us, kept, told: false, booted, heard: None };
     }
@@ -239,12 +247,12 @@ impl Drifting {
         }
     }
 
-    /// One question; true if its answer was believed.
+    /// Sends one query. Returns whether a sample was accepted.
     async fn ask(&self) -> bool {
         let mut nonce = [0; 8];
         self.chance.fill(&mut nonce);
         let sent_ms = self.look(&self.followed.lock()).0;
-        let query = Query::new(u64::from_be_bytes(nonce), Some(key(self.place)), sent_ms);
+        let query = TimeQuery::new(u64::from_be_bytes(nonce), Some(key(self.place)), sent_ms);
         let here = Host::Device(self.place);
         let heard = async {
             self.network.datagram(here, Host::Mds).await?;
@@ -258,16 +266,16 @@ impl Drifting {
         let (stopwatch_ms, wall_ms) = self.look(&followed);
         let sample = heard.and_then(|reply| query.read(&reply, stopwatch_ms, START_MS).ok());
         let believed =
-            sample.is_some_and(|sample| followed.clock.take(sample, stopwatch_ms, wall_ms).is_ok());
+            sample.is_some_and(|sample| followed.clock.apply_sample(sample, stopwatch_ms, wall_ms).is_ok());
         if believed {
             followed.heard = Some(Instant::now());
         } else {
-            followed.clock.missed();
+            followed.clock.record_failure();
         }
         believed
     }
 
-    /// Has it followed for long enough that its time is to be trusted?
+    /// Whether it has followed for long enough that its time must be correct.
     fn is_settled(&self) -> bool {
         let followed = self.followed.lock();
         let since = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -285,17 +293,17 @@ impl sealstone_device::Environment for DeviceClock {
     }
 }
 
-/// Who looks at what devices make of times.
+/// Checks how a device judges times.
 pub struct Judge {
     place: u8,
     truth: Arc<Clockwork>,
     clock: Arc<DeviceClock>,
     history: Arc<History>,
-    /// How the command that runs now was recorded. All commands of a device run one after the other.
+    /// Audit record of the current command. All commands of a device run in sequence.
     last: Mutex<Option<Verdict>>,
-    /// Commands that were looked at while the device followed.
+    /// Commands checked while the device followed.
     pub judged: AtomicU64,
-    /// The most that the device was off at one of them, milliseconds.
+    /// Largest error of the device's clock at one of them, in milliseconds.
     pub off_ms: AtomicU64,
 }
 
@@ -306,7 +314,7 @@ impl AuditSink for Judge {
 }
 
 impl Judge {
-    /// Nobody has been looked at yet.
+    /// Creates a judge without checked commands.
     #[must_use]
     pub fn new(
         place: u8,
@@ -318,12 +326,12 @@ impl Judge {
         Arc::new(Self { place, truth, clock, history, last: Mutex::default(), judged, off_ms })
     }
 
-    /// A command begins.
+    /// Starts a command.
     pub(crate) fn begin(&self) {
         self.last.lock().take();
     }
 
-    /// A command has ended.
+    /// Ends a command and checks its result.
     pub(crate) fn end(&self, cdb: &[u8], reply: &ScsiReply) {
         let settled = self.clock.drifting.as_ref().is_some_and(Drifting::is_settled);
         let Some(cdb) = Cdb::parse(cdb).ok().filter(|_| settled) else { return };
@@ -364,7 +372,7 @@ fn difference(a: u64, b: u64) -> i64 {
     a.saturating_sub(b)
 }
 
-/// Clocks that run away for a while, one after the other.
+/// Lets clocks run away for a while, one after the other.
 pub async fn wild(
     clocks: Vec<Arc<DeviceClock>>,
     usual_ppm: Vec<i64>,

@@ -1,4 +1,4 @@
-//! What goes wrong, and when it is right again.
+//! Faults, and their end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::history::History;
 use crate::metadata::MdsHost;
 use crate::network::{Host, Network};
 
-/// The longest that a doomed disk may live on.
+/// Longest time until a doomed disk dies.
 const DOOM_MAX: Duration = Duration::from_secs(4);
-/// How often its machine looks whether it died.
+/// Interval of checking whether it died.
 const DOOM_POLL: Duration = Duration::from_millis(20);
 
-/// Who brings trouble.
+/// Injects faults.
 #[derive(Clone)]
 pub struct Trouble {
     /// Devices.
@@ -26,16 +26,17 @@ pub struct Trouble {
     pub mds: Arc<MdsHost>,
     /// The network.
     pub network: Arc<Network>,
-    /// Which, where and when.
+    /// Random choices.
     pub chance: Arc<Chance>,
-    /// Where it is told.
+    /// Log of the faults.
     pub history: Arc<History>,
-    /// Do disks rot?
+    /// Whether disks are corrupted.
     pub rot: bool,
 }
 
 impl Trouble {
-    /// Brings so many faults, most of them one after the other. Whoever ends it early has to heal what is left.
+    /// Injects this many faults, most of them in sequence. A caller that aborts it must heal the
+    /// remaining ones.
     pub async fn run(self, faults: u64) {
         let mut overlapping = JoinSet::new();
         for _ in 0..faults {

@@ -1,20 +1,20 @@
-//! What happened, as text for people and as a hash for machines.
+//! The history, as readable lines and as a hash.
 //!
-//! Contract: two runs with the same history have the same hash; every byte that the network delivers and every
-//! command that a device answers goes into it.
+//! Contract: equal histories have equal hashes. The hash covers every byte that the network
+//! delivers and every command that a device answers.
 
 use std::fmt::Write;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Lines kept for a failing run; the hash takes all of them.
+/// Maximum lines kept; the hash covers all.
 const LINES_MAX: usize = 100_000;
 
 /// The history of one world.
 pub struct History {
     began: Instant,
-    /// Events that only the hash takes are lines too.
+    /// Whether hashed-only events are lines too.
     trace: bool,
     state: Mutex<State>,
 }
@@ -27,7 +27,7 @@ struct State {
 }
 
 impl History {
-    /// An empty one; with `trace` people see everything.
+    /// Creates an empty history; `trace` keeps every event as a line.
     #[must_use]
     pub fn new(trace: bool) -> Self {
         // FNV-1a.
@@ -46,13 +46,13 @@ impl State {
 }
 
 impl History {
-    /// Microseconds since the world began.
+    /// Returns microseconds since the world's start.
     #[must_use]
     pub fn micros(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Something that only the hash takes: too frequent for people.
+    /// Adds an event to the hash only: too frequent for lines.
     pub fn note(&self, what: &str, figures: &[u64]) {
         let at = self.micros();
         let mut state = self.state.lock();
@@ -65,7 +65,7 @@ impl History {
         }
     }
 
-    /// Bytes that belong to the event noted last.
+    /// Adds the bytes of the last event to the hash.
     pub fn note_bytes(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
         state.mix(bytes);
@@ -78,7 +78,7 @@ impl History {
         }
     }
 
-    /// Something that people read.
+    /// Adds a line.
     pub fn tell(&self, line: impl AsRef<str>) {
         let at = self.micros();
         let mut text = String::new();
@@ -91,20 +91,20 @@ impl History {
         }
     }
 
-    /// A broken promise.
+    /// Records a violation.
     pub fn violate(&self, what: impl AsRef<str>) {
         self.tell(format!("VIOLATION: {}", what.as_ref()));
         self.state.lock().violations.push(what.as_ref().to_owned());
     }
 
-    /// Hash and number of events so far.
+    /// Returns hash and number of events so far.
     #[must_use]
     pub fn sum(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.hash, state.events)
     }
 
-    /// Takes lines and violations out.
+    /// Takes out lines and violations.
     #[must_use]
     pub fn take(&self) -> (Vec<String>, Vec<String>) {
         let mut state = self.state.lock();

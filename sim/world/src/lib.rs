@@ -2,32 +2,35 @@
 //!
 //! # Simulation
 //!
-//! The real parts of the system (device, target, store; metadata server and housekeeper; client) run in one thread on
-//! a paused clock. Around them everything is simulated: the network ([`network`]), the disks
-//! ([`sealstone_store::sim`]), clocks, random bytes, power. One seed decides the topology, the work, and what fails
-//! and when ([`plan`], [`faults`]); the same seed gives the same history, byte for byte ([`history`]).
+//! The real parts of the system (device, target, store; metadata server and housekeeper; client)
+//! run in one thread on a paused clock. Everything else is simulated: the network ([`network`]),
+//! the disks ([`sealstone_store::sim`]), clocks, random bytes, power. One seed determines the
+//! topology, the work, and what fails and when ([`plan`], [`faults`]); the same seed gives the same
+//! history, byte for byte ([`history`]).
 //!
-//! What must hold ([`workload`], [`audit`], [`wiretap`]):
+//! Properties that are checked ([`workload`], [`audit`], [`wiretap`]):
 //!
-//! - A put that was acknowledged is readable with exactly its bytes after all devices lost power and are up again; one
-//!   that failed changed nothing; one whose outcome is unknown did one or the other.
-//! - A get gives the bytes of one version that was put, or an error; never others, never a mix.
-//! - Renames, removals and listings that were acknowledged are true.
-//! - In the end devices hold the objects of the files and no others, and the metadata server's figures agree.
-//! - An attacker who replays or changes what he saw on the wire is never obeyed.
-//! - Nobody reads what its owner shut, changes what is another's, logs in with a guess or over a spliced channel, or
-//!   goes on with a session that was ended.
-//! - Blocks that rotted are errors, never bytes. A device or a disk that is full refuses and goes on; when files are
-//!   removed there is room again.
-//! - Devices whose clocks drift and follow the metadata server refuse nothing fresh for its time, and take nothing that
-//!   has expired, beyond a few seconds ([`drift`]).
-//! - In a world without faults no operation fails.
+//! - An acknowledged put reads back its exact bytes after all devices lost power. A failed one
+//!   changed nothing; one   with unknown outcome did either.
+//! - A get returns the bytes of one version, or an error; never other bytes or a mix.
+//! - Acknowledged renames, removals and listings are correct.
+//! - At the end devices have exactly the objects of the files, and the metadata server's counts
+//!   agree.
+//! - No device executes a command that an attacker replayed or modified.
+//! - No account reads a closed folder, changes another's files, logs in with a guess or over a
+//!   spliced channel, or uses   an ended session.
+//! - Corrupt blocks give errors, never bytes. A full device or disk refuses and continues, and
+//!   accepts files again   after others are removed.
+//! - Devices with drifting clocks that follow the metadata server refuse nothing fresh and accept
+//!   nothing expired,   within a few seconds ([`drift`]).
+//! - Without faults no operation fails.
 //!
-//! `cargo run -p sealstone-world -- --seeds 1000` hunts; a failing run prints the seed that replays it.
+//! `cargo run -p sealstone-world -- --seeds 1000` searches; a failing run prints the seed that
+//! replays it.
 //!
-//! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number in the place of TLS's
-//! exporter; TLS is not pure and is tested where it is), or rot of the index. Clocks that are set wrong and are lied to have
-//! days of their own ([`timekeeping`], [`steps`]).
+//! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number
+//! instead of TLS's exporter; TLS is tested elsewhere), or corruption of the index. Clocks that are
+//! set wrong or attacked have their own simulations ([`timekeeping`], [`steps`]).
 
 pub mod attacker;
 pub mod audit;

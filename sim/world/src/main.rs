@@ -1,4 +1,4 @@
-//! Longer hunts: `cargo run -p sealstone-world -- --seeds N [--from S]`, or one world: `--seed S`.
+//! Longer runs: `cargo run -p sealstone-world -- --seeds N [--from S]`, or one world: `--seed S`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
@@ -13,7 +13,7 @@ const USAGE: &str = "usage: sealstone-world [--seeds N] [--from S] | --seed S [-
   --trace     show every delivery and every command in it
 SEALSTONE_SEED=S is the same as --seed S.";
 
-/// What to do.
+/// Parsed command line.
 struct Wish {
     from: u64,
     count: u64,

@@ -1,7 +1,7 @@
-//! The machine of the metadata server: the real server and housekeeper over a store in memory.
+//! The machine of the metadata server: the real server and housekeeper over an in-memory store.
 //!
-//! Contract: the store survives with exactly the transactions that were committed, but for the last of those that nobody
-//! waited for; nothing else does.
+//! Contract: only the store survives, with exactly the committed transactions; the last lazy ones
+//! may be lost.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -29,22 +29,23 @@ use crate::tasks::Tasks;
 
 const PASSWORD: &[u8] = b"correct horse battery staple";
 
-/// Accounts of every world beside the administrator; their passwords are their names with a suffix.
+/// Accounts of every world besides the administrator; a password is the name with a suffix.
 pub const USERS: [&str; 3] = ["alice", "bob", "carol"];
 
-/// The password of an account of [`USERS`].
+/// Returns the password of an account of [`USERS`].
 #[must_use]
 pub fn password(user: &str) -> Vec<u8> {
     format!("{user}'s own").into_bytes()
 }
 
-/// How clients of a world talk to the server: with the cheaper login suite, which is what is simulated least.
+/// Returns the client options of a world, with the cheaper login suite, because password stretching
+/// is not simulated.
 #[must_use]
 pub fn options() -> MdsOptions {
     MdsOptions { suite: SUITE_LIGHT, ..MdsOptions::default() }
 }
 
-/// What the simulated secure channel of a connection exports.
+/// Returns the exporter value of a connection's simulated channel.
 #[must_use]
 fn binding(end: &End) -> [u8; 32] {
     let mut binding = [0xB1; 32];
@@ -52,11 +53,11 @@ fn binding(end: &End) -> [u8; 32] {
     binding
 }
 
-/// Ways from one host to the metadata server.
+/// Connections from one host to the metadata server.
 pub struct ToMds {
     /// The network.
     pub network: Arc<Network>,
-    /// Who dials.
+    /// Host that connects.
     pub from: Host,
 }
 
@@ -70,8 +71,8 @@ impl MdsDial for ToMds {
     }
 }
 
-/// Ways to the metadata server on which somebody in between holds a channel with either end and passes everything on:
-/// what the two ends export differs.
+/// Connections through a man in the middle, who holds a channel with either end and relays
+/// everything. The exporter values of the ends differ.
 pub struct Spliced(pub ToMds);
 
 impl MdsDial for Spliced {
@@ -84,18 +85,18 @@ impl MdsDial for Spliced {
     }
 }
 
-/// Ways from one host to one device.
+/// Connections from one host to one device.
 pub struct ToDevice {
     /// The network.
     pub network: Arc<Network>,
-    /// Who dials.
+    /// Host that connects.
     pub from: Host,
-    /// Which device.
+    /// Number of the device.
     pub place: u8,
 }
 
 impl ToDevice {
-    /// The way from `from` to the device that a URL names.
+    /// Returns a dialer from `from` to the device that a URL names.
     #[must_use]
     pub fn way(network: &Arc<Network>, from: Host, url: &TargetUrl) -> Arc<dyn Dial> {
         Arc::new(Self { network: network.clone(), from, place: place_of(&url.target) })
@@ -115,20 +116,21 @@ impl Dial for ToDevice {
 /// Sessions of one world.
 #[derive(Clone)]
 pub struct Tickets {
-    /// The administrator's.
+    /// Session of the administrator.
     pub admin: SessionTicket,
-    /// One for each of [`USERS`].
+    /// Sessions of [`USERS`], in order.
     pub users: Vec<SessionTicket>,
 }
 
-/// A store that was set up, with its accounts, and a session of each in it: the passwords' stretching once for all
-/// worlds.
+/// An initialised store with its accounts and a session of each, so that passwords are stretched
+/// once for all worlds.
 static FRESH: LazyLock<(MemoryMeta, Tickets)> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without I/O can be made").block_on(set_up())
 });
 
-/// A copy of a store that was set up, and the sessions in it. Not to be called from inside a runtime the first time.
+/// Returns a copy of the initialised store and its sessions. The first call must be outside of a
+/// runtime.
 #[must_use]
 pub fn fresh() -> (MemoryMeta, Tickets) {
     let (store, tickets) = &*FRESH;
@@ -183,7 +185,7 @@ struct Running {
 
 /// The machine.
 pub struct MdsHost {
-    /// What survives.
+    /// The store, which survives.
     pub store: MemoryMeta,
     config: Config,
     running: Mutex<Option<Running>>,
@@ -194,7 +196,7 @@ pub struct MdsHost {
 }
 
 impl MdsHost {
-    /// A machine with a store that was set up, not started.
+    /// Creates a stopped machine with an initialised store.
     #[must_use]
     pub fn new(
         store: MemoryMeta,
@@ -258,7 +260,7 @@ impl MdsHost {
             );
             if let Some(tasks) = serve_tasks.upgrade() {
                 tasks.spawn("the metadata server", async move {
-                    // How a connection ends is its client's business.
+                    // The client handles the end of its connection.
                     let _ = serving.await;
                 });
             }
@@ -266,7 +268,7 @@ impl MdsHost {
         *running = Some(Running { tasks, _stop: stop });
     }
 
-    /// Ends the process.
+    /// Kills the process.
     pub fn kill(&self) {
         if let Some(Running { tasks, .. }) = self.running.lock().take() {
             tasks.end();

@@ -1,24 +1,24 @@
-//! What the files must be: the oracle.
+//! The expected content of the files: the oracle.
 //!
-//! Does: remember for each path what was acknowledged, and what may be there when nobody knows.
-//! Contract: a path has one writer; a path whose fate is unknown is never written again, so that the end of the world
-//! can tell which of two states it is in.
+//! Does: records for each path what was acknowledged, and the possible contents if the outcome is
+//! unknown. Contract: a path has one writer. A path with unknown outcome is not written again, so
+//! that the final check can determine its state.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// The bytes of one version of a file, made from two numbers. Zero bytes long is a content too.
+/// Bytes of one version of a file, generated from two numbers; may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Tells versions apart.
+    /// Number of the version.
     pub version: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: usize,
 }
 
 impl Content {
-    /// The bytes. Every aligned eight of them say which version and which place they are of.
+    /// Generates the bytes. Every aligned word encodes the version and its offset.
     #[must_use]
     pub fn bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.length + 8);
@@ -33,14 +33,14 @@ impl Content {
     }
 }
 
-/// What a path may lead to; `None` is nothing.
+/// Content of a path; `None` if it does not exist.
 pub type State = Option<Content>;
 
 #[derive(Clone, Debug, Default)]
 struct Path {
-    /// One of these is true.
+    /// Possible states, of which one is true.
     states: Vec<State>,
-    /// Every content that was ever on its way here.
+    /// Every content that was ever written here.
     ever: Vec<Content>,
 }
 
@@ -49,13 +49,13 @@ struct Path {
 pub struct Model(Mutex<BTreeMap<String, Path>>);
 
 impl Model {
-    /// What is known of a path: one state, or several when nobody knows.
+    /// Returns the possible states of a path, more than one if the outcome is unknown.
     #[must_use]
     pub fn states(&self, path: &str) -> Vec<State> {
         self.0.lock().get(path).map_or_else(|| vec![None], |known| known.states.clone())
     }
 
-    /// The one state of a path, if it is known.
+    /// Returns the state of a path, if it is known.
     #[must_use]
     pub fn known(&self, path: &str) -> Option<State> {
         match self.states(path)[..] {
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// Somebody is about to write this there.
+    /// Records an attempt to write this content.
     pub fn attempt(&self, path: &str, content: Content) {
         let mut all = self.0.lock();
         let known = all.entry(path.to_owned()).or_default();
@@ -74,12 +74,12 @@ impl Model {
         known.ever.push(content);
     }
 
-    /// This is what is there now.
+    /// Sets the state.
     pub fn set(&self, path: &str, state: State) {
         self.0.lock().entry(path.to_owned()).or_default().states = vec![state];
     }
 
-    /// This may be there now, instead of what was.
+    /// Adds a possible state.
     pub fn maybe(&self, path: &str, state: State) {
         let mut all = self.0.lock();
         let known = all.entry(path.to_owned()).or_default();
@@ -91,14 +91,14 @@ impl Model {
         }
     }
 
-    /// Could a reader that does not know the writer's steps have read these bytes?
+    /// Whether a concurrent reader could have read these bytes.
     #[must_use]
     pub fn was_ever(&self, path: &str, bytes: &[u8]) -> bool {
         let ever = self.0.lock().get(path).map(|known| known.ever.clone()).unwrap_or_default();
         ever.iter().rev().any(|content| content.length == bytes.len() && content.bytes() == bytes)
     }
 
-    /// All paths that were ever written, in order.
+    /// Returns all paths that were ever written, in order.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.0.lock().keys().cloned().collect()

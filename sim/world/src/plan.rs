@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! Parameters of a world, derived from its seed.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use crate::chance::Chance;
 use crate::metadata::USERS;
 use crate::network::Weather;
 
-/// Workers at most.
+/// Maximum number of workers.
 pub const WORKERS_MAX: usize = 4;
 /// Bytes of a device that never fills up.
 pub const PLENTY: u64 = 256 << 20;
 
-/// Whom a worker lets read what is his.
+/// Access of others to a worker's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privacy {
-    /// Everybody.
+    /// All may read.
     Open,
-    /// Nobody else may enter the folder.
+    /// Others cannot enter the folder.
     ShutFolder,
-    /// Everybody may list the folder, nobody else may read the files.
+    /// Others can list the folder, but not read the files.
     ShutFiles,
 }
 
 impl Privacy {
-    /// Mode of the folder and of the files in it.
+    /// Returns the mode of the folder and of its files.
     #[must_use]
     pub const fn modes(self) -> (u16, u16) {
         match self {
@@ -36,49 +36,49 @@ impl Privacy {
     }
 }
 
-/// One world.
+/// Parameters of one world.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Devices.
+    /// Number of devices.
     pub devices: u8,
-    /// Bytes of each device: plenty, or so few that they fill up.
+    /// Bytes of each device; a small number makes them fill up.
     pub capacity: u64,
-    /// Disks rot: bits flip in what devices have stored.
+    /// Whether disks flip stored bits.
     pub rot: bool,
-    /// Clients at work at once.
+    /// Number of concurrent clients.
     pub workers: u8,
-    /// Accounts that they work under.
+    /// Number of accounts that they use.
     pub users: u8,
-    /// For each worker, whom he lets read.
+    /// Access of others, for each worker.
     pub privacy: [Privacy; WORKERS_MAX],
-    /// Operations of each.
+    /// Operations of each worker.
     pub operations: u64,
-    /// Nothing fails: then no operation may either.
+    /// Whether there are no faults: then no operation may fail.
     pub calm: bool,
-    /// How many faults strike.
+    /// Number of faults.
     pub faults: u64,
-    /// The network.
+    /// Quality of the network.
     pub weather: Weather,
-    /// The clients' transfers.
+    /// Transfer options of the clients.
     pub tuning: Tuning,
-    /// How long clients wait for a device.
+    /// Clients' timeout for a device.
     pub command_timeout: Duration,
-    /// How long clients wait for the metadata server.
+    /// Clients' timeout for the metadata server.
     pub answer_timeout: Duration,
-    /// Life of grants, milliseconds.
+    /// Lifetime of credentials, in milliseconds.
     pub grant_ms: u64,
-    /// Life of a create, milliseconds.
+    /// Lifetime of a create, in milliseconds.
     pub intent_ms: u64,
-    /// The clients' clocks are ahead by so much, milliseconds.
+    /// How far the clients' clocks are ahead, in milliseconds.
     pub client_skew_ms: i64,
-    /// The longest pause between two operations of a worker, milliseconds.
+    /// Longest pause between two operations of a worker, in milliseconds.
     pub pause_ms: u64,
-    /// Clocks of devices are off at first, drift, and follow the metadata server's.
+    /// Whether clocks of devices drift and follow the metadata server's.
     pub drift: bool,
 }
 
 impl Plan {
-    /// The world of this seed.
+    /// Derives the parameters from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let chance = Chance::new(seed, "plan");
@@ -99,7 +99,7 @@ impl Plan {
         let skewed = chance.percent(20);
         let skew = chance.range(0..=600_000) as i64 - 300_000;
         let privacy = [Privacy::Open, Privacy::ShutFolder, Privacy::ShutFiles];
-        // Full disks and rot fail operations, so calm worlds have neither.
+        // Full disks and corruption fail operations, so calm worlds have neither.
         let tight = !calm && chance.percent(20);
         Self {
             devices: chance.range(1..=4) as u8,
@@ -123,25 +123,25 @@ impl Plan {
         }
     }
 
-    /// The account of a worker.
+    /// Returns the account of a worker.
     #[must_use]
     pub const fn user_of(&self, worker: u8) -> usize {
         (worker % self.users) as usize
     }
 
-    /// May one worker read what another one stored?
+    /// Whether one worker may read what another one stored.
     #[must_use]
     pub fn may_read(&self, reader: u8, owner: u8) -> bool {
         self.user_of(reader) == self.user_of(owner) || self.privacy[usize::from(owner)] == Privacy::Open
     }
 
-    /// Do devices fill up?
+    /// Whether devices fill up.
     #[must_use]
     pub const fn is_tight(&self) -> bool {
         self.capacity < PLENTY
     }
 
-    /// A size of a file: around the places where layouts and commands change, or any.
+    /// Returns a file size: around the limits of layouts and commands, or any.
     #[must_use]
     pub fn size(chance: &Chance) -> usize {
         const KIB: u64 = 1 << 10;
@@ -150,7 +150,7 @@ impl Plan {
             0 => chance.range(0..=2),
             1..=4 => chance.logarithmic(1..=64 * KIB),
             5..=7 => {
-                // Large edges are rarer: their bytes cost time.
+                // Large sizes are rarer, because they are slow.
                 let edge = edges[chance.range(0..=chance.range(0..=edges.len() as u64 - 1)) as usize];
                 edge + chance.range(0..=2) - 1
             }

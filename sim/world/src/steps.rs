@@ -1,10 +1,11 @@
-//! A day of a device whose wall clock is set wrong, corrected, and set wrong again, with restarts and an attacker.
+//! A day of a device whose wall clock is repeatedly set wrong and corrected, with restarts and an
+//! attacker.
 //!
-//! Does: the clock of a machine (`sealstone-sntp`), the nonce memory and its history (`sealstone-seal`) as a device
-//! combines them, a client whose clock is right, an attacker who replays every command that he recorded.
-//! Does not: networks, disks, keys; `World` has them.
-//! Contract of the oracle: no command runs twice; a command runs once the wall clock was right for a minute, unless the
-//! time was used already; nothing that expired by a time that held is valid again.
+//! Does: the clock of a machine (`sealstone-sntp`), the nonce memory and its history
+//! (`sealstone-seal`) combined as in a device, a client with a correct clock, an attacker who
+//! replays all recorded commands. Does not: networks, disks, keys; `World` does. Contract of the
+//! oracle: no command runs twice. A command runs once the wall clock has been correct for a minute,
+//! unless its time was used already. Nothing that expired by a trusted time becomes valid again.
 //! Truth: docs/adr/0057-clock-steps.md.
 
 use std::collections::BTreeSet;
@@ -15,40 +16,41 @@ use sealstone_seal::Nonce;
 use sealstone_seal::freshness::{
     CredentialId, LEASE_AHEAD_MS, NonceHistory, NonceLimits, NonceMemory, OLD_MS, clock_after_restart,
 };
-use sealstone_sntp::{BEHIND_OK_MS, LONG_CONFIRM_MS, MachineClock, MachineState, Reading, Trust};
+use sealstone_sntp::{BEHIND_OK_MS, ClockReading, ClockTrust, LONG_CONFIRM_MS, MachineClock, MachineState};
 
 use crate::chance::Chance;
 use crate::clock::START_MS;
 
-/// Length of a day here, milliseconds: six hours have room for every kind of step.
+/// Length of a simulated day in milliseconds: six hours are enough for every kind of step.
 const DAY_MS: u64 = 6 * 3_600_000;
-/// A clock that would stand still for longer is set back, milliseconds: as `sealstone-device` has it.
+/// How long a clock may stand still before it is set back, in milliseconds; as in
+/// `sealstone-device`.
 const STAND_MAX_MS: u64 = 10_000;
-/// Between two turns, milliseconds: the period of a device's upkeep.
+/// Time step, in milliseconds: the interval of a device's upkeep.
 const TURN_MS: u64 = 500;
-/// A clock that was right for so long serves, milliseconds.
+/// How long a clock must be correct before commands run, in milliseconds.
 const RIGHT_MS: u64 = 60_000;
-/// How often the state of the machine's clock is kept, milliseconds.
+/// Interval of storing the machine clock's state, in milliseconds.
 const SAVE_MS: u64 = 60_000;
-/// Commands that the attacker replays at each turn.
+/// Commands that the attacker replays at each step.
 const REPLAYS: usize = 8;
-/// The only credential: who replays has its commands.
+/// The only credential, which the replayed commands use too.
 const CLIENT: CredentialId = CredentialId::of_hash(7);
 
-/// How a day went.
+/// Results of a day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepDay {
     /// Commands that ran.
     pub ran: u64,
-    /// Commands that were refused while the wall clock was wrong, or right since less than a minute.
+    /// Commands refused while the wall clock was wrong, or correct for less than a minute.
     pub refused: u64,
-    /// Commands that were refused because an era before had their time.
+    /// Commands refused because an earlier epoch had used their time.
     pub spent: u64,
     /// Times that the device's clock was set back.
     pub set_back: u64,
-    /// Replays that were refused.
+    /// Refused replays.
     pub replays: u64,
-    /// Broken promises.
+    /// Violations.
     pub violations: Vec<String>,
 }
 
@@ -57,8 +59,8 @@ struct StepWorld {
     true_ms: u64,
     wall_off_ms: i64,
     right_since_ms: u64,
-    /// The last restart. A device waits until its clock is near its lease, and steps are confirmed
-    /// from the start.
+    /// Last restart. Afterwards a device waits until its clock is near its lease, and confirms
+    /// steps again.
     restarted_ms: u64,
     booted_ms: u64,
     boot: u8,
@@ -71,16 +73,16 @@ struct StepWorld {
     start_lease_ms: u64,
     recorded: Vec<Nonce>,
     seen: BTreeSet<[u8; 12]>,
-    /// The latest time of a clock that had held: nothing that expired by it is valid.
+    /// Latest time of a trusted clock: what expired by it stays invalid.
     held_ms: u64,
     day: StepDay,
 }
 
-/// The day of a seed.
+/// Simulates the day of a seed.
 #[must_use]
 pub fn step_day(seed: u64) -> StepDay {
     let chance = Chance::new(seed, "clock steps");
-    let reading = Reading { wall_ms: START_MS, boot_ms: 1_000 };
+    let reading = ClockReading { wall_ms: START_MS, boot_ms: 1_000 };
     let machine = MachineClock::start(reading, [0; 16], None);
     let kept = machine.state(1_000);
     let history = NonceHistory::default();
@@ -127,12 +129,12 @@ fn memory(chance: &Chance, history: &NonceHistory) -> NonceMemory<ParkingLot> {
 }
 
 impl StepWorld {
-    fn reading(&self) -> Reading {
+    fn reading(&self) -> ClockReading {
         let wall_ms = self.true_ms.saturating_add_signed(self.wall_off_ms);
-        Reading { wall_ms, boot_ms: self.true_ms - self.booted_ms }
+        ClockReading { wall_ms, boot_ms: self.true_ms - self.booted_ms }
     }
 
-    /// Somebody sets the wall clock, or the process or the machine restarts.
+    /// Sets the wall clock, or restarts the process or the machine.
     fn event(&mut self) {
         match self.chance.range(0..=9) {
             0..=3 => {
@@ -153,11 +155,11 @@ impl StepWorld {
 
     fn restart(&mut self, machine: bool) {
         if machine {
-            // The clock of the machine's board is right, or what it was set to last.
+            // The hardware clock is correct, or has the time to which it was last set.
             self.boot += 1;
             self.booted_ms = self.true_ms;
         } else {
-            // An orderly end, or a crash that forgets what was not kept.
+            // A clean end, or a crash that loses unsaved state.
             if self.chance.percent(50) {
                 self.kept = self.machine.state(self.reading().boot_ms);
             }
@@ -169,7 +171,7 @@ impl StepWorld {
         self.latest_ms = 0;
         self.start_lease_ms = self.history.lease_ms();
         self.restarted_ms = self.true_ms;
-        // A step that was not taken is confirmed from the start.
+        // A pending step is confirmed again.
         self.right_since_ms =
             self.right_since_ms.max(if machine { self.true_ms } else { self.right_since_ms });
     }
@@ -182,7 +184,7 @@ impl StepWorld {
             self.kept_at_ms = self.true_ms;
         }
         let sound = self.machine.behind_ms(reading.boot_ms) <= BEHIND_OK_MS;
-        if self.machine.trust() == Trust::Held {
+        if self.machine.trust() == ClockTrust::Held {
             self.held_ms = self.held_ms.max(time_ms);
         }
         let Some(now_ms) = self.device_time(time_ms, sound) else {
@@ -228,7 +230,7 @@ impl StepWorld {
         self.machine.least_ms(self.true_ms - self.booted_ms)
     }
 
-    /// The device's clock, as `sealstone-device` has it.
+    /// Returns the device's clock, as in `sealstone-device`.
     fn device_time(&mut self, time_ms: u64, sound: bool) -> Option<u64> {
         if !sound {
             return None;
@@ -251,7 +253,7 @@ impl StepWorld {
         match outcome {
             Ok(now_ms) => {
                 self.day.ran += 1;
-                // A time that held for an hour while it was wrong is left by a reset only.
+                // A wrong time that was trusted for an hour is left only by a reset.
                 let off_ms = now_ms.abs_diff(self.true_ms);
                 let stuck = self.machine.least_ms(self.true_ms - self.booted_ms) > self.true_ms + 3_000;
                 let since_ms = self.right_since_ms.max(self.restarted_ms);
@@ -272,11 +274,11 @@ impl StepWorld {
 mod tests {
     use super::*;
 
-    /// Days by default; `SEALSTONE_SEEDS` says another number.
+    /// Default number of days; `SEALSTONE_SEEDS` overrides it.
     const DAYS: u64 = 24;
 
     #[test]
-    fn no_step_of_the_clock_stops_a_device_or_revives_a_command() {
+    fn clock_steps_stop_no_device_or_revive_commands() {
         let days = std::env::var("SEALSTONE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(DAYS);
         let mut all = StepDay::default();
         for seed in 0..days {
@@ -288,7 +290,7 @@ mod tests {
             all.replays += day.replays;
             all.spent += day.spent;
         }
-        // What should have been tried was tried.
+        // The relevant cases occurred.
         assert!(all.ran > days * 20_000 && all.set_back > days && all.replays > days * 100_000, "{all:?}");
     }
 

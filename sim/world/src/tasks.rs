@@ -1,4 +1,4 @@
-//! Tasks that die with their host.
+//! Tasks that end with their host.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use tokio::task::AbortHandle;
 
 use crate::history::History;
 
-/// The tasks of one life of a host.
+/// The tasks of one run of a host.
 pub struct Tasks {
     handles: Mutex<Vec<AbortHandle>>,
     history: Arc<History>,
 }
 
-/// Tells when its task panics.
+/// Reports a panic of its task.
 struct Witness(Arc<History>, &'static str);
 
 impl Drop for Witness {
@@ -26,13 +26,13 @@ impl Drop for Witness {
 }
 
 impl Tasks {
-    /// None yet.
+    /// Creates an empty set.
     #[must_use]
     pub fn new(history: Arc<History>) -> Arc<Self> {
         Arc::new(Self { handles: Mutex::default(), history })
     }
 
-    /// Starts one; a panic in it is a broken promise.
+    /// Starts a task; a panic in it is a violation.
     pub fn spawn(&self, whose: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let witness = Witness(self.history.clone(), whose);
         let task = tokio::spawn(async move {
@@ -44,7 +44,7 @@ impl Tasks {
         handles.push(task.abort_handle());
     }
 
-    /// Ends all of them.
+    /// Aborts all tasks.
     pub fn end(&self) {
         self.handles.lock().drain(..).for_each(|handle| handle.abort());
     }

@@ -1,17 +1,20 @@
-//! A day of clocks: devices with skewed and drifting ones follow a metadata server, and somebody is on the way.
+//! A day of clocks: devices with skewed and drifting clocks follow a metadata server, with an
+//! attacker on the network.
 //!
-//! The real ends of `sealstone-sntp`, a simulated network, machines that lose power. The attacker holds packets back, loses,
-//! changes, replays and forges them; the metadata server's own clock is set wrong for a while; keys change. What must hold:
+//! The real ends of `sealstone-sntp`, a simulated network, machines that lose power. The attacker
+//! delays packets, drops, changes, replays and forges them; the metadata server's own clock is
+//! wrong for a while; keys change. Properties that are checked:
 //!
-//! - No clock goes back, and none that starts again tells less than was kept of it.
-//! - Nothing that the attacker made or held back for more than a second is believed.
-//! - A server whose clock is an hour off is not followed by a clock that followed it before, and never backwards.
-//! - Whatever the attacker holds back, a clock that hears its server is within half a second of it and what clocks drift
-//!   meanwhile; without him within 60 ms.
+//! - No clock goes back, and none restarts below its stored time.
+//! - No response that the attacker forged, or delayed for more than a second, is accepted.
+//! - A server whose clock is an hour off is not followed by a clock that followed it before, and
+//!   never backwards.
+//! - A clock with recent responses is within half a second of its server plus drift, despite
+//!   delays, and within 60 ms   without an attacker.
 
 use sealstone_sntp::{
-    Came, ClockState, Follower, HEADER_LEN, Kept, Lie, Policy, Query, Responder, Sample, Source, Stamp,
-    TimeKey,
+    ClockSample, ClockState, Datagram, FollowPolicy, Follower, HEADER_LEN, ImplausibleSample, NtpTimestamp,
+    RequestSource, Responder, StoredClock, TimeKey, TimeQuery,
 };
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,23 +22,23 @@ use std::sync::Arc;
 use crate::chance::Chance;
 use crate::clock::START_MS;
 
-/// How long a day is, and since when there is no attacker, milliseconds.
+/// Length of a day, and start of the time without attacker, in milliseconds.
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const CALM_MS: u64 = 21 * 3600 * 1000;
-/// Clocks drift by so many millionths.
+/// Drift of clocks, in millionths.
 const DRIFT_PPM: i64 = 150;
-/// Clocks are off by so much at first, milliseconds.
+/// Initial error of clocks, in milliseconds.
 const SKEW_MS: u64 = 40_000;
-/// How far off the server's clock is while it is wrong.
+/// Error of the server's clock while it is wrong.
 const HOUR_MS: i64 = 3_600_000;
-/// What is told is kept so often.
+/// Interval of storing the clock's state.
 const SAVE_MS: u64 = 10_000;
-/// A clock that heard its server so lately is near it.
+/// Age of the last response up to which a clock must be near its server.
 const HEARD_MS: u64 = 300_000;
-/// How near, with the attacker and without.
+/// Maximum distance with and without the attacker.
 const NEAR_MS: u64 = 600;
 const NEAR_CALM_MS: u64 = 60;
-/// After it was set it may have to stand still for a while.
+/// Time after it was set in which a clock may stand still.
 const SETTLE_MS: u64 = 120_000;
 
 /// A machine's clock.
@@ -53,7 +56,7 @@ impl Machine {
         Self { skew_ms: either(chance, skew_ms), drift_ppm: either(chance, drift_ppm.unsigned_abs()) }
     }
 
-    /// What its oscillator makes of the time.
+    /// Returns the time by its oscillator.
     const fn passed_ms(&self, true_ms: u64) -> u64 {
         true_ms.saturating_add_signed(true_ms.cast_signed() / 1000 * self.drift_ppm / 1000)
     }
@@ -63,7 +66,7 @@ impl Machine {
     }
 }
 
-/// The server: its clock, how wrong that is, and the keys that it has.
+/// The server: its clock, the error of the clock, and its keys.
 struct Server {
     machine: Machine,
     wrong_ms: i64,
@@ -76,13 +79,14 @@ impl Server {
         self.machine.wall_ms(true_ms).saturating_add_signed(self.wrong_ms)
     }
 
-    fn answer(&mut self, datagram: &[u8], from: Source, true_ms: u64) -> Option<Vec<u8>> {
+    fn answer(&mut self, datagram: &[u8], from: RequestSource, true_ms: u64) -> Option<Vec<u8>> {
         let now_ms = self.now_ms(true_ms);
         let state = ClockState::own(now_ms);
         let keys = &self.keys;
         let find = |id| keys.iter().find(|key| key.id() == id).cloned();
-        let came = Came { datagram, source: from, stopwatch_ms: true_ms, received_ms: now_ms, now_ms };
-        let answer = self.responder.answer(&came, &state, find);
+        let received =
+            Datagram { datagram, source: from, stopwatch_ms: true_ms, received_ms: now_ms, now_ms };
+        let answer = self.responder.answer(&received, &state, find);
         answer.reply.map(|reply| reply.bytes().to_vec())
     }
 }
@@ -93,15 +97,15 @@ struct Device {
     key: TimeKey,
     booted_ms: u64,
     clock: Follower,
-    /// Somebody goes by it.
+    /// Whether a time was served.
     told: bool,
     last_ms: u64,
-    kept: Kept,
+    kept: StoredClock,
     saved_ms: u64,
     next_ms: u64,
     set_ms: Option<u64>,
     heard_ms: u64,
-    /// Answers that the attacker saw.
+    /// Responses that the attacker recorded.
     seen: Vec<Vec<u8>>,
 }
 
@@ -112,9 +116,9 @@ impl Device {
 
     fn boot(&mut self, true_ms: u64) {
         self.booted_ms = true_ms;
-        self.clock = Follower::resume(Policy::SIGNED, self.machine.wall_ms(true_ms), self.kept);
+        self.clock = Follower::resume(FollowPolicy::SIGNED, self.machine.wall_ms(true_ms), self.kept);
         self.told = false;
-        self.last_ms = self.kept.told_ms;
+        self.last_ms = self.kept.last_served_ms;
         self.next_ms = true_ms;
         self.set_ms = None;
     }
@@ -128,22 +132,22 @@ impl Device {
     }
 }
 
-/// How a day went.
+/// Results of a day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Day {
-    /// Answers that were believed.
+    /// Accepted responses.
     pub believed: u64,
-    /// Datagrams that were none, by name.
+    /// Rejected datagrams, by reason.
     pub refused: std::collections::BTreeMap<&'static str, u64>,
-    /// Answers of a server whose clock was wrong that were not believed.
+    /// Rejected responses of a server whose clock was wrong.
     pub lies: u64,
     /// Starts.
     pub starts: u64,
-    /// Broken promises.
+    /// Violations.
     pub violations: Vec<String>,
 }
 
-/// A datagram on its way back, and whether the attacker had anything to do with it.
+/// A received datagram, and whether the attacker modified it.
 struct Arrival {
     bytes: Vec<u8>,
     at_ms: u64,
@@ -157,7 +161,7 @@ struct World {
     day: Day,
 }
 
-/// The day of a seed.
+/// Simulates the day of a seed.
 #[must_use]
 pub fn day(seed: u64) -> Day {
     let chance = Chance::new(seed, "timekeeping");
@@ -167,10 +171,10 @@ pub fn day(seed: u64) -> Day {
             machine: Machine::draw(&chance, SKEW_MS, DRIFT_PPM),
             key: new_key(&chance),
             booted_ms: 0,
-            clock: Follower::new(Policy::SIGNED, 0, 0, 0, 0),
+            clock: Follower::new(FollowPolicy::SIGNED, 0, 0, 0, 0),
             told: false,
             last_ms: 0,
-            kept: Kept::default(),
+            kept: StoredClock::default(),
             saved_ms: 0,
             next_ms: 0,
             set_ms: None,
@@ -202,7 +206,7 @@ impl World {
             self.day.starts += 1;
         }
         let mut event_ms = self.chance.range(600_000..=3_600_000);
-        // Until when the server's clock is wrong, and when it learns of a new key.
+        // Until when the server's clock is wrong, and when it learns a new key.
         let (mut wrong_until_ms, mut learns_ms) = (0, u64::MAX);
         let mut true_ms = 0;
         while true_ms < DAY_MS {
@@ -219,14 +223,15 @@ impl World {
                 event_ms = true_ms + self.chance.range(300_000..=3_600_000);
                 let one = self.chance.range(0..=self.devices.len() as u64 - 1) as usize;
                 match self.chance.range(0..=3) {
-                    // A wrong time ahead is what a new start believes, so there is none meanwhile.
+                    // A clock that was just started accepts a wrong time ahead, so there are no
+                    // starts meanwhile.
                     0 if self.server.wrong_ms <= 0 => {
                         self.devices[one].boot(true_ms);
                         self.day.starts += 1;
                     }
                     1 => {
                         self.server.wrong_ms = *self.chance.pick(&[-HOUR_MS, HOUR_MS]);
-                        // Only if all of them follow by now: one that was not set yet would believe it.
+                        // Only if all clocks follow: one that was not set yet would accept it.
                         if self.devices.iter().any(|device| !device.clock.is_set()) {
                             self.server.wrong_ms = -HOUR_MS;
                         }
@@ -249,13 +254,13 @@ impl World {
         if self.devices[at].next_ms <= true_ms {
             self.ask(at, true_ms);
             let device = &mut self.devices[at];
-            // Whatever came of the first question, the device serves from now on.
+            // With or without a response, the device serves from now on.
             device.told = true;
             device.next_ms = true_ms + device.clock.pause_ms();
         }
         let device = &mut self.devices[at];
         if device.told {
-            let now_ms = device.clock.tell(device.stopwatch_ms(true_ms));
+            let now_ms = device.clock.time_ms(device.stopwatch_ms(true_ms));
             if now_ms < device.last_ms {
                 let (place, last) = (device.place, device.last_ms);
                 self.day.violations.push(format!("{true_ms}: osd{place} told {now_ms} after {last}"));
@@ -277,8 +282,8 @@ impl World {
             return;
         }
         let server_ms = self.server.now_ms(true_ms);
-        let now_ms = device.clock.tell(device.stopwatch_ms(true_ms));
-        // The last of what was held back is forgotten after some answers.
+        let now_ms = device.clock.time_ms(device.stopwatch_ms(true_ms));
+        // The last delayed sample is dropped after some responses.
         let near_ms = if true_ms > CALM_MS + 3_600_000 { NEAR_CALM_MS } else { NEAR_MS };
         if now_ms.abs_diff(server_ms) > near_ms {
             let off = i128::from(now_ms) - i128::from(server_ms);
@@ -291,7 +296,7 @@ impl World {
         self.chance.fill(&mut nonce);
         let device = &self.devices[at];
         let query =
-            Query::new(u64::from_be_bytes(nonce), Some(device.key.clone()), device.stopwatch_ms(true_ms));
+            TimeQuery::new(u64::from_be_bytes(nonce), Some(device.key.clone()), device.stopwatch_ms(true_ms));
         let arrivals = self.on_the_way(at, &query, true_ms);
         for arrival in arrivals {
             let device = &mut self.devices[at];
@@ -312,27 +317,27 @@ impl World {
                 Err(refusal) => *self.day.refused.entry(refusal.name()).or_default() += 1,
             }
         }
-        self.devices[at].clock.missed();
+        self.devices[at].clock.record_failure();
     }
 
-    fn take(&mut self, at: usize, sample: Sample, true_ms: u64) {
+    fn take(&mut self, at: usize, sample: ClockSample, true_ms: u64) {
         let wrong = self.server.wrong_ms != 0;
         let device = &mut self.devices[at];
         let stopwatch_ms = device.stopwatch_ms(true_ms);
         let was_set = device.clock.is_set();
-        match device.clock.take(sample, stopwatch_ms, device.machine.wall_ms(true_ms)) {
+        match device.clock.apply_sample(sample, stopwatch_ms, device.machine.wall_ms(true_ms)) {
             Ok(_) => {
                 self.day.believed += 1;
                 device.heard_ms = true_ms;
                 device.set_ms.get_or_insert(true_ms);
-                // At the very first start nothing was told yet that a time could be before.
-                if wrong && (was_set || device.kept.told_ms > 0) {
+                // At the very first start no time was served yet.
+                if wrong && (was_set || device.kept.last_served_ms > 0) {
                     self.day.violations.push(format!("{true_ms}: osd{} believes a wrong hour", device.place));
                 }
             }
-            Err(Lie::TooFar { .. } | Lie::Past { .. }) if wrong => {
+            Err(ImplausibleSample::TooFar { .. } | ImplausibleSample::Past { .. }) if wrong => {
                 self.day.lies += 1;
-                device.clock.missed();
+                device.clock.record_failure();
             }
             Err(lie) => {
                 self.day
@@ -342,8 +347,8 @@ impl World {
         }
     }
 
-    /// What comes back for a question, in order.
-    fn on_the_way(&mut self, at: usize, query: &Query, true_ms: u64) -> Vec<Arrival> {
+    /// Returns the datagrams that arrive for a query, in order.
+    fn on_the_way(&mut self, at: usize, query: &TimeQuery, true_ms: u64) -> Vec<Arrival> {
         let chance = self.chance.clone();
         let hostile = true_ms < CALM_MS && chance.percent(40);
         let delay = |held: bool| if held { chance.range(0..=1_200) } else { chance.range(0..=5) };
@@ -358,7 +363,7 @@ impl World {
             flip(&chance, &mut request);
             forged = true;
         }
-        let from = Source::from(IpAddr::from([10, 0, 0, at as u8]));
+        let from = RequestSource::from(IpAddr::from([10, 0, 0, at as u8]));
         let Some(mut reply) = self.server.answer(&request, from, true_ms + there_ms) else {
             return Vec::new();
         };
@@ -370,10 +375,10 @@ impl World {
             match chance.range(0..=4) {
                 0 if !device.seen.is_empty() => lie(chance.pick(&device.seen).clone()),
                 1 => lie(query.bytes().to_vec()),
-                // The best that one can do who sees the question: all but the MAC.
+                // The best forgery by an attacker who sees the query: all but the MAC.
                 2 => {
                     let mut bytes = reply.clone();
-                    let wrong = Stamp::of_ms(START_MS + chance.range(0..=DAY_MS));
+                    let wrong = NtpTimestamp::of_ms(START_MS + chance.range(0..=DAY_MS));
                     bytes[32..40].copy_from_slice(&wrong.0.to_be_bytes());
                     bytes[40..48].copy_from_slice(&wrong.0.to_be_bytes());
                     lie(bytes.clone());
@@ -406,7 +411,7 @@ fn flip(chance: &Chance, bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Days by default; `SEALSTONE_SEEDS` says another number.
+    /// Default number of days; `SEALSTONE_SEEDS` overrides it.
     const DAYS: u64 = 24;
 
     #[test]
@@ -423,7 +428,7 @@ mod tests {
                 *all.refused.entry(name).or_default() += count;
             }
         }
-        // What should have been tried was tried.
+        // The relevant cases occurred.
         assert!(all.lies > 0 && all.starts > days, "{all:?}");
         for name in ["wrong_mac", "unsigned", "not_ours", "reflected", "slow", "unknown_key", "malformed"] {
             assert!(all.refused.contains_key(name), "{name}: {all:?}");

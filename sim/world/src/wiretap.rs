@@ -1,4 +1,4 @@
-//! What an attacker on the wire has seen, and what the devices did for him.
+//! Recording of the traffic by an attacker, and detection of executed attacks.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,44 +12,44 @@ use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand,
 use crate::drift::Judge;
 use crate::history::History;
 
-/// Commands remembered.
+/// Maximum recorded commands.
 const REMEMBERED_MAX: usize = 200;
-/// Of each, bytes of data-out; commands with more are not remembered.
+/// Maximum bytes of data-out of a recorded command; longer ones are not recorded.
 const DATA_MAX: usize = 64 << 10;
-/// OSD commands.
+/// Operation code of OSD commands.
 const OSD_OPERATION_CODE: u8 = 0x7F;
-/// The iSCSI name under which the attacker logs in.
+/// iSCSI name under which the attacker logs in.
 pub const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
 
-/// A genuine command that was done.
+/// A genuine command that was executed.
 #[derive(Clone)]
 pub struct Captured {
-    /// Which device did it.
+    /// Number of the device.
     pub place: u8,
-    /// Its CDB, signed.
+    /// Its signed CDB.
     pub cdb: Vec<u8>,
     /// Its data-out.
     pub data_out: Vec<u8>,
 }
 
-/// All that was seen.
+/// All recorded commands.
 #[derive(Default)]
 pub struct Wiretap(Mutex<VecDeque<Captured>>);
 
 impl Wiretap {
-    /// Number of commands remembered.
+    /// Returns the number of recorded commands.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// Nothing yet?
+    /// Whether nothing is recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One of them.
+    /// Returns a recorded command.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Captured> {
         self.0.lock().get(index).cloned()
@@ -64,7 +64,7 @@ impl Wiretap {
     }
 }
 
-/// A logical unit under watch. All its commands are run at once, on the connection's own task: one thread.
+/// A monitored logical unit. It runs all commands on the connection's own task: one thread.
 pub(crate) struct Witnessed {
     place: u8,
     unit: Arc<OsdUnit>,

@@ -1,6 +1,6 @@
-//! Clients at work, each in a folder of its own, each looking into the folders of the others.
+//! Clients at work, each in its own folder, each reading the folders of the others.
 //!
-//! Contract: the model learns of every outcome; what contradicts it is a broken promise.
+//! Contract: the model records every outcome; a contradiction is a violation.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::model::{Content, Model};
 use crate::network::{Host, Network};
 use crate::plan::Plan;
 
-/// No operation takes longer than this of simulated time: then it hangs.
+/// Simulated time after which an operation counts as hanging.
 const HANGS: Duration = Duration::from_secs(3600);
 /// Names in a folder.
 const NAMES: u64 = 5;
 
-/// What all workers share.
+/// State shared by all workers.
 pub struct Workshop {
-    /// What the seed decided.
+    /// Parameters of the world.
     pub plan: Plan,
     /// The oracle.
     pub model: Model,
@@ -39,31 +39,31 @@ pub struct Workshop {
     pub network: Arc<Network>,
     /// The clients' clock.
     pub clock: Arc<Clockwork>,
-    /// The sessions that clients begin with.
+    /// Sessions that clients start with.
     pub tickets: Tickets,
-    /// Where it is told.
+    /// Log of the operations.
     pub history: Arc<History>,
-    /// Client processes so far.
+    /// Number of client processes so far.
     pub lives: AtomicU32,
-    /// Versions of contents so far.
+    /// Number of content versions so far.
     pub versions: AtomicU64,
-    /// Operations so far, and how many of them failed.
+    /// Number of operations so far.
     pub operations: AtomicU64,
-    /// Of them failed.
+    /// Number of failed operations.
     pub failures: AtomicU64,
 }
 
 /// A client process.
 #[derive(Clone)]
 pub struct Process {
-    /// Its place on the network.
+    /// Its host on the network.
     pub host: Host,
-    /// What it works with.
+    /// Its client.
     pub client: Client,
 }
 
 impl Workshop {
-    /// Starts a client process that goes on with a session.
+    /// Starts a client process with an existing session.
     #[must_use]
     pub fn process(&self, ticket: &SessionTicket) -> Process {
         let host = self.next_host();
@@ -80,7 +80,7 @@ impl Workshop {
         Process { host, client: Client::new(mds, pool, self.clock.clone(), offset, self.plan.tuning) }
     }
 
-    /// A machine that nobody used before.
+    /// Returns a new host.
     fn next_host(&self) -> Host {
         Host::Client(self.lives.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -90,23 +90,23 @@ impl Workshop {
     }
 }
 
-/// One worker.
+/// A worker.
 pub struct Worker {
     /// Its number.
     pub number: u8,
-    /// What it shares.
+    /// The shared state.
     pub shop: Arc<Workshop>,
-    /// Its choices.
+    /// Random choices.
     pub chance: Arc<Chance>,
     /// Its process.
     pub process: Process,
-    /// The session that its processes go on with.
+    /// Session that its processes use.
     pub ticket: SessionTicket,
-    /// How often each name was given up.
+    /// How often each name was abandoned.
     pub given_up: [u32; NAMES as usize],
 }
 
-/// Outcome of an operation, as far as the oracle cares.
+/// Outcome of an operation, for the oracle.
 enum Fate {
     Done,
     NotDone,
@@ -122,7 +122,7 @@ fn fate<T>(result: &Result<T, ClientError>) -> Fate {
 }
 
 impl Worker {
-    /// A worker with a process of its own.
+    /// Creates a worker with its own process.
     #[must_use]
     pub fn new(number: u8, shop: Arc<Workshop>, chance: Arc<Chance>) -> Self {
         let ticket = shop.tickets.users[shop.plan.user_of(number)].clone();
@@ -130,7 +130,7 @@ impl Worker {
         Self { number, shop, chance, process, ticket, given_up: Default::default() }
     }
 
-    /// Works.
+    /// Runs its operations.
     pub async fn run(mut self) {
         for _ in 0..self.shop.plan.operations {
             sleep(Duration::from_millis(self.chance.range(0..=self.shop.plan.pause_ms))).await;
@@ -161,7 +161,7 @@ impl Worker {
         format!("/c{}", self.number)
     }
 
-    /// One of the names in use.
+    /// Returns one of the names in use.
     fn name(&mut self) -> String {
         let slot = self.chance.range(0..=NAMES - 1) as usize;
         loop {
@@ -169,7 +169,7 @@ impl Worker {
             if self.shop.model.known(&path).is_some() {
                 return path;
             }
-            // Nobody knows what is there: it is left alone.
+            // The content is unknown, so the name is abandoned.
             self.given_up[slot] += 1;
         }
     }
@@ -185,7 +185,7 @@ impl Worker {
         self.shop.history.tell(format!("c{} {what}: {how}", self.number));
     }
 
-    /// In calm worlds nothing fails.
+    /// Records a violation if an operation failed in a calm world.
     fn excused<T>(&self, what: &str, result: &Result<T, ClientError>) {
         if self.shop.plan.calm
             && let Err(error) = result
@@ -249,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// Reads what another worker may be writing: any version, but a whole one.
+    /// Reads a file that another worker may be writing: any version, but a complete one.
     async fn get_others(&mut self) {
         let paths = self.shop.model.paths();
         if paths.is_empty() {
@@ -269,7 +269,7 @@ impl Worker {
         }
     }
 
-    /// Tries what only the owner of another folder may do; nothing of it may succeed.
+    /// Attempts operations that only the owner of another folder may do; none may succeed.
     async fn trespass(&mut self) {
         let plan = &self.shop.plan;
         let strangers: Vec<u8> =
@@ -296,7 +296,7 @@ impl Worker {
         if result.is_ok() {
             self.shop.history.violate(format!("c{} did: {what}", self.number));
         }
-        // A rename of something of one's own that was not there says so; all else is denied.
+        // A rename of a missing own file reports that; all else is denied.
         if self.shop.plan.calm
             && !matches!(&result, Err(ClientError::Refused(failure))
                 if matches!(failure.code, ErrorCode::Denied | ErrorCode::NotPermitted | ErrorCode::NotFound))
@@ -305,7 +305,7 @@ impl Worker {
         }
     }
 
-    /// Logs in anew with the password, or tries to with less than that.
+    /// Logs in again, or attempts to without the password.
     async fn log_in(&mut self) {
         let name = USERS[self.shop.plan.user_of(self.number)];
         let user = UserName::new(name).expect("a plain name");
@@ -321,7 +321,7 @@ impl Worker {
                 }
             }
             1 => {
-                // Somebody in between splices two channels: neither a login nor a session goes through.
+                // A man in the middle splices two channels: neither a login nor a session works.
                 let way = Arc::new(Spliced(way));
                 let mds =
                     Mds::login(way.clone(), clock.clone(), options, &user, &metadata::password(name)).await;
@@ -343,7 +343,7 @@ impl Worker {
                         drop(mds);
                         self.change_session(ticket).await;
                     }
-                    // Guesses of others count against the name.
+                    // Guesses of other workers count against the name.
                     Err(ClientError::LoginBusy { .. }) => {}
                     Err(error) => self.excused("a login with the password", &Err::<(), _>(error)),
                 }
@@ -352,10 +352,10 @@ impl Worker {
         self.shop.network.cut(host);
     }
 
-    /// Goes on with a new session; the old one, if it was ended, is worth nothing from then on.
+    /// Continues with a new session; the old one, if it was ended, must be invalid.
     async fn change_session(&mut self, ticket: SessionTicket) {
         let old = core::mem::replace(&mut self.ticket, ticket);
-        // The first session of an account is used by all its workers.
+        // The first session of an account is shared by all its workers.
         let ours_alone = self.shop.tickets.users.iter().all(|shared| shared.session != old.session);
         let ended = ours_alone && self.process.client.logout().await.is_ok();
         self.shop.network.cut(self.process.host);
@@ -420,7 +420,7 @@ impl Worker {
         }
     }
 
-    /// The folder holds what it must and nothing else; only this worker changes it.
+    /// Checks the list of the folder, which only this worker changes.
     async fn list(&mut self) {
         let folder = self.folder();
         let entries = match self.process.client.list(&folder) {
@@ -449,7 +449,7 @@ impl Worker {
         }
     }
 
-    /// The process dies in the middle of a put, or soon after; another one takes its place.
+    /// Kills the process within or soon after a put, and starts another one.
     async fn die(&mut self) {
         let path = self.name();
         let content = self.shop.content(Plan::size(&self.chance));
@@ -483,12 +483,12 @@ impl Worker {
     }
 }
 
-/// Whose folder a path is in.
+/// Returns the worker that owns a path.
 fn worker_of(path: &str) -> u8 {
     path.strip_prefix("/c").and_then(|rest| rest.split('/').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Bytes of a file on their way in: in pieces, perhaps slowly.
+/// Source of a file's bytes: in pieces, sometimes slow.
 struct Source {
     bytes: Vec<u8>,
     taken: usize,

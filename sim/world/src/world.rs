@@ -28,17 +28,17 @@ use crate::tasks::Tasks;
 use crate::wiretap::Wiretap;
 use crate::workload::{Process, Worker, Workshop};
 
-/// How long the devices may take to be taken into use.
+/// Maximum time until all devices are in use.
 const JOIN_MAX: Duration = Duration::from_secs(60);
-/// After all is up again: time for the metadata server to find its devices.
+/// Time for the metadata server to find its devices after everything is up again.
 const SETTLE: Duration = Duration::from_secs(30);
-/// Clocks of devices are off by so much at first, milliseconds, and drift by so many millionths.
+/// Initial error of device clocks in milliseconds, and their drift in millionths.
 const SKEW_MS: u64 = 30_000;
 const DRIFT_PPM: u64 = 150;
-/// Objects of removed files stay this long.
+/// How long objects of removed files stay.
 const REAP_GRACE_MS: u64 = 3_000;
 
-/// How a world ended.
+/// Results of a world.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Its seed.
@@ -51,20 +51,20 @@ pub struct Report {
     pub simulated_ms: u64,
     /// Operations of the clients.
     pub operations: u64,
-    /// How many of them failed.
+    /// Failed operations.
     pub failures: u64,
-    /// Commands whose times were looked at, at devices whose clocks drift.
+    /// Commands whose times were checked, at devices with drifting clocks.
     pub judged: u64,
-    /// The most that a device was off the metadata server at one of them, milliseconds.
+    /// Largest error of a device's clock at one of them, in milliseconds.
     pub off_ms: u64,
-    /// Broken promises; none is as it must be.
+    /// Violations; must be empty.
     pub violations: Vec<String>,
-    /// The history for people.
+    /// Readable history.
     pub lines: Vec<String>,
 }
 
 impl Report {
-    /// Was every promise kept?
+    /// Whether there are no violations.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.violations.is_empty()
@@ -90,19 +90,17 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs the world of a seed, in the calling thread. Not to be called from inside an asynchronous runtime.
+/// Runs the world of a seed in the calling thread, outside of any runtime.
 ///
-/// # Panics
-/// When the system gives no runtime.
+/// # Panics If no runtime can be created.
 #[must_use]
 pub fn run(seed: u64) -> Report {
     run_to(seed, false)
 }
 
-/// The same, with every delivery and every command in the lines of the report.
+/// Does the same as [`run`], with every delivery and command in the report.
 ///
-/// # Panics
-/// When the system gives no runtime.
+/// # Panics If no runtime can be created.
 #[must_use]
 pub fn trace(seed: u64) -> Report {
     run_to(seed, true)
@@ -124,7 +122,7 @@ struct World {
     history: Arc<History>,
     network: Arc<Network>,
     clock: Arc<Clockwork>,
-    /// The devices', with how each drifts usually.
+    /// The devices' clocks, with the normal drift of each.
     clocks: Vec<(Arc<DeviceClock>, i64)>,
     devices: Vec<Arc<DeviceHost>>,
     mds: Arc<MdsHost>,
@@ -209,7 +207,7 @@ impl World {
         audit::files(&self.shop, &auditor, &self.devices).await;
         let listed = auditor.client.device_list().await;
         self.network.cut(auditor.host);
-        // Every create and grant is over, and whatever is to be removed has had time for a second try.
+        // All creates and credentials have expired, and removals have been retried.
         sleep(Duration::from_millis(2 * (self.plan.intent_ms + self.plan.grant_ms) + REAP_GRACE_MS)).await;
         sleep(SETTLE).await;
         match listed {
@@ -225,7 +223,7 @@ impl World {
         self.report()
     }
 
-    /// Adds the devices and makes the workers' folders, before anything may fail.
+    /// Adds the devices and creates the workers' folders, before faults start.
     async fn found(&self, admin: &Process) -> Option<()> {
         self.network.calm();
         for device in &self.devices {
@@ -259,7 +257,7 @@ impl World {
         None
     }
 
-    /// Clients, attacker and faults, until the clients are done.
+    /// Runs clients, attacker and faults until the clients are done.
     async fn work(&self) {
         let chance = |label: &str| Chance::new(self.seed, label);
         let mut workers = JoinSet::new();
@@ -299,7 +297,8 @@ impl World {
         self.network.cut(Host::Attacker);
     }
 
-    /// Everything loses power once more, so that what is read afterwards was durable, and starts again for good.
+    /// Cuts power everywhere once more, so that later reads find durable data only, and restarts
+    /// everything.
     async fn heal(&self) {
         self.history.tell("the end: power is lost everywhere");
         self.mds.kill();

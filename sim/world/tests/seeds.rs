@@ -1,10 +1,10 @@
-//! The promises, over a few dozen worlds. `SEALSTONE_SEEDS=N` runs N of them, `SEALSTONE_SEED=S` the one that failed.
+//! Checks a few dozen worlds. `SEALSTONE_SEEDS=N` runs N of them, `SEALSTONE_SEED=S` repeats one.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use sealstone_world::run;
 
-/// Worlds run by default.
+/// Default number of worlds.
 const SEEDS: u64 = 24;
 
 fn number(variable: &str) -> Option<u64> {
@@ -32,7 +32,7 @@ fn every_world_keeps_every_promise() {
         })
         .collect();
     assert!(failed.is_empty(), "replay each with SEALSTONE_SEED=n: {failed:?}");
-    // Clocks did drift, and commands came while they did.
+    // Clocks drifted, and commands arrived meanwhile.
     assert!(!several || (judged > 1_000 && off_ms > 20), "{judged} commands judged, {off_ms} ms off at most");
 }
 

@@ -1,4 +1,4 @@
-//! CDBs laid out byte by byte (t10-osd 1.1 to 1.6).
+//! CDBs built byte by byte (t10-osd 1.1 to 1.6).
 
 /// OSD-1 (200-byte CDB) or OSD-2 (236-byte CDB).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,12 @@ impl Generation {
         self.pick(20, 32)
     }
 
-    /// Bytes that offsets are multiples of.
+    /// Returns the alignment of offsets in bytes.
     pub(crate) fn unit(self) -> usize {
         self.pick(256, 8)
     }
 
-    /// An offset field: finest exponent.
+    /// Encodes an offset field with the finest exponent.
     pub(crate) fn offset(self, at: usize) -> u32 {
         assert!(at.is_multiple_of(self.unit()));
         match self {
@@ -46,10 +46,10 @@ impl Generation {
     }
 }
 
-/// An offset that is not used.
+/// Offset of an unused part.
 pub(crate) const UNUSED: u32 = u32::MAX;
 
-/// Codes of a service action: OSD-1 (0 if it is not there) and OSD-2.
+/// Codes of a service action: OSD-1 (0 if it has none) and OSD-2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Action(pub(crate) u16, pub(crate) u16);
 
@@ -103,7 +103,7 @@ actions! {
     PERFORM_TASK = 0x8F7F, 0x8F7D;
 }
 
-/// What attributes a command fetches.
+/// Attributes that a command retrieves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Get {
     Nothing,
@@ -111,7 +111,8 @@ pub(crate) enum Get {
     Page(u32),
 }
 
-/// A command as a test says it; [`crate::device::Device::run`] lays out its buffers, and signs it if it has to.
+/// A command of a test; [`crate::device::Device::run`] lays out its buffers, and signs it if
+/// needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) generation: Generation,
@@ -122,19 +123,20 @@ pub(crate) struct Request {
     /// Object type of the capability.
     pub(crate) kind: u8,
     pub(crate) data: Vec<u8>,
-    /// Most bytes of command data that come in.
+    /// Maximum bytes of command data-in.
     pub(crate) data_in: usize,
     pub(crate) set: Vec<(u32, u32, Vec<u8>)>,
-    /// A whole set list instead of `set`, as bytes.
+    /// A whole set list as bytes, instead of `set`.
     pub(crate) raw_set: Option<Vec<u8>>,
     pub(crate) get: Get,
     pub(crate) allocation: usize,
     pub(crate) continuation: Vec<u8>,
-    /// Changes of the CDB after everything else was laid out, before it is signed.
+    /// Changes of the CDB after its layout, before it is signed.
     pub(crate) patches: Vec<(usize, Vec<u8>)>,
-    /// An object of the same partition, its type, and what a further capability allows of it: first two bytes.
+    /// Type and id of another object of the same partition, and the first two permission bytes of a
+    /// second capability for it.
     pub(crate) further: Option<(u8, u64, u16)>,
-    /// Further permissions for the capability, first two bytes.
+    /// Additional permissions of the capability, first two bytes.
     pub(crate) permissions: u16,
     /// Changes of the capability before it is signed.
     pub(crate) capability_patches: Vec<(usize, Vec<u8>)>,
@@ -189,12 +191,12 @@ impl Request {
         self.at(USER, partition, object)
     }
 
-    /// Byte of the LENGTH field.
+    /// Returns the byte of the LENGTH field.
     pub(crate) fn length_at(&self) -> usize {
         self.generation.pick(36, 32)
     }
 
-    /// Byte of the STARTING BYTE field.
+    /// Returns the byte of the STARTING BYTE field.
     pub(crate) fn start_at(&self) -> usize {
         self.generation.pick(44, 40)
     }
@@ -231,13 +233,13 @@ impl Request {
         self
     }
 
-    /// Data that goes out, with LENGTH to match.
+    /// Sets data-out and LENGTH.
     pub(crate) fn sends(mut self, data: &[u8]) -> Self {
         self.data = data.to_vec();
         self.length(data.len() as u64)
     }
 
-    /// Data that comes in, with LENGTH to match.
+    /// Sets the size of data-in and LENGTH.
     pub(crate) fn fetches(mut self, length: usize) -> Self {
         self.data_in = length;
         self.length(length as u64)
@@ -274,7 +276,7 @@ impl Request {
     }
 }
 
-/// A continuation segment with its descriptors; the check value is put in when it is signed.
+/// Builds a continuation segment from descriptors; the check value is set when it is signed.
 pub(crate) fn segment(action: Action, descriptors: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let mut out = vec![0; 40];
     out[0] = 1;
@@ -283,7 +285,7 @@ pub(crate) fn segment(action: Action, descriptors: &[(u16, Vec<u8>)]) -> Vec<u8>
     out
 }
 
-/// One descriptor of a segment.
+/// Builds one descriptor of a segment.
 pub(crate) fn descriptor(kind: u16, data: &[u8]) -> Vec<u8> {
     let pad = (8 - data.len() % 8) % 8;
     let mut out = [kind.to_be_bytes(), [0, pad as u8]].concat();
@@ -293,7 +295,7 @@ pub(crate) fn descriptor(kind: u16, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A scatter/gather list of offsets and lengths.
+/// Builds a scatter/gather list of offsets and lengths.
 pub(crate) fn pieces(list: &[(u64, u64)]) -> Vec<u8> {
     list.iter().flat_map(|(at, length)| [at.to_be_bytes(), length.to_be_bytes()].concat()).collect()
 }

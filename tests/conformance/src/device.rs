@@ -1,4 +1,5 @@
-//! A device under test: lays out the buffers of a command, signs it, sends it, and believes no reply unchecked.
+//! A device under test: lays out the buffers of a command, signs it, sends it, and verifies every
+//! reply.
 
 use crate::cdb::{self, Action, Generation, Get, Request, UNUSED};
 use crate::iscsi::{Connection, Reply};
@@ -12,7 +13,7 @@ pub(crate) const CHECK: u8 = 0x02;
 pub(crate) const ILLEGAL: u8 = 0x05;
 pub(crate) const INVALID_FIELD: u16 = 0x2400;
 
-/// A reply that verified, cut into its parts.
+/// A verified reply, split into its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) generation: Generation,
@@ -24,7 +25,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Fails the test unless the command succeeded; skips it where the device has no such command.
+    /// Fails the test unless the command succeeded; skips it if the device lacks the command.
     #[track_caller]
     pub(crate) fn good(self) -> Self {
         if self.is_not_there() {
@@ -34,7 +35,7 @@ impl Answer {
         self
     }
 
-    /// Was the service action unknown?
+    /// Whether the service action was unknown.
     pub(crate) fn is_not_there(&self) -> bool {
         self.sense.as_ref().is_some_and(|sense| {
             (sense.key, sense.code, sense.field) == (ILLEGAL, INVALID_FIELD, Some((true, 8)))
@@ -53,7 +54,8 @@ impl Answer {
         self
     }
 
-    /// ILLEGAL REQUEST, INVALID FIELD IN CDB, pointing at this byte.
+    /// Fails the test unless the refusal is ILLEGAL REQUEST, INVALID FIELD IN CDB, with a pointer
+    /// to this byte.
     #[track_caller]
     pub(crate) fn invalid(self, byte: usize) -> Self {
         let this = self.refused(ILLEGAL, INVALID_FIELD);
@@ -67,13 +69,13 @@ impl Answer {
         assert_eq!(field, Some((true, byte as u16)), "field pointer; {:04x?}", self.sense);
     }
 
-    /// The entries of a retrieved list.
+    /// Returns the entries of a retrieved list.
     #[track_caller]
     pub(crate) fn entries(&self) -> Vec<(Attribute, Vec<u8>)> {
         list::retrieved(self.generation, &self.attributes).entries
     }
 
-    /// The only value of a retrieved list.
+    /// Returns the only value of a retrieved list.
     #[track_caller]
     pub(crate) fn value(&self) -> Vec<u8> {
         let entries = self.entries();
@@ -81,7 +83,7 @@ impl Answer {
         entries.into_iter().next().unwrap().1
     }
 
-    /// The only value as a number.
+    /// Returns the only value as a number.
     #[track_caller]
     pub(crate) fn number(&self) -> u64 {
         number(&self.value())
@@ -93,15 +95,15 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// One logical unit by one generation and one security method.
+/// A logical unit with one generation and one security method.
 pub(crate) struct Device {
     pub(crate) connection: Connection,
     pub(crate) generation: Generation,
     pub(crate) method: Method,
     pub(crate) keys: Option<Keys>,
-    /// The partition that the test may work in.
+    /// The partition for the test.
     pub(crate) partition: u64,
-    /// The algorithm slot of ALLDATA, if not the one that a client would take.
+    /// Algorithm slot of ALLDATA, if not the default.
     pub(crate) slot: Option<u8>,
     clock_offset_ms: i64,
 }
@@ -121,18 +123,19 @@ impl Device {
         Request::new(self.generation, action)
     }
 
-    /// A command on a user object of the test's partition.
+    /// Builds a command on a user object of the test's partition.
     pub(crate) fn user(&self, action: Action, object: u64) -> Request {
         self.request(action).user(self.partition, object)
     }
 
-    /// A command on the test's partition.
+    /// Builds a command on the test's partition.
     pub(crate) fn own(&self, action: Action) -> Request {
         self.request(action).at(cdb::PARTITION, self.partition, 0)
     }
 
-    /// A further object that the request reaches: type, id, permissions. A secured device wants a capability of it in an
-    /// extension of the continuation segment; without security the bits of the one capability stand for it.
+    /// Adds a second object to the request: type, id, permissions. A secured device needs a
+    /// capability for it in an extension of the continuation segment; without security the
+    /// permission bits of the first capability apply.
     pub(crate) fn reaches(&self, request: &mut Request, further: (u8, u64, u16)) {
         request.further = Some(further);
         if !self.secured() {
@@ -148,7 +151,7 @@ impl Device {
         self.method > Method::NoSec
     }
 
-    /// Lays out, signs, sends; checks whatever check values the reply must have.
+    /// Lays out, signs and sends a command, and verifies all check values of the reply.
     #[track_caller]
     pub(crate) fn run(&mut self, request: Request) -> Answer {
         let shot = self.sign(request);
@@ -165,7 +168,7 @@ impl Device {
         seal::now_ms().saturating_add_signed(self.clock_offset_ms)
     }
 
-    /// The key that has to sign it (docs/standards/security.md 2).
+    /// Returns the key that must sign it (docs/standards/security.md 2).
     fn signer(request: &Request) -> Signer {
         match request.action {
             cdb::SET_MASTER_KEY => Signer::Master,
@@ -183,13 +186,13 @@ impl Device {
         }
     }
 
-    /// A command ready to be sent.
+    /// Signs a command with the correct key.
     pub(crate) fn sign(&self, request: Request) -> Shot {
         let signer = Self::signer(&request);
         self.sign_as(request, signer)
     }
 
-    /// The same, signed with a key of the test's choice.
+    /// Signs a command with a key chosen by the test.
     pub(crate) fn sign_as(&self, mut request: Request, signer: Signer) -> Shot {
         let generation = request.generation;
         let further = request.further.filter(|_| self.secured()).map(|(kind, object, permissions)| {
@@ -199,7 +202,7 @@ impl Device {
             if request.continuation.is_empty() {
                 request.continuation = cdb::segment(request.action, &[]);
             }
-            // FFEEh: the capability; FF11h: room for its proof, at the end.
+            // FFEEh: the capability; FF11h: space for its proof, at the end.
             request.continuation.extend(cdb::descriptor(0xFFEE, &further));
             request.continuation.extend(cdb::descriptor(0xFF11, &[0; 32]));
             further
@@ -252,7 +255,7 @@ impl Device {
                 }
             }
             if let Some(further) = &further {
-                // Proven by the request check value of the same CDB, whose own one is still zero.
+                // Proven by the request check value of the same CDB, whose own value is still zero.
                 let signing = keys.signing(Signer::Working(request.partition), further[1] >> 4);
                 let holder =
                     CredentialKeys::new(generation, further[1] & 0x0F, &signing, further, &keys.system_id);
@@ -271,7 +274,7 @@ impl Device {
         Shot { generation, cdb, data_out, data_in_max, ..shot }
     }
 
-    /// A capability that allows the request and every attribute.
+    /// Returns a capability for the request and every attribute.
     fn capability(&self, request: &Request) -> Vec<u8> {
         let generation = request.generation;
         let mut capability = vec![0; generation.capability_len()];
@@ -308,7 +311,7 @@ impl Device {
         capability
     }
 
-    /// Verifies a reply and cuts it.
+    /// Verifies a reply and splits it.
     #[track_caller]
     fn check(&mut self, shot: &Shot, reply: Reply) -> Answer {
         let generation = shot.generation;
@@ -357,7 +360,7 @@ impl Device {
     }
 }
 
-/// A command as bytes, and what its reply is checked with.
+/// A command as bytes, and what is needed to verify its reply.
 #[derive(Default)]
 pub(crate) struct Shot {
     pub(crate) generation: Generation,
@@ -372,7 +375,7 @@ pub(crate) struct Shot {
     page: Option<u32>,
 }
 
-/// The page of applications that a request asks for as a whole, and nothing else.
+/// Returns the application page that a request retrieves completely, if it retrieves nothing else.
 fn whole_page(request: &Request) -> Option<u32> {
     let Get::List(names) = &request.get else { return None };
     let [(page, u32::MAX)] = names[..] else { return None };
@@ -380,7 +383,7 @@ fn whole_page(request: &Request) -> Option<u32> {
     (request.action == cdb::GET_ATTRIBUTES && of_applications).then_some(page)
 }
 
-/// What the digest of a page is over, if a list is all of it.
+/// Returns the input of a page digest, if the list is the whole page.
 fn record(generation: Generation, page: u32, attributes: &[u8]) -> Option<Vec<u8>> {
     let head = generation.pick(4, 8);
     let list = (attributes.len() >= head).then(|| list::retrieved(generation, attributes))?;
@@ -396,7 +399,7 @@ fn record(generation: Generation, page: u32, attributes: &[u8]) -> Option<Vec<u8
     Some(record)
 }
 
-/// What the data of a request are a range of, as its CDB says.
+/// Returns the range that the data of a request belong to, from its CDB.
 fn origin(request: &Request, cdb: &[u8]) -> Origin {
     let number = |at: usize| number(&cdb[at..at + 8]);
     let extent = [cdb::READ, cdb::WRITE, cdb::CREATE_AND_WRITE].contains(&request.action);
@@ -406,14 +409,14 @@ fn origin(request: &Request, cdb: &[u8]) -> Origin {
     Origin { inward: true, partition: request.partition, object: request.object, start }
 }
 
-/// Where everything stands in the two buffers (t10-osd 1.7).
+/// Positions in both data buffers (t10-osd 1.7).
 #[derive(Default)]
 struct Layout {
     set: Vec<u8>,
     set_at: usize,
     get: Vec<u8>,
     get_at: usize,
-    /// Command data that comes in.
+    /// Bytes of command data-in.
     data: usize,
     retrieved_at: usize,
     allocation: usize,
@@ -434,7 +437,7 @@ impl Layout {
     }
 }
 
-/// Writes the attribute parameters of a CDB and says where their parts go.
+/// Writes the attribute parameters of a CDB and returns the positions of their parts.
 fn layout(request: &Request, cdb: &mut [u8]) -> Layout {
     let generation = request.generation;
     let unit = generation.unit();
@@ -494,7 +497,7 @@ fn layout(request: &Request, cdb: &mut [u8]) -> Layout {
     layout
 }
 
-/// Permissions of a command, the first two bytes (t10-osd 4.2).
+/// Returns the permissions of a command, the first two bytes (t10-osd 4.2).
 fn permissions(action: Action) -> u16 {
     const READ: u16 = 0x8000;
     const WRITE: u16 = 0x4000;
@@ -537,9 +540,9 @@ fn permissions(action: Action) -> u16 {
     }
 }
 
-// What tests do all the time.
+// Frequent operations of tests.
 impl Device {
-    /// A new user object.
+    /// Creates a user object.
     #[track_caller]
     pub(crate) fn create(&mut self) -> u64 {
         let request = self.user(cdb::CREATE, 0).gets(&[(0xFFFF_FFFE, 4)]);
@@ -552,7 +555,7 @@ impl Device {
         self.run(request).good();
     }
 
-    /// A new user object with this in it.
+    /// Creates a user object with this content.
     #[track_caller]
     pub(crate) fn object(&mut self, data: &[u8]) -> u64 {
         let object = self.create();
@@ -566,7 +569,7 @@ impl Device {
         self.run(request)
     }
 
-    /// The whole of an object, as it must be.
+    /// Checks the whole content of an object.
     #[track_caller]
     pub(crate) fn holds(&mut self, object: u64, data: &[u8]) {
         assert_eq!(self.length(object), data.len() as u64, "logical length");
@@ -588,7 +591,7 @@ impl Device {
         self.run(request)
     }
 
-    /// An attribute of the test's partition.
+    /// Reads an attribute of the test's partition.
     #[track_caller]
     pub(crate) fn of_partition(&mut self, page: u32, attribute: u32) -> Vec<u8> {
         let request = self.own(cdb::GET_ATTRIBUTES).gets(&[(page, attribute)]);
@@ -606,7 +609,7 @@ impl Device {
         number(&self.get(object, 1, 0x82))
     }
 
-    /// The ids that LIST gives of the test's partition.
+    /// Returns the ids that LIST gives for the test's partition.
     #[track_caller]
     pub(crate) fn list(&mut self) -> Vec<u64> {
         let mut ids = Vec::new();
@@ -623,7 +626,7 @@ impl Device {
         }
     }
 
-    /// Removes what is in the test's partition, and the partition, as far as the test left any of it.
+    /// Removes the test's partition and its content, as far as they still exist.
     pub(crate) fn clean_up(&mut self) {
         let with_contents =
             Request::new(Generation::Osd2, cdb::REMOVE_PARTITION).at(cdb::PARTITION, self.partition, 0);
@@ -649,7 +652,7 @@ fn head(bytes: &[u8]) -> &[u8] {
 }
 
 impl Device {
-    /// Signs as if the clock were so many milliseconds off.
+    /// Signs with a clock that is this many milliseconds off.
     pub(crate) fn shift_clock(&mut self, off_ms: i64) {
         self.clock_offset_ms = off_ms;
     }

@@ -1,4 +1,5 @@
-//! Diffie-Hellman in the 2048-bit group of RFC 3526 section 3, written out: enough for one exchange, and for no secret.
+//! Diffie-Hellman in the 2048-bit group of RFC 3526 section 3: enough for one exchange, not for
+//! secrets.
 
 /// Bytes of a value.
 pub(crate) const BYTES: usize = 256;
@@ -30,7 +31,7 @@ fn bytes(number: &Number) -> Vec<u8> {
     number.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect()
 }
 
-/// Takes the modulus away once if the number, with a carry above it, is not below it.
+/// Subtracts the modulus once if the number, with its carry, is not below it.
 fn reduce(value: &mut Number, carry: bool, modulus: &Number) {
     if !carry && value.iter().rev().lt(modulus.iter().rev()) {
         return;
@@ -43,7 +44,8 @@ fn reduce(value: &mut Number, carry: bool, modulus: &Number) {
     }
 }
 
-/// a b / 2^2048 mod p (Montgomery); the least limb of p is all ones, so its negative inverse is 1.
+/// Returns a b / 2^2048 mod p (Montgomery); the lowest limb of p is all ones, so its negative
+/// inverse is 1.
 fn multiply(a: &Number, b: &Number, modulus: &Number) -> Number {
     let mut sum = [0_u64; LIMBS + 2];
     for limb in a {
@@ -68,7 +70,7 @@ fn multiply(a: &Number, b: &Number, modulus: &Number) -> Number {
     result
 }
 
-/// base^exponent mod p.
+/// Returns base^exponent mod p.
 pub(crate) fn power(base: &[u8], exponent: &[u8]) -> Vec<u8> {
     let modulus = number(&prime());
     // 2^2048 mod p, then doubled 2048 times: 2^4096 mod p.
@@ -97,14 +99,14 @@ pub(crate) fn power(base: &[u8], exponent: &[u8]) -> Vec<u8> {
     bytes(&multiply(&result, &plain, &modulus))
 }
 
-/// A small number as a value.
+/// Returns a small number as a value.
 pub(crate) fn small(value: u8) -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
     bytes[BYTES - 1] = value;
     bytes
 }
 
-/// 2^exponent mod p: what is sent.
+/// Returns 2^exponent mod p, the public value.
 pub(crate) fn public(exponent: &[u8]) -> Vec<u8> {
     power(&small(2), exponent)
 }

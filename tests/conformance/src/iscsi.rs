@@ -1,4 +1,5 @@
-//! An iSCSI initiator laid out by hand (RFC 7143 §11): what a test wants said, right or wrong.
+//! An iSCSI initiator built by hand (RFC 7143 §11), which sends whatever a test needs, valid or
+//! not.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -7,9 +8,9 @@ use std::time::Duration;
 use crate::target::Portal;
 
 pub(crate) const HEADER: usize = 48;
-/// Patience with one answer.
+/// Timeout of a response.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Largest data segment that we declare to take.
+/// Maximum data segment that the initiator declares.
 pub(crate) const SEGMENT_MAX: usize = 262_144;
 
 pub(crate) const NOP_OUT: u8 = 0x00;
@@ -60,7 +61,7 @@ impl Pdu {
         self
     }
 
-    /// Pairs of a negotiation text.
+    /// Returns the pairs of a negotiation text.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
         let text = String::from_utf8_lossy(&self.data).into_owned();
         let pairs = text.split('\0').filter(|pair| !pair.is_empty());
@@ -77,7 +78,7 @@ impl Pdu {
     }
 }
 
-/// What a SCSI command came back with.
+/// Reply to a SCSI command.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u8,
@@ -88,11 +89,11 @@ pub(crate) struct Reply {
     pub(crate) flags: u8,
     pub(crate) residual: u32,
     pub(crate) read_residual: u32,
-    /// iSCSI response code: 0 when the command completed at the target.
+    /// iSCSI response code: 0 if the command completed at the target.
     pub(crate) response: u8,
 }
 
-/// One connection, its session, and what was agreed.
+/// One connection, its session, and its negotiated parameters.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
@@ -102,7 +103,7 @@ pub(crate) struct Connection {
     pub(crate) tag: u32,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
-    /// Largest data segment that the target takes.
+    /// Maximum data segment that the target accepts.
     pub(crate) send_max: usize,
     pub(crate) first_burst: usize,
     pub(crate) immediate_data: bool,
@@ -110,7 +111,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, no more.
+    /// Connects without a login.
     pub(crate) fn open(portal: &Portal) -> Self {
         let stream =
             TcpStream::connect(&portal.address).unwrap_or_else(|error| panic!("{}: {error}", portal.address));
@@ -131,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Connects and logs in to a normal session, one step, and takes unit attentions away.
+    /// Connects, logs in to a normal session in one step, and clears unit attentions.
     pub(crate) fn session(portal: &Portal) -> Self {
         let mut this = Self::open(portal);
         this.log_in("conformance", &[]);
@@ -143,7 +144,7 @@ impl Connection {
         panic!("TEST UNIT READY does not succeed");
     }
 
-    /// Logs in with these keys besides who we are; the target must agree.
+    /// Logs in with these keys besides the identity; the target must accept.
     pub(crate) fn log_in(&mut self, name: &str, keys: &[(&str, &str)]) -> Pdu {
         let mut all = self.identity(name);
         let given = |key: &str| keys.iter().any(|(name, _)| *name == key);
@@ -170,7 +171,7 @@ impl Connection {
         answer
     }
 
-    /// Takes over what a final login response agreed to.
+    /// Applies the parameters of a final login response.
     pub(crate) fn agreed(&mut self, answer: &Pdu) {
         self.session_handle = u16::from_be_bytes([answer.header[14], answer.header[15]]);
         self.header_digest = answer.value("HeaderDigest").as_deref() == Some("CRC32C");
@@ -182,7 +183,7 @@ impl Connection {
         self.command_number = self.command_number.max(1);
     }
 
-    /// Who calls whom.
+    /// Returns the keys that identify both ends.
     pub(crate) fn identity(&self, name: &str) -> Vec<(String, String)> {
         vec![
             ("InitiatorName".to_owned(), format!("iqn.2026-11.org.example:{name}")),
@@ -191,7 +192,7 @@ impl Connection {
         ]
     }
 
-    /// One login request and its answer.
+    /// Sends one login request and returns the response.
     pub(crate) fn login_step(&mut self, flags: u8, text: &[u8]) -> Pdu {
         self.send(&self.login_request(flags, text));
         self.answer().expect("a login response")
@@ -205,7 +206,7 @@ impl Connection {
         pdu
     }
 
-    /// Sends a PDU with the digests that were agreed.
+    /// Sends a PDU with the negotiated digests.
     pub(crate) fn send(&mut self, pdu: &Pdu) {
         let bytes = self.wire(pdu);
         self.stream.write_all(&bytes).expect("the target takes it");
@@ -231,7 +232,8 @@ impl Connection {
         bytes
     }
 
-    /// The next PDU; `None` if the target closed the connection. Digests must be right.
+    /// Receives the next PDU; `None` if the target closed the connection. Fails the test if a
+    /// digest is wrong.
     pub(crate) fn answer(&mut self) -> Option<Pdu> {
         let mut header = [0; HEADER];
         self.fill(&mut header)?;
@@ -254,7 +256,7 @@ impl Connection {
         }
         data.truncate(length);
         let pdu = Pdu { header, additional, data };
-        // A status number goes with every PDU that carries status; data without status and R2T have none of their own.
+        // Every PDU with status has a status number; data without status and R2T have none.
         let counts = match pdu.opcode() {
             R2T => false,
             DATA_IN => header[1] & 1 != 0,
@@ -277,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Sends bytes as they are; a target that has closed already is fine.
+    /// Sends raw bytes; ignores that the target has closed.
     pub(crate) fn offer(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -287,7 +289,7 @@ impl Connection {
         while self.answer().is_some() {}
     }
 
-    /// Answers pings on the way to the next PDU that is for us.
+    /// Returns the next PDU for the test, and answers pings before it.
     pub(crate) fn next(&mut self) -> Pdu {
         loop {
             let pdu = self.answer().expect("the connection stays open");
@@ -302,7 +304,7 @@ impl Connection {
         }
     }
 
-    /// The LUN of the portal in single-level form.
+    /// Returns the LUN of the portal in single-level form.
     pub(crate) fn lun(&self) -> [u8; 8] {
         [
             (self.portal.lun >> 8) as u8 | if self.portal.lun > 255 { 0x40 } else { 0 },
@@ -316,7 +318,7 @@ impl Connection {
         ]
     }
 
-    /// A command PDU for a CDB; takes the next numbers.
+    /// Builds a command PDU for a CDB, with the next numbers.
     pub(crate) fn command_pdu(&mut self, cdb: &[u8], out: usize, read: usize) -> Pdu {
         let flags = 0x80 | if read > 0 { 0x40 } else { 0 } | if out > 0 { 0x20 } else { 0 } | 1;
         let mut pdu = Pdu::new(SCSI_COMMAND, flags);
@@ -354,7 +356,7 @@ impl Connection {
         self.finish(tag, out, read)
     }
 
-    /// The rest of a command that was sent.
+    /// Completes a command that was sent.
     pub(crate) fn finish(&mut self, tag: u32, out: &[u8], read: usize) -> Reply {
         let mut data_in = Vec::new();
         loop {
@@ -406,7 +408,7 @@ impl Connection {
         }
     }
 
-    /// A sequence of Data-Out PDUs.
+    /// Sends a sequence of Data-Out PDUs.
     pub(crate) fn data_out(&mut self, tag: u32, transfer: u32, at: usize, bytes: &[u8]) {
         let pieces: Vec<&[u8]> = bytes.chunks(self.send_max).collect();
         let mut offset = at;
@@ -423,13 +425,13 @@ impl Connection {
     }
 }
 
-/// Another ISID for every connection, so that none reinstates the session of another.
+/// Returns a unique ISID, so that no connection reinstates the session of another.
 fn isid(stream: &TcpStream) -> [u8; 6] {
     let [high, low] = stream.local_addr().map_or(0, |address| address.port()).to_be_bytes();
     [0x80, 0xC0, 0xFF, 0xEE, high, low]
 }
 
-/// Pairs as negotiation text.
+/// Encodes pairs as negotiation text.
 pub(crate) fn text(pairs: &[(String, String)]) -> Vec<u8> {
     pairs.iter().flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect()
 }

@@ -1,10 +1,11 @@
-//! Conformance tests of an object-based storage device, through a socket and nothing else.
+//! Conformance tests of an object-based storage device, through its socket only.
 //!
-//! Does: speak iSCSI and T10 OSD from the standards' layouts, by code of its own, to any target; one behaviour per
-//! test, each with its clause. Does not: use a crate of the product, whose mistakes it would share.
-//! Contract: without an address it starts the real device twice, secured and open, and nothing may fail or be
-//! skipped. The tests work in partitions that they make and remove; never name a target whose data matter.
-//! Truth: docs/design/t10-osd.md, RFC 7143, SPC-4; the list of tests is docs/standards/conformance.md.
+//! Does: implements iSCSI and T10 OSD independently from the standards, against any target; one
+//! behaviour per test, each with its clause. Does not: use crates of the product, whose errors it
+//! would share. Contract: without an address it starts the real device twice, secured and open, and
+//! no test may fail or be skipped. The tests use partitions that they create and remove; never use
+//! a target with valuable data. Truth: docs/design/t10-osd.md, RFC 7143, SPC-4; the list of tests
+//! is docs/standards/conformance.md.
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking, that is its purpose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]

@@ -11,7 +11,7 @@ fn header(generation: Generation, kind: u8, length: usize) -> Vec<u8> {
     }
 }
 
-/// A list of names (type 1); the embedded length is left to the target, as the standard has it.
+/// Builds a list of names (type 1); the embedded length is zero, as the standard permits.
 pub(crate) fn names(generation: Generation, attributes: &[Attribute]) -> Vec<u8> {
     let mut list = header(generation, 1, 0);
     for (page, number) in attributes {
@@ -21,7 +21,7 @@ pub(crate) fn names(generation: Generation, attributes: &[Attribute]) -> Vec<u8>
     list
 }
 
-/// A list of values to set (type 9).
+/// Builds a list of values to set (type 9).
 pub(crate) fn values(generation: Generation, attributes: &[(u32, u32, Vec<u8>)]) -> Vec<u8> {
     let mut list = header(generation, 9, 0);
     for (page, number, value) in attributes {
@@ -39,14 +39,14 @@ pub(crate) fn values(generation: Generation, attributes: &[(u32, u32, Vec<u8>)])
     list
 }
 
-/// A retrieved list: its full length, and the entries that came.
+/// A retrieved list: its full length, and the received entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retrieved {
     pub(crate) full: usize,
     pub(crate) entries: Vec<(Attribute, Vec<u8>)>,
 }
 
-/// Reads a retrieved list (type 9). An undefined attribute has no bytes.
+/// Parses a retrieved list (type 9). An undefined attribute has no bytes.
 pub(crate) fn retrieved(generation: Generation, bytes: &[u8]) -> Retrieved {
     let head = generation.pick(4, 8);
     assert!(bytes.len() >= head, "a list header, got {} bytes", bytes.len());
@@ -59,7 +59,7 @@ pub(crate) fn retrieved(generation: Generation, bytes: &[u8]) -> Retrieved {
     Retrieved { full, entries: entries(generation, &bytes[head..end]) }
 }
 
-/// Type-9 entries, as many as are whole.
+/// Parses type-9 entries up to the last complete one.
 pub(crate) fn entries(generation: Generation, mut rest: &[u8]) -> Vec<(Attribute, Vec<u8>)> {
     let mut found = Vec::new();
     let (at, value_at) = (generation.pick(8, 14), generation.pick(10, 16));

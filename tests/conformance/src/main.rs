@@ -1,4 +1,5 @@
-//! Runs the conformance tests against a target: `sealstone-conformance [--target URL [--key FILE | --no-osd] [--block URL]] [FILTER]`.
+//! Runs the conformance tests against a target: `sealstone-conformance [--target URL [--key FILE |
+//! --no-osd] [--block URL]] [FILTER]`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 

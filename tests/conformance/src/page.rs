@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::suite::TESTS;
 
-/// The page: area by area, clause to test.
+/// Returns the page: clauses and tests by area.
 #[must_use]
 pub fn page() -> String {
     let count: usize = TESTS.iter().map(|tests| tests.len()).sum();

@@ -1,4 +1,4 @@
-//! Runs tests against targets and counts.
+//! Runs tests against targets and counts results.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,32 +14,32 @@ use crate::seal::{self, Method};
 use crate::suite::{Scope, TESTS, Test};
 use crate::target::Target;
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Only tests whose name or area contains this.
+    /// Runs only tests whose name or area contains this.
     pub filter: Option<String>,
-    /// One line for each test.
+    /// Prints a line for each test.
     pub verbose: bool,
 }
 
-/// How it ended.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Runs that passed.
+    /// Number of runs that passed.
     pub passed: usize,
     /// Failures by test and variant, with the message.
     pub failed: Vec<(String, String)>,
-    /// Tests that could not say anything, with the reason.
+    /// Skipped tests, with the reason.
     pub skipped: BTreeMap<String, String>,
-    /// Lines for a terminal.
+    /// Text for a terminal.
     pub text: String,
 }
 
-/// Why a test cannot say anything about this target.
+/// Reason why a test does not apply to this target.
 struct Skipped(&'static str);
 
-/// Ends the test without a verdict.
+/// Ends the test without a result.
 #[track_caller]
 pub(crate) fn skip(reason: &'static str) -> ! {
     panic::panic_any(Skipped(reason))
@@ -49,13 +49,13 @@ thread_local! {
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps panics of tests off the terminal; they are in the report.
+/// Hides panics of tests, which are in the report.
 fn listen() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| panic::set_hook(Box::new(|info| MESSAGE.set(Some(info.to_string())))));
 }
 
-/// A way to talk to a target.
+/// A way to use a target.
 #[derive(Clone, Copy)]
 struct Variant {
     generation: Generation,
@@ -70,7 +70,7 @@ impl Variant {
     }
 }
 
-/// Runs every test against every target that it fits.
+/// Runs every test against every target that it applies to.
 #[must_use]
 pub fn run(targets: &mut [Target], options: &Options) -> Report {
     listen();
@@ -119,7 +119,7 @@ fn variants(target: &Target, test: &Test) -> Vec<Option<Variant>> {
         vec![of(Generation::Osd2)]
     };
     match test.scope {
-        // To whom it asks for accounts, nothing else is said.
+        // A target with accounts is used for these tests only.
         Scope::Guarded(_) if target.guarded => vec![None],
         Scope::Guarded(_) => Vec::new(),
         _ if target.guarded => Vec::new(),
@@ -197,7 +197,7 @@ fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
     answer.good();
     let result = panic::catch_unwind(AssertUnwindSafe(|| run(&mut device)));
     let message = MESSAGE.take();
-    // On a connection of its own: the test may have left its one in any state.
+    // On a separate connection: the test may have left its own in any state.
     let partition = device.partition;
     let connection = Connection::session(&target.portal);
     Device::new(connection, variant.generation, variant.method, target.keys.clone(), partition).clean_up();
@@ -207,7 +207,7 @@ fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
     }
 }
 
-/// A partition id that nobody else takes: from the time, and counted on.
+/// Returns an unused partition id: from the time, then counting up.
 pub(crate) fn free_partition() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,5 @@
-//! Keys and check values, written apart from the product (docs/standards/security.md 1 and 2).
+//! Keys and check values, implemented independently of the product (docs/standards/security.md 1
+//! and 2).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +14,9 @@ use crate::cdb::Generation;
 /// How a command is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Method {
-    /// Nothing.
+    /// No protection.
     NoSec,
-    /// The capability, over a channel that is secure by itself.
+    /// Only the capability, over a channel that is secure by itself.
     #[allow(dead_code, reason = "the other codes follow from it")]
     CapKey,
     /// CDB, status and sense data.
@@ -36,7 +37,7 @@ fn sha1(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// Which key signs a capability.
+/// Key that signs a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signer {
     Master,
@@ -45,7 +46,7 @@ pub(crate) enum Signer {
     Working(u64),
 }
 
-/// A generation and an authentication key.
+/// A generation key and an authentication key.
 #[derive(Clone)]
 pub(crate) struct Pair {
     pub(crate) generation: Vec<u8>,
@@ -57,7 +58,7 @@ impl Pair {
         Self::of_seed(parent, seed, suffix)
     }
 
-    /// The same from a seed of any length.
+    /// Derives a pair from a seed of any length.
     pub(crate) fn of_seed(parent: &[u8], seed: &[u8], suffix: &[u8]) -> Self {
         let (mut even, mut odd) = (seed.to_vec(), seed.to_vec());
         even[seed.len() - 1] &= 0xFE;
@@ -80,7 +81,7 @@ pub(crate) struct Keys {
     pub(crate) system_id: [u8; 20],
     pub(crate) master: Pair,
     pub(crate) root: Pair,
-    /// Keys that were set since, by partition, and by partition and version.
+    /// Keys that were set later, by partition, and by partition and version.
     partitions: BTreeMap<u64, Pair>,
     working: BTreeMap<(u64, u8), Vec<u8>>,
 }
@@ -92,7 +93,7 @@ impl Keys {
         Self { system_id, master, root, partitions: BTreeMap::new(), working: BTreeMap::new() }
     }
 
-    /// Takes over a key that was set; what hung below it is void.
+    /// Replaces a partition's keys; keys below become invalid.
     pub(crate) fn set_partition(&mut self, partition: u64, pair: Pair) {
         self.working.retain(|(of, _), _| *of != partition);
         self.partitions.insert(partition, pair);
@@ -109,7 +110,7 @@ impl Keys {
         Pair::derive(&self.root.generation, &factory_seed(3, partition), &[])
     }
 
-    /// The authentication key of a level.
+    /// Returns the authentication key of a level.
     pub(crate) fn signing(&self, signer: Signer, version: u8) -> Vec<u8> {
         match signer {
             Signer::Master => self.master.authentication.clone(),
@@ -126,17 +127,17 @@ impl Keys {
     }
 }
 
-/// What the data of a command are a range of, and which way they go.
+/// Range and direction of a command's data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {
     pub(crate) inward: bool,
     pub(crate) partition: u64,
     pub(crate) object: u64,
-    /// First byte in the object; none if they are no range of one.
+    /// First byte in the object; `None` if the data are no range of it.
     pub(crate) start: Option<u64>,
 }
 
-/// How a slot covers data: numbers of the profile and of the digest of lists, bytes of a unit.
+/// How a slot covers data: numbers of the profile and of the list digest, bytes of a unit.
 #[derive(Clone, Copy)]
 struct Units {
     profile: u8,
@@ -160,7 +161,8 @@ impl Units {
         }
     }
 
-    /// The digest of a page of attributes: its number, then of each attribute number, length and value.
+    /// Returns the digest of an attribute page: its number, then number, length and value of each
+    /// attribute.
     fn page(self, record: &[u8]) -> Vec<u8> {
         match self.lists {
             1 => Sha1::digest([&b"OSDPAGE01"[..], record].concat()).to_vec(),
@@ -168,7 +170,7 @@ impl Units {
         }
     }
 
-    /// The value of each unit that the data touch, one after the other.
+    /// Returns the value of each unit that the data touch, in order.
     fn values(self, start: u64, data: &[u8], object_length: u64) -> Vec<Vec<u8>> {
         let (mut values, mut at, end) = (Vec::new(), start, start + data.len() as u64);
         while at < end {
@@ -195,8 +197,8 @@ impl Units {
     }
 }
 
-/// The keys of one credential: slot 0 is HMAC-SHA1, slot 1 HMAC-SHA256 with a key for each purpose, slot 2 the same over
-/// BLAKE3 units, slot 3 HMAC-SHA1 over SHA-1 units.
+/// The keys of one credential. Slot 0 is HMAC-SHA1, slot 1 HMAC-SHA256 with separate keys, slot 2
+/// the same over BLAKE3 units, slot 3 HMAC-SHA1 over SHA-1 units.
 pub(crate) struct CredentialKeys {
     generation: Generation,
     slot: u8,
@@ -242,12 +244,12 @@ impl CredentialKeys {
         self.tag(b"sealstone osd rsp v1", &[b"OSDRSP01", nonce, &[status], &length, sense])
     }
 
-    /// Bytes of data-in integrity information.
+    /// Returns the bytes of data-in integrity information.
     pub(crate) fn data_in_len(&self) -> usize {
         16 + if Units::of_slot(self.slot).is_some() { 16 } else { 0 } + self.generation.icv_len()
     }
 
-    /// The check value over digests of data and lists.
+    /// Returns the check value over digests of data and lists.
     fn over_units(
         &self,
         units: Units,
@@ -293,8 +295,9 @@ impl CredentialKeys {
         [counts, tag].concat()
     }
 
-    /// `page` is the record of the page that the attributes are all of, where it was asked for as a whole. `told` is the
-    /// integrity information as it came: what it says of the object is taken from there.
+    /// Returns the check value of data-in. `page` is the record of a page that was retrieved
+    /// completely; `told` is the received integrity information, from which object values are
+    /// taken.
     pub(crate) fn data_in(
         &self,
         nonce: &[u8],
@@ -317,7 +320,7 @@ impl CredentialKeys {
     }
 }
 
-/// MD5 (RFC 1321), for CHAP as old initiators have it.
+/// MD5 (RFC 1321), for CHAP with old initiators.
 pub(crate) fn md5(message: &[u8]) -> [u8; 16] {
     const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
     let mut padded = message.to_vec();
@@ -353,12 +356,12 @@ pub(crate) fn md5(message: &[u8]) -> [u8; 16] {
     digest
 }
 
-/// Milliseconds since 1970.
+/// Returns milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A nonce of this time that was not used before: 6 bytes of time, 6 that differ.
+/// Returns an unused nonce of this time: 6 bytes of time, 6 unique ones.
 pub(crate) fn nonce(time_ms: u64) -> [u8; 12] {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -384,7 +387,7 @@ mod tests {
         assert_eq!(hex(&md5(&b"1234567890".repeat(8))), "57edf4a22be3c955ac49da2e2107b67a");
     }
 
-    /// The vectors of the documentation, made by a third program.
+    /// The vectors of the documentation, created by a third program.
     #[test]
     fn the_factory_hierarchy_is_that_of_the_vectors() {
         let text = include_str!("../../../docs/standards/vectors/keys.json");

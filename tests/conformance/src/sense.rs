@@ -1,6 +1,6 @@
 //! Sense data in descriptor format (SPC-4 4.5; t10-osd 5.1).
 
-/// Sense data, as far as tests look at it.
+/// The parts of sense data that tests use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sense {
     pub(crate) key: u8,
@@ -8,7 +8,7 @@ pub(crate) struct Sense {
     pub(crate) code: u16,
     pub(crate) information: Option<u64>,
     pub(crate) command_specific: Option<u64>,
-    /// Byte of the CDB (true) or of parameter data that is wrong.
+    /// Invalid byte of the CDB (true) or of parameter data.
     pub(crate) field: Option<(bool, u16)>,
     /// Functions not initiated and completed, partition, object.
     pub(crate) osd: Option<(u32, u32, u64, u64)>,
@@ -17,7 +17,7 @@ pub(crate) struct Sense {
 }
 
 impl Sense {
-    /// Reads descriptor-format sense data; anything else fails the test.
+    /// Parses descriptor-format sense data; anything else fails the test.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         assert!(bytes.len() >= 8 && bytes.len() <= 252, "sense data of {} bytes", bytes.len());
         assert!(matches!(bytes[0] & 0x7F, 0x72 | 0x73), "descriptor format, got {:02x}", bytes[0]);
@@ -64,8 +64,8 @@ impl Sense {
     }
 }
 
-/// Key and code of sense data of either format: block units have the fixed one, and the target itself, where no
-/// logical unit made them.
+/// Returns key and code of sense data in either format. Block units use the fixed one, and so does
+/// the target itself.
 pub(crate) fn codes(sense: &[u8]) -> (u8, u16) {
     let [key, code, qualifier] = if sense[0] & 0x7F <= 0x71 {
         [sense[2], sense[12], sense[13]]

@@ -4,26 +4,26 @@ use crate::device::Device;
 use crate::target::Portal;
 use crate::tests;
 
-/// What a test needs.
+/// Requirements of a test.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope {
-    /// A device; runs once for each generation, by the strongest method that there are keys for.
+    /// A device; runs for each generation, with the strongest method for which there are keys.
     Osd(fn(&mut Device)),
-    /// The same, OSD-2 only.
+    /// As `Osd`, for OSD-2 only.
     Osd2(fn(&mut Device)),
-    /// A device that there are keys for; each generation.
+    /// A device with known keys; runs for each generation.
     Secured(fn(&mut Device)),
-    /// A device that takes NOSEC.
+    /// A device that accepts NOSEC.
     Open(fn(&mut Device)),
-    /// A whole device that takes NOSEC and that may be formatted: only one that was started here.
+    /// A device that accepts NOSEC and may be formatted: only one that was started here.
     Whole(fn(&mut Device)),
     /// A device with keys that is started for this test alone.
     Alone(fn(&mut Device)),
-    /// A portal that asks for CHAP: only one that was started here.
+    /// A portal with CHAP: only one that was started here.
     Guarded(fn(&Portal)),
     /// A block logical unit.
     Block(fn(&Portal)),
-    /// A portal: iSCSI and what any logical unit answers.
+    /// A portal: iSCSI, and commands of all logical units.
     Iscsi(fn(&Portal)),
 }
 
@@ -45,18 +45,18 @@ impl Scope {
 
 /// One behaviour.
 pub struct Test {
-    /// What it is about.
+    /// Area of the test.
     pub area: &'static str,
-    /// The promise.
+    /// Name, which states the behaviour.
     pub name: &'static str,
-    /// Where it is said.
+    /// Clause of the standard.
     pub clause: &'static str,
-    /// What it needs.
+    /// Requirements.
     pub(crate) scope: Scope,
 }
 
 impl Test {
-    /// What it needs, as the list of tests names it.
+    /// Returns the requirements as in the list of tests.
     #[must_use]
     pub const fn runs(&self) -> &'static str {
         self.scope.name()

@@ -1,4 +1,4 @@
-//! Where the device under test is, and what is known of it.
+//! Address and properties of the device under test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,14 +10,15 @@ use tempfile::TempDir;
 
 use crate::seal::Keys;
 
-/// Names of initiators, behind `iqn.2026-11.org.example:`, that a guarded device knows: with an account, and without.
+/// Names of initiators, after `iqn.2026-11.org.example:`, that a device with accounts knows: with
+/// an account, and without.
 pub(crate) const PROVEN_NAME: &str = "proven";
 pub(crate) const OPEN_NAME: &str = "open";
-/// User and secret of the one with an account, and of the device itself.
+/// User and secret of the initiator's account, and of the device itself.
 pub(crate) const ACCOUNT: (&str, &str) = ("ann", "ann's long secret");
 pub(crate) const OWN_ACCOUNT: (&str, &str) = ("device", "the device says so");
 
-/// Where the first block unit of a device of ours stands.
+/// LUN of the first block unit of a device started here.
 const BLOCK_LUN: u16 = 1;
 
 /// Address of a logical unit: `iscsi://HOST:PORT/TARGET/LUN`.
@@ -45,24 +46,23 @@ pub struct Target {
     pub(crate) name: &'static str,
     pub(crate) portal: Portal,
     pub(crate) keys: Option<Keys>,
-    /// A block unit of it, whose data do not matter.
+    /// A block unit of it, whose data may be overwritten.
     pub(crate) block: Option<Portal>,
-    /// Is its logical unit an OSD? Another is judged by iSCSI alone.
+    /// Whether its logical unit is an OSD; otherwise only iSCSI tests run.
     pub(crate) osd: bool,
-    /// Does it answer OSD-1 service actions?
+    /// Whether it supports OSD-1 service actions.
     pub(crate) osd1: bool,
-    /// Does it ask for accounts?
+    /// Whether it requires accounts.
     pub(crate) guarded: bool,
-    /// Is it ours, so that nothing may be skipped?
+    /// Whether it was started here, so that no test may be skipped.
     pub(crate) ours: bool,
     daemon: Option<(Daemon, TempDir)>,
 }
 
 impl Target {
-    /// The device at an address; with its key file it is used under ALLDATA, without under NOSEC.
+    /// Returns the device at an address, used with ALLDATA if there is a key file, else with NOSEC.
     ///
-    /// # Errors
-    /// What is wrong with an address or the file.
+    /// # Errors Description of an invalid address or file.
     pub fn at(url: &str, key: Option<&Path>, block: Option<&str>) -> Result<Self, String> {
         let keys = key.map(read_keys).transpose()?;
         let block = block.map(Portal::parse).transpose()?;
@@ -79,13 +79,13 @@ impl Target {
         })
     }
 
-    /// The same, of which iSCSI, what any logical unit answers, and a block unit are judged.
+    /// Limits the tests to iSCSI, commands of all logical units, and a block unit.
     #[must_use]
     pub fn without_osd(self) -> Self {
         Self { osd: false, ..self }
     }
 
-    /// The real device, started twice: secured, and open to everybody.
+    /// Starts the real device twice: secured, and open.
     #[must_use]
     pub fn own() -> Vec<Self> {
         vec![
@@ -95,12 +95,12 @@ impl Target {
         ]
     }
 
-    /// A secured device more, for a test that leaves nothing as it was.
+    /// Starts another secured device, for a test that changes it permanently.
     pub(crate) fn alone() -> Self {
         Self::start("alone", &[], true)
     }
 
-    /// A device with an access file.
+    /// Starts a device with an access file.
     fn guarded() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("access");
@@ -138,7 +138,7 @@ impl Target {
         run(&["block", "create", "unit", "--data", text(&data), "--size", "64M"]).ok();
         let mut serve: Command =
             command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
-        // One connection for each behaviour, one after the other as fast as it goes: more often than a client would.
+        // Each behaviour opens a connection, faster than a normal client.
         serve.args(["--connects-per-address-s-max", "4096"]);
         serve.args(flags);
         let daemon = Daemon::start(serve);
@@ -158,7 +158,7 @@ impl Target {
         }
     }
 
-    /// Is the device still there, if it is one that was started here?
+    /// Whether the device is still alive, if it was started here.
     pub(crate) fn is_alive(&mut self) -> bool {
         match &mut self.daemon {
             Some((daemon, _)) => {
@@ -169,7 +169,7 @@ impl Target {
     }
 }
 
-/// The keys of a key file: `system_id` and `master_key` in hex.
+/// Reads a key file: `system_id` and `master_key` in hex.
 fn read_keys(path: &Path) -> Result<Keys, String> {
     let file = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let field = |name: &str| {

@@ -1,7 +1,8 @@
 //! Every behaviour on the real device: nothing fails, nothing is skipped.
 //!
-//! A harness of its own: arguments that do not begin with a dash are the filter; `SEALSTONE_TARGET`,
-//! `SEALSTONE_TARGET_KEY` and `SEALSTONE_TARGET_BLOCK` name another device, its key file and a block unit of it.
+//! A custom harness: arguments without a leading dash are the filter. `SEALSTONE_TARGET`,
+//! `SEALSTONE_TARGET_KEY` and `SEALSTONE_TARGET_BLOCK` select another device, its key file and its
+//! block unit.
 
 #![allow(clippy::print_stdout, reason = "a test tells its result")]
 

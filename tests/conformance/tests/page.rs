@@ -1,11 +1,11 @@
-//! The list of tests in the documentation is the one that runs.
+//! The list of tests in the documentation is current.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use sealstone_conformance::{TESTS, page};
 
-/// `SEALSTONE_BLESS=1` writes the page anew.
+/// `SEALSTONE_BLESS=1` rewrites the page.
 #[test]
 fn the_page_of_the_documentation_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/standards/conformance.md");
@@ -20,7 +20,7 @@ fn the_page_of_the_documentation_is_current() {
 }
 
 #[test]
-fn every_test_has_a_clause_and_a_name_of_its_own() {
+fn tests_have_clauses_and_unique_names() {
     let mut names = BTreeSet::new();
     for test in TESTS.iter().copied().flatten() {
         assert!(!test.clause.is_empty() && !test.area.is_empty(), "{}", test.name);

@@ -1,4 +1,4 @@
-//! A device without a metadata server, and a client that holds the device's initial key.
+//! A device without a metadata server, and a client that has the device's initial key.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use sealstone_osd::{Capability, Descriptor, Generation, ObjectId, ObjectType, Pe
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, algorithm};
 use sealstone_tests::{Daemon, Signal, command, run, text};
 
-/// Milliseconds that a credential is valid for.
+/// Lifetime of a credential in milliseconds.
 const LIFETIME_MS: u64 = 3_600_000;
 
 fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
 }
 
-/// A device in a folder of its own, which a test kills and starts.
+/// A device in its own folder, which a test kills and restarts.
 pub(crate) struct RawOsd {
     folder: tempfile::TempDir,
     flags: Vec<String>,
@@ -67,18 +67,18 @@ impl RawOsd {
         assert_eq!(code, -1, "the device ended before it was killed");
     }
 
-    /// A credential for everything that can be done to a user object.
+    /// Issues a credential with all rights on a user object.
     pub(crate) fn object(&self, allowed: ObjectId) -> Bearer {
         let descriptor = Descriptor::User { scope: Scope::default(), allowed, range: Range::ALL };
         self.issue(ObjectType::User, descriptor)
     }
 
-    /// A credential for everything that can be done to a partition.
+    /// Issues a credential with all rights on a partition.
     pub(crate) fn partition(&self, partition: u64) -> Bearer {
         self.issue(ObjectType::Partition, Descriptor::Partition { scope: Scope::default(), partition })
     }
 
-    /// A credential to create a partition.
+    /// Issues a credential to create a partition.
     pub(crate) fn new_partition(&self, partition: u64) -> Bearer {
         let descriptor = Descriptor::Partition { scope: Scope::default(), partition };
         self.issue_under(0, ObjectType::Partition, descriptor)

@@ -1,4 +1,5 @@
-//! Names are bytes: what looks like an escape is none, and what would deceive a terminal is escaped.
+//! Names are bytes: an apparent escape is literal, and characters that could deceive a terminal are
+//! escaped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +13,7 @@ use sealstone_tests::{Daemon, Ended, Signal, System, can_mount, command, run_wit
 
 use super::text as path_text;
 
-/// Names that are different, and that some program takes for each other.
+/// Distinct names that some programs treat as equal.
 const NAMES: &[&[u8]] = &[
     b"a\\x2db",
     b"a-b",
@@ -53,14 +54,14 @@ fn all_names() -> BTreeSet<Vec<u8>> {
     NAMES.iter().map(|name| name.to_vec()).collect()
 }
 
-/// Runs a command whose last argument is bytes.
+/// Runs a command whose last argument is raw bytes.
 fn run_at(system: &System, arguments: &[&str], last: &[u8]) -> Ended {
     let mut command = system.command(arguments);
     command.arg(os(last));
     run_with_input(command, b"")
 }
 
-/// The bytes of a field that holds a name or path.
+/// Returns the bytes of a field with a name or path.
 fn field(value: &serde_json::Value, key: &str) -> Vec<u8> {
     match value[format!("{key}_base64")].as_str() {
         Some(encoded) => decode_base64(encoded),
@@ -82,7 +83,7 @@ fn decode_base64(text: &str) -> Vec<u8> {
     out
 }
 
-/// Nothing that is sent to a terminal reorders, hides or moves other text.
+/// Checks that no output reorders, hides or moves text on a terminal.
 #[track_caller]
 fn assert_printable(ended: &Ended) {
     for said in [ended.text(), ended.stderr.clone()] {
@@ -124,7 +125,7 @@ fn names_that_look_alike_stay_apart() {
     run_at(&system, &["rm"], b"/u/a\\x2db").ok();
     run_at(&system, &["cat"], b"/u/a-b").ok();
     run_at(&system, &["stat"], b"/u/a\\x2db").fails(4);
-    // What is displayed can be typed on purpose.
+    // Displayed names can be typed with `--escaped`.
     system.run(&["--escaped", "rm", r"/u/\xff\xfe"]).ok();
     run_at(&system, &["cat"], b"/u/\\xff\\xfe").ok();
     run_at(&system, &["cat"], b"/u/\xff\xfe").fails(4);
@@ -179,13 +180,13 @@ fn what_is_shown_is_printable() {
             assert!(refused.code != 0, "{refused:?}");
             assert_printable(&refused);
         }
-        // A name of this machine in a message.
+        // A local name in a message.
         let mut local = system.command(&["put"]);
         local.arg(tree.join(os(&missing[3..]))).arg("/u/");
         let refused = run_with_input(local, b"");
         assert_printable(&refused.fails(4));
     }
-    // What a message repeats of the command line.
+    // A message that repeats parts of the command line.
     let refused = system.run(&["user", "add", "al\u{202e}ice", "--password-file", "/no\u{2066}where"]);
     assert!(refused.code != 0);
     assert_printable(&refused);
@@ -259,7 +260,7 @@ fn mount_points_that_are_not_text_work() {
         return;
     }
     let system = System::start(1);
-    // Another mount of the machine whose place is no text.
+    // Another mount of the machine whose path is not UTF-8.
     let other = system.path("other").join(os(b"pl\xffain"));
     fs::create_dir_all(&other).expect("made");
     rustix::mount::mount("none", &other, "tmpfs", rustix::mount::MountFlags::empty(), None).expect("mounted");

@@ -1,4 +1,4 @@
-//! Transfers keep what matters and finish what they can.
+//! Transfers preserve attributes and continue after failures.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -12,20 +12,20 @@ use sealstone_tests::{Ended, System, run_with_input};
 
 use super::{bytes, text};
 
-/// What a copy has to have in common with its source.
+/// Properties that a copy must share with its source.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     mode: u32,
     mtime: (i64, i64),
     target: Option<PathBuf>,
     content: Option<Vec<u8>>,
-    /// The first name of the same file in the tree.
+    /// First name of the same file in the tree.
     first_name: Option<PathBuf>,
-    /// Where data begins and ends in a file with holes.
+    /// Data ranges of a file with holes.
     data: Vec<(u64, u64)>,
 }
 
-/// The data of a file between holes of 64 KiB and more, but for single blocks.
+/// Returns the data ranges of a file between holes of at least 64 KiB, ignoring single blocks.
 fn data_ranges(path: &Path, size: u64) -> Vec<(u64, u64)> {
     const HOLE_MIN: u64 = 64 << 10;
     let file = File::open(path).expect("readable");
@@ -39,7 +39,7 @@ fn data_ranges(path: &Path, size: u64) -> Vec<(u64, u64)> {
         }
         at = end;
     }
-    // Each object of a file ends with a byte that was written.
+    // Each object of a file ends with a written byte.
     found.retain(|(start, end)| end - start > 4096);
     found
 }
@@ -104,7 +104,7 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
 }
 
-/// A tree with everything that a backup has to keep.
+/// Creates a tree with everything that a backup has to preserve.
 fn make_tree(top: &Path) {
     fs::create_dir_all(top.join("sub/private")).expect("made");
     fs::create_dir_all(top.join("empty")).expect("made");
@@ -173,7 +173,7 @@ fn tree_keeps_modes_times_links_and_holes() {
     assert_same(&tree, &back);
     let allocated = fs::metadata(back.join("sparse")).expect("there").blocks() * 512;
     assert!(allocated < 1 << 20, "holes stay holes: {allocated}");
-    // Again, both ways: nothing nests, nothing is transferred, nothing changes.
+    // Repeated in both directions: nothing nests, nothing is transferred, nothing changes.
     let again = system.run(&["--json", "put", "-r", "--update", text(&tree), "/u"]).ok().json();
     assert_eq!(
         (&again["files"], &again["links"], &again["bytes"]),
@@ -252,13 +252,13 @@ fn private_files_stay_private() {
     system.run(&["put", text(&file), "/private"]).ok();
     system.run(&["put", text(&open), "/open"]).ok();
     assert_eq!((mode_of(&system, "/private"), mode_of(&system, "/open")), ("0600".into(), "0755".into()));
-    // The umask counts for single files.
+    // The umask applies to single files.
     let mut command = std::process::Command::new("sh");
     let line = format!("umask 077; exec {} put {} /masked", text(sealstone_tests::binary()), text(&open));
     command.args(["-c", &line]).env("SEALSTONE_SESSION", system.path("session.toml"));
     run_with_input(command, b"").ok();
     assert_eq!(mode_of(&system, "/masked"), "0700");
-    // A put keeps what chmod said, and never shows more than its source does.
+    // A put keeps the mode set by chmod, and never exceeds the source's.
     system.run(&["chmod", "600", "/open"]).ok();
     system.run(&["put", text(&open), "/open"]).ok();
     assert_eq!(mode_of(&system, "/open"), "0600");
@@ -269,7 +269,7 @@ fn private_files_stay_private() {
     assert_eq!(mode_of(&system, "/private"), "0600");
     system.run(&["put", "--preserve", text(&open), "/open"]).ok();
     assert_eq!(mode_of(&system, "/open"), "0755");
-    // The same on this machine.
+    // The same for local files.
     let back = system.path("back");
     system.run(&["get", "/private", text(&back)]).ok();
     let local = |path: &Path| fs::metadata(path).expect("there").mode() & 0o7777;
@@ -385,7 +385,7 @@ fn one_failure_does_not_end_the_others() {
     let missing = system.path("missing");
     let put = system.run(&["put", text(&missing), text(&tree.join("a")), "/u/"]);
     assert_eq!((put.code, put.stderr.contains("missing")), (1, true), "{}", put.stderr);
-    // And out again.
+    // The same for get.
     let back = system.path("back");
     fs::create_dir_all(back.join("a")).expect("made");
     let get = system.run(&["get", "-r", "-T", "/u", text(&back)]);
@@ -395,7 +395,7 @@ fn one_failure_does_not_end_the_others() {
 }
 
 #[test]
-fn stored_trees_do_not_lead_out_of_the_destination() {
+fn fetched_trees_stay_in_the_destination() {
     let system = System::start(1);
     let tree = system.path("tree");
     fs::create_dir_all(tree.join("evil")).expect("made");
@@ -428,7 +428,7 @@ fn stored_trees_do_not_lead_out_of_the_destination() {
     let put = system.run(&["put", "-r", "-T", text(&tree), "/s"]).ok();
     assert_eq!(stat(&system, "/s/file")["kind"], "file", "{}", put.stderr);
     assert_eq!(system.run(&["cat", "/kept"]).ok().stdout, b"from the store");
-    // And in the place of an operand.
+    // And in place of an operand.
     system.run(&["ln", "-s", "/t/evil", "/s/tree"]).ok();
     system.run(&["put", "-r", text(&tree), "/s/"]).fails(1).says(&["/s/tree: is a symlink"]);
     system.run(&["rm", "/s/file"]).ok();
@@ -451,7 +451,7 @@ fn links_in_the_destination_are_not_followed() {
         fs::create_dir(folder).expect("made");
     }
     fs::write(outside.join("victim"), "untouched").expect("written");
-    // An earlier get may have made them from links of the store.
+    // An earlier get may have created them from links of the store.
     let links = || {
         let _ = fs::remove_file(into.join("plain"));
         symlink(outside.join("victim"), into.join("plain")).expect("linked");
@@ -484,7 +484,7 @@ fn interrupted_transfers_give_directories_their_modes_later() {
         let mode = |name: &&str| fs::metadata(back.join(name)).expect("there").mode() & 0o1777;
         names.iter().map(mode).collect()
     };
-    // `kill -9` of a transfer leaves such directories; the owner of the last one made it private.
+    // `kill -9` of a transfer leaves such directories; the owner made the last one private.
     for (path, mode) in [("/t", "1700"), ("/t/new", "1700"), ("/t/own", "0700")] {
         system.run(&["mkdir", path]).ok();
         system.run(&["chmod", mode, path]).ok();
@@ -581,7 +581,7 @@ fn replaced_file_hands_on_no_capability() {
     // Version 2 with CAP_NET_RAW.
     let capability: Vec<u8> =
         [0x0200_0001u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
-    // Only root may set it; the rest holds for everyone.
+    // Only root may set it; the rest is checked for all users.
     let _ = rustix::fs::setxattr(&file, "security.capability", &capability, XattrFlags::empty());
     rustix::fs::setxattr(&file, "user.kept", b"1", XattrFlags::empty()).expect("set");
     system.run(&["get", "/file", text(&file)]).ok();
@@ -615,7 +615,7 @@ fn temporaries(folder: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with(".sealstone-")).count()
 }
 
-/// Whether a get writes a temporary file of its own.
+/// Whether a get writes its own temporary file.
 fn is_fetching(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).expect("readable");
     let names = entries.map(|entry| entry.expect("readable").file_name());
@@ -627,7 +627,7 @@ fn is_fetching(folder: &Path) -> bool {
 #[test]
 fn signals_leave_no_temporary_files() {
     let system = System::start(1);
-    // One that a killed process left, and one that is in use by another one.
+    // One left by a killed process, and one that another process uses.
     let folder = system.path("folder");
     fs::create_dir(&folder).expect("made");
     let old = SystemTime::now() - Duration::from_secs(3600);
@@ -678,7 +678,7 @@ fn what_is_excluded_or_tried_is_not_stored() {
 }
 
 #[test]
-fn times_of_single_files_and_old_files_are_kept() {
+fn times_of_files_are_kept() {
     let system = System::start(1);
     let file = system.path("old");
     fs::write(&file, "old").expect("written");

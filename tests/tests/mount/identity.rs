@@ -1,5 +1,5 @@
-//! Tests of users and permissions on a mount: set-user-ID bits, permission checks at open, and
-//! accounts that the machine does not know.
+//! Users and permissions on a mount: set-user-ID bits, permission checks at open, and accounts that
+//! the machine does not know.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use sealstone_tests::{Mounted, System, can_mount, is_installed, text};
 use super::sh;
 
 #[test]
-fn who_writes_to_a_file_takes_away_what_it_runs_as() {
+fn write_clears_the_set_id_bits() {
     if !can_mount() || !is_installed("setpriv") {
         return;
     }
@@ -42,7 +42,7 @@ fn who_writes_to_a_file_takes_away_what_it_runs_as() {
     assert_eq!(run("chown 71000 f && stat -c %a f"), "777\n");
     assert_eq!(run("mkfifo p && chmod 6555 p && chown 71000 p && stat -c %a p"), "555\n");
     assert_eq!(run("mkdir s && chmod 6755 s && chown 71000 s && stat -c %a s"), "6755\n");
-    // One that was made so, and is open since.
+    // A file that was created with the bit and is still open.
     let open = "exec 3>>g && chmod 4777 g && echo x >&3 && stat -c %a g";
     assert_eq!(
         run(&format!(
@@ -53,7 +53,7 @@ fn who_writes_to_a_file_takes_away_what_it_runs_as() {
 }
 
 #[test]
-fn what_the_kernel_believes_is_not_there_is_not_opened_unchecked() {
+fn negative_lookup_entries_do_not_bypass_checks() {
     if !can_mount() || !is_installed("setpriv") {
         return;
     }
@@ -65,7 +65,7 @@ fn what_the_kernel_believes_is_not_there_is_not_opened_unchecked() {
     };
     sh(one.place(), "mkdir -m 777 d && test ! -e d/f && test ! -e d/g && test ! -e d/h");
     sh(two.place(), "cd d && echo secret > f && chmod 600 f && echo open > g && chmod 666 g");
-    // Opened to be made if it is not there: the kernel still believes that it is not.
+    // Opened with create: the kernel still caches that the name does not exist.
     assert_eq!(user("cat <> d/f || echo refused"), "refused\n");
     assert_eq!(user("echo more >> d/f || echo refused"), "refused\n");
     assert_eq!(user("echo more >> d/g && cat d/g"), "open\nmore\n");
@@ -100,7 +100,8 @@ fn unknown_accounts_give_no_local_user_rights() {
         run(&format!("setpriv --reuid={uid} --regid={gid} --clear-groups sh -c '{script}'"))
     };
     const UNKNOWN: u32 = 0xFFFE_FFFE;
-    // Neither the account nor a group: both are shown under a number that no local user has.
+    // Neither the account nor a group is known: both are shown under a number that no local user
+    // has.
     assert_eq!(run("stat -c '%u %g %a' mine"), format!("{UNKNOWN} {UNKNOWN} 660\n"));
     let attempts = [
         "cat mine",
@@ -112,7 +113,7 @@ fn unknown_accounts_give_no_local_user_rights() {
         "setfacl -m o::rw mine",
         "ln mine other",
     ];
-    // Nobody; the group of whoever mounted; a user that was given the number all the same.
+    // nobody; the group of the mounting user; a local user that has the number all the same.
     for (uid, gid) in [(65_534, 65_534), (71_000, 0), (71_000, 65_534), (UNKNOWN, 71_000), (71_000, UNKNOWN)]
     {
         for attempt in attempts {
@@ -121,10 +122,11 @@ fn unknown_accounts_give_no_local_user_rights() {
         }
     }
     assert_eq!(run("stat -c '%u %a %s' mine && cat mine"), format!("{UNKNOWN} 660 6\nsecret"));
-    // What a local user without an account makes is its own, and nobody's account.
+    // Entries created by a local user without an account belong to that user locally, and to no
+    // account.
     assert_eq!(user(65_534, 65_534, "echo own > made && stat -c %u:%g made"), "65534:65534\n");
     assert_eq!(run("echo root > rooted && stat -c %u:%g rooted"), "0:0\n");
-    // The number is for showing: nothing is given to it.
+    // The number is only displayed: it cannot be an owner.
     for refused in [&format!("chown {UNKNOWN} rooted"), &format!("chgrp {UNKNOWN} rooted")] {
         assert_eq!(run(&format!("{refused} 2>/dev/null || echo refused")), "refused\n", "{refused}");
     }
@@ -136,7 +138,7 @@ fn unknown_accounts_give_no_local_user_rights() {
         let outcome = run(&format!("setfacl -m u:{UNKNOWN}:rwx rooted 2>/dev/null || echo refused"));
         assert_eq!(outcome, "refused\n");
     }
-    // A number that a local user has is refused, another free one is taken.
+    // A number that a local user has is refused; another free one is accepted.
     let second = system.path("second");
     fs::create_dir(&second).unwrap();
     let taken = ["mount", text(&second), "--allow-other", "--foreground", "--unknown-uid", "65534"];

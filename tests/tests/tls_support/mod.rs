@@ -1,4 +1,4 @@
-//! Somebody between a client and its device.
+//! A man in the middle between a client and its device.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,17 +9,17 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
-/// What he does.
+/// Behaviour of the man in the middle.
 pub(crate) enum Relay {
-    /// Hands bytes on, and remembers those that he sees.
+    /// Forwards and records bytes.
     Bytes,
-    /// Answers in plain text himself.
+    /// Answers in plain text.
     Strip,
-    /// Ends TLS with a certificate of his own, and begins it anew with the device.
+    /// Ends TLS with a certificate of his own, and starts TLS with the device.
     Tls(Identity),
 }
 
-/// Somebody in between, with the device behind him.
+/// A man in the middle, with the device behind him.
 pub(crate) struct Between {
     device: Daemon,
     pin: String,
@@ -30,7 +30,7 @@ pub(crate) struct Between {
 }
 
 impl Between {
-    /// In front of this device with this pin.
+    /// Starts it in front of this device with this pin.
     pub(crate) fn start(device: Daemon, pin: Pin, relay: Relay) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -64,22 +64,22 @@ impl Between {
         Self { device, pin: pin.to_string(), address, seen, cut_after, _runtime: runtime }
     }
 
-    /// The device's URL, with our address in it.
+    /// Returns the device's URL with the relay's address.
     pub(crate) fn url(&self) -> String {
         self.device.field("url").replace(self.device.field("address"), &self.address)
     }
 
-    /// The device's pin.
+    /// Returns the device's pin.
     pub(crate) fn pin(&self) -> &str {
         &self.pin
     }
 
-    /// What went through, both ways.
+    /// Returns the recorded bytes of both directions.
     pub(crate) fn seen(&self) -> Vec<u8> {
         self.seen.lock().expect("nobody panicked").clone()
     }
 
-    /// Cut each connection after so many bytes from the client.
+    /// Cuts each connection after this many bytes from the client.
     pub(crate) fn cut_after(&self, bytes: usize) {
         self.cut_after.store(bytes, Ordering::SeqCst);
     }
@@ -98,7 +98,7 @@ struct One {
 impl One {
     async fn serve(self, mut near: TcpStream) {
         if self.strip {
-            // A login response that says yes to everything.
+            // A login response that accepts everything.
             let mut answer = [0; 48];
             (answer[0], answer[1]) = (0x23, 0x87);
             let mut heard = [0; 4096];
@@ -125,7 +125,7 @@ impl One {
 
     async fn relay(&self, near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
         let ((near_in, near_out), (far_in, far_out)) = (tokio::io::split(near), tokio::io::split(far));
-        // Whichever ends first ends both, without a word.
+        // The first end to close ends both.
         tokio::select! {
             () = self.copy(near_in, far_out, true) => {}
             () = self.copy(far_in, near_out, false) => {}

@@ -1,7 +1,7 @@
-//! One device on a folder of its own, its lives and its deaths.
+//! One device in its own folder, killed and restarted repeatedly.
 //!
-//! Does: make it, start it, have workers use it, kill it at a moment of the seed's choice, kill it again while it comes
-//! back, and look what is left. Does not: judge; the workers' oracle does.
+//! Does: creates it, starts it, lets workers use it, kills it at random moments, also during its
+//! start, and reads its content. Does not: judge the content; the workers' oracle does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,27 +25,27 @@ use crate::worker::{self, Life, Tally, Worker};
 
 /// Partition of the first worker.
 const PARTITION: u64 = 0x10000;
-/// Shortest and longest life under load, milliseconds.
+/// Shortest and longest run under load, in milliseconds.
 const LIFE_MS: (u64, u64) = (30, 1000);
-/// Most steps of all clients that a life waits for once its time is over, and how long at most: on a slow machine a moment
-/// is no life.
+/// Steps of all clients that a run waits for after its time, and the longest wait: on a slow
+/// machine the time alone is too short.
 const STEPS_MAX: u64 = 300;
 const SLOW_LIFE_MAX: Duration = Duration::from_secs(10);
-/// Busy answers that a client sits out: a device that restarts many times in seconds waits for its clock.
+/// Busy answers that a client waits for: a device that restarts often waits for its clock.
 const BUSY_MAX: u32 = 60;
 /// Length of a raw device.
 const RAW_BYTES: u64 = 128 << 20;
-/// Given back when a full file system keeps the device from starting.
+/// Bytes released when a full file system keeps the device from starting.
 const BALLAST_BYTES: usize = 2 << 20;
-/// How often a device that cannot finish a replacement gets more space.
+/// Maximum number of times that a device that cannot finish a replacement gets more space.
 const ROUNDS_FOR_SPACE_MAX: u32 = 8;
-/// Longest that workers may take to notice that their device is gone.
+/// Maximum time until workers notice that their device is down.
 const AFTER_DEATH_MAX: Duration = Duration::from_secs(60);
 
-/// Where a device lives.
+/// Storage of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
-    /// Room for everything.
+    /// Plenty of space.
     Roomy,
     /// A capacity that the workers use up.
     Full,
@@ -56,7 +56,7 @@ pub enum Ground {
 }
 
 impl Ground {
-    /// Its name in reports.
+    /// Returns its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl Mounted {
         Some(Self(place, size_mib))
     }
 
-    /// Two MiB more: the ballast can be given back once only, and the next life may fill what it left.
+    /// Adds two MiB: the ballast can be released only once, and the next run may fill that space.
     fn grow(&mut self) -> Result<(), String> {
         self.1 += 2;
         mount_remount(&self.0, MountFlags::empty(), format!("size={}M", self.1))
@@ -97,16 +97,16 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The folder goes with its temporary parent; a mount that stays would keep it.
+        // A mount would keep the temporary folder.
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }
 
-/// A file as a block device; gone when dropped.
+/// A file as a block device; removed when dropped.
 struct Looped(String);
 
 impl Looped {
-    /// `None` where there are no loop devices, or not for us.
+    /// Attaches a loop device; `None` if there are none, or without permission.
     fn new(file: &Path) -> Option<Self> {
         let made =
             std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
@@ -117,12 +117,12 @@ impl Looped {
 
 impl Drop for Looped {
     fn drop(&mut self) {
-        // A loop device that stays would keep its file.
+        // A loop device would keep its file.
         let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }
 
-/// The device and those who use it.
+/// The device and its workers.
 pub struct Rig {
     ground: Ground,
     data: PathBuf,
@@ -132,7 +132,7 @@ pub struct Rig {
     issuer: Arc<Issuer>,
     workers: Vec<Worker>,
     random: StdRng,
-    // Unmounted and detached before the folder goes.
+    // Unmounted and detached before the folder is removed.
     mounted: Option<Mounted>,
     looped: Option<Looped>,
     folder: Option<TempDir>,
@@ -146,7 +146,7 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// A new device; `None` if its ground cannot be had here.
+    /// Creates a device; `None` if this storage is not available.
     #[must_use]
     pub fn new(ground: Ground, workers: usize, seed: u64) -> Option<Self> {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -183,7 +183,7 @@ impl Rig {
         })
     }
 
-    /// Keeps the folder for whoever wants to look at it.
+    /// Keeps the folder for inspection.
     #[must_use]
     pub fn keep(&mut self) -> Option<PathBuf> {
         if self.mounted.is_some() {
@@ -197,12 +197,12 @@ impl Rig {
         let mut serve =
             command(&["--json", "osd", "serve", "--data", text(&self.data), "--listen", &self.address]);
         serve.args(["--insecure-nosec", "--insecure-capkey", "--group-s-max", group_s]);
-        // A scrub beside everything else; it must not mind either.
+        // A scrub runs concurrently.
         serve.args(["--scrub-mib-s-max", "64"]);
         serve
     }
 
-    /// Kills it some times while it comes back, then lets it.
+    /// Kills it several times during its start, then lets it start.
     fn start(&mut self, report: &mut Report) -> Result<Daemon, String> {
         if self.url.is_some() {
             for _ in 0..self.random.gen_range(0..3) {
@@ -227,7 +227,7 @@ impl Rig {
         Ok(daemon)
     }
 
-    /// A device on a full file system may say that it cannot start; with some room it must.
+    /// Starts a device that refused on a full file system; after space was added it must start.
     fn start_with_room(&mut self, ended: Ended) -> Result<Daemon, String> {
         let said = ended.stderr.trim_end();
         if self.ballast.is_none() {
@@ -249,17 +249,16 @@ impl Rig {
         options.busy_retries_max = BUSY_MAX;
         let client = |_: &Worker| {
             let mut options = options.clone();
-            // A session of its own for each.
+            // A separate session for each.
             options.session = sealstone_initiator::SessionConfig::new(None, &*environment);
             OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment.clone(), options)
         };
         self.workers.iter().map(client).collect()
     }
 
-    /// Lives and deaths until the time is over.
+    /// Runs and kills the device until the time is over.
     ///
-    /// # Errors
-    /// A promise was broken; which, and how.
+    /// # Errors A violation, with details.
     pub fn torture(
         &mut self,
         runtime: &Runtime,
@@ -330,7 +329,7 @@ impl Rig {
             self.workers.sort_by_key(Worker::number);
             let code = outcome?;
             report.kills += u64::from(!clean);
-            // What a worker had under way when the device was told to end may be done or not.
+            // Commands in flight at the end may be done or not.
             if clean && code != 0 && !sick {
                 return Err(format!("an orderly end has exit code {code}: {}", daemon.said()));
             }
@@ -380,17 +379,17 @@ impl Rig {
         Ok(())
     }
 
-    /// Gives the ballast back, or a larger file system.
+    /// Releases the ballast, or enlarges the file system.
     fn give_room(&mut self) -> Result<(), String> {
         let has_ballast = self.ballast.as_ref().is_some_and(|ballast| fs::remove_file(ballast).is_ok());
         if has_ballast { Ok(()) } else { self.mounted.as_mut().map_or(Ok(()), Mounted::grow) }
     }
 
-    /// Everything at rest is sound.
+    /// Checks the stopped device.
     fn check(&self, report: &mut Report) -> Result<(), String> {
         let checked = run(&["--json", "osd", "check", "--data", text(&self.data)]);
         if checked.code != 0 && self.ground == Ground::Tight && checked.stderr.contains("space") {
-            // It has to repair its index first, and has no room to.
+            // It has to repair its index first, and has no space for that.
             return Ok(());
         }
         if checked.code != 0 {
@@ -408,7 +407,7 @@ impl Rig {
         self.check(report)
     }
 
-    /// Where the device is.
+    /// Returns the device's folder.
     #[must_use]
     pub fn data(&self) -> &Path {
         &self.data

@@ -1,4 +1,4 @@
-//! Credentials made with the device's initial key, as a security manager makes them.
+//! Credentials issued with the device's initial key, as a security manager does.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy,
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-/// How long they are good for: longer than any run.
+/// Lifetime of credentials: longer than any run.
 const LIFETIME_MS: u64 = 48 * 3600 * 1000;
 
 #[derive(Deserialize)]
@@ -25,10 +25,9 @@ struct KeyFile {
 pub struct Issuer(KeyHierarchy<RustCrypto>);
 
 impl Issuer {
-    /// From the file that `osd init --key-out` wrote, for these partitions.
+    /// Reads the file that `osd init --key-out` wrote, for these partitions.
     ///
-    /// # Panics
-    /// If it is none.
+    /// # Panics If the file is invalid.
     #[must_use]
     pub fn of(path: &Path, partitions: impl Iterator<Item = u64>) -> Self {
         let text = Zeroizing::new(fs::read_to_string(path).expect("the key file"));
@@ -41,21 +40,21 @@ impl Issuer {
         Self(keys)
     }
 
-    /// Everything that can be done to a user object.
+    /// Issues a credential with all rights on a user object.
     #[must_use]
     pub fn object(&self, allowed: ObjectId, method: SecurityMethod) -> Bearer {
         let descriptor = Descriptor::User { scope: Scope::default(), allowed, range: Range::ALL };
         self.issue(ObjectType::User, descriptor, method)
     }
 
-    /// Everything that can be done to a collection.
+    /// Issues a credential with all rights on a collection.
     #[must_use]
     pub fn collection(&self, allowed: ObjectId, method: SecurityMethod) -> Bearer {
         let descriptor = Descriptor::Collection { scope: Scope::default(), allowed };
         self.issue(ObjectType::Collection, descriptor, method)
     }
 
-    /// Everything that can be done to a partition, or with 0 to the device.
+    /// Issues a credential with all rights on a partition, or with 0 on the device.
     #[must_use]
     pub fn partition(&self, partition: u64, method: SecurityMethod) -> Bearer {
         let descriptor = Descriptor::Partition { scope: Scope::default(), partition };

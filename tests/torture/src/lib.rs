@@ -1,14 +1,14 @@
-//! Real daemons on real folders, killed under load again and again, beside an oracle of what they promised.
+//! Real daemons in real folders, repeatedly killed under load, with an oracle of their guarantees.
 //!
-//! Does: start `sealstone osd serve`, have several clients create, write, append, clear, cut, rewrite, copy, remove, set
-//! attributes, put objects into collections, and make, refresh, restore and remove snapshots and clones, under all four
-//! methods, with FUA and FLUSH of every scope; kill the daemon at a moment of the seed's choice, also while it comes back;
-//! then compare everything with what was acknowledged, flushed or not, and have `osd check` read everything. On a roomy
-//! disk, at the end of the capacity, on a file system that is full, and on a raw device. Besides: a metadata server and
-//! two devices that are killed while files are put; and two metadata servers on one database that are killed while eight clients
-//! change the same names.
-//! Does not: cut the power; what a disk keeps then is the matter of the store's crash simulator.
-//! Truth: docs/design/store.md, "Groups and the order of writes"; HACKING.md, "Tests".
+//! Does: starts `sealstone osd serve`, and several clients that create, write, append, clear,
+//! truncate, rewrite, copy, remove, set attributes, add objects to collections, and create,
+//! refresh, restore and remove snapshots and clones, with all four methods, FUA and FLUSH of every
+//! scope. Kills the daemon at random moments, also during its start. Then compares everything with
+//! the acknowledged state, flushed or not, and runs `osd check`. Uses a large disk, a nearly full
+//! capacity, a full file system, and a raw device. Also kills a metadata server and two devices
+//! during puts, and two metadata servers on one database while eight clients change the same names.
+//! Does not: cut power; the store's crash simulator does. Truth: docs/design/store.md, "Groups and
+//! the order of writes"; HACKING.md, "Tests".
 
 #![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
 
@@ -33,47 +33,47 @@ use names::Crowd;
 use system::Drill;
 use worker::Tally;
 
-/// What to do.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// Every choice comes from it; the moments at which processes are scheduled do not.
+    /// Seed of every choice; process scheduling is not deterministic.
     pub seed: u64,
-    /// How long, about.
+    /// Approximate duration.
     pub time: Duration,
     /// Clients of a device.
     pub workers: usize,
-    /// With metadata servers, too.
+    /// Whether metadata servers are tested too.
     pub system: bool,
-    /// Nothing but names.
+    /// Whether only concurrent names are tested.
     pub names_alone: bool,
 }
 
-/// What was done.
+/// Counts of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
     /// Starts of a device after which everything was compared.
     pub lives: u64,
     /// Processes killed under load.
     pub kills: u64,
-    /// Devices killed while they came back.
+    /// Devices killed during their start.
     pub kills_at_start: u64,
-    /// Devices read at rest by `osd check`.
+    /// Stopped devices checked by `osd check`.
     pub checks: u64,
-    /// Commands that changed something and were acknowledged.
+    /// Acknowledged commands that changed something.
     pub steps: u64,
-    /// Such that were promised to be durable, and flushes.
+    /// Of these, durable ones, and flushes.
     pub durable: u64,
-    /// REWRITEs among the steps.
+    /// Of the steps, REWRITEs.
     pub rewrites: u64,
-    /// Changes of collections and of who is in them, among the steps.
+    /// Of the steps, changes of collections and memberships.
     pub memberships: u64,
-    /// Steps that made, refreshed, restored or removed snapshots and clones.
+    /// Of the steps, those that created, refreshed, restored or removed snapshots and clones.
     pub duplicates: u64,
-    /// Commands refused for want of space.
+    /// Commands refused for lack of space.
     pub refused: u64,
     /// Objects compared while a device ran.
     pub reads: u64,
@@ -81,43 +81,42 @@ pub struct Report {
     pub compared: u64,
     /// Rounds of a whole system.
     pub rounds: u64,
-    /// Files put there.
+    /// Files put in them.
     pub puts: u64,
-    /// Puts that ended with an error, because the metadata server was killed.
+    /// Puts that failed because the metadata server was killed.
     pub puts_failed: u64,
-    /// Rounds in which clients changed the same names.
+    /// Rounds of concurrent names.
     pub names_rounds: u64,
-    /// Operations of theirs, all of which one order explains.
+    /// Operations in them, all linearizable.
     pub names_operations: u64,
-    /// Of them, those whose clients were told nothing.
+    /// Of these, operations without an answer.
     pub names_unknown: u64,
-    /// Rounds for which it took too long to find an order.
+    /// Rounds whose check exceeded its limit.
     pub names_undecided: u64,
-    /// What could not be done here.
+    /// Parts that were skipped.
     pub left_out: Vec<&'static str>,
 }
 
-/// A promise was broken.
+/// A violated guarantee.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Where.
+    /// Part of the test.
     pub place: &'static str,
-    /// How.
+    /// Details.
     pub what: String,
-    /// The device's folder, kept.
+    /// Folder of the device, which is kept.
     pub folder: Option<PathBuf>,
 }
 
-/// Parts of the time for each ground; the rest is the system's.
+/// Share of the time for each storage; the rest is for whole systems.
 const SHARES: [(Ground, f64); 4] =
     [(Ground::Roomy, 0.25), (Ground::Full, 0.1), (Ground::Tight, 0.1), (Ground::Raw, 0.15)];
-/// Of what is the system's, the part of those who change the same names.
+/// Share of the systems' time for concurrent names.
 const NAMES_SHARE: f64 = 0.5;
 
-/// Does it. `tell` hears what is being done.
+/// Runs the test; `tell` receives the current part.
 ///
-/// # Errors
-/// A promise was broken.
+/// # Errors A violation.
 pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Violation> {
     let mut report = Report { seed: wish.seed, ..Report::default() };
     let began = Instant::now();
@@ -155,7 +154,7 @@ pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Vi
     if wish.system && !wish.names_alone {
         tell("system");
         let mut drill = Drill::new(wish.seed);
-        // Whatever is left of the time, and one round in any case.
+        // For the rest of the time, and at least one round.
         let until = began + wish.time;
         drill
             .torture(until.max(Instant::now() + Duration::from_millis(1)), &mut report)

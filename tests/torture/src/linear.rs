@@ -1,85 +1,85 @@
-//! Is there an order of operations that explains what everybody was told?
+//! A linearizability checker for histories of names.
 //!
-//! Does: look for one, as Wing and Gong do, in Lowe's form: operations are taken one after the other from those that nobody
-//! had to wait for, and taken back where it does not go on; what was seen before is not looked at again. Does not: know how
-//! the history came about.
-//! Contract: an operation whose outcome nobody knows may have been done at any time after it was asked for, or never.
-//! Exponential in the number of clients at worst; [`STEPS_MAX`] steps, then it is not decided.
-//! Truth: Herlihy and Wing, "Linearizability"; Lowe, "Testing for linearizability" (2017).
+//! Does: searches for an order of operations that explains all outcomes, with Wing and Gong's
+//! algorithm in Lowe's form: takes operations that no completed one precedes, backtracks, and skips
+//! states seen before. Does not: record the history. Contract: an operation with unknown outcome
+//! may have run at any time after its call, or never. Exponential in the number of clients in the
+//! worst case; undecided after [`STEPS_MAX`] steps. Truth: Herlihy and Wing, "Linearizability";
+//! Lowe, "Testing for linearizability" (2017).
 
 use std::collections::HashSet;
 
-/// Names that operations are about.
+/// Number of names.
 pub const NAMES: usize = 5;
-/// Steps of the search at most.
+/// Maximum steps of the search.
 pub const STEPS_MAX: u64 = 30_000_000;
 
-/// What each name leads to: a number that only one making ever used.
+/// Node of each name: a number that only one creation used.
 pub type State = [Option<u16>; NAMES];
 
-/// What was asked for.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A node with this number under a name that must be free.
+    /// Creates a node with this number under a free name.
     Make(usize, u16),
-    /// A name that must be there.
+    /// Removes an existing name.
     Remove(usize),
-    /// From, to; what is there goes.
+    /// Renames; an existing target is replaced.
     Replace(usize, usize),
-    /// From, to, which must be free.
+    /// Renames; the target must be free.
     Move(usize, usize),
-    /// Two names that must be there.
+    /// Exchanges two existing names.
     Exchange(usize, usize),
-    /// What a name leads to.
+    /// Looks a name up.
     Look(usize),
-    /// What all of them lead to.
+    /// Looks all names up.
     List,
 }
 
-/// What was told.
+/// The observed result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// Success.
     Done,
-    /// There is no such name.
+    /// The name does not exist.
     Missing,
-    /// The name is taken.
+    /// The name exists.
     Taken,
-    /// What the name leads to.
+    /// Node of the name.
     Found(u16),
-    /// What all lead to.
+    /// Nodes of all names.
     Listed(State),
-    /// Nothing was told.
+    /// No answer.
     Unknown,
 }
 
 /// One operation of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// Whose.
+    /// Number of the client.
     pub client: usize,
-    /// What.
+    /// The request.
     pub operation: Operation,
-    /// What it was told.
+    /// The observed result.
     pub outcome: Outcome,
-    /// When it was asked for: any numbers that grow.
+    /// Time of the call: any increasing number.
     pub called: u64,
-    /// When it was told.
+    /// Time of the return.
     pub returned: u64,
 }
 
-/// What was found.
+/// Result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// An order explains it all.
+    /// An order explains all results.
     Linearizable,
-    /// None does. The longest beginning that one explains has so many operations.
+    /// No order does; the longest explained prefix has this many operations.
     Violation(usize),
-    /// It takes too long to say.
+    /// The search exceeded its limit.
     Undecided,
 }
 
-/// The state after an operation that was told this, if it can have been so.
+/// Returns the state after an operation with this outcome, if it is possible.
 #[must_use]
 pub fn step(mut state: State, operation: Operation, outcome: Outcome) -> Option<State> {
     use Operation::{Exchange, List, Look, Make, Move, Remove, Replace};
@@ -105,14 +105,14 @@ pub fn step(mut state: State, operation: Operation, outcome: Outcome) -> Option<
         (Exchange(one, other), Missing) if state[one].is_none() || state[other].is_none() => {}
         (Look(name), Found(number)) if state[name] == Some(number) => {}
         (List, Listed(listed)) if listed == state => {}
-        // It told nobody anything.
+        // It had no visible effect.
         (Look(_) | List, Unknown) => {}
         _ => return None,
     }
     Some(state)
 }
 
-/// A moment of the history, in a list that operations are taken out of and put back into.
+/// A call or return, in a linked list from which operations are removed and restored.
 #[derive(Clone, Copy)]
 struct Moment {
     event: usize,
@@ -121,10 +121,10 @@ struct Moment {
     after: usize,
 }
 
-/// The moments, the first of them a head that is none.
+/// The list of calls and returns; the first entry is a sentinel.
 struct Moments {
     all: Vec<Moment>,
-    /// Where an event returns; none if it never does.
+    /// Index of an event's return; `None` if it never returned.
     returns: Vec<Option<usize>>,
 }
 
@@ -165,7 +165,7 @@ impl Moments {
         self.all[after].before = at;
     }
 
-    /// Takes an event out.
+    /// Removes an event.
     fn lift(&mut self, call: usize) {
         self.unlink(call);
         if let Some(at) = self.returns[self.all[call].event] {
@@ -173,7 +173,7 @@ impl Moments {
         }
     }
 
-    /// Puts it back; in the opposite order of taking out.
+    /// Restores an event; in reverse order of removal.
     fn unlift(&mut self, call: usize) {
         if let Some(at) = self.returns[self.all[call].event] {
             self.relink(at);
@@ -182,7 +182,7 @@ impl Moments {
     }
 }
 
-/// Looks for an order, from a state in which nothing is there.
+/// Searches for an order, starting with no names.
 #[must_use]
 pub fn check(history: &[Event]) -> Verdict {
     let mut moments = Moments::of(history);
@@ -221,7 +221,7 @@ pub fn check(history: &[Event]) -> Verdict {
             }
             continue;
         }
-        // Somebody was told something here who was not asked yet: the last one taken was wrong.
+        // A return before its call was taken: backtrack.
         let Some((call, before)) = taken.pop() else { return Verdict::Violation(longest) };
         state = before;
         let index = moments.all[call].event;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_order_explains_is_linearizable_and_nothing_else() {
+    fn histories_with_a_valid_order_are_linearizable() {
         use Operation::{Look, Make, Remove};
         use Outcome::{Done, Found, Missing};
         let made = event(0, Make(0, 7), Done, 1, 4);
@@ -253,16 +253,16 @@ mod tests {
         assert_eq!(check(&[made, event(1, Look(0), Found(7), 5, 6)]), Verdict::Linearizable);
         assert_eq!(check(&[made, event(1, Look(0), Missing, 5, 6)]), Verdict::Violation(1));
         assert_eq!(check(&[made, event(1, Look(0), Found(8), 2, 3)]), Verdict::Violation(1));
-        // Two of them are told that they removed what was made once.
+        // Two clients removed a node that was created once.
         let twice = [made, event(1, Remove(0), Done, 5, 9), event(2, Remove(0), Done, 6, 8)];
         assert_eq!(check(&twice), Verdict::Violation(2));
-        // It was there, and then it had never been.
+        // The node existed, and then had never existed.
         let back = [made, event(1, Look(0), Found(7), 2, 3), event(2, Look(0), Missing, 5, 6)];
         assert!(matches!(check(&back), Verdict::Violation(_)));
     }
 
     #[test]
-    fn what_nobody_knows_was_done_at_any_time_or_never() {
+    fn unknown_outcomes_take_effect_anytime_or_never() {
         use Operation::{Look, Make, Remove};
         use Outcome::{Done, Found, Missing, Unknown};
         let perhaps = event(0, Make(0, 7), Unknown, 1, 2);
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// What one who does it at once would tell.
+    /// Returns the outcome of an atomic execution.
     fn told(state: &State, operation: Operation) -> Outcome {
         let outcomes = [Outcome::Done, Outcome::Missing, Outcome::Taken, Outcome::Listed(*state)];
         let found = match operation {
@@ -300,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn histories_of_operations_done_at_one_moment_each_pass_and_changed_ones_do_not() {
+    fn generated_histories_pass_and_altered_ones_fail() {
         let (mut violations, mut total) = (0, 0);
         for seed in 0..60 {
             let rng = &mut StdRng::seed_from_u64(seed);
             let mut state: State = [None; NAMES];
             let mut history = Vec::new();
-            // Eight clients whose operations last for a while around the moment that they are done at.
+            // Eight clients whose operations last for a while around their point of execution.
             let mut busy_until = [0_u64; 8];
             for number in 1..=120_u16 {
                 let moment = u64::from(number) * 100;

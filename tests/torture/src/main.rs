@@ -1,4 +1,4 @@
-//! `make torture`: kills real daemons for as long as it is told to.
+//! `make torture`: kills real daemons for the given time.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
@@ -19,7 +19,7 @@ const USAGE: &str = "usage: sealstone-torture [--seconds N] [--seed S] [--worker
 Exit code 1 and the seed if a promise was broken. A full file system is made with a tmpfs, and a raw device with a loop
 device; both take root. Without a loop device a file stands for the raw device.";
 
-/// What the command line says.
+/// Parsed command line.
 struct Arguments {
     wish: Wish,
     json: bool,
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    // Built before the time runs.
+    // Built before the time starts.
     sealstone_tests::binary();
     let bar = ProgressBar::new(wish.time.as_secs());
     if json || !std::io::stderr().is_terminal() {

@@ -1,9 +1,10 @@
-//! Names that many change at once, while metadata servers and their database are killed.
+//! Names that several clients change concurrently, while metadata servers and their database are
+//! killed.
 //!
-//! Does: eight clients of a mount's kind make, move, exchange, remove and look up a few names in one directory, at two metadata
-//! servers on one PostgreSQL, any of which is killed at moments of the seed's choice; then looks for an order of all operations
-//! that explains what everybody was told.
-//! Contract: an answer is believed: what was acknowledged is there, and is done once, however often it had to be asked for.
+//! Does: eight clients like mounts create, rename, exchange, remove and look up a few names in one
+//! directory, at two metadata servers on one PostgreSQL, all of which are killed at random moments.
+//! Then checks that the history is linearizable. Contract: an acknowledged change exists and ran
+//! exactly once, even if it was requested repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,15 +21,15 @@ use tokio::runtime::Runtime;
 use crate::Report;
 use crate::linear::{Event, NAMES, Operation, Outcome, State, Verdict, check};
 
-/// Clients at once.
+/// Number of clients.
 const CLIENTS: usize = 8;
-/// Operations of each in one round.
+/// Operations of each client in one round.
 const OPERATIONS: usize = 24;
-/// How long clients wait for servers; nothing here is away for so long.
+/// How long clients wait for servers; no server is down for so long.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Pauses between kills, milliseconds.
+/// Pauses between kills, in milliseconds.
 const PAUSE_MS: (u64, u64) = (100, 2_500);
-/// How long what was killed stays away, milliseconds.
+/// Downtime of a killed process, in milliseconds.
 const AWAY_MS: (u64, u64) = (0, 1_500);
 
 type Mount = Nodes<sealstone_client::Mds, sealstone_client::DevicePool>;
@@ -45,8 +46,7 @@ pub struct Crowd {
 impl Crowd {
     /// Starts everything.
     ///
-    /// # Errors
-    /// A client cannot log in.
+    /// # Errors A client cannot log in.
     pub fn new(runtime: &Runtime, seed: u64) -> Result<Self, String> {
         let pair = Pair::start(0);
         let mut this =
@@ -55,7 +55,7 @@ impl Crowd {
             std::fs::read_to_string(this.pair.admin_secret()).map_err(|error| error.to_string())?;
         let pin = this.pair.system.mds().field("pin").parse().map_err(|_| "the pin does not parse")?;
         let (first, second) = (this.pair.system.mds().field("address").to_owned(), &this.pair.second_address);
-        // Half of them begin with either server.
+        // Half of them start with either server.
         let orders = [format!("{first},{second}"), format!("{second},{first}")];
         for number in 0..CLIENTS {
             let servers = &orders[number % orders.len()];
@@ -69,10 +69,9 @@ impl Crowd {
         Ok(this)
     }
 
-    /// Rounds until the time is over, one in any case.
+    /// Runs rounds until the time is over, at least one.
     ///
-    /// # Errors
-    /// No order explains what the clients were told.
+    /// # Errors The history is not linearizable.
     pub fn torture(&mut self, runtime: &Runtime, until: Instant, report: &mut Report) -> Result<(), String> {
         let over = AtomicBool::new(false);
         let Self { pair, mounts, random, seed, .. } = self;
@@ -93,7 +92,8 @@ impl Crowd {
     }
 }
 
-/// Kills what there is, until it is over; everything runs in the end. Gives the number of kills.
+/// Kills and restarts processes until the round is over; all run at the end. Returns the number of
+/// kills.
 fn kill(pair: &mut Pair, mut random: StdRng, over: &AtomicBool) -> u64 {
     let mut kills = 0;
     let pause = |random: &mut StdRng, (least, most): (u64, u64)| {
@@ -134,7 +134,7 @@ fn kill(pair: &mut Pair, mut random: StdRng, over: &AtomicBool) -> u64 {
     kills
 }
 
-/// All clients in a directory of their own, from the first operation to the last, and what they were told.
+/// Runs all clients in a new directory and checks their history.
 fn one_round(
     runtime: &Runtime,
     mounts: &[Mount],
@@ -159,7 +159,7 @@ fn one_round(
     for task in tasks {
         history.extend(runtime.block_on(task).map_err(|_| "a client panicked")??);
     }
-    // What is there in the end.
+    // The final state.
     let last = runtime.block_on(done(&mounts[0], directory, Operation::List, CLIENTS, &time))?;
     history.push(last);
     report.names_rounds += 1;
@@ -187,7 +187,7 @@ fn line(event: &Event) -> String {
     format!("{called:5} to {returned:5}  client {client}: {operation:?}: {outcome:?}")
 }
 
-/// Takes the round away.
+/// Removes the directory of the round.
 fn clean_up(runtime: &Runtime, mount: &Mount, directory: Node, name: &Name) -> Result<(), ClientError> {
     runtime.block_on(async {
         let (entries, _) = mount.read_directory(directory, None).await?;
@@ -198,7 +198,7 @@ fn clean_up(runtime: &Runtime, mount: &Mount, directory: Node, name: &Name) -> R
     })
 }
 
-/// One client's operations.
+/// Runs one client's operations.
 async fn work(
     mount: Mount,
     client: usize,
@@ -236,7 +236,8 @@ fn named(index: usize) -> Result<Name, String> {
     Name::new(format!("n{index}")).map_err(|error| error.to_string())
 }
 
-/// Does one operation. A node is a symbolic link, and its number the length of what it leads to: every stat tells it.
+/// Runs one operation. A node is a symbolic link whose number is the length of its target, so every
+/// stat shows it.
 async fn done(
     mount: &Mount,
     directory: Node,

@@ -1,10 +1,10 @@
-//! What the objects of one worker may be after a crash.
+//! Possible states of one worker's objects after a crash.
 //!
-//! Does: keep the state after every acknowledged step, and the step that was not answered; compare a device after its restart
-//! with them. Does not: send anything.
-//! Contract: a worker sends a command when the one before was answered, so that its steps have an order. After the death of
-//! its process a device has every acknowledged step, flushed or not; the one that was not answered is there as a whole
-//! or not at all. A loss of power is the matter of the store's crash simulator.
+//! Does: keeps the state after every acknowledged step, and the unanswered step; compares a
+//! restarted device with them. Does not: send commands. Contract: a worker sends a command after
+//! the answer to the previous one, so its steps are ordered. After the death of its process a
+//! device has every acknowledged step, flushed or not, and the unanswered one completely or not at
+//! all. Power loss is tested by the store's crash simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -16,32 +16,32 @@ use sealstone_osd::ObjectId;
 pub struct Object {
     /// Its bytes.
     pub content: Vec<u8>,
-    /// Attributes of the one application page that workers use, by number; none is empty.
+    /// Attributes of the application page that workers use, by number; none is empty.
     pub attributes: BTreeMap<u32, Vec<u8>>,
-    /// The collections that it is a member of, by the number of the attribute that names each.
+    /// Its collections, by the number of the attribute that names each.
     pub memberships: BTreeMap<u32, u64>,
 }
 
-/// What is under an id.
+/// An object, collection or partition copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A user object.
     User(Object),
-    /// A collection; its members know of it.
+    /// A collection; its members record their membership.
     Collection,
-    /// A snapshot of a partition, or a clone, under the partition's own id.
+    /// A snapshot or clone of a partition, under its own partition id.
     Duplicate {
-        /// The partition that it was made of.
+        /// Source partition.
         source: u64,
-        /// A clone: it goes its own way.
+        /// Whether it is a clone.
         clone: bool,
     },
 }
 
-/// Everything of a worker.
+/// All objects of a worker.
 pub type State = BTreeMap<ObjectId, Entry>;
 
-/// The user object of an id.
+/// Returns the user object of an id.
 #[must_use]
 pub fn user(state: &State, id: ObjectId) -> Option<&Object> {
     match state.get(&id) {
@@ -50,71 +50,72 @@ pub fn user(state: &State, id: ObjectId) -> Option<&Object> {
     }
 }
 
-/// All ids of a partition, its own included.
+/// Returns all ids of a partition, its own included.
 #[must_use]
 pub const fn all_of(partition: u64) -> RangeInclusive<ObjectId> {
     ObjectId::of_partition(partition)..=ObjectId::new(partition, u64::MAX)
 }
 
-/// What REWRITE does to its range.
+/// One operation of a REWRITE on its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// These bytes come in place of others, from here on.
+    /// Replaces bytes at this offset.
     Replace(usize, Vec<u8>),
-    /// Exclusive or with these.
+    /// Applies exclusive or at this offset.
     Xor(usize, Vec<u8>),
-    /// So many bytes from here on are this one.
+    /// Fills this many bytes at this offset.
     Fill(usize, usize, u8),
 }
 
 /// A step that changes something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// An object of these bytes, which was not there.
+    /// Creates an object with these bytes.
     Create(ObjectId, Vec<u8>),
-    /// Bytes at an offset; zeros between them and an end before it.
+    /// Writes bytes at an offset; a gap after the old end reads as zeros.
     Write(ObjectId, u64, Vec<u8>),
-    /// Bytes at the end.
+    /// Appends bytes.
     Append(ObjectId, Vec<u8>),
-    /// Zeros at an offset, so many.
+    /// Writes this many zeros at an offset.
     Clear(ObjectId, u64, u64),
-    /// Bytes taken out.
+    /// Removes bytes; later ones move.
     Punch(ObjectId, u64, u64),
-    /// A new length.
+    /// Sets the length.
     Resize(ObjectId, u64),
-    /// A range of so many bytes is changed in order, and attributes with it. The object may grow.
+    /// Changes a range in order, and attributes with it; the object may grow.
     Rewrite(ObjectId, u64, u32, Vec<Change>, Vec<(u32, Vec<u8>)>),
-    /// Attributes; an empty one goes.
+    /// Sets attributes; an empty one is removed.
     Attributes(ObjectId, Vec<(u32, Vec<u8>)>),
-    /// A second object with the bytes of the first, and its attributes if that is said.
+    /// Copies an object, with its attributes if set.
     Copy(ObjectId, ObjectId, bool),
-    /// The object is gone.
+    /// Removes an object.
     Remove(ObjectId),
-    /// An empty collection.
+    /// Creates an empty collection.
     CreateCollection(ObjectId),
-    /// The collection is gone; its members stay.
+    /// Removes a collection; its members stay.
     RemoveCollection(ObjectId),
-    /// The object's attribute of this number names a collection, or with 0 none any more.
+    /// Sets the object's attribute of this number to a collection, or with 0 removes the
+    /// membership.
     Join(ObjectId, u32, u64),
-    /// A copy of a partition: a clone, or a snapshot.
+    /// Copies a partition to a clone or snapshot.
     Duplicate {
-        /// Of what.
+        /// Source partition.
         source: u64,
-        /// Its id.
+        /// Id of the copy.
         target: u64,
-        /// Not a snapshot.
+        /// Whether it is a clone.
         clone: bool,
     },
-    /// A snapshot or clone is again what its source is.
+    /// Refreshes a snapshot or clone from its source.
     Refresh(u64),
-    /// A partition is again what its snapshot is.
+    /// Restores a partition from its snapshot.
     Restore(u64, u64),
-    /// A partition is gone with all that is in it: objects first, one by one, collections then.
+    /// Removes a partition with its content: objects first, one by one, then collections.
     RemovePartition(u64),
 }
 
 impl Step {
-    /// The object or partition that it changes.
+    /// Returns the object or partition that it changes.
     #[must_use]
     pub const fn object(&self) -> ObjectId {
         match self {
@@ -138,7 +139,7 @@ impl Step {
         }
     }
 
-    /// Its kind and what it changes, without its data.
+    /// Returns a description without data.
     #[must_use]
     pub fn summary(&self) -> String {
         let kind = match self {
@@ -165,7 +166,8 @@ impl Step {
         format!("{kind} of {}", self.object())
     }
 
-    /// What may be done of it where a full medium refuses it: the bytes, and attributes before one of the list.
+    /// Returns the partial effects that a full disk permits: the bytes, and leading attributes of
+    /// the list.
     #[must_use]
     pub fn begun(&self) -> Vec<Self> {
         match self {
@@ -181,13 +183,13 @@ impl Step {
         }
     }
 
-    /// Whether the device brings it to its end later if it fails midway.
+    /// Whether the device completes it later if it fails midway.
     #[must_use]
     pub const fn is_done_later(&self) -> bool {
         matches!(self, Self::Refresh(_) | Self::Restore(..))
     }
 
-    /// What it does one after the other, where a crash may come in between.
+    /// Returns its parts, between which a crash may happen.
     fn parts(&self, state: &State) -> Vec<Self> {
         if let Self::RemoveCollection(collection) = self {
             let mut parts = leave_all(state, *collection);
@@ -204,7 +206,7 @@ impl Step {
         parts
     }
 
-    /// Does it; gives the ids of what may be another than before.
+    /// Applies it, and returns the ids that may have changed.
     pub fn apply(&self, state: &mut State) -> Vec<ObjectId> {
         match self {
             Self::Create(id, content) => {
@@ -312,7 +314,7 @@ fn set_all(object: &mut Object, values: &[(u32, Vec<u8>)]) {
     }
 }
 
-/// The members of a collection leave it, in their order.
+/// Removes the members of a collection in their order.
 fn leave_all(state: &State, collection: ObjectId) -> Vec<Step> {
     let mut parts = Vec::new();
     for (id, entry) in state.range(all_of(collection.partition)) {
@@ -323,7 +325,7 @@ fn leave_all(state: &State, collection: ObjectId) -> Vec<Step> {
     parts
 }
 
-/// What is in a partition is what is in another one from now on. What the partition itself is stays.
+/// Replaces the content of a partition by that of another one.
 fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
     let inside = |partition| ObjectId::new(partition, 1)..=ObjectId::new(partition, u64::MAX);
     let mut touched: Vec<ObjectId> = state.range(inside(target)).map(|(id, _)| *id).collect();
@@ -338,36 +340,36 @@ fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
     touched
 }
 
-/// What a worker's device acknowledged, and the step that it has not answered.
+/// Acknowledged state of a worker's device, and the unanswered step.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// How many steps were acknowledged.
+    /// Number of acknowledged steps.
     acknowledged: u64,
-    /// After all of them.
+    /// State after all of them.
     now: State,
-    /// Sent, and not answered.
+    /// Step that was sent but not answered.
     under_way: Option<Step>,
 }
 
 impl History {
-    /// What every object is now.
+    /// Returns the current state.
     #[must_use]
     pub const fn now(&self) -> &State {
         &self.now
     }
 
-    /// Steps that were acknowledged, ever.
+    /// Returns the number of acknowledged steps.
     #[must_use]
     pub const fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// A step is sent.
+    /// Records a sent step.
     pub fn send(&mut self, step: Step) {
         self.under_way = Some(step);
     }
 
-    /// It was done.
+    /// Records its acknowledgement.
     pub fn done(&mut self) {
         if let Some(step) = self.under_way.take() {
             drop(step.apply(&mut self.now));
@@ -375,22 +377,21 @@ impl History {
         }
     }
 
-    /// Whether the step that was not answered is one that the device brings to its end later.
+    /// Whether the device completes the unanswered step later.
     #[must_use]
     pub fn is_done_later(&self) -> bool {
         self.under_way.as_ref().is_some_and(Step::is_done_later)
     }
 
-    /// It was refused, and nothing was changed.
+    /// Records a refusal without effect.
     pub fn refused(&mut self) {
         self.under_way = None;
     }
 
-    /// Checks what a device holds after a restart, and continues from there: every acknowledged step, and of the one that
-    /// was not answered nothing, all, or its first parts.
+    /// Checks a restarted device, and continues from its state. It must have every acknowledged
+    /// step, and of the unanswered one nothing, all, or its first parts.
     ///
-    /// # Errors
-    /// The difference to the nearest such state, in words.
+    /// # Errors The difference to the nearest such state, in words.
     pub fn settle(&mut self, found: State) -> Result<(), String> {
         let parts = self.under_way.as_ref().map_or_else(Vec::new, |step| step.parts(&self.now));
         let count = |state: &State| {
@@ -432,7 +433,7 @@ fn told<'a>(wanted: &State, found: &State, ids: impl Iterator<Item = &'a ObjectI
     parts.collect::<Vec<_>>().join("; ")
 }
 
-/// What of `found` is not as wanted, in words.
+/// Describes the differences.
 #[must_use]
 pub fn differences(wanted: &State, found: &State) -> String {
     let mut ids: Vec<&ObjectId> = wanted.keys().chain(found.keys()).collect();
@@ -535,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_under_way_may_have_been_done_and_a_refused_one_not() {
+    fn pending_steps_are_optional_and_refused_ones_absent() {
         let mut history = History::default();
         let states = run(&mut history, &[Step::Create(id(1), vec![1])]);
         history.send(Step::Append(id(1), vec![2]));
@@ -548,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_refused_list_of_attributes_the_first_ones_may_be_set_and_no_others() {
+    fn refused_attribute_list_may_set_a_prefix() {
         let values = |numbers: &[u32]| numbers.iter().map(|number| (*number, vec![7])).collect::<Vec<_>>();
         let step = Step::Attributes(id(1), values(&[1, 2, 3]));
         let wanted = [&[1][..], &[1, 2]].map(|some| Step::Attributes(id(1), values(some)));
@@ -558,9 +559,9 @@ mod tests {
         assert_eq!(Step::Append(id(1), vec![1]).begun(), []);
     }
 
-    /// A partition that was being removed may have lost some of its objects, in their order, and no others.
+    /// A partition that was being removed may have lost its first objects, in order, and no others.
     #[test]
-    fn a_removal_under_way_may_have_come_to_any_object() {
+    fn pending_removal_may_affect_any_object() {
         let mut history = History::default();
         let steps = [
             Step::Create(id(1), vec![1]),
@@ -578,9 +579,9 @@ mod tests {
         assert_eq!(history.settle(states[2].clone()), Ok(()), "the partition is removed");
     }
 
-    /// Members leave a collection one by one before it goes.
+    /// Members leave a collection one by one before it is removed.
     #[test]
-    fn a_collection_under_removal_may_have_lost_its_first_members() {
+    fn pending_collection_removal_may_drop_first_members() {
         let mut history = History::default();
         let steps = [
             Step::Create(id(1), vec![1]),

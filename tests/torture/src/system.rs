@@ -1,4 +1,5 @@
-//! A whole system: metadata server and devices as processes, `put` over and over, and any of them killed in the middle.
+//! A whole system: metadata server and devices as processes, repeated puts, and kills of any
+//! process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,19 +11,19 @@ use sealstone_tests::{Ended, Signal, System, run, run_with_input, text};
 
 use crate::Report;
 
-/// Devices.
+/// Number of devices.
 const OSDS: usize = 2;
-/// Files that are put over and over, each by one writer at a time.
+/// Files that are put repeatedly, each by one writer at a time.
 const FILES: usize = 4;
-/// Longest file, bytes: beyond half a MiB it is striped.
+/// Longest file in bytes: above half a MiB it is striped.
 const LENGTH_MAX: usize = 6 << 20;
-/// How long a daemon stays away, milliseconds; clients wait seven seconds for one.
+/// Downtime of a daemon in milliseconds; clients wait seven seconds for one.
 const AWAY_MS: (u64, u64) = (0, 1500);
 
-/// What a path may hold; `None` is nothing.
+/// Possible content of a path; `None` if it does not exist.
 type Content = Option<Vec<u8>>;
 
-/// The system and what its files must be.
+/// The system and the expected content of its files.
 pub struct Drill {
     system: System,
     files: BTreeMap<String, Vec<Content>>,
@@ -30,7 +31,7 @@ pub struct Drill {
 }
 
 impl Drill {
-    /// A new system.
+    /// Starts a system.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -44,10 +45,9 @@ impl Drill {
         self.system.path(&format!("osd{index}"))
     }
 
-    /// Rounds until the time is over.
+    /// Runs rounds until the time is over.
     ///
-    /// # Errors
-    /// A promise was broken; which, and how.
+    /// # Errors A violation, with details.
     pub fn torture(&mut self, until: Instant, report: &mut Report) -> Result<(), String> {
         while Instant::now() < until {
             self.round(report)?;
@@ -68,7 +68,7 @@ impl Drill {
         Ok(())
     }
 
-    /// All files are put at once, and something is killed meanwhile.
+    /// Puts all files concurrently, and kills a process meanwhile.
     fn round(&mut self, report: &mut Report) -> Result<(), String> {
         let contents: Vec<(String, Vec<u8>)> = self
             .files
@@ -133,7 +133,7 @@ impl Drill {
             report.puts += 1;
             return Ok(());
         }
-        // A device that comes back gets again what it may have lost: only a killed metadata server ends a put.
+        // A restarted device gets unflushed data again: only a killed metadata server fails a put.
         if !mds {
             return Err(format!("{path}: put ends with {}: {}", ended.code, ended.stderr));
         }
@@ -145,7 +145,7 @@ impl Drill {
         Ok(())
     }
 
-    /// Every path holds one of the contents that it may hold; which one is known then.
+    /// Checks that every path has one of its possible contents, which is then its only one.
     fn compare(&mut self) -> Result<(), String> {
         let paths: Vec<String> = self.files.keys().cloned().collect();
         for path in paths {

@@ -1,7 +1,8 @@
-//! One client of the device: it changes its own objects at random and knows what they must be.
+//! One client of the device, which changes its own objects at random and knows their expected
+//! state.
 //!
-//! Does: send a command, wait for the answer, and look now and then. What it does next is chosen in `choice`; how it looks
-//! is in `view`.
+//! Does: sends a command, waits for the answer, and sometimes reads. `choice` selects the next
+//! step; `view` reads objects.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,49 +20,49 @@ mod view;
 
 /// Objects of each worker; the first [`SMALL`] of them stay small.
 const OBJECTS: u64 = 9;
-/// Objects of a few KiB at most, which grow and shrink around the length up to which an object has no block.
+/// Objects of a few KiB at most, around the length up to which an object has no block.
 const SMALL: u64 = 3;
-/// Its numbers begin here.
+/// Number of the first object.
 const FIRST: u64 = 0x10000;
-/// Collections of each worker, and where their numbers begin.
+/// Collections of each worker, and the number of the first.
 const COLLECTIONS: u64 = 2;
 const FIRST_COLLECTION: u64 = 0x10100;
 /// The application page whose attributes are set.
 const PAGE: u32 = 0x10000;
-/// Attributes of it.
+/// Number of its attributes.
 const ATTRIBUTES: u32 = 4;
-/// Attributes of an object that name a collection.
+/// Number of an object's membership attributes.
 const MEMBERSHIPS: u32 = 3;
-/// The snapshot of the first worker's partition, and the clone.
+/// Partition ids of the first worker's snapshot and clone.
 pub(crate) const SNAPSHOT: u64 = 0x20000;
 pub(crate) const CLONE: u64 = 0x30000;
 
-/// What all workers count.
+/// Counters of all workers.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Commands that changed something and were acknowledged.
+    /// Acknowledged commands that changed something.
     pub steps: AtomicU64,
-    /// Of these, such that were to be durable before the answer, and flushes.
+    /// Of these, durable ones, and flushes.
     pub durable: AtomicU64,
     /// Of these, REWRITEs.
     pub rewrites: AtomicU64,
-    /// Of these, changes of collections and of who is in them.
+    /// Of these, changes of collections and memberships.
     pub memberships: AtomicU64,
-    /// Of these, such on snapshots and clones as a whole.
+    /// Of these, operations on snapshots and clones as a whole.
     pub duplicates: AtomicU64,
-    /// Commands refused for want of space.
+    /// Commands refused for lack of space.
     pub refused: AtomicU64,
-    /// Objects read and compared while the device ran.
+    /// Objects compared while the device ran.
     pub reads: AtomicU64,
-    /// Objects read and compared after a restart.
+    /// Objects compared after a restart.
     pub compared: AtomicU64,
 }
 
-/// What the workers of one life share.
+/// State that the workers of one run share.
 pub struct Life<'a> {
-    /// Set before the daemon is killed, or told to end.
+    /// Set before the daemon is killed, or asked to end.
     pub killed: &'a AtomicBool,
-    /// Nothing but the kill ends a worker, unless the device's file system may be full.
+    /// Whether the device's file system may be full; otherwise only the kill may end a worker.
     pub sick: bool,
     /// The keys.
     pub issuer: &'a Issuer,
@@ -69,7 +70,7 @@ pub struct Life<'a> {
     pub tally: &'a Tally,
 }
 
-/// One of them.
+/// A worker.
 pub struct Worker {
     number: usize,
     partition: u64,
@@ -79,16 +80,16 @@ pub struct Worker {
     bearers: BTreeMap<ObjectId, Bearer>,
 }
 
-/// What became of a command.
+/// Outcome of a command.
 enum Fate {
     Done,
     Refused,
-    /// Nobody knows; this life is over.
+    /// The outcome is unknown; this run is over.
     Unknown,
 }
 
 impl Worker {
-    /// Worker `number` of a run, with objects in `partition`.
+    /// Creates worker `number` of a run, with objects in `partition`.
     #[must_use]
     pub fn new(number: usize, partition: u64, seed: u64) -> Self {
         let random = StdRng::seed_from_u64(seed ^ (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -102,18 +103,19 @@ impl Worker {
         }
     }
 
-    /// Which one it is.
+    /// Returns its number.
     #[must_use]
     pub const fn number(&self) -> usize {
         self.number
     }
 
-    /// Its snapshot and its clone.
+    /// Returns the ids of its snapshot and its clone.
     fn duplicates(&self) -> [u64; 2] {
         [SNAPSHOT + self.number as u64, CLONE + self.number as u64]
     }
 
-    /// A snapshot or clone takes no keys over, and one that is made again under its id has none: without security then.
+    /// Issues a credential. Snapshots and clones have no keys of their own, so they are used
+    /// without security.
     fn bearer(&mut self, issuer: &Issuer, id: ObjectId) -> Bearer {
         let method = if id.partition == self.partition { self.method } else { SecurityMethod::NoSec };
         let make = || match id.object {
@@ -124,23 +126,22 @@ impl Worker {
         self.bearers.entry(id).or_insert_with(make).clone()
     }
 
-    /// Speaks by another method from now on.
+    /// Selects the method of the next run.
     pub fn switch(&mut self, life: u64) {
         let all = SecurityMethod::ALL;
         self.method = all[(self.number + usize::try_from(life).unwrap_or(0)) % all.len()];
         self.bearers.clear();
     }
 
-    /// Whether its partition may be busy until the device has space to replace its contents.
+    /// Whether its partition may be busy until the device has space to replace its content.
     #[must_use]
     pub fn waits_for_space(&self) -> bool {
         self.history.is_done_later()
     }
 
-    /// After a restart: reads all of its objects and compares them with what was acknowledged.
+    /// Compares all of its objects with the acknowledged state, after a restart.
     ///
-    /// # Errors
-    /// An acknowledged step is missing, or something else is there.
+    /// # Errors A missing acknowledged step, or another difference.
     pub async fn verify(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<(), String> {
         let mut found = State::new();
         for partition in core::iter::once(self.partition).chain(self.duplicates()) {
@@ -149,10 +150,9 @@ impl Worker {
         self.history.settle(found).map_err(|error| format!("worker {}: {error}", self.number))
     }
 
-    /// Works until the device is gone.
+    /// Works until the device is down.
     ///
-    /// # Errors
-    /// The device did what it must not do.
+    /// # Errors A violation of the device.
     pub async fn live(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<(), String> {
         loop {
             let fate = match self.random.gen_range(0..100) {
@@ -166,9 +166,9 @@ impl Worker {
         }
     }
 
-    /// What an error means.
+    /// Classifies an error.
     fn fate(&self, life: &Life<'_>, what: &str, error: OsdError) -> Result<Fate, String> {
-        // What a medium or an attacker would do is wrong in any case.
+        // Errors of a damaged disk or an attack are violations in any case.
         let wrong = matches!(
             error,
             OsdError::Medium { .. }
@@ -185,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Reads an object while others write theirs, or a whole partition.
+    /// Reads an object while other workers write theirs, or a whole partition.
     async fn look(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
         let whole = self.random.gen_bool(0.1);
         let mut found = State::new();
@@ -215,7 +215,7 @@ impl Worker {
         }
     }
 
-    /// Has what was acknowledged made durable: of one object, the partition, or the device.
+    /// Flushes an object, the partition, or the device.
     async fn flush(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
         let existing: Vec<ObjectId> = self.objects_in(self.partition);
         let object = (!existing.is_empty()).then(|| existing[self.random.gen_range(0..existing.len())]);
@@ -250,7 +250,7 @@ impl Worker {
         let operation = self.operation(&step, life.issuer);
         let what = format!("{} {id}", operation.name());
         let durable = matches!(step, Step::Remove(_)) || self.random.gen_bool(0.12);
-        // Its row makes it durable whatever is asked for.
+        // This command is durable by its table row.
         let always = matches!(step, Step::RemovePartition(_));
         let kind = match step {
             Step::Rewrite(..) => Some(&life.tally.rewrites),
@@ -290,7 +290,7 @@ impl Worker {
                 if matches!(fate, Fate::Refused) {
                     life.tally.refused.fetch_add(1, Ordering::Relaxed);
                     if step.is_done_later() {
-                        // It may have begun: then it is brought to its end when there is space.
+                        // It may have begun: then the device completes it when there is space.
                         return Ok(Fate::Unknown);
                     }
                     return self.refused(device, life, &step).await;
@@ -300,7 +300,7 @@ impl Worker {
         }
     }
 
-    /// A step was refused: nothing was done, or what the device says that it may have begun.
+    /// Checks a refused step: nothing was done, or a permitted partial effect.
     async fn refused(&mut self, device: &OsdClient, life: &Life<'_>, step: &Step) -> Result<Fate, String> {
         let begun = step.begun();
         let id = step.object();

@@ -1,10 +1,10 @@
-//! A short one, for every run of the tests; `make torture` is the long one.
+//! A short run for the test suite; `make torture` is the long one.
 
 use std::time::Duration;
 
 use sealstone_torture::{Wish, run};
 
-/// How long, about; the last round of each part goes to its end.
+/// Approximate duration; the last round of each part is completed.
 const TIME: Duration = Duration::from_secs(24);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
+//! Requests and responses that address nodes, a seed for each row.
 
 use sealstone_mds_protocol::{
     Access, ChangeRequest, ClientId, CreateOp, DirLeaseId, ErrorCode, Failure, InodeId, InodeLease,
@@ -25,13 +25,13 @@ fn lock(kind: LockKind) -> Lock {
 }
 
 fn make(what: NodeKind) -> Request {
-    // The root needs no proof, so that what grows from this seed gets as far as a server does.
+    // The root needs no proof, so that inputs mutated from this seed reach the handlers.
     let (parent, owner, group) = (Node::ROOT, None, Some(group("staff")));
     let client_id = Some(CLIENT);
     Request::MakeNode { parent, name: name("f"), what, mode: 0o666, umask: 0o022, owner, group, client_id }
 }
 
-/// One of each kind.
+/// One change of each kind.
 fn name_changes() -> Vec<NameChange> {
     let there = DirLeaseId { inode: Node::ROOT.inode, epoch: 7, lease: 2 };
     let (inode, at_ms) = (InodeId(9), 5);

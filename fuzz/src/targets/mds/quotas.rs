@@ -1,4 +1,4 @@
-//! Requests and responses about quotas and checks: a seed for each row.
+//! Requests and responses for quotas and checks, a seed for each row.
 
 use sealstone_mds_protocol::{
     CheckFinding, CheckPhase, CheckScope, CheckStatus, FindingKind, InodeId, Quota, QuotaChange, QuotaDrift,

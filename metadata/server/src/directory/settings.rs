@@ -1,4 +1,4 @@
-//! Where the directory is and how it is asked: checked once, before anything is asked.
+//! Settings of the directory, checked before the first connection.
 
 use core::time::Duration;
 use std::net::IpAddr;
@@ -13,53 +13,55 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use sealstone_ldap::{Attribute, Filter, FilterError};
 use zeroize::Zeroizing;
 
-use super::{LdapDirectory, Searching};
+use super::{EntrySearch, LdapDirectory};
 use crate::files;
 
-/// Time for one question unless configured otherwise.
+/// Default time for one lookup.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
-/// The longest time: a login waits for it, and has 30 s.
+/// Maximum time for one lookup: a login waits for it, and has 30 s.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(20);
-/// Attributes that make a member at most, of each kind.
+/// Maximum number of member attributes of each kind.
 const MEMBER_ATTRIBUTES_MAX: usize = 8;
 const PORT: u16 = 389;
 const PORT_TLS: u16 = 636;
 
-/// Where the directory is and how it is asked.
+/// Address of the directory, and how entries are found.
 #[derive(Clone, Debug)]
 pub struct DirectorySettings {
-    /// `ldaps://HOST[:PORT]`, or `ldap://HOST[:PORT]`, which goes on in TLS (StartTLS) if there is a `ca_file`.
+    /// `ldaps://HOST[:PORT]`, or `ldap://HOST[:PORT]`, which upgrades to TLS (StartTLS) if there is
+    /// a `ca_file`.
     pub url: String,
-    /// PEM file: certificates of authorities, one of which must have signed the directory's.
+    /// PEM file of certificate authorities, one of which must have signed the directory's
+    /// certificate.
     pub ca_file: Option<PathBuf>,
-    /// Plain text beyond this machine.
+    /// Whether plain text to another machine is allowed.
     pub insecure: bool,
-    /// Whom to bind as, with which password; nobody in particular without it.
+    /// Name (DN) and password to bind with; anonymous if `None`.
     pub bind: Option<(String, Zeroizing<String>)>,
-    /// Where users are, such as `ou=people,dc=example,dc=org`.
+    /// Base of users, such as `ou=people,dc=example,dc=org`.
     pub user_base: String,
-    /// What an entry must be to be a user that may work here.
+    /// Filter that an entry must match to be a user.
     pub user_filter: String,
-    /// The attribute with the user's name.
+    /// Attribute with the user's name.
     pub user_attribute: String,
-    /// The attribute by which an entry is known again: its value stays with the entry and is never used again.
+    /// Attribute that identifies an entry: its value never changes and is never reused.
     pub id_attribute: String,
-    /// Where groups are.
+    /// Base of groups.
     pub group_base: String,
-    /// What an entry must be to be a group that counts here.
+    /// Filter that an entry must match to be a group.
     pub group_filter: String,
-    /// The attribute with the group's name.
+    /// Attribute with the group's name.
     pub group_attribute: String,
-    /// Attributes of a group with the names (DNs) of its members' entries.
+    /// Group attributes with the DNs of its members.
     pub member_attributes: Vec<String>,
-    /// Attributes of a group with its members' names as `user_attribute` has them.
+    /// Group attributes with its members' names, as in `user_attribute`.
     pub member_name_attributes: Vec<String>,
-    /// Time for one question, at most [`TIMEOUT_MAX`].
+    /// Time for one lookup, at most [`TIMEOUT_MAX`].
     pub timeout: Duration,
 }
 
 impl DirectorySettings {
-    /// As most directories are; the bases have to be said.
+    /// Returns settings that fit most directories, for the given bases.
     #[must_use]
     pub fn new(url: &str, user_base: &str, group_base: &str) -> Self {
         Self {
@@ -81,73 +83,74 @@ impl DirectorySettings {
     }
 }
 
-/// Why the settings cannot be used.
+/// Reason why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectorySettingsError {
-    /// Not the URL of an LDAP server.
+    /// The URL is not that of an LDAP server.
     #[error("the directory's URL must be ldaps://HOST[:PORT] or ldap://HOST[:PORT]")]
     Url,
-    /// Plain text beyond this machine, or TLS with whomever.
-    #[error("the directory is not on this machine: its CA file is missing")]
+    /// There is no CA file: plain text to another machine, or TLS with an unknown authority.
+    #[error("the directory needs a CA file, because it is on another machine or uses ldaps")]
     NoCa,
-    /// The file of certificates.
-    #[error("the directory's CA file {}: {why}", .path.display())]
+    /// The CA file cannot be used.
+    #[error("cannot use the directory's CA file {}: {why}", .path.display())]
     Ca {
-        /// Which.
+        /// Path of the CA file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
-    /// A bind that proves nothing.
-    #[error("the name and the password to bind with must both not be empty")]
+    /// The bind name or password is empty.
+    #[error("bind name and bind password must not be empty")]
     Bind,
-    /// A filter.
-    #[error("the {which} filter: {error}")]
+    /// A filter does not parse.
+    #[error("invalid {which} filter: {error}")]
     Filter {
-        /// Of what.
+        /// `user` or `group`.
         which: &'static str,
-        /// What is wrong.
+        /// Parse error.
         #[source]
         error: FilterError,
     },
-    /// An attribute.
-    #[error("'{name}' is not the name of an attribute")]
+    /// An attribute name is invalid.
+    #[error("'{name}' is not an attribute name")]
     Attribute {
-        /// What was given.
+        /// The invalid name.
         name: String,
     },
-    /// Nobody could be in any group, or too many ways to be.
-    #[error("1 to {MEMBER_ATTRIBUTES_MAX} attributes make a member of a group")]
+    /// There are no member attributes, or too many.
+    #[error("set 1 to {MEMBER_ATTRIBUTES_MAX} member attributes of groups")]
     Members,
-    /// A time of nothing, or too long.
-    #[error("a question to the directory may take from 1 to {} s", TIMEOUT_MAX.as_secs())]
+    /// The timeout is zero or too long.
+    #[error("the directory timeout must be 1 to {} s", TIMEOUT_MAX.as_secs())]
     Timeout,
 }
 
-/// How bytes travel.
+/// How the connection is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Security {
-    /// In TLS from the first byte.
+pub(super) enum DirectorySecurity {
+    /// TLS from the first byte.
     Tls,
-    /// In TLS from the answer to StartTLS on.
+    /// TLS after StartTLS.
     StartTls,
-    /// As they are.
+    /// No encryption.
     Plain,
 }
 
-/// Where the server is.
+/// Address of the server.
 #[derive(Clone, Debug)]
-pub(super) struct Address {
+pub(super) struct DirectoryAddress {
     pub(super) host: String,
     pub(super) port: u16,
-    /// As its certificate must have it.
+    /// Name that its certificate must have.
     pub(super) name: ServerName<'static>,
-    pub(super) security: Security,
-    /// Plain text, and only because the host is this machine: whatever its name is said to mean.
+    pub(super) security: DirectorySecurity,
+    /// Whether only loopback addresses may be used: plain text is allowed because the host name
+    /// means this machine, whatever it resolves to.
     pub(super) loopback_only: bool,
 }
 
-impl Address {
+impl DirectoryAddress {
     fn parse(url: &str, has_ca: bool, insecure: bool) -> Result<Self, DirectorySettingsError> {
         let wrong = DirectorySettingsError::Url;
         let (scheme, rest) = url.split_once("://").ok_or(DirectorySettingsError::Url)?;
@@ -176,26 +179,25 @@ impl Address {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| DirectorySettingsError::Url)?;
         let here = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
         let security = match (tls, has_ca) {
-            (true, true) => Security::Tls,
-            (false, true) => Security::StartTls,
-            (false, false) if here || insecure => Security::Plain,
-            // TLS with whoever answers would look safe and be none.
+            (true, true) => DirectorySecurity::Tls,
+            (false, true) => DirectorySecurity::StartTls,
+            (false, false) if here || insecure => DirectorySecurity::Plain,
+            // TLS with an unauthenticated server would give no protection.
             (_, false) => return Err(DirectorySettingsError::NoCa),
         };
-        let loopback_only = security == Security::Plain && !insecure;
+        let loopback_only = security == DirectorySecurity::Plain && !insecure;
         Ok(Self { host: host.to_owned(), port, name, security, loopback_only })
     }
 }
 
 impl LdapDirectory {
-    /// Checks the settings; connects to nothing.
+    /// Checks the settings and reads the CA file; does not connect.
     ///
-    /// # Errors
-    /// See [`DirectorySettingsError`].
+    /// # Errors See [`DirectorySettingsError`].
     pub fn new(settings: DirectorySettings) -> Result<Self, DirectorySettingsError> {
-        let address = Address::parse(&settings.url, settings.ca_file.is_some(), settings.insecure)?;
+        let address = DirectoryAddress::parse(&settings.url, settings.ca_file.is_some(), settings.insecure)?;
         let tls = settings.ca_file.as_deref().map(client_config).transpose()?;
-        // An empty password makes a bind that succeeds and proves nothing (RFC 4513 §5.1.2).
+        // A bind with an empty password succeeds without authentication (RFC 4513 §5.1.2).
         if settings.bind.as_ref().is_some_and(|(dn, password)| dn.is_empty() || password.is_empty()) {
             return Err(DirectorySettingsError::Bind);
         }
@@ -215,27 +217,27 @@ impl LdapDirectory {
             address,
             tls,
             bind: settings.bind,
-            users: Searching {
+            users: EntrySearch {
                 base: settings.user_base,
                 filter: filter("user", &settings.user_filter)?,
                 name: attribute(&settings.user_attribute)?,
             },
-            groups: Searching {
+            groups: EntrySearch {
                 base: settings.group_base,
                 filter: filter("group", &settings.group_filter)?,
                 name: attribute(&settings.group_attribute)?,
             },
-            lasting_name: attribute(&settings.id_attribute)?,
+            id_attribute_name: attribute(&settings.id_attribute)?,
             members,
             timeout: settings.timeout,
-            silent: Mutex::new(None),
+            unanswered_since: Mutex::new(None),
         })
     }
 
-    /// Does what is asked go over a network in plain text?
+    /// Whether lookups travel over a network in plain text.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
-        self.address.security == Security::Plain && !self.address.loopback_only
+        self.address.security == DirectorySecurity::Plain && !self.address.loopback_only
     }
 }
 
@@ -271,15 +273,15 @@ fn client_config(path: &Path) -> Result<Arc<ClientConfig>, DirectorySettingsErro
 mod tests {
     use super::*;
 
-    fn address(url: &str, has_ca: bool, insecure: bool) -> Option<(String, u16, Security, bool)> {
-        let address = Address::parse(url, has_ca, insecure).ok()?;
+    fn address(url: &str, has_ca: bool, insecure: bool) -> Option<(String, u16, DirectorySecurity, bool)> {
+        let address = DirectoryAddress::parse(url, has_ca, insecure).ok()?;
         Some((address.host, address.port, address.security, address.loopback_only))
     }
 
     #[test]
-    fn beyond_this_machine_there_is_tls_with_a_known_authority_or_a_flag_that_says_otherwise() {
+    fn remote_server_requires_tls_or_insecure_flag() {
         let is = |host: &str, port, security, loopback| Some((host.to_owned(), port, security, loopback));
-        use Security::{Plain, StartTls, Tls};
+        use DirectorySecurity::{Plain, StartTls, Tls};
         assert_eq!(address("ldaps://h", true, false), is("h", 636, Tls, false));
         assert_eq!(address("ldap://h:1389/", true, false), is("h", 1389, StartTls, false));
         assert_eq!(address("ldap://localhost", true, false), is("localhost", 389, StartTls, false));
@@ -293,17 +295,20 @@ mod tests {
             "ldap://10.0.0.1",
             "ldap://localhost.evil",
         ] {
-            assert!(matches!(Address::parse(elsewhere, false, false), Err(DirectorySettingsError::NoCa)));
+            assert!(matches!(
+                DirectoryAddress::parse(elsewhere, false, false),
+                Err(DirectorySettingsError::NoCa)
+            ));
             assert!(address(elsewhere, false, true).is_some_and(|found| found.2 == Plain && !found.3));
         }
-        // TLS without knowing with whom is refused wherever, and whatever the flag says.
+        // TLS without an authority is rejected for every host, even with `insecure`.
         for url in ["ldaps://localhost", "ldaps://h"] {
-            assert!(matches!(Address::parse(url, false, true), Err(DirectorySettingsError::NoCa)));
+            assert!(matches!(DirectoryAddress::parse(url, false, true), Err(DirectorySettingsError::NoCa)));
         }
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn malformed_urls_are_rejected() {
         for url in [
             "",
             "h",
@@ -323,12 +328,15 @@ mod tests {
             "ldap://u@h",
             "ldap://[::1]x",
         ] {
-            assert!(matches!(Address::parse(url, true, false), Err(DirectorySettingsError::Url)), "{url}");
+            assert!(
+                matches!(DirectoryAddress::parse(url, true, false), Err(DirectorySettingsError::Url)),
+                "{url}"
+            );
         }
     }
 
     #[test]
-    fn settings_that_cannot_be_meant_are_refused() {
+    fn invalid_settings_are_rejected() {
         let good = || DirectorySettings::new("ldap://127.0.0.1", "ou=people", "ou=groups");
         let new = |settings| LdapDirectory::new(settings).err();
         assert!(new(good()).is_none());
@@ -338,7 +346,7 @@ mod tests {
         }
         let user_filter = "(a=b)(c=d)".to_owned();
         let error = new(DirectorySettings { user_filter, ..good() }).map(|error| error.to_string());
-        assert_eq!(error.as_deref(), Some("the user filter: something after the filter at byte 5"));
+        assert_eq!(error.as_deref(), Some("invalid user filter: text after the filter at byte 5"));
         let user_attribute = "uid=*)(".to_owned();
         let settings = DirectorySettings { user_attribute, ..good() };
         assert!(matches!(new(settings), Some(DirectorySettingsError::Attribute { .. })));
@@ -351,10 +359,10 @@ mod tests {
         for count in [0, MEMBER_ATTRIBUTES_MAX + 1] {
             assert!(matches!(new(many(count)), Some(DirectorySettingsError::Members)));
         }
-        let lasting = |timeout| DirectorySettings { timeout, ..good() };
-        assert!(new(lasting(TIMEOUT_MAX)).is_none());
+        let entry_id = |timeout| DirectorySettings { timeout, ..good() };
+        assert!(new(entry_id(TIMEOUT_MAX)).is_none());
         for timeout in [Duration::ZERO, TIMEOUT_MAX + Duration::from_secs(1)] {
-            assert!(matches!(new(lasting(timeout)), Some(DirectorySettingsError::Timeout)));
+            assert!(matches!(new(entry_id(timeout)), Some(DirectorySettingsError::Timeout)));
         }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.pem");

@@ -1,8 +1,9 @@
-//! Checks that somebody asked for: what is on record by itself, and beside what lies on the devices.
+//! Runs requested checks: compares the records with each other and with the objects on the devices.
 //!
-//! Contract: what devices list is compared with what is on record after they listed it, and what does not fit is asked for
-//! once more. So nothing that is made, moved or removed meanwhile is taken for lost or left over. A device that does not
-//! answer is told, and the others are looked at.
+//! Contract: records are read after the device listed its objects, and every mismatch is queried
+//! once more. So an object that is created, moved or removed during the check is not reported as
+//! lost or leaked. A device that does not answer is reported, and the check of the others
+//! continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +19,17 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Housekeeper;
 use crate::devices::DeviceError;
 
-/// Between two looks whether a check was asked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Objects that are compared together: for each such window everything on record is read once.
+/// Interval of looking for a requested check.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum objects compared together; each such window reads all records once.
 const WINDOW: usize = 1 << 20;
-/// Objects in one answer of a device.
+/// Maximum objects in one answer of a device.
 const PAGE: usize = 4096;
 
 impl Housekeeper {
-    /// Runs the checks that are asked for, until told to stop; beside [`Housekeeper::run`].
+    /// Runs requested checks until `stop` is set. Runs beside [`Housekeeper::run`].
     pub async fn run_checker(self, mut stop: watch::Receiver<bool>) {
-        let mut ticks = interval(LOOK_EVERY);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -46,7 +47,8 @@ impl Housekeeper {
             };
             if stopped {
                 job.stop();
-                // It looks often; what it is at would go on without us otherwise.
+                // The check polls its stop flag; without this wait its current step would outlive
+                // this task.
                 check.await;
                 return;
             }
@@ -55,27 +57,27 @@ impl Housekeeper {
 
     /// Runs a check to its end.
     pub async fn check(&self, job: &Arc<CheckJob>) {
-        let looked = self.look_through(job).await;
-        // However far it came: what was found gets its paths.
-        let named = self.aside(job, |mds, job| mds.check_paths(job)).await;
+        let looked = self.check_all(job).await;
+        // Findings get their paths even if the check ended early.
+        let named = self.run_blocking(job, |mds, job| mds.check_paths(job)).await;
         let outcome = looked.and(named).map_err(|error| check_failure(&error));
         if let Err(why) = &outcome {
-            tracing::error!(%why, "a check ended early");
+            tracing::error!(%why, "check ended early");
         }
         job.finish(outcome);
     }
 
-    async fn look_through(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
-        self.aside(job, |mds, job| mds.check_records(job)).await?;
+    async fn check_all(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
+        self.run_blocking(job, |mds, job| mds.check_records(job)).await?;
         if job.checks_objects() {
             job.set_phase(CheckPhase::Objects);
-            self.look_at_devices(job).await?;
+            self.check_devices(job).await?;
         }
         Ok(())
     }
 
-    /// Long work, on a thread that nobody waits for but us.
-    async fn aside<T: Send + 'static>(
+    /// Runs long work on a blocking thread.
+    async fn run_blocking<T: Send + 'static>(
         &self,
         job: &Arc<CheckJob>,
         work: impl FnOnce(&sealstone_mds::Mds, &CheckJob) -> Result<T, MdsError> + Send + 'static,
@@ -90,13 +92,13 @@ impl Housekeeper {
         }
     }
 
-    async fn look_at_devices(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
+    async fn check_devices(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
         let mut devices: Vec<_> = self.mds.devices();
         devices.sort_by_key(|(device, _)| device.id);
         let mut window = ObjectWindow::default();
         for (device, state) in devices {
             if !state.was_in_use() {
-                // It never held anything.
+                // The device never held an object.
                 continue;
             }
             for partition in self.mds.file_partitions() {
@@ -136,16 +138,16 @@ impl Housekeeper {
     }
 
     async fn compare(&self, job: &Arc<CheckJob>, window: ObjectWindow) -> Result<(), MdsError> {
-        let compared = self.aside(job, move |mds, job| mds.compare_objects(job, &window)).await?;
+        let compared = self.run_blocking(job, move |mds, job| mds.compare_objects(job, &window)).await?;
         let ObjectDiff { unknown, missing } = compared;
         let mut leaked = Vec::new();
         for object in unknown {
-            if self.is_there(object).await == Some(true) {
+            if self.object_exists(object).await == Some(true) {
                 leaked.push(object);
             }
         }
         for (node, object) in missing {
-            if self.is_there(object).await == Some(false)
+            if self.object_exists(object).await == Some(false)
                 && self.blocking(|mds| mds.has_object(node, object))?
             {
                 self.mds.report_lost(job, node, object);
@@ -159,8 +161,8 @@ impl Housekeeper {
         Ok(())
     }
 
-    /// None: the device does not say.
-    async fn is_there(&self, object: ObjectRef) -> Option<bool> {
+    /// Whether the object exists; `None` if the device does not answer.
+    async fn object_exists(&self, object: ObjectRef) -> Option<bool> {
         let devices = self.mds.devices();
         let (device, _) = devices.iter().find(|(device, _)| device.id == object.device)?;
         let ObjectId { partition, object } = object.object;

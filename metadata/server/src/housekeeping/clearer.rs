@@ -1,11 +1,12 @@
-//! Bytes that were cut off are removed from the objects that hold them, so that their files may grow again.
+//! Removes truncated bytes from the objects of a file, so that the file may grow again.
 //!
-//! Does: cut at all devices at a time; a file is cleared when the last of its objects was cut.
-//! Contract: a device that is silent holds up its own files alone. Whatever is interrupted here is done once more; cutting
-//! an object twice changes nothing, since its file does not grow in between. Of several servers on one store the leader
-//! alone does it: two of them would not know of each other's cuts, and a late one would take what was written after the
-//! first. So each file is looked at again before it is cut, and the device refuses a cut that arrives when another server
-//! may lead.
+//! Does: truncates the objects at all devices concurrently; a file is cleared when its last object
+//! is truncated. Contract: an unreachable device delays its own files only. An interrupted
+//! truncation is repeated; that is safe, because the file does not grow in between. Of several
+//! servers on one store only the leader truncates: a second server would not know of the first
+//! one's truncations, and a late one would remove bytes written since. So each file is read again
+//! before it is truncated, and the device refuses a truncation that arrives when another server may
+//! be the leader.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,22 +22,22 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{Housekeeper, store_failed};
 use crate::devices::DeviceError;
 
-/// Files that are read together.
+/// Files read at a time.
 const BATCH: usize = 64;
-/// Files that wait for a silent device are tried again after this.
+/// Time after which files with an unreachable device are tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Objects that were cut, of files of which others are not.
+/// Objects already truncated, of files with other objects left.
 #[derive(Default)]
-struct Progress(Mutex<HashMap<InodeId, (ClearItem, BTreeSet<ObjectRef>)>>);
+struct TruncationProgress(Mutex<HashMap<InodeId, (ClearItem, BTreeSet<ObjectRef>)>>);
 
-impl Progress {
-    /// An object was cut; was it the last one of the file?
+impl TruncationProgress {
+    /// Records that an object was truncated. Returns whether it was the last one of the file.
     fn cut(&self, item: &ClearItem, object: ObjectRef) -> bool {
         let mut files = self.0.lock();
         let (known, done) = files.entry(item.inode).or_insert_with(|| (item.clone(), BTreeSet::new()));
         if known != item {
-            // It was cut again meanwhile.
+            // The file was truncated again meanwhile.
             (*known, *done) = (item.clone(), BTreeSet::new());
         }
         done.insert(object);
@@ -58,19 +59,20 @@ impl Progress {
 }
 
 impl Housekeeper {
-    /// Has the next round of [`Housekeeper::run_clearer`] begin now.
+    /// Starts the next round of [`Housekeeper::run_clearer`] now.
     pub fn wake_clearer(&self) {
         self.wake_clearer.notify_one();
     }
 
-    /// Works until told to stop; beside [`Housekeeper::run`], which may wait for a device that is silent.
+    /// Clears files until `stop` is set. Runs beside [`Housekeeper::run`], which may wait for an
+    /// unreachable device.
     pub async fn run_clearer(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(RETRY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(TruncationProgress::default());
         let mut workers = JoinSet::new();
         let mut busy = HashSet::new();
-        // A device may have been given more while its worker was looking at the last page.
+        // Set if a device got more work while its worker read the last page.
         let mut again = false;
         loop {
             tokio::select! {
@@ -81,7 +83,8 @@ impl Housekeeper {
                         Ok(device) => {
                             busy.remove(&device);
                         }
-                        // A task that was ended: which one is not told, so that all that are left are asked again.
+                        // An aborted task does not report its device, so all devices are tried
+                        // again.
                         Err(_) => busy.clear(),
                     }
                     if !core::mem::take(&mut again) {
@@ -94,7 +97,7 @@ impl Housekeeper {
             let wanted = match self.devices_to_clear(&progress) {
                 Ok(wanted) => wanted,
                 Err(error) => {
-                    tracing::error!(%error, "files to be cleared are not known");
+                    tracing::error!(%error, "queue of truncated files could not be read");
                     continue;
                 }
             };
@@ -109,7 +112,7 @@ impl Housekeeper {
                 let (this, progress) = (self.clone(), Arc::clone(&progress));
                 workers.spawn(async move {
                     if !this.clear_at(&device, &progress).await {
-                        // However many wait for it, it is not asked more often.
+                        // Limits the requests to a failing device, however many files wait for it.
                         tokio::time::sleep(RETRY).await;
                     }
                     device.id
@@ -118,10 +121,10 @@ impl Housekeeper {
         }
     }
 
-    /// The devices that have objects to be cut.
-    fn devices_to_clear(&self, progress: &Progress) -> Result<HashSet<DeviceId>, MdsError> {
+    /// Returns the devices that have objects to truncate.
+    fn devices_to_clear(&self, progress: &TruncationProgress) -> Result<HashSet<DeviceId>, MdsError> {
         let (mut devices, mut files) = (HashSet::new(), HashSet::new());
-        if !self.leads() {
+        if !self.is_leader() {
             return Ok(devices);
         }
         let mut after = None;
@@ -139,24 +142,25 @@ impl Housekeeper {
         Ok(devices)
     }
 
-    /// Cuts all that is to be cut at a device, or until it fails. Was all of it cut?
-    async fn clear_at(&self, device: &DeviceAddress, progress: &Progress) -> bool {
+    /// Truncates all queued objects at a device until one fails. Returns whether all were
+    /// truncated.
+    async fn clear_at(&self, device: &DeviceAddress, progress: &TruncationProgress) -> bool {
         let (mut after, mut all) = (None, true);
         loop {
             let items = match self.blocking(|mds| mds.next_clears(after, BATCH)) {
                 Ok(items) if items.is_empty() => return all,
                 Ok(items) => items,
                 Err(error) => {
-                    tracing::error!(%error, "files to be cleared are not known");
+                    tracing::error!(%error, "queue of truncated files could not be read");
                     return false;
                 }
             };
             after = items.last().map(|item| item.inode);
             for item in items {
                 let Err(error) = self.clear_file_at(device, &item, progress).await else { continue };
-                tracing::warn!(device = device.id.0, inode = item.inode.0, %error, "cut bytes not removed yet");
+                tracing::warn!(device = device.id.0, inode = item.inode.0, %error, "truncated bytes not removed; retrying");
                 all = false;
-                // What it refuses of one file says nothing of the others.
+                // A refusal of one file does not concern the others.
                 if !matches!(error, DeviceError::Refused(_)) {
                     return false;
                 }
@@ -164,20 +168,21 @@ impl Housekeeper {
         }
     }
 
-    /// Cuts the objects of a file that are at a device.
+    /// Truncates the objects of a file at one device.
     async fn clear_file_at(
         &self,
         device: &DeviceAddress,
         item: &ClearItem,
-        progress: &Progress,
+        progress: &TruncationProgress,
     ) -> Result<(), DeviceError> {
         for (object, length) in item.objects.iter().filter(|(object, _)| object.device == device.id) {
             if progress.is_cut(item, object) {
                 continue;
             }
-            // What was read may be old by now: it was cut again, or cleared, and has grown since.
+            // The item may be outdated: the file may have been truncated again, or cleared and
+            // extended.
             let is_same = |mds: &sealstone_mds::Mds| Ok(mds.clear_of(item.inode)?.as_ref() == Some(item));
-            if !self.leads() || !self.blocking(is_same).map_err(store_failed)? {
+            if !self.is_leader() || !self.blocking(is_same).map_err(store_failed)? {
                 return Ok(());
             }
             let credential = self.credential(device.id, ServerPurpose::TruncateObject(object.object))?;

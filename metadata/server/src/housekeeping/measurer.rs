@@ -1,7 +1,8 @@
-//! Lengths of objects in quotas: the devices are asked when credentials to write have expired.
+//! Measures lengths of objects for quotas, by querying the devices when write credentials have
+//! expired.
 //!
-//! Contract: a silent device holds up its own files alone, and each of them until the next time. Of several servers on one
-//! store each measures the files that it issued credentials for.
+//! Contract: an unreachable device delays its own files only, until the next round. Of several
+//! servers on one store each measures the files that it issued credentials for.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,13 +15,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Housekeeper;
 use crate::devices::DeviceError;
 
-/// Files that are read together.
+/// Files read at a time.
 const BATCH: usize = 64;
-/// Between two rounds.
+/// Interval of the rounds.
 const EVERY: Duration = Duration::from_secs(2);
 
 impl Housekeeper {
-    /// Works until it is told to stop, beside [`Housekeeper::run`].
+    /// Measures files until `stop` is set. Runs beside [`Housekeeper::run`].
     pub async fn run_measurer(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -43,13 +44,13 @@ impl Housekeeper {
                 Ok(items) if items.is_empty() => return,
                 Ok(items) => items,
                 Err(error) => {
-                    tracing::error!(%error, "files to be measured are not known");
+                    tracing::error!(%error, "queue of files to measure could not be read");
                     return;
                 }
             };
             for item in items {
                 if let Err((device, error)) = self.measure_objects(&item, &silent).await {
-                    tracing::debug!(device = device.0, %error, "objects not measured yet");
+                    tracing::debug!(device = device.0, %error, "object lengths not measured; retrying later");
                     silent.insert(device);
                 }
             }
@@ -67,7 +68,8 @@ impl Housekeeper {
             let address = |(one, _): (DeviceAddress, _)| (one.id == object.device).then_some(one);
             let device =
                 self.mds.devices().into_iter().find_map(address).filter(|_| !silent.contains(&object.device));
-            let unreachable = || failed(DeviceError::Unreachable("it did not answer before".to_owned()));
+            let unreachable =
+                || failed(DeviceError::Unreachable("it did not answer a moment ago".to_owned()));
             let device = device.ok_or_else(unreachable)?;
             let credential =
                 self.credential(device.id, ServerPurpose::MeasureObject(object.object)).map_err(failed)?;
@@ -76,7 +78,7 @@ impl Housekeeper {
         }
         let now_ms = self.environment.now_ms();
         if let Err(error) = self.blocking(|mds| mds.lengths_found(item, &lengths, now_ms)) {
-            tracing::error!(%error, "lengths of objects not taken in");
+            tracing::error!(%error, "object lengths could not be stored");
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Objects that go to another device, one after the other: since theirs is being drained, or fuller than the others; and
-//! files that go to other objects, since they have outgrown theirs.
+//! Moves objects to other devices, one at a time, for a drain or a rebalance, and files with
+//! outgrown layouts to new objects.
 //!
-//! Contract: nothing is read before the old device has answered that it refuses all who could write. Whatever is interrupted
-//! here is begun anew, with another object in the new place: a command of before that comes late changes nothing that
-//! counts. A copy counts when it is durable in one life of its device. Of several servers on one store the leader alone does
-//! it.
+//! Contract: nothing is read before the old device has confirmed that it rejects all credentials to
+//! write. An interrupted move starts again with another target object, so a late command has no
+//! effect. A copy is complete when all of it is durable within one boot epoch of its device. Of
+//! several servers on one store only the leader moves objects.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,81 +17,81 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::Housekeeper;
-use crate::devices::{Copied, CopyStep, DeviceError};
+use crate::devices::{CopyResult, CopyStep, DeviceError};
 
 mod balancer;
-mod carrier;
+mod relayout;
 
-use carrier::Carrier;
+use relayout::RelayoutState;
 
-/// Between two looks whether a device is to be drained, or what is left can be moved.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The longest rest between two passes that found files in use.
+/// Interval of looking for devices to drain and for remaining objects.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum pause between two passes that found files in use.
 const REST_MAX: Duration = Duration::from_secs(10);
-/// Objects that could not be moved for other reasons than that somebody has them, until a pass only counts the others.
+/// Number of failed moves, other than of objects in use, after which a pass only counts.
 const PROBLEMS_MAX: usize = 16;
-/// Bytes of one command.
+/// Maximum bytes of one command.
 const CHUNK: usize = 1 << 20;
-/// Between two looks whether a device has answered that nobody writes any more.
-const FENCE_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Interval of checking whether a device has confirmed the fence.
+const FENCE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Why an object stays where it is for now.
-enum Stays {
-    /// Somebody has it, or got it meanwhile.
+/// Reason why an object is not moved now.
+enum MoveError {
+    /// A client uses it, or opened it meanwhile.
     InUse,
-    /// Something went wrong, which also holds for others.
+    /// A failure that concerns other objects too.
     Problem(String),
 }
 
-impl From<DeviceError> for Stays {
+impl From<DeviceError> for MoveError {
     fn from(error: DeviceError) -> Self {
         Self::Problem(error.to_string())
     }
 }
 
-/// An object that moved.
-struct Carried {
+/// A moved object.
+struct MovedObject {
     order: MoveOrder,
     /// Bytes that it takes on its device.
     bytes: u64,
 }
 
-/// Bytes of an object that was copied.
+/// Size of a copied object.
 #[derive(Clone, Copy, Default)]
-struct Copy {
-    /// Holes among them.
+struct CopiedSize {
+    /// Length in bytes, holes included.
     length: u64,
-    /// Those that were read.
+    /// Bytes read.
     stored: u64,
 }
 
-/// The extents of an object that have data, read page by page: a byte far behind the others costs nothing.
-struct Extents {
+/// Extents of an object that have data, read page by page, so that holes cost nothing.
+struct ExtentList {
     object: ObjectRef,
     data: VecDeque<Range<u64>>,
-    /// Up to where they were listed; the object's length when all were.
+    /// Offset up to which extents were listed; the object's length once all were.
     known: u64,
     ended: bool,
 }
 
-impl Extents {
+impl ExtentList {
     const fn new(object: ObjectRef) -> Self {
         Self { object, data: VecDeque::new(), known: 0, ended: false }
     }
 }
 
-/// Not more than so many bytes a second.
-struct Pace {
+/// Rate limit in bytes per second; 0 is no limit.
+struct RateLimit {
     rate: u64,
     next: Instant,
 }
 
-impl Pace {
-    /// Waits until so many bytes may go.
+impl RateLimit {
+    /// Waits until this many bytes may be sent.
     async fn take(&mut self, bytes: usize) {
         if self.rate > 0 {
             sleep_until(self.next).await;
-            // What was not used before is not made up for.
+            // Unused time is not credited.
             let begin = self.next.max(Instant::now());
             self.next = begin + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
         }
@@ -99,11 +99,11 @@ impl Pace {
 }
 
 impl Housekeeper {
-    /// Works until told to stop; beside [`Housekeeper::run`].
+    /// Moves objects until `stop` is set. Runs beside [`Housekeeper::run`].
     pub async fn run_mover(self, mut stop: watch::Receiver<bool>) {
-        let mut ticks = interval(LOOK_EVERY);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut carrier = Carrier::default();
+        let mut relayout = RelayoutState::default();
         loop {
             tokio::select! {
                 biased;
@@ -116,34 +116,34 @@ impl Housekeeper {
                 () = async {
                     let rest = self.drain().await;
                     self.rebalance().await;
-                    self.carry_outgrown(&mut carrier).await;
+                    self.relayout_outgrown(&mut relayout).await;
                     sleep(rest).await;
                 } => {}
             }
         }
     }
 
-    /// Goes once through the devices that are being drained; says how long to rest after that.
+    /// Runs one pass over all devices that are being drained. Returns the pause before the next.
     pub async fn drain(&self) -> Duration {
         let begun = Instant::now();
-        // All files are looked at each time: what is in use now is not asked for all the time.
+        // A pass reads all files: pause, so that files in use are not checked continuously.
         if self.drain_all().await { (begun.elapsed() * 4).min(REST_MAX) } else { Duration::ZERO }
     }
 
-    /// Is anything left that could not be moved?
+    /// Runs the pass. Returns whether objects are left.
     async fn drain_all(&self) -> bool {
-        if !self.leads() {
+        if !self.is_leader() {
             return false;
         }
-        // None is under way but those that a server before had.
+        // Moves in the store were started by an earlier leader: this one has none in flight.
         if let Err(error) = self.blocking(|mds| mds.abandon_moves(self.environment.now_ms())) {
-            tracing::error!(%error, "moves that were interrupted are not given up");
+            tracing::error!(%error, "interrupted moves could not be cancelled");
             return true;
         }
         let draining = match self.blocking(Mds::draining) {
             Ok(draining) => draining,
             Err(error) => {
-                tracing::error!(%error, "devices to be drained are not known");
+                tracing::error!(%error, "devices to drain could not be read");
                 return true;
             }
         };
@@ -157,53 +157,53 @@ impl Housekeeper {
             } else if pass.objects == 0 {
                 tracing::info!(device = device.0, "device drained");
             } else if !pass.problem.is_empty() {
-                tracing::warn!(device = device.0, problem = %pass.problem, "device not drained yet");
+                tracing::warn!(device = device.0, problem = %pass.problem, "drain incomplete; retrying");
             }
             if let Err(error) = self.blocking(|mds| mds.drain_passed(device, drain.began_ms, &pass, now_ms)) {
-                tracing::error!(%error, "how far a device is drained is not stored");
+                tracing::error!(%error, "drain progress could not be stored");
             }
         }
         left
     }
 
-    /// Looks through all files, and moves what it can; none if that ended early.
+    /// Reads all files and moves those that can be moved. Returns `None` if it ended early.
     async fn pass(&self, device: DeviceId, drain: &Drain) -> Option<DrainPass> {
-        let mut pace = Pace { rate: drain.rate, next: Instant::now() };
+        let mut pace = RateLimit { rate: drain.rate, next: Instant::now() };
         let mut pass = DrainPass::default();
         if drain.moved_objects == 0 && drain.left_objects == 0 {
-            // So that there is something to measure progress by.
+            // Progress is reported relative to this count.
             self.count(device, drain.began_ms).await?;
         }
-        // Before the files: what is a create no longer when we come to it is a file by then.
-        let creates = self.heard(self.blocking(|mds| mds.creates_on(device)))?;
+        // Creates first: one that is committed meanwhile is found as a file afterwards.
+        let creates = self.log_error(self.blocking(|mds| mds.creates_on(device)))?;
         pass.objects += creates;
         pass.in_use += creates;
         let (mut after, mut problems) = (None, 0);
         loop {
-            let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
+            let page = self.log_error(self.blocking(|mds| mds.next_moves(device, after)))?;
             for item in page.items {
-                if !self.leads() {
+                if !self.is_leader() {
                     return None;
                 }
-                // Said anew meanwhile, or taken back.
-                let draining = self.heard(self.blocking(Mds::draining))?;
+                // The drain may have been changed or cancelled meanwhile.
+                let draining = self.log_error(self.blocking(Mds::draining))?;
                 let now = draining.into_iter().find(|(id, _)| *id == device)?.1;
                 pace.rate = now.rate;
                 if problems >= PROBLEMS_MAX {
-                    // The others would wait for the same.
+                    // Further moves would probably fail for the same reason.
                     pass.objects += 1;
                     pass.bytes += item.bytes;
                     continue;
                 }
                 let begin = |mds: &Mds, now_ms| mds.begin_move(item.inode, device, now_ms);
-                match self.carry(begin, &mut pace).await {
+                match self.move_object(begin, &mut pace).await {
                     Ok(_) => {}
-                    Err(Stays::InUse) => {
+                    Err(MoveError::InUse) => {
                         pass.objects += 1;
                         pass.bytes += item.bytes;
                         pass.in_use += 1;
                     }
-                    Err(Stays::Problem(problem)) => {
+                    Err(MoveError::Problem(problem)) => {
                         pass.objects += 1;
                         pass.bytes += item.bytes;
                         problems += 1;
@@ -220,15 +220,15 @@ impl Housekeeper {
             tokio::task::yield_now().await;
         }
         pass.removing =
-            self.heard(self.blocking(|mds| mds.removals_on(device, self.environment.now_ms())))?;
+            self.log_error(self.blocking(|mds| mds.removals_on(device, self.environment.now_ms())))?;
         Some(pass)
     }
 
-    /// How much there is, before anything moves.
+    /// Counts all objects before the first move.
     async fn count(&self, device: DeviceId, began_ms: u64) -> Option<()> {
         let (mut all, mut after) = (DrainPass::default(), None);
         loop {
-            let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
+            let page = self.log_error(self.blocking(|mds| mds.next_moves(device, after)))?;
             all.objects += page.items.len() as u64;
             all.bytes += page.items.iter().map(|item| item.bytes).sum::<u64>();
             after = page.next;
@@ -239,73 +239,76 @@ impl Housekeeper {
         }
         if all.objects > 0 {
             let now_ms = self.environment.now_ms();
-            self.heard(self.blocking(|mds| mds.drain_passed(device, began_ms, &all, now_ms)))?;
+            self.log_error(self.blocking(|mds| mds.drain_passed(device, began_ms, &all, now_ms)))?;
         }
         Some(())
     }
 
-    fn heard<T>(&self, answer: sealstone_mds::Result<T>) -> Option<T> {
-        answer.inspect_err(|error| tracing::error!(%error, "files on a device are not known")).ok()
+    fn log_error<T>(&self, answer: sealstone_mds::Result<T>) -> Option<T> {
+        answer.inspect_err(|error| tracing::error!(%error, "files to move could not be read")).ok()
     }
 
-    /// Moves one object, if there is one to be moved.
-    async fn carry(
+    /// Moves one object, if `begin` finds one to be moved.
+    async fn move_object(
         &self,
         begin: impl FnOnce(&Mds, u64) -> sealstone_mds::Result<MoveStart>,
-        pace: &mut Pace,
-    ) -> Result<Option<Carried>, Stays> {
-        let problem = |error: sealstone_mds::MdsError| Stays::Problem(error.to_string());
+        pace: &mut RateLimit,
+    ) -> Result<Option<MovedObject>, MoveError> {
+        let problem = |error: sealstone_mds::MdsError| MoveError::Problem(error.to_string());
         let now_ms = self.environment.now_ms();
         let order = match self.blocking(|mds| begin(mds, now_ms)).map_err(problem)? {
             MoveStart::Started(order) => order,
-            MoveStart::InUse => return Err(Stays::InUse),
+            MoveStart::InUse => return Err(MoveError::InUse),
             MoveStart::NothingToMove => return Ok(None),
         };
         self.wake_revoker();
         let copied = self.copy(&order, pace).await;
         let now_ms = self.environment.now_ms();
         match copied {
-            Ok(Copy { length, stored }) => {
+            Ok(CopiedSize { length, stored }) => {
                 let finished =
                     self.blocking(|mds| mds.finish_move(&order, length, now_ms)).map_err(problem)?;
                 if !finished {
-                    return Err(Stays::InUse);
+                    return Err(MoveError::InUse);
                 }
-                // It is queued as well; but whoever is revoked next should find nothing under his older credential.
+                // The old object is queued for removal as well. Removing it now lets revoked
+                // clients find nothing under an older credential.
                 if !order.stays
                     && let Err(error) = self.remove(order.from).await
                 {
-                    tracing::debug!(object = %order.from.object, %error, "an object that moved is not removed yet");
+                    tracing::debug!(object = %order.from.object, %error, "moved object not removed from its old device; retrying later");
                 }
-                Ok(Some(Carried { order, bytes: stored }))
+                Ok(Some(MovedObject { order, bytes: stored }))
             }
-            Err(stays) => {
+            Err(error) => {
                 self.blocking(|mds| mds.abandon_move(&order, now_ms)).map_err(problem)?;
-                Err(stays)
+                Err(error)
             }
         }
     }
 
-    /// Copies an object, durably: the extents that have data, whatever its length.
-    async fn copy(&self, order: &MoveOrder, pace: &mut Pace) -> Result<Copy, Stays> {
+    /// Copies an object durably. Reads only extents that have data, whatever its length.
+    async fn copy(&self, order: &MoveOrder, pace: &mut RateLimit) -> Result<CopiedSize, MoveError> {
         let begun = Instant::now();
-        let fenced = |mds: &Mds| mds.is_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
+        let fenced = |mds: &Mds| mds.is_fenced(order).map_err(|error| MoveError::Problem(error.to_string()));
         while !self.blocking(fenced)? {
             if begun.elapsed() > self.limits.device_timeout {
-                return Err(Stays::Problem("the device does not answer to a change of tags".to_owned()));
+                return Err(MoveError::Problem(
+                    "the device did not confirm new policy access tags in time".to_owned(),
+                ));
             }
-            sleep(FENCE_LOOK_EVERY).await;
+            sleep(FENCE_POLL_INTERVAL).await;
         }
-        let mut extents = Extents::new(order.from);
-        // Nobody wrote to it yet: it is made when somebody does, in the new place.
+        let mut extents = ExtentList::new(order.from);
+        // Nothing was written to the object: the first write creates it on the new device.
         if !self.list_extents(&mut extents, order.filled).await? {
-            return Ok(Copy::default());
+            return Ok(CopiedSize::default());
         }
         let purpose = ServerPurpose::CopyTo(order.to.object);
-        // Before the first byte: whatever is written is of a life that is known.
+        // The epoch is read before the first write, so that a restart during the copy is detected.
         self.step(order.to, CopyStep::Create, purpose).await?;
-        let life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
-        // Where what was written ends: zeros at the end of a chunk's length are a hole of the copy too.
+        let boot_epoch = Some(self.step(order.to, CopyStep::BootEpoch, purpose).await?);
+        // End of the written bytes: chunks of zeros become holes of the copy.
         let (mut written, mut stored) = (0u64, 0u64);
         while let Some(chunk) = self.next_chunk(&mut extents).await? {
             let data = self.read_chunk(order.from, &chunk).await?;
@@ -319,35 +322,36 @@ impl Housekeeper {
         }
         let length = extents.known;
         if written < length {
-            // It is as long as the old one.
+            // Extends the copy to the length of the original.
             let last = CopyStep::Write { offset: length - 1, data: Bytes::from_static(&[0]) };
             self.step(order.to, last, purpose).await?;
         }
         self.step(order.to, CopyStep::Flush, purpose).await?;
-        if Some(self.step(order.to, CopyStep::Life, purpose).await?) != life {
-            return Err(Stays::Problem("a device restarted while it was written to".to_owned()));
+        if Some(self.step(order.to, CopyStep::BootEpoch, purpose).await?) != boot_epoch {
+            return Err(MoveError::Problem("a device restarted during the copy".to_owned()));
         }
-        Ok(Copy { length, stored })
+        Ok(CopiedSize { length, stored })
     }
 
-    /// Reads the next page of an object's extents; false if nobody made the object. `filled`: a file needs it.
-    async fn list_extents(&self, extents: &mut Extents, filled: bool) -> Result<bool, Stays> {
+    /// Reads the next page of an object's extents; returns `false` if the object was never created.
+    /// `filled`: the file has data in it.
+    async fn list_extents(&self, extents: &mut ExtentList, filled: bool) -> Result<bool, MoveError> {
         let at = extents.object;
         let map = CopyStep::Map { offset: extents.known };
         match self.step(at, map, ServerPurpose::CopyFrom(at.object)).await? {
-            Copied::Extents { data, next } => {
+            CopyResult::Extents { data, next } => {
                 extents.data.extend(data);
                 extents.ended = next.is_none();
                 extents.known = next.unwrap_or(extents.known);
                 Ok(true)
             }
-            Copied::Missing if extents.known == 0 && !filled => Ok(false),
-            _ => Err(Stays::Problem("an object that a file needs is not there".to_owned())),
+            CopyResult::Missing if extents.known == 0 && !filled => Ok(false),
+            _ => Err(MoveError::Problem("an object with file data is missing".to_owned())),
         }
     }
 
-    /// Returns the next bytes with data, one command of them at most; none at the object's end.
-    async fn next_chunk(&self, extents: &mut Extents) -> Result<Option<Range<u64>>, Stays> {
+    /// Returns the next bytes with data, at most one command; `None` at the object's end.
+    async fn next_chunk(&self, extents: &mut ExtentList) -> Result<Option<Range<u64>>, MoveError> {
         while extents.data.is_empty() && !extents.ended {
             self.list_extents(extents, true).await?;
         }
@@ -360,13 +364,15 @@ impl Housekeeper {
         Ok(Some(chunk))
     }
 
-    async fn read_chunk(&self, at: ObjectRef, chunk: &Range<u64>) -> Result<Vec<u8>, Stays> {
+    async fn read_chunk(&self, at: ObjectRef, chunk: &Range<u64>) -> Result<Vec<u8>, MoveError> {
         let length = usize::try_from(chunk.end - chunk.start).unwrap_or(CHUNK);
         let read = CopyStep::Read { offset: chunk.start, length };
         match self.step(at, read, ServerPurpose::CopyFrom(at.object)).await? {
-            Copied::Data(data) if data.len() == length => Ok(data),
-            Copied::Data(_) => Err(Stays::Problem("an object is shorter than its extents".to_owned())),
-            _ => Err(Stays::Problem("an object that a file needs is not there".to_owned())),
+            CopyResult::Data(data) if data.len() == length => Ok(data),
+            CopyResult::Data(_) => {
+                Err(MoveError::Problem("an object is shorter than its extents".to_owned()))
+            }
+            _ => Err(MoveError::Problem("an object with file data is missing".to_owned())),
         }
     }
 
@@ -375,7 +381,7 @@ impl Housekeeper {
         at: ObjectRef,
         step: CopyStep,
         purpose: ServerPurpose,
-    ) -> Result<Copied, DeviceError> {
+    ) -> Result<CopyResult, DeviceError> {
         let device = self.address(at.device)?;
         let credential = self.credential(at.device, purpose)?;
         self.in_time(self.devices.copy(&device, at.object, step, credential)).await

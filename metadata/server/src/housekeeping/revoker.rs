@@ -1,7 +1,7 @@
-//! Revocations: devices are told new policy access tags, all of them at a time, each again until it has answered.
+//! Sends new policy access tags to devices, to all concurrently, until each has confirmed them.
 //!
-//! Contract: a device that is silent holds up itself alone. Whatever is interrupted here is told once more; telling a
-//! device twice changes nothing.
+//! Contract: an unreachable device delays only its own tags. An interrupted change is sent again;
+//! setting a tag twice has no effect.
 
 use std::collections::HashSet;
 
@@ -15,18 +15,19 @@ use super::Housekeeper;
 use crate::devices::DeviceError;
 
 impl Housekeeper {
-    /// Has the next round of [`Housekeeper::run_revoker`] begin now.
+    /// Starts the next round of [`Housekeeper::run_revoker`] now.
     pub fn wake_revoker(&self) {
         self.wake_revoker.notify_one();
     }
 
-    /// Works until told to stop; beside [`Housekeeper::run`], which may wait for a device that is silent.
+    /// Sends tags until `stop` is set. Runs beside [`Housekeeper::run`], which may wait for an
+    /// unreachable device.
     pub async fn run_revoker(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(self.limits.revoke_retry);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut workers = JoinSet::new();
         let mut busy = HashSet::new();
-        // A device may have been given more after its worker found nothing left.
+        // Set if a device got more tags after its worker found none left.
         let mut again = false;
         loop {
             tokio::select! {
@@ -37,7 +38,8 @@ impl Housekeeper {
                         Ok(device) => {
                             busy.remove(&device);
                         }
-                        // A task that was ended: which one is not told, so that all that are left are asked again.
+                        // An aborted task does not report its device, so all devices are tried
+                        // again.
                         Err(_) => busy.clear(),
                     }
                     if workers.is_empty() {
@@ -51,42 +53,42 @@ impl Housekeeper {
                 _ = ticks.tick() => {}
             }
             self.collect_revocations().await;
-            for device in self.devices_to_tell() {
+            for device in self.devices_to_retag() {
                 if !busy.insert(device.id) {
                     again = true;
                     continue;
                 }
                 let this = self.clone();
                 workers.spawn(async move {
-                    this.tell(&device).await;
+                    this.retag_device(&device).await;
                     device.id
                 });
             }
         }
     }
 
-    /// Finds what has to be revoked.
+    /// Collects the objects whose credentials must be revoked.
     pub async fn collect_revocations(&self) {
         loop {
             match self.blocking(|mds| mds.collect_revocations(self.environment.now_ms())) {
                 Ok(true) => tokio::task::yield_now().await,
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::error!(%error, "revocations not looked at");
+                    tracing::error!(%error, "pending revocations could not be collected");
                     return;
                 }
             }
         }
     }
 
-    fn devices_to_tell(&self) -> Vec<DeviceAddress> {
-        if !self.leads() {
+    fn devices_to_retag(&self) -> Vec<DeviceAddress> {
+        if !self.is_leader() {
             return Vec::new();
         }
         let wanted: Vec<DeviceId> = match self.blocking(|mds| mds.retag_devices()) {
             Ok(devices) => devices,
             Err(error) => {
-                tracing::error!(%error, "revocations not read");
+                tracing::error!(%error, "pending revocations could not be read");
                 return Vec::new();
             }
         };
@@ -97,26 +99,26 @@ impl Housekeeper {
         known.filter(|device| wanted.contains(&device.id)).collect()
     }
 
-    /// Tells a device everything that it has to be told, or until it fails.
-    pub async fn tell(&self, device: &DeviceAddress) {
+    /// Sends a device all its pending tags, until one fails.
+    pub async fn retag_device(&self, device: &DeviceAddress) {
         loop {
             let batch = self.limits.retag_batch;
             let items = match self.blocking(|mds| mds.next_retags(device.id, batch)) {
                 Ok(items) if items.is_empty() => return,
                 Ok(items) => items,
                 Err(error) => {
-                    tracing::error!(%error, "revocations not read");
+                    tracing::error!(%error, "pending revocations could not be read");
                     return;
                 }
             };
-            let (answered, problem) = self.tell_all(device, &items).await;
+            let (answered, problem) = self.retag_all(device, &items).await;
             let now_ms = self.environment.now_ms();
             if let Err(error) = self.blocking(|mds| mds.retagged(&answered, now_ms)) {
-                tracing::error!(%error, "revocations not written");
+                tracing::error!(%error, "confirmed revocations could not be stored");
                 return;
             }
             if let Some(error) = problem {
-                tracing::warn!(device = device.id.0, %error, "a revocation waits for the device");
+                tracing::warn!(device = device.id.0, %error, "device has not confirmed a revocation; retrying");
                 if !matches!(error, DeviceError::KeysChanging) {
                     self.mds.device_failed(device.id, error.kind(), &error.to_string());
                 }
@@ -125,8 +127,8 @@ impl Housekeeper {
         }
     }
 
-    /// A batch, several at a time; what the device has answered, and what went wrong first.
-    async fn tell_all(
+    /// Sends a batch, several tags concurrently. Returns the confirmed ones and the first error.
+    async fn retag_all(
         &self,
         device: &DeviceAddress,
         items: &[RetagItem],
@@ -138,14 +140,14 @@ impl Housekeeper {
             while problem.is_none() && under_way.len() < self.limits.retags_at_once.max(1) {
                 let Some(item) = left.next() else { break };
                 let (this, device) = (self.clone(), device.clone());
-                under_way.spawn(async move { (item, this.tell_one(&device, item).await) });
+                under_way.spawn(async move { (item, this.retag_object(&device, item).await) });
             }
             match under_way.join_next().await {
                 Some(Ok((item, Ok(())))) => answered.push(item),
                 Some(Ok((_, Err(error)))) => {
                     problem.get_or_insert(error);
                 }
-                // A task that was ended is as good as one without an answer.
+                // An aborted task counts as one without an answer.
                 Some(Err(_)) => {
                     problem.get_or_insert_with(|| DeviceError::Unreachable("interrupted".to_owned()));
                 }
@@ -154,7 +156,7 @@ impl Housekeeper {
         }
     }
 
-    async fn tell_one(&self, device: &DeviceAddress, item: RetagItem) -> Result<(), DeviceError> {
+    async fn retag_object(&self, device: &DeviceAddress, item: RetagItem) -> Result<(), DeviceError> {
         let purpose = ServerPurpose::Retag { object: item.object.object, creates: item.creates };
         let credential = self.credential(device.id, purpose)?;
         self.in_time(self.devices.retag(device, item, credential)).await

@@ -1,4 +1,4 @@
-//! A client of a few lines, a set of devices in memory, and a server in a scratch folder.
+//! A minimal client, a set of in-memory devices, and a server in a temporary folder.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "test support")]
 
@@ -19,8 +19,8 @@ use sealstone_mds_protocol::{
     decode_message, encode_message, frame,
 };
 use sealstone_mds_server::{
-    ALPN, Capacity, Copied, CopyStep, DeviceError, DeviceFuture, Devices, Environment, InitReport, Limits,
-    Server, init, open,
+    ALPN, Capacity, CopyResult, CopyStep, DeviceError, DeviceFuture, Devices, Environment, InitReport,
+    Limits, Server, init, open,
 };
 use sealstone_osd::cdb::KeyToSet;
 use sealstone_osd::{ObjectId, Permissions};
@@ -29,16 +29,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 
-/// Devices as maps of objects; `silent` ones do not answer.
+/// Devices as maps of objects; those in `silent` do not answer.
 #[derive(Default)]
 pub struct FakeDevices {
     pub partitions: Mutex<BTreeSet<(u32, u64)>>,
     pub removed: Mutex<Vec<(u32, ObjectId)>>,
     pub cut: Mutex<Vec<(u32, ObjectId, u64)>>,
     pub silent: Mutex<BTreeSet<u32>>,
-    /// Objects that each of them lists in each partition.
+    /// Objects that each device lists in each partition.
     pub left_over: Mutex<BTreeSet<u64>>,
-    /// Those that do not answer a cut for as long as they are here.
+    /// Devices that do not answer a truncation while they are in this set.
     pub slow_to_cut: Mutex<BTreeSet<u32>>,
     pub urls: Mutex<BTreeMap<u32, String>>,
     /// Names of the keys that were set, by device, partition and attribute.
@@ -63,7 +63,7 @@ impl FakeDevices {
 }
 
 impl Devices for FakeDevices {
-    /// Devices that take every key: whose keys are whose is tested with devices that check them.
+    /// Accepts every key; other tests use devices that check keys.
     fn keys<'a>(&'a self, device: &'a DeviceAddress, step: &'a KeyStep) -> DeviceFuture<'a, StepOutcome> {
         Box::pin(async move {
             self.urls.lock().insert(device.id.0, device.url.clone());
@@ -188,18 +188,18 @@ impl Devices for FakeDevices {
         })
     }
 
-    /// There is nothing on them.
+    /// Fails: these devices have no bytes to copy.
     fn copy<'a>(
         &'a self,
         device: &'a DeviceAddress,
         _: ObjectId,
         step: CopyStep,
         credential: Credential,
-    ) -> DeviceFuture<'a, Copied> {
+    ) -> DeviceFuture<'a, CopyResult> {
         Box::pin(async move {
             if let CopyStep::Map { .. } | CopyStep::Read { .. } = step {
                 self.answer(device, &credential, Permissions::READ)?;
-                return Ok(Copied::Missing);
+                return Ok(CopyResult::Missing);
             }
             Err(DeviceError::Refused("nothing is copied here".to_owned()))
         })
@@ -267,14 +267,14 @@ impl Running {
         self.connect_through(self.server.address()).await
     }
 
-    /// A client that knows the server by its pin, connected to whoever listens at `address`.
+    /// Connects to `address` as a client that pins the server's certificate.
     pub async fn connect_through(&self, address: SocketAddr) -> Client<TlsStream<TcpStream>> {
         let (stream, channel) = shake_hands(address, self.report.fingerprint.0).await.unwrap();
         Client::new(stream, ChannelBinding(channel))
     }
 
-    /// Somebody in the middle who has the server's certificate and its key: he ends TLS at both sides and passes on what is
-    /// inside, unchanged.
+    /// Starts a man in the middle with the server's certificate and key, who ends TLS on both sides
+    /// and relays the content unchanged.
     pub async fn relay(&self) -> SocketAddr {
         let read = |name: &str| std::fs::read(self.folder.path().join("mds").join(name)).unwrap();
         let identity = Identity {
@@ -291,7 +291,7 @@ impl Running {
                 tokio::spawn(async move {
                     let mut near = near.accept(stream).await.unwrap().stream;
                     let (mut far, _) = shake_hands(far, pin).await.unwrap();
-                    // Either end may break off: that is what is to be seen.
+                    // Either end may abort; the test observes that.
                     let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
                 });
             }
@@ -306,10 +306,11 @@ impl Running {
     }
 }
 
-/// Label of what a login is bound to (RFC 9266).
+/// Exporter label that a login is bound to (RFC 9266).
 const BINDING: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// TLS with whoever has the certificate of this hash, and the channel's binding.
+/// Connects with TLS to a server with this certificate hash. Returns the stream and the channel
+/// binding.
 pub async fn shake_hands(
     address: SocketAddr,
     hash: [u8; 32],
@@ -335,7 +336,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.stream.flush().await.unwrap();
     }
 
-    /// The next frame; `None` if the server closed.
+    /// Returns the next frame; `None` if the server closed.
     pub async fn next(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header).await.ok()?;
@@ -376,7 +377,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         Ok((ok, keys))
     }
 
-    /// Chooses a password with a code.
+    /// Sets a password with an enrolment code.
     pub async fn enrol(&mut self, name: &str, code: &Secret, password: &[u8]) -> Result<(), LoginError> {
         let (user, code) = (UserName::new(name).unwrap(), code.clone());
         let (request, state) = start_registration(&mut OsRng, &user, password).unwrap();
@@ -395,7 +396,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         Ok(())
     }
 
-    /// Sends requests numbered from 1 on in one go, and gives the answers as they come.
+    /// Sends requests numbered from 1 in one write, and returns the answers in their order.
     pub async fn ask_together(&mut self, requests: &[Request]) -> Vec<(u64, Response)> {
         let mut frames = Vec::new();
         let mut answers = self.sent.unwrap();

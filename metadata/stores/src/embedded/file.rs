@@ -1,10 +1,10 @@
 //! The engine's file on a file system that may become full.
 //!
-//! Does: carry redb's calls to a file; keep space behind the last page that was written, so that changes of a bounded
-//! size find it whatever other programs take; say how much that is. Does not: interpret what redb writes.
-//! Contract: one process has the file open. redb takes the lowest free pages, so what a small commit needs lies below
-//! the last page that was written, or right behind it.
-//! Truth: docs/adr/0056-full-disks.md.
+//! Does: passes redb's calls to a file; keeps space allocated behind the last written page, so that
+//! changes of a limited size succeed on a full disk; reports how much. Does not: interpret what
+//! redb writes. Contract: one process has the file open. redb uses the lowest free pages, so a
+//! small commit needs pages below the last written one, or right behind it. Truth:
+//! docs/adr/0056-full-disks.md.
 
 use std::fs::File;
 use std::io;
@@ -16,18 +16,18 @@ use redb::StorageBackend;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
 use rustix::io::Errno;
 
-/// Bytes that have space behind the last page that was written.
+/// Bytes kept allocated behind the last written page.
 const HEADROOM: u64 = 12 << 20;
-/// Space is asked for in pieces of so many bytes: where there is none for all, there may be for some.
+/// Bytes allocated at a time: a nearly full disk may have space for some pieces.
 const PIECE: u64 = 1 << 20;
 
-/// How much of the file has space.
+/// Allocated space of the file.
 #[derive(Debug)]
 pub(super) struct FileSpace {
     file: File,
-    /// All bytes before this one have space.
+    /// All bytes before this offset are allocated.
     backed: AtomicU64,
-    /// The end of the last page that was written.
+    /// End of the last written page.
     top: AtomicU64,
 }
 
@@ -39,12 +39,12 @@ impl FileSpace {
         Ok(space)
     }
 
-    /// Bytes that the engine can write behind the last page.
+    /// Returns the allocated bytes behind the last page.
     pub(super) fn headroom(&self) -> u64 {
         self.backed.load(Ordering::Acquire).saturating_sub(self.top.load(Ordering::Acquire))
     }
 
-    /// Takes space up to [`HEADROOM`] behind the last page, as far as the file system has it.
+    /// Allocates space up to [`HEADROOM`] behind the last page, as far as the file system has it.
     pub(super) fn extend(&self) {
         let target = self.top.load(Ordering::Acquire) + HEADROOM;
         let mut backed = self.backed.load(Ordering::Acquire);
@@ -53,7 +53,7 @@ impl FileSpace {
             match fallocate(&self.file, FallocateFlags::KEEP_SIZE, backed, step) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => backed += step,
                 Err(error) => {
-                    tracing::debug!(%error, "no more space is kept for the metadata store");
+                    tracing::debug!(%error, "no disk space to reserve for the metadata store");
                     break;
                 }
             }
@@ -62,7 +62,8 @@ impl FileSpace {
     }
 }
 
-/// The end of the last bytes of a file that were written; its length where the file system does not tell.
+/// Returns the end of the last written data of a file; its length if the file system does not
+/// report it.
 fn last_data(file: &File) -> io::Result<u64> {
     let length = file.metadata()?.len();
     let (mut at, mut end) = (0, 0);
@@ -80,12 +81,12 @@ fn last_data(file: &File) -> io::Result<u64> {
     Ok(end)
 }
 
-/// What the engine is given.
+/// Storage backend of the engine.
 #[derive(Debug)]
 pub(super) struct StoreFile(Arc<FileSpace>);
 
 impl StoreFile {
-    /// Takes a file; `None` if another process has it.
+    /// Locks and opens a file; `None` if another process has it open.
     pub(super) fn open(file: File) -> io::Result<Option<(Self, Arc<FileSpace>)>> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -110,7 +111,7 @@ impl StorageBackend for StoreFile {
         let shrinks = length < self.len()?;
         self.0.file.set_len(length)?;
         if shrinks {
-            // The space behind the end went with it.
+            // Truncation also released the space behind the end.
             self.0.backed.fetch_min(length, Ordering::AcqRel);
             self.0.top.fetch_min(length, Ordering::AcqRel);
             self.0.extend();
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn space_is_kept_behind_the_last_page() {
+    fn space_is_reserved_behind_the_last_page() {
         let file = tempfile::tempfile().unwrap();
         let (backend, space) = StoreFile::open(file).unwrap().unwrap();
         assert!(space.headroom() >= HEADROOM);

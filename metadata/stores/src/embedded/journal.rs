@@ -1,12 +1,12 @@
-//! The journal of the embedded store: commits in order, durable after one short write.
+//! The journal of the embedded store: an ordered log of commits, durable after one short write.
 //!
-//! Does: gather records, write and sync them for all who wait at that moment, take turns between two files, read back what a
-//! crash left. Does not: know what keys mean, or when the store's own file has them.
-//! Contract: when [`Journal::sync`] returns well, every record up to that number is on the medium; after one that failed none
-//! does. What is read back is a row of records without a gap; if one is missing of which a later one knows that it was
-//! durable, that is damage and said so. A block of the medium that has durable records is not written again before the
-//! store's file has them.
-//! Truth: docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
+//! Does: collects records, writes and syncs them for all waiting threads at once, alternates
+//! between two files, and reads back the records after a crash. Does not: interpret keys, or know
+//! when the store's file has them. Contract: when [`CommitJournal::sync`] succeeds, every record up
+//! to that number is on disk; after a failed write it never succeeds again. Replay returns records
+//! without a gap. A missing record that a later one reports as durable is damage and an error. A
+//! disk block with durable records is not overwritten before the store's file has them. Truth:
+//! docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,27 +16,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Bytes that the medium writes as one: a batch begins with a new one.
+/// Bytes that the disk writes atomically; each batch starts with a new block.
 const BLOCK: u64 = 4096;
-/// A file grows by so many bytes, written once before they are used: later writes need no news of the file system.
+/// Bytes by which a file grows. They are written once in advance, so that later writes need no
+/// metadata update.
 const GROWTH: u64 = 1 << 20;
 const MAGIC: [u8; 4] = *b"SMJ1";
-/// The first block of a file says which opening it belongs to: a record without changes, of no commit.
+/// Number of the heading: the first block of a file, a record without changes that has the epoch.
 const HEADING: u64 = 0;
 const HEAD: usize = 48;
 const DIGEST: usize = 16;
-/// In the place of a value's length: the key was removed.
+/// Marks a removed key in place of a value's length.
 const REMOVED: u32 = u32::MAX;
 
-/// A file, or what stands for one in a test.
-pub(super) trait Medium: Send + Sync {
+/// A journal file; tests have a simulated one.
+pub(super) trait JournalFile: Send + Sync {
     fn read_all(&self) -> io::Result<Vec<u8>>;
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
     fn length(&self) -> io::Result<u64>;
 }
 
-impl Medium for File {
+impl JournalFile for File {
     fn read_all(&self) -> io::Result<Vec<u8>> {
         let length = usize::try_from(self.metadata()?.len()).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
@@ -57,7 +58,7 @@ impl Medium for File {
     }
 }
 
-/// The two files of the store in `store`.
+/// Returns the paths of the two journal files of a store.
 pub(super) fn paths(store: &Path) -> [PathBuf; 2] {
     ["journal-0", "journal-1"].map(|name| {
         let mut path = store.as_os_str().to_owned();
@@ -67,20 +68,21 @@ pub(super) fn paths(store: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Bytes of each file that have space from the start: as much as removals, revocations and sessions need between two
-/// commits of the store's file while the disk is full.
+/// Bytes allocated for each file from the start: enough for removals, revocations and sessions
+/// between two applications of the journal while the disk is full.
 pub(super) const RESERVED: u64 = 4 << 20;
 
-/// Opens or makes them, with space for [`RESERVED`] bytes if the disk has it, and sees to it that they stay.
+/// Opens or creates the files, allocates [`RESERVED`] bytes if the disk has them, and syncs the
+/// folder.
 pub(super) fn open_files(store: &Path) -> io::Result<[File; 2]> {
     let open = |path: &PathBuf| {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVED) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            // What is there may do: a write finds out.
+            // Continues with the space that is there; a later write may fail.
             Err(error) => {
-                tracing::warn!(%error, "no space could be reserved for the journal of the metadata store")
+                tracing::warn!(%error, "no disk space to reserve for the journal of the metadata store")
             }
         }
         file.sync_all()?;
@@ -92,7 +94,7 @@ pub(super) fn open_files(store: &Path) -> io::Result<[File; 2]> {
     Ok(files)
 }
 
-/// Removes them, if they are there.
+/// Removes the files, if they exist.
 pub(super) fn remove_files(store: &Path) -> io::Result<()> {
     for path in paths(store) {
         match std::fs::remove_file(path) {
@@ -103,7 +105,7 @@ pub(super) fn remove_files(store: &Path) -> io::Result<()> {
     sync_folder(store)
 }
 
-/// The folder of a file; that of a name alone is the current one.
+/// Returns the folder of a file; the current one for a path without a folder.
 pub(super) fn folder_of(store: &Path) -> &Path {
     store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -112,43 +114,42 @@ fn sync_folder(store: &Path) -> io::Result<()> {
     File::open(folder_of(store))?.sync_all()
 }
 
-/// Records that are not on the medium yet.
+/// Records that are not on disk yet.
 #[derive(Default)]
-struct Tail {
+struct UnwrittenRecords {
     bytes: Vec<u8>,
-    /// The number of the last one.
+    /// Number of the last record.
     last: u64,
 }
 
-/// Where the next batch goes.
-struct Place {
+/// Write position.
+struct WritePosition {
     which: usize,
     offset: u64,
-    /// Bytes of each file that were written before.
+    /// Bytes of each file that were written at least once.
     lengths: [u64; 2],
-    /// A write failed: what was to be written is gone, and nothing behind it counts.
+    /// Whether a write failed: its records are lost, so no later record may become durable.
     broken: bool,
 }
 
-/// See the module.
-pub(super) struct Journal {
-    media: [Box<dyn Medium>; 2],
-    /// Drawn each time that the store is opened, and told to nobody: values that are stored cannot be made to look like
-    /// records.
+/// The journal; see the module.
+pub(super) struct CommitJournal {
+    media: [Box<dyn JournalFile>; 2],
+    /// Secret random number of this opening, so that stored values cannot imitate records.
     epoch: u64,
-    tail: Mutex<Tail>,
-    place: Mutex<Place>,
+    tail: Mutex<UnwrittenRecords>,
+    position: Mutex<WritePosition>,
     durable: AtomicU64,
-    /// Bytes of the file in use, those that wait included.
+    /// Bytes of the current file, waiting records included.
     used: AtomicU64,
-    /// Bytes that it takes without growing.
-    room: AtomicU64,
+    /// Size up to which the current file need not grow.
+    capacity: AtomicU64,
 }
 
-impl Journal {
-    /// An empty one, whose first record will be `last + 1`, in files that say so when this returns. What else lies in them
-    /// is of another epoch.
-    pub(super) fn new(media: [Box<dyn Medium>; 2], epoch: u64, last: u64) -> io::Result<Self> {
+impl CommitJournal {
+    /// Creates an empty journal whose first record is `last + 1`. Both files carry the new epoch
+    /// when this returns, so older content is ignored.
+    pub(super) fn new(media: [Box<dyn JournalFile>; 2], epoch: u64, last: u64) -> io::Result<Self> {
         let mut lengths = [0; 2];
         for (medium, length) in media.iter().zip(&mut lengths) {
             let mut heading = record(epoch, HEADING, 0, core::iter::empty());
@@ -160,15 +161,15 @@ impl Journal {
         Ok(Self {
             media,
             epoch,
-            tail: Mutex::new(Tail { bytes: Vec::new(), last }),
-            place: Mutex::new(Place { which: 0, offset: BLOCK, lengths, broken: false }),
+            tail: Mutex::new(UnwrittenRecords { bytes: Vec::new(), last }),
+            position: Mutex::new(WritePosition { which: 0, offset: BLOCK, lengths, broken: false }),
             durable: AtomicU64::new(last),
             used: AtomicU64::new(BLOCK),
-            room: AtomicU64::new(lengths[0]),
+            capacity: AtomicU64::new(lengths[0]),
         })
     }
 
-    /// Takes a record, the next one; it is durable after a [`Journal::sync`].
+    /// Appends the next record; it is durable after [`CommitJournal::sync`].
     pub(super) fn append<'a>(
         &self,
         number: u64,
@@ -186,66 +187,68 @@ impl Journal {
         self.epoch
     }
 
-    /// The number of the last record that is durable.
+    /// Returns the number of the last durable record.
     pub(super) fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Bytes of the file in use.
+    /// Returns the used bytes of the current file.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Sees to it that the file in use takes so many bytes more, whatever becomes of the medium's room later.
+    /// Grows the current file so that this many more bytes fit even if the disk becomes full.
     pub(super) fn reserve(&self, bytes: u64) -> io::Result<()> {
-        // Each batch before this record may be filled up to a whole block: that under way, the next, its own.
+        // Up to three batches are padded to a whole block: the one being written, the next, and
+        // this record's.
         let wanted = self.used() + bytes + 3 * BLOCK;
-        if self.room.load(Ordering::Acquire) >= wanted {
+        if self.capacity.load(Ordering::Acquire) >= wanted {
             return Ok(());
         }
-        let mut place = self.place.lock();
-        self.grow(&mut place, wanted)
+        let mut position = self.position.lock();
+        self.grow(&mut position, wanted)
     }
 
-    fn grow(&self, place: &mut Place, wanted: u64) -> io::Result<()> {
-        let which = place.which;
-        while place.lengths[which] < wanted {
-            let from = place.lengths[which];
+    fn grow(&self, position: &mut WritePosition, wanted: u64) -> io::Result<()> {
+        let which = position.which;
+        while position.lengths[which] < wanted {
+            let from = position.lengths[which];
             self.media[which].write_at(from, &vec![0; GROWTH as usize])?;
             self.media[which].sync()?;
-            place.lengths[which] = from + GROWTH;
-            self.room.store(from + GROWTH, Ordering::Release);
+            position.lengths[which] = from + GROWTH;
+            self.capacity.store(from + GROWTH, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Returns when everything up to this number is durable: whoever comes first writes for all who wait.
+    /// Waits until all records up to `number` are durable. The first thread writes for all that
+    /// wait.
     pub(super) fn sync(&self, number: u64) -> io::Result<()> {
         if self.durable() >= number {
             return Ok(());
         }
-        let mut place = self.place.lock();
+        let mut position = self.position.lock();
         if self.durable() >= number {
             return Ok(());
         }
-        self.write(&mut place)?;
+        self.write(&mut position)?;
         if self.durable() < number {
-            return Err(io::Error::other("a record of the journal was not there to be written"));
+            return Err(io::Error::other("the journal has no such record"));
         }
         Ok(())
     }
 
-    fn write(&self, place: &mut Place) -> io::Result<()> {
-        if place.broken {
-            return Err(io::Error::other("a write to the journal failed before"));
+    fn write(&self, position: &mut WritePosition) -> io::Result<()> {
+        if position.broken {
+            return Err(io::Error::other("an earlier write to the journal failed"));
         }
-        place.broken = true;
-        self.write_out(place)?;
-        place.broken = false;
+        position.broken = true;
+        self.write_out(position)?;
+        position.broken = false;
         Ok(())
     }
 
-    fn write_out(&self, place: &mut Place) -> io::Result<()> {
+    fn write_out(&self, position: &mut WritePosition) -> io::Result<()> {
         let (mut bytes, last) = {
             let mut tail = self.tail.lock();
             (std::mem::take(&mut tail.bytes), tail.last)
@@ -254,12 +257,12 @@ impl Journal {
             return Ok(());
         }
         bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
-        let end = place.offset + bytes.len() as u64;
-        self.grow(place, end)?;
-        self.media[place.which].write_at(place.offset, &bytes)?;
-        self.media[place.which].sync()?;
-        place.offset = end;
-        // What came meanwhile begins there.
+        let end = position.offset + bytes.len() as u64;
+        self.grow(position, end)?;
+        self.media[position.which].write_at(position.offset, &bytes)?;
+        self.media[position.which].sync()?;
+        position.offset = end;
+        // Records that were appended meanwhile follow at `end`.
         let waiting = self.tail.lock();
         self.used.store(end + waiting.bytes.len() as u64, Ordering::Release);
         drop(waiting);
@@ -267,19 +270,19 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes everything durable and goes on at the beginning of the other file, whose records the store's file has. Nobody
-    /// may append meanwhile.
+    /// Makes all records durable and continues at the start of the other file, whose records the
+    /// store's file has. The caller prevents appends meanwhile.
     pub(super) fn switch(&self) -> io::Result<()> {
-        let mut place = self.place.lock();
-        self.write(&mut place)?;
-        (place.which, place.offset) = (1 - place.which, BLOCK);
-        self.room.store(place.lengths[place.which], Ordering::Release);
+        let mut position = self.position.lock();
+        self.write(&mut position)?;
+        (position.which, position.offset) = (1 - position.which, BLOCK);
+        self.capacity.store(position.lengths[position.which], Ordering::Release);
         self.used.store(BLOCK, Ordering::Release);
         Ok(())
     }
 }
 
-/// What somebody would store who wants it to be taken for a record.
+/// Returns a forged record, as a client could store it in a value.
 #[cfg(test)]
 pub(super) fn forged<'a>(
     epoch: u64,
@@ -289,7 +292,7 @@ pub(super) fn forged<'a>(
     record(epoch, number, number, changes)
 }
 
-/// A record as it is written.
+/// Encodes a record.
 fn record<'a>(
     epoch: u64,
     number: u64,
@@ -332,31 +335,31 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     field
 }
 
-/// Keys and what became of them, in the order of a record.
+/// Keys with their new values in a record's order; `None` is a removal.
 pub(super) type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// A record as it was read.
+/// A decoded record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct JournalRecord {
     pub(super) number: u64,
-    /// Everything up to this number was durable when it was made.
+    /// All records up to this number were durable when this one was appended.
     durable: u64,
     pub(super) changes: Changes,
 }
 
-/// What lies in the files is not what a crash leaves.
+/// Reason why the journal files do not belong to the store.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum Unfit {
-    /// One that was durable is missing.
+pub(super) enum ReplayError {
+    /// A durable record is missing.
     #[error("record {0} of the journal was durable and is damaged")]
     Gap(u64),
-    /// It belongs to another store, or to another life of this one.
-    #[error("the file that ends in journal-{0} is not the one that was in use beside this store")]
+    /// The file belongs to another store, or to another opening of this one.
+    #[error("journal-{0} does not belong to this store, or is from an earlier start")]
     Other(usize),
 }
 
-/// The record at this place, and where it ends.
-fn parse(bytes: &[u8], at: usize, epoch: u64) -> Option<(Record, usize)> {
+/// Decodes the record at `at`. Returns it and its end.
+fn parse(bytes: &[u8], at: usize, epoch: u64) -> Option<(JournalRecord, usize)> {
     let head = bytes.get(at..at.checked_add(HEAD)?)?;
     if head[..4] != MAGIC || u64::from_be_bytes(field(head, 8)) != epoch {
         return None;
@@ -383,11 +386,11 @@ fn parse(bytes: &[u8], at: usize, epoch: u64) -> Option<(Record, usize)> {
         rest = behind;
     }
     let (number, durable) = (u64::from_be_bytes(field(head, 16)), u64::from_be_bytes(field(head, 24)));
-    Some((Record { number, durable, changes }, end.next_multiple_of(8)))
+    Some((JournalRecord { number, durable, changes }, end.next_multiple_of(8)))
 }
 
-/// All records of an epoch in a file, wherever batches begin.
-fn records(bytes: &[u8], epoch: u64) -> Vec<Record> {
+/// Returns all records of an epoch in a file, wherever batches begin.
+fn records(bytes: &[u8], epoch: u64) -> Vec<JournalRecord> {
     let (mut at, mut found) = (0, Vec::new());
     while at < bytes.len() {
         match parse(bytes, at, epoch) {
@@ -401,22 +404,25 @@ fn records(bytes: &[u8], epoch: u64) -> Vec<Record> {
     found
 }
 
-/// The row of records after `applied` that a crash left in the two files.
+/// Returns the records after `applied` that a crash left in the two files, without gaps.
 ///
-/// # Errors
-/// If one is missing that was durable, or a file is not of this epoch.
-pub(super) fn replay(files: &[Vec<u8>; 2], epoch: u64, applied: u64) -> Result<Vec<Record>, Unfit> {
+/// # Errors If a durable record is missing, or a file is not of this epoch.
+pub(super) fn replay(
+    files: &[Vec<u8>; 2],
+    epoch: u64,
+    applied: u64,
+) -> Result<Vec<JournalRecord>, ReplayError> {
     let of_another = |bytes: &Vec<u8>| parse(bytes, 0, epoch).is_none_or(|(head, _)| head.number != HEADING);
     if let Some(other) = files.iter().position(of_another) {
-        return Err(Unfit::Other(other));
+        return Err(ReplayError::Other(other));
     }
-    let mut all: Vec<Record> = files.iter().flat_map(|bytes| records(bytes, epoch)).collect();
+    let mut all: Vec<JournalRecord> = files.iter().flat_map(|bytes| records(bytes, epoch)).collect();
     all.retain(|record| record.number > applied);
     all.sort_by_key(|record| record.number);
     let whole = all.iter().zip(applied + 1..).take_while(|(record, number)| record.number == *number).count();
     let (last, behind) = (applied + whole as u64, all.split_off(whole));
     if behind.iter().any(|record| record.durable > last) {
-        return Err(Unfit::Gap(last + 1));
+        return Err(ReplayError::Gap(last + 1));
     }
     Ok(all)
 }

@@ -1,54 +1,54 @@
-//! Changes in memory on top of a file that has all before them: each with the number of the commit that made it.
+//! Changes in memory on top of the file: versions of keys, each with its commit number.
 //!
-//! Does: keep the versions that some view can still see. Does not: know where the rest is.
-//! Contract: a view sees its number and nothing newer, whatever is committed meanwhile. Memory is that of the keys that were
-//! changed, times the versions that views in use tell apart.
+//! Does: keeps the versions that a view can still see. Does not: read the file. Contract: a view
+//! sees its commit number and nothing newer, whatever is committed meanwhile. Memory is limited to
+//! the changed keys times the versions that open views distinguish.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use parking_lot::RwLock;
 
-/// What became of a key; none: it was removed.
+/// New value of a key; `None` is a removal.
 pub(super) type Change = Option<Vec<u8>>;
-/// Keys of a range that are looked at under one lock.
+/// Keys of a range that are read under one lock.
 const PAGE: usize = 256;
 
-struct Version {
+struct KeyVersion {
     number: u64,
     change: Change,
 }
 
-/// See the module.
+/// A layer of changes; see the module.
 #[derive(Default)]
-pub(super) struct Layer(RwLock<BTreeMap<Vec<u8>, Vec<Version>>>);
+pub(super) struct ChangeLayer(RwLock<BTreeMap<Vec<u8>, Vec<KeyVersion>>>);
 
-/// The newest version that a view of this number sees.
-fn seen(versions: &[Version], number: u64) -> Option<&Change> {
+/// Returns the newest version that a view of this number sees.
+fn seen(versions: &[KeyVersion], number: u64) -> Option<&Change> {
     versions.iter().rev().find(|version| version.number <= number).map(|version| &version.change)
 }
 
-impl Layer {
-    /// Takes the changes of commit `number`; `oldest` is the oldest number that a view may have.
+impl ChangeLayer {
+    /// Adds the changes of commit `number`; `oldest` is the oldest number that a view may have.
     pub(super) fn put(&self, changes: impl IntoIterator<Item = (Vec<u8>, Change)>, number: u64, oldest: u64) {
         let mut all = self.0.write();
         for (key, change) in changes {
             let versions = all.entry(key).or_default();
-            // Of those that the oldest view does not see, since there is a newer one that it sees.
+            // Drops versions that even the oldest view does not see, because it sees a newer one.
             let kept = versions.iter().rposition(|version| version.number <= oldest).unwrap_or(0);
             versions.drain(..kept);
-            versions.push(Version { number, change });
+            versions.push(KeyVersion { number, change });
         }
     }
 
-    /// What became of a key; none if nothing did.
+    /// Returns the change of a key; `None` if it is unchanged.
     pub(super) fn get(&self, key: &[u8], number: u64) -> Option<Change> {
         seen(self.0.read().get(key)?, number).cloned()
     }
 
-    /// The keys of a range that a view of this number sees changed, in order.
-    pub(super) fn range<'a>(&'a self, from: &[u8], until: &'a [u8], number: u64) -> Changed<'a> {
-        Changed {
+    /// Iterates over the keys of a range that a view of this number sees changed, in order.
+    pub(super) fn range<'a>(&'a self, from: &[u8], until: &'a [u8], number: u64) -> ChangedKeys<'a> {
+        ChangedKeys {
             layer: self,
             next: Some(Bound::Included(from.to_vec())),
             until,
@@ -72,17 +72,17 @@ impl Layer {
     }
 }
 
-/// See [`Layer::range`].
-pub(super) struct Changed<'a> {
-    layer: &'a Layer,
-    /// Where the next page begins; none: there is none.
+/// Iterator of [`ChangeLayer::range`].
+pub(super) struct ChangedKeys<'a> {
+    layer: &'a ChangeLayer,
+    /// Start of the next page; `None` after the last.
     next: Option<Bound<Vec<u8>>>,
     until: &'a [u8],
     number: u64,
     page: VecDeque<(Vec<u8>, Change)>,
 }
 
-impl Iterator for Changed<'_> {
+impl Iterator for ChangedKeys<'_> {
     type Item = (Vec<u8>, Change);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -109,14 +109,14 @@ impl Iterator for Changed<'_> {
 mod tests {
     use super::*;
 
-    fn put(layer: &Layer, number: u64, oldest: u64, changes: &[(&[u8], Option<&[u8]>)]) {
+    fn put(layer: &ChangeLayer, number: u64, oldest: u64, changes: &[(&[u8], Option<&[u8]>)]) {
         let changes = changes.iter().map(|(key, change)| (key.to_vec(), change.map(<[u8]>::to_vec)));
         layer.put(changes.collect::<Vec<_>>(), number, oldest);
     }
 
     #[test]
-    fn a_view_sees_its_number_and_what_no_view_sees_is_not_kept() {
-        let layer = Layer::default();
+    fn view_sees_its_commit_and_old_versions_are_dropped() {
+        let layer = ChangeLayer::default();
         put(&layer, 1, 0, &[(b"a", Some(b"1")), (b"b", Some(b"1"))]);
         put(&layer, 2, 0, &[(b"a", Some(b"2"))]);
         put(&layer, 3, 1, &[(b"a", None)]);
@@ -131,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn a_range_goes_on_over_its_pages() {
-        let layer = Layer::default();
+    fn range_continues_over_pages() {
+        let layer = ChangeLayer::default();
         let keys = || (0..3 * PAGE as u32).map(|key| key.to_be_bytes().to_vec());
         layer.put(keys().map(|key| (key, Some(Vec::new()))), 1, 0);
         let found: Vec<Vec<u8>> = layer.range(b"", &[0xFF], 1).map(|(key, _)| key).collect();

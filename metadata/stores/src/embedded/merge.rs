@@ -1,30 +1,30 @@
-//! Two rows of keys as one: what the newer one says of a key counts.
+//! Merges two ordered streams of keys; the newer one wins.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
 
 use sealstone_mds::store::MetaError;
 
-/// A key and what became of it; none: it was removed.
-type Found = (Vec<u8>, Option<Vec<u8>>);
+/// A key and its value; `None` is a removal.
+type KeyChange = (Vec<u8>, Option<Vec<u8>>);
 
 /// Keys in order.
-pub(super) type Streamed<'a> = dyn Iterator<Item = Result<Found, MetaError>> + 'a;
+pub(super) type KeyStream<'a> = dyn Iterator<Item = Result<KeyChange, MetaError>> + 'a;
 
-/// See the module.
-pub(super) struct Merge<'a, N: Iterator<Item = Found>> {
+/// Merging iterator; see the module.
+pub(super) struct MergedKeys<'a, N: Iterator<Item = KeyChange>> {
     newer: Peekable<N>,
-    older: Peekable<Box<Streamed<'a>>>,
+    older: Peekable<Box<KeyStream<'a>>>,
 }
 
-impl<'a, N: Iterator<Item = Found>> Merge<'a, N> {
-    pub(super) fn new(newer: N, older: Box<Streamed<'a>>) -> Self {
+impl<'a, N: Iterator<Item = KeyChange>> MergedKeys<'a, N> {
+    pub(super) fn new(newer: N, older: Box<KeyStream<'a>>) -> Self {
         Self { newer: newer.peekable(), older: older.peekable() }
     }
 }
 
-impl<N: Iterator<Item = Found>> Iterator for Merge<'_, N> {
-    type Item = Result<Found, MetaError>;
+impl<N: Iterator<Item = KeyChange>> Iterator for MergedKeys<'_, N> {
+    type Item = Result<KeyChange, MetaError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let order = match (self.newer.peek(), self.older.peek()) {

@@ -8,16 +8,16 @@ use proptest::prelude::*;
 use sealstone_mds::store::{MemoryMeta, Pair, contract};
 
 use super::*;
-use power::{Disk, Kept};
+use power::{SimDisk, UnsyncedData};
 
 fn path(dir: &tempfile::TempDir) -> PathBuf {
     dir.path().join("meta.redb")
 }
 
-/// Keeps its folder alive as long as it is open.
-struct Scratch(EmbeddedMeta, #[allow(dead_code, reason = "dropped last")] tempfile::TempDir);
+/// A store that keeps its folder until it is dropped.
+struct ScratchStore(EmbeddedMeta, #[allow(dead_code, reason = "dropped last")] tempfile::TempDir);
 
-impl MetaStore for Scratch {
+impl MetaStore for ScratchStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
         self.0.snapshot()
     }
@@ -30,16 +30,16 @@ impl MetaStore for Scratch {
 }
 
 #[test]
-fn the_embedded_store_keeps_the_contract_with_a_journal_and_without() {
+fn embedded_store_meets_the_contract() {
     for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
         contract::check(&|| {
             let dir = tempfile::tempdir().unwrap();
-            Box::new(Scratch(start(&path(&dir)).unwrap(), dir))
+            Box::new(ScratchStore(start(&path(&dir)).unwrap(), dir))
         });
     }
 }
 
-/// What the kernel has of the files at this moment, which is what the next process finds after a kill.
+/// Copies the files as the kernel has them now, as the next process finds them after a kill.
 fn after_a_kill(from: &tempfile::TempDir) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(from.path()).unwrap() {
@@ -49,7 +49,7 @@ fn after_a_kill(from: &tempfile::TempDir) -> tempfile::TempDir {
     dir
 }
 
-impl contract::Crash for Scratch {
+impl contract::Crash for ScratchStore {
     fn store(&self) -> &dyn MetaStore {
         &self.0
     }
@@ -61,11 +61,11 @@ impl contract::Crash for Scratch {
 }
 
 #[test]
-fn the_embedded_store_keeps_the_contract_when_it_crashes() {
+fn embedded_store_meets_the_contract_after_crashes() {
     for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
         contract::check_crashes(&|| {
             let dir = tempfile::tempdir().unwrap();
-            Box::new(Scratch(start(&path(&dir)).unwrap(), dir))
+            Box::new(ScratchStore(start(&path(&dir)).unwrap(), dir))
         });
     }
 }
@@ -81,13 +81,13 @@ fn all(store: &EmbeddedMeta) -> Vec<Pair> {
 }
 
 #[test]
-fn a_store_that_was_closed_is_one_file_and_one_that_was_killed_is_whole_with_its_journal_only() {
+fn closed_store_is_complete_without_its_journal() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
     put(&store, b"a", b"1").unwrap();
     let killed = after_a_kill(&dir);
     drop(store);
-    // The journal keeps its space, and nothing in it is needed.
+    // The journal files keep their space, but their content is not needed.
     let alone = tempfile::tempdir().unwrap();
     fs::copy(path(&dir), path(&alone)).unwrap();
     assert_eq!(all(&EmbeddedMeta::open(&path(&alone)).unwrap()), [(b"a".to_vec(), b"1".to_vec())]);
@@ -103,7 +103,7 @@ fn a_store_that_was_closed_is_one_file_and_one_that_was_killed_is_whole_with_its
 }
 
 #[test]
-fn lazy_commits_do_not_write_and_closing_settles_them() {
+fn lazy_commits_are_written_at_close() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
     let files = || {
@@ -111,7 +111,7 @@ fn lazy_commits_do_not_write_and_closing_settles_them() {
         paths.push(path(&dir));
         paths.into_iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>()
     };
-    // The journal's file takes its room with the first.
+    // The first commit grows the journal file.
     put(&store, b"first", b"1").unwrap();
     let before = files();
     for n in 0..10u8 {
@@ -125,13 +125,13 @@ fn lazy_commits_do_not_write_and_closing_settles_them() {
 }
 
 #[test]
-fn commits_that_meet_share_one_wait_for_the_medium_and_all_are_durable() {
+fn concurrent_commits_share_one_sync() {
     const WRITERS: u8 = 24;
-    let disk = Disk::default();
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     put(&store, b"first", b"1").unwrap();
     let before = disk.syncs();
-    // Whoever comes first finds the medium busy until all others have committed too.
+    // The first writer waits for the disk until all others have committed.
     let busy = disk.hold();
     std::thread::scope(|scope| {
         for n in 0..WRITERS {
@@ -144,13 +144,13 @@ fn commits_that_meet_share_one_wait_for_the_medium_and_all_are_durable() {
         drop(busy);
     });
     assert!(disk.syncs() - before <= 2, "{} syncs", disk.syncs() - before);
-    let left = disk.crash(Kept::Nothing).start().unwrap();
+    let left = disk.crash(UnsyncedData::Nothing).start().unwrap();
     assert_eq!(all(&left).len(), usize::from(WRITERS) + 1);
 }
 
 #[test]
-fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
-    let disk = Disk::default();
+fn reader_waits_until_its_data_is_durable() {
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     put(&store, b"first", b"1").unwrap();
     let busy = disk.hold();
@@ -162,7 +162,7 @@ fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
         assert!(!store.answers_at_once(), "seen, and not durable");
         let answers = scope.spawn(|| {
             store.wait_for_medium().unwrap();
-            disk.crash(Kept::Nothing)
+            disk.crash(UnsyncedData::Nothing)
         });
         drop(busy);
         let left = answers.join().unwrap().start().unwrap();
@@ -172,8 +172,8 @@ fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
 }
 
 #[test]
-fn whoever_answers_while_others_commit_is_never_told_of_an_error() {
-    let disk = Disk::default();
+fn readers_get_no_errors_during_commits() {
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     let writing = AtomicU64::new(4);
     std::thread::scope(|scope| {
@@ -198,8 +198,8 @@ fn whoever_answers_while_others_commit_is_never_told_of_an_error() {
 }
 
 #[test]
-fn after_a_write_that_failed_nothing_is_promised_until_the_store_is_opened_again() {
-    let disk = Disk::default();
+fn failed_write_poisons_store_until_reopened() {
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     put(&store, b"a", b"1").unwrap();
     disk.fail_after(0);
@@ -213,14 +213,14 @@ fn after_a_write_that_failed_nothing_is_promised_until_the_store_is_opened_again
         assert!(matches!(refused, MetaError::Poisoned), "{refused}");
     }
     drop(store);
-    let store = disk.crash(Kept::Everything).start().unwrap();
+    let store = disk.crash(UnsyncedData::Everything).start().unwrap();
     assert_eq!(store.snapshot().unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
 }
 
 #[test]
-fn whoever_waits_for_a_write_that_fails_is_told_and_so_is_who_comes_after_him() {
+fn failed_write_fails_all_waiting_and_later_commits() {
     const WRITERS: u8 = 8;
-    let disk = Disk::default();
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     put(&store, b"first", b"1").unwrap();
     let busy = disk.hold();
@@ -231,7 +231,7 @@ fn whoever_waits_for_a_write_that_fails_is_told_and_so_is_who_comes_after_him() 
             scope.spawn(move || put(store, &[n], b"1"))
         });
         let writers: Vec<_> = writers.collect();
-        // All have committed, and one of them has what all wrote.
+        // All have committed; one of them writes for all.
         while store.core.state.lock().number <= u64::from(WRITERS) {
             std::thread::yield_now();
         }
@@ -241,12 +241,12 @@ fn whoever_waits_for_a_write_that_fails_is_told_and_so_is_who_comes_after_him() 
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
     let journal = store.core.journal.as_ref().unwrap();
     assert!(journal.sync(1 + u64::from(WRITERS)).is_err() && journal.durable() == 1);
-    let left = disk.crash(Kept::Nothing).start().unwrap();
+    let left = disk.crash(UnsyncedData::Nothing).start().unwrap();
     assert_eq!(all(&left).len(), 1);
 }
 
 #[test]
-fn a_journal_of_another_life_or_store_is_not_taken_for_ones_own() {
+fn foreign_journal_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     drop(EmbeddedMeta::open(&path(&dir)).unwrap());
     let stopped = after_a_kill(&dir);
@@ -254,7 +254,7 @@ fn a_journal_of_another_life_or_store_is_not_taken_for_ones_own() {
     put(&store, b"a", b"1").unwrap();
     let killed = after_a_kill(&dir);
     drop(store);
-    // An older file that was whole, put back beside the journal: that does not count, and goes.
+    // An older complete file was put back beside the journal: the journal is ignored and removed.
     fs::copy(path(&stopped), path(&dir)).unwrap();
     for (from, to) in journal::paths(&path(&killed)).iter().zip(journal::paths(&path(&dir))) {
         fs::copy(from, to).unwrap();
@@ -263,29 +263,30 @@ fn a_journal_of_another_life_or_store_is_not_taken_for_ones_own() {
     assert_eq!(all(&again), []);
     put(&again, b"b", b"1").unwrap();
     let later = after_a_kill(&dir);
-    // The file of one life beside the journal of another.
+    // A file beside the journal of another opening.
     fs::copy(path(&killed), path(&later)).unwrap();
     let refused = EmbeddedMeta::open(&path(&later)).err().unwrap();
     let OpenError::Corrupt { source, .. } = &refused else { panic!("{refused}") };
-    assert!(source.to_string().contains("journal-0 is not the one"), "{source}");
-    // Under another name it is still whole.
+    assert!(source.to_string().contains("journal-0 does not belong"), "{source}");
+    // Under another name the store is still complete.
     let renamed = killed.path().join("renamed.redb");
     EmbeddedMeta::rename(&path(&killed), &renamed).unwrap();
     assert_eq!(all(&EmbeddedMeta::open(&renamed).unwrap()).len(), 1);
 }
 
 #[test]
-fn a_value_that_looks_like_a_record_is_a_value() {
-    // Whoever knew the number that was drawn could: so the last one shows that the others would.
+fn value_that_imitates_a_record_is_ignored() {
+    // A guess of the secret epoch would be accepted: the last case shows that the forgery is
+    // otherwise valid.
     for (guess, taken) in [(0, false), (1, false), (u64::MAX, false), (u64::MAX - 1, true)] {
-        let disk = Disk::default();
+        let disk = SimDisk::default();
         let store = disk.start().unwrap();
         let drawn = store.core.journal.as_ref().unwrap().epoch();
         let epoch = if taken { drawn } else { guess };
         let forged = journal::forged(epoch, 1, [(&b"role"[..], Some(&b"admin"[..]))].into_iter());
-        // From the beginning of a block on, behind head, lengths and key.
+        // Aligned to the start of a block, behind header, lengths and key.
         put(&store, b"v", &[vec![0; 4096 - 48 - 6 - 1], forged].concat()).unwrap();
-        let left = disk.crash(Kept::Nothing);
+        let left = disk.crash(UnsyncedData::Nothing);
         left.damage("journal-0", 4096);
         let role = left.start().unwrap().snapshot().unwrap().get(b"role").unwrap();
         assert_eq!(role.is_some(), taken);
@@ -293,8 +294,8 @@ fn a_value_that_looks_like_a_record_is_a_value() {
 }
 
 #[test]
-fn a_full_medium_refuses_a_commit_and_harms_nothing() {
-    let disk = Disk::default();
+fn full_disk_refuses_commit_without_damage() {
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     put(&store, b"a", b"1").unwrap();
     disk.is_full(true);
@@ -305,17 +306,17 @@ fn a_full_medium_refuses_a_commit_and_harms_nothing() {
         }
     };
     assert!(matches!(refused, MetaError::Full { .. }), "{refused}");
-    // What fits is still taken.
+    // Changes that fit are still accepted.
     assert_eq!(store.snapshot().unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
     disk.is_full(false);
     put(&store, b"b", b"1").unwrap();
-    let store = disk.crash(Kept::Nothing).start().unwrap();
+    let store = disk.crash(UnsyncedData::Nothing).start().unwrap();
     assert_eq!(all(&store).len(), 3);
 }
 
 #[test]
-fn changes_come_into_the_file_while_they_are_read_and_more_are_made() {
-    let disk = Disk::default();
+fn changes_are_applied_during_reads_and_writes() {
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     let old = store.snapshot().unwrap();
     for n in 0..40u8 {
@@ -334,25 +335,26 @@ fn changes_come_into_the_file_while_they_are_read_and_more_are_made() {
 }
 
 #[test]
-fn damage_in_the_journal_is_said_and_a_torn_end_is_not_damage() {
-    let disk = Disk::default();
+fn journal_damage_is_reported_but_torn_end_is_not() {
+    let disk = SimDisk::default();
     let store = disk.start().unwrap();
     for n in 0..9u8 {
         put(&store, &[n], b"1").unwrap();
     }
-    // Each commit has a block of its own, after the first. The fifth one is damaged: those behind it say that it was durable.
-    let damaged = disk.crash(Kept::Nothing);
+    // Each commit has its own block after the first. The fifth is damaged, and later records report
+    // it as durable.
+    let damaged = disk.crash(UnsyncedData::Nothing);
     damaged.damage("journal-0", 5 * 4096 + 50);
     let error = damaged.start().err().unwrap().to_string();
     assert!(error.contains("record 5 of the journal was durable and is damaged"), "{error}");
-    // The last one, of which nobody knew that it was durable.
-    let torn = disk.crash(Kept::Nothing);
+    // The last record, which no other record reports as durable.
+    let torn = disk.crash(UnsyncedData::Nothing);
     torn.damage("journal-0", 9 * 4096 + 50);
     assert_eq!(all(&torn.start().unwrap()).len(), 8);
 }
 
 #[test]
-fn what_was_committed_is_there_after_reopening_and_nothing_else() {
+fn reopened_store_has_exactly_the_commits() {
     for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
         let dir = tempfile::tempdir().unwrap();
         {
@@ -368,7 +370,7 @@ fn what_was_committed_is_there_after_reopening_and_nothing_else() {
 }
 
 #[test]
-fn new_files_are_private_and_an_exposed_one_is_refused() {
+fn new_files_are_private_and_exposed_ones_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
     put(&store, b"a", b"1").unwrap();
@@ -388,7 +390,7 @@ fn new_files_are_private_and_an_exposed_one_is_refused() {
 }
 
 #[test]
-fn foreign_files_and_other_versions_are_named() {
+fn foreign_files_and_versions_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let write = |bytes: &[u8]| {
         fs::write(path(&dir), bytes).unwrap();
@@ -405,11 +407,11 @@ fn foreign_files_and_other_versions_are_named() {
         tx.open_table(MARKER).unwrap().insert(FORMAT, 9).unwrap();
         tx.commit().unwrap();
     }
-    assert!(matches!(EmbeddedMeta::serve(&path(&dir)), Err(OpenError::Version { found: 9, .. })));
+    assert!(matches!(EmbeddedMeta::serve(&path(&dir)), Err(OpenError::KeyVersion { found: 9, .. })));
 }
 
 #[test]
-fn a_second_server_on_the_same_file_is_refused() {
+fn second_server_on_a_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _first = EmbeddedMeta::serve(&path(&dir)).unwrap();
     for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
@@ -435,39 +437,39 @@ fn change(store: &dyn MetaStore, step: &Step, waits: bool) -> Result<(), MetaErr
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum StoreOperation {
     Change(Step),
     Lazily(Step),
     Settle,
     Apply,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn store_operation() -> impl Strategy<Value = StoreOperation> {
     prop_oneof![
-        4 => step().prop_map(Act::Change),
-        2 => step().prop_map(Act::Lazily),
-        1 => Just(Act::Settle),
-        2 => Just(Act::Apply),
+        4 => step().prop_map(StoreOperation::Change),
+        2 => step().prop_map(StoreOperation::Lazily),
+        1 => Just(StoreOperation::Settle),
+        2 => Just(StoreOperation::Apply),
     ]
 }
 
-/// What is there after each commit, and after how many of them is known to be durable.
-struct Known {
+/// Expected states after each commit, and how many are durable.
+struct ExpectedStates {
     states: Vec<Vec<Pair>>,
     durable: usize,
 }
 
-impl Known {
-    /// Does these until one fails, as everything does once the power is gone.
-    fn run(&mut self, store: &EmbeddedMeta, acts: &[Act]) {
-        for act in acts {
-            let (step, waits) = match act {
-                Act::Change(step) => (Some(step), true),
-                Act::Lazily(step) => (Some(step), false),
-                Act::Settle | Act::Apply => (None, false),
+impl ExpectedStates {
+    /// Runs acts until one fails; after a power cut all do.
+    fn run(&mut self, store: &EmbeddedMeta, acts: &[StoreOperation]) {
+        for store_operation in acts {
+            let (step, waits) = match store_operation {
+                StoreOperation::Change(step) => (Some(step), true),
+                StoreOperation::Lazily(step) => (Some(step), false),
+                StoreOperation::Settle | StoreOperation::Apply => (None, false),
             };
             if let Some(step) = step {
-                // It may be there also if it is said to have failed.
+                // The commit may be stored even if it returned an error.
                 let model = MemoryMeta::new();
                 let mut tx = model.begin().unwrap();
                 for (key, value) in self.states.last().into_iter().flatten() {
@@ -477,20 +479,21 @@ impl Known {
                 change(&model, step, true).unwrap();
                 self.states.push(model.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap());
             }
-            let done = match act {
-                Act::Change(step) | Act::Lazily(step) => change(store, step, waits),
-                Act::Settle => store.settle(),
-                Act::Apply => store.core.apply(),
+            let done = match store_operation {
+                StoreOperation::Change(step) | StoreOperation::Lazily(step) => change(store, step, waits),
+                StoreOperation::Settle => store.settle(),
+                StoreOperation::Apply => store.core.apply(),
             };
             match done {
-                Ok(()) if matches!(act, Act::Lazily(_)) => {}
+                Ok(()) if matches!(store_operation, StoreOperation::Lazily(_)) => {}
                 Ok(()) => self.durable = self.states.len() - 1,
                 Err(_) => return,
             }
         }
     }
 
-    /// Is what came back one of the states, and none that is older than what was durable? It is what there is from now on.
+    /// Checks that the content found is a known state and not older than the last durable one. It
+    /// becomes the current state.
     fn check(&mut self, found: Vec<Pair>) -> Result<(), TestCaseError> {
         let at = self.states.iter().rposition(|state| *state == found);
         prop_assert!(
@@ -508,10 +511,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn it_does_what_the_store_in_memory_does(
+    fn behaves_like_the_memory_store(
         steps in prop::collection::vec((step(), any::<bool>(), 0..20u8, 0..20u8, 0..9usize), 1..24),
     ) {
-        let disk = Disk::default();
+        let disk = SimDisk::default();
         let (embedded, memory) = (disk.start().unwrap(), MemoryMeta::new());
         for (step, applies, from, until, limit) in steps {
             for store in [&embedded as &dyn MetaStore, &memory] {
@@ -536,23 +539,24 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Power cuts: after any number of writes and syncs, with any part of what was not synced, several times in a row.
+    /// Cuts power after any number of writes and syncs, with any part of the unsynced data kept,
+    /// repeatedly.
     #[test]
-    fn what_comes_back_after_a_power_cut_is_a_state_that_was_and_none_older_than_promised(
-        lives in prop::collection::vec((prop::collection::vec(act(), 0..16), 0..60usize, any::<u64>()), 1..5),
+    fn power_cut_leaves_a_durable_state(
+        lives in prop::collection::vec((prop::collection::vec(store_operation(), 0..16), 0..60usize, any::<u64>()), 1..5),
     ) {
-        let mut disk = Disk::default();
-        // A new file gets its name when it is whole, by whoever makes it.
+        let mut disk = SimDisk::default();
+        // The creator of a new file renames it when it is complete.
         drop(disk.start().unwrap());
-        let mut known = Known { states: vec![Vec::new()], durable: 0 };
+        let mut known = ExpectedStates { states: vec![Vec::new()], durable: 0 };
         for (acts, operations, seed) in lives {
             disk.fail_after(operations);
             if let Ok(store) = disk.start() {
                 known.run(&store, &acts);
             }
-            disk = disk.crash(Kept::Some(seed));
+            disk = disk.crash(UnsyncedData::Some(seed));
             known.check(all(&disk.start().unwrap()))?;
-            disk = disk.crash(Kept::Everything);
+            disk = disk.crash(UnsyncedData::Everything);
         }
     }
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use sealstone_mds::store::{MetaError, Overlay, Pair, Snapshot, Transaction, check_limits};
 
-use super::layer::Layer;
-use super::merge::{Merge, Streamed};
-use super::{Base, Core, failed};
+use super::layer::ChangeLayer;
+use super::merge::{KeyStream, MergedKeys};
+use super::{FileSnapshot, StoreCore, failed};
 
-/// Bytes of a change in the journal besides key and value, and of a record besides its changes, at most.
+/// Maximum overhead in the journal of a change and of a record, in bytes.
 const RECORD_BYTES: u64 = 64;
 
-impl Core {
+impl StoreCore {
     pub(super) fn view(&self) -> EmbeddedSnapshot<'_> {
         let mut state = self.state.lock();
         let number = state.number;
@@ -25,18 +25,18 @@ impl Core {
     }
 }
 
-/// The committed content of the store at one moment.
+/// Committed content of the store at one moment.
 pub(super) struct EmbeddedSnapshot<'a> {
-    core: &'a Core,
-    base: Arc<Base>,
-    /// Changes on top of it, the newest first.
-    layers: [Option<Arc<Layer>>; 2],
+    core: &'a StoreCore,
+    base: Arc<FileSnapshot>,
+    /// Changes on top of it, newest first.
+    layers: [Option<Arc<ChangeLayer>>; 2],
     number: u64,
 }
 
 impl EmbeddedSnapshot<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        let changed = |layer: &Arc<Layer>| layer.get(key, self.number);
+        let changed = |layer: &Arc<ChangeLayer>| layer.get(key, self.number);
         if let Some(change) = self.layers.iter().flatten().find_map(changed) {
             return Ok(change);
         }
@@ -57,12 +57,12 @@ impl EmbeddedSnapshot<'_> {
             let (key, value) = pair.map_err(failed)?;
             Ok((key.value().to_vec(), Some(value.value().to_vec())))
         });
-        let mut all: Box<Streamed<'_>> = Box::new(stored);
+        let mut all: Box<KeyStream<'_>> = Box::new(stored);
         for layer in self.layers.iter().rev().flatten().filter(|layer| !layer.is_empty()) {
-            all = Box::new(Merge::new(layer.range(from, until, self.number), all));
+            all = Box::new(MergedKeys::new(layer.range(from, until, self.number), all));
         }
         if let Some(own) = own.filter(|own| !own.is_empty()) {
-            all = Box::new(Merge::new(own.range(from, until), all));
+            all = Box::new(MergedKeys::new(own.range(from, until), all));
         }
         let pair = |found: Result<(Vec<u8>, Option<Vec<u8>>), MetaError>| match found {
             Ok((key, change)) => change.map(|value| Ok((key, value))),
@@ -100,12 +100,12 @@ impl Snapshot for EmbeddedSnapshot<'_> {
 pub(super) struct EmbeddedTransaction<'a> {
     pub(super) view: EmbeddedSnapshot<'a>,
     pub(super) changes: Overlay,
-    pub(super) turn: MutexGuard<'a, ()>,
+    pub(super) writer: MutexGuard<'a, ()>,
 }
 
 impl EmbeddedTransaction<'_> {
     fn commit(self, waits: bool) -> Result<(), MetaError> {
-        let Self { view, changes, turn } = self;
+        let Self { view, changes, writer } = self;
         let core = view.core;
         drop(view);
         if changes.is_empty() {
@@ -116,12 +116,12 @@ impl EmbeddedTransaction<'_> {
         let bytes = |(key, change): (&[u8], Option<&[u8]>)| {
             RECORD_BYTES + (key.len() + change.map_or(0, <[u8]>::len)) as u64
         };
-        // A medium that is full refuses here, and nothing has happened.
+        // A full disk is reported here, before anything was changed.
         let bytes = changes.iter().map(bytes).sum::<u64>() + RECORD_BYTES;
         journal.reserve(bytes).map_err(MetaError::of_medium)?;
         let number = core.publish(journal, changes, waits);
-        drop(turn);
-        if waits { core.wait_for(number) } else { Ok(()) }
+        drop(writer);
+        if waits { core.wait_durable(number) } else { Ok(()) }
     }
 }
 

@@ -1,11 +1,12 @@
-//! Commits and records as bytes, as they are in the attributes of entries.
+//! Encoding of commits and records in the attributes of entries.
 //!
-//! A record: version 1, length of the key 2, key, value. A commit: version 1, its number 8, the changes 4; of each: length
-//! of the key 2, key, and 0 for a removal, or 1, length of the value 4, value.
+//! A record: version 1, length of the key 2, key, value. A commit: version 1, its number 8, the
+//! changes 4; of each: length of the key 2, key, and 0 for a removal, or 1, length of the value 4,
+//! value.
 
 use sealstone_mds::store::{KEY_MAX, Overlay, VALUE_MAX};
 
-use super::versions::{Change, Value};
+use super::versions::{RecordChange, Value};
 
 const VERSION: u8 = 1;
 const REMOVED: u8 = 0;
@@ -13,36 +14,37 @@ const PUT: u8 = 1;
 
 /// Bytes of a commit without its changes.
 const HEAD_BYTES: usize = 13;
-/// Bytes of a commit at most: with what is around it, less than the 4 MiB that an LDAP server takes at once.
+/// Maximum bytes of a commit: with the request around it, less than the 4 MiB that an LDAP server
+/// accepts.
 pub(super) const COMMIT_BYTES_MAX: usize = 3 << 20;
 
-/// Bytes that are none of ours.
+/// The bytes are not valid in this release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no {0} of this release")]
-pub(super) struct Unreadable(&'static str);
+#[error("not a valid {0} of this release")]
+pub(super) struct DecodeError(&'static str);
 
 pub(super) fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(3 + key.len() + value.len());
     bytes.push(VERSION);
-    // The seam bounds both.
+    // The store trait limits both lengths.
     bytes.extend((key.len() as u16).to_be_bytes());
     bytes.extend(key);
     bytes.extend(value);
     bytes
 }
 
-/// Key and value of a record.
-pub(super) fn parse_record(bytes: &[u8]) -> Result<(&[u8], &[u8]), Unreadable> {
+/// Returns key and value of a record.
+pub(super) fn parse_record(bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let parse = || {
         let (&version, rest) = bytes.split_first()?;
         let (length, rest) = rest.split_first_chunk()?;
         let (key, value) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
         (version == VERSION && key.len() <= KEY_MAX && value.len() <= VALUE_MAX).then_some((key, value))
     };
-    parse().ok_or(Unreadable("record"))
+    parse().ok_or(DecodeError("record"))
 }
 
-/// The bytes of a commit; `None` if they are more than [`COMMIT_BYTES_MAX`].
+/// Encodes a commit; `None` if it exceeds [`COMMIT_BYTES_MAX`].
 pub(super) fn commit(number: u64, changes: &Overlay) -> Option<Vec<u8>> {
     let mut bytes = vec![VERSION];
     bytes.extend(number.to_be_bytes());
@@ -68,24 +70,24 @@ pub(super) fn commit(number: u64, changes: &Overlay) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Bytes that changes take in the journal.
-pub(super) fn bytes_of(changes: &[Change]) -> usize {
-    let value = |change: &Change| change.value.as_ref().map_or(0, |value| 4 + value.len());
+/// Returns the bytes of changes in the journal.
+pub(super) fn bytes_of(changes: &[RecordChange]) -> usize {
+    let value = |change: &RecordChange| change.value.as_ref().map_or(0, |value| 4 + value.len());
     HEAD_BYTES + changes.iter().map(|change| 3 + change.key.len() + value(change)).sum::<usize>()
 }
 
-/// A commit that was read.
+/// A decoded commit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Commit {
+pub(super) struct JournalCommit {
     pub(super) number: u64,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<RecordChange>,
 }
 
-pub(super) fn parse_commit(bytes: &[u8]) -> Result<Commit, Unreadable> {
-    parse(bytes).ok_or(Unreadable("commit"))
+pub(super) fn parse_commit(bytes: &[u8]) -> Result<JournalCommit, DecodeError> {
+    parse(bytes).ok_or(DecodeError("commit"))
 }
 
-fn parse(bytes: &[u8]) -> Option<Commit> {
+fn parse(bytes: &[u8]) -> Option<JournalCommit> {
     let (&version, rest) = bytes.split_first()?;
     let (number, rest) = rest.split_first_chunk()?;
     let (count, mut rest) = rest.split_first_chunk()?;
@@ -110,10 +112,10 @@ fn parse(bytes: &[u8]) -> Option<Commit> {
         if key.len() > KEY_MAX || value.is_some_and(|value| value.len() > VALUE_MAX) {
             return None;
         }
-        changes.push(Change { key: key.into(), value: value.map(Value::from), was_there: None });
+        changes.push(RecordChange { key: key.into(), value: value.map(Value::from), was_there: None });
         rest = after;
     }
-    rest.is_empty().then_some(Commit { number: u64::from_be_bytes(*number), changes })
+    rest.is_empty().then_some(JournalCommit { number: u64::from_be_bytes(*number), changes })
 }
 
 #[cfg(test)]
@@ -133,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_record_is_taken_and_the_largest_commit_and_not_one_byte_more() {
+    fn size_limits_of_records_and_commits_are_exact() {
         let (key, value) = (vec![1; KEY_MAX], vec![2; VALUE_MAX]);
         let bytes = record(&key, &value);
         assert_eq!(parse_record(&bytes), Ok((&key[..], &value[..])));
         assert!(parse_record(&[&bytes[..], b"x"].concat()).is_err());
         assert!(parse_record(&record(&[&key[..], b"x"].concat(), b"")).is_err());
-        // Head, and 2 + 1 + 1 + 4 bytes around each value.
+        // Header, and 2 + 1 + 1 + 4 bytes around each value.
         let whole = (COMMIT_BYTES_MAX - 13) / (8 + VALUE_MAX);
         let mut changes: Vec<_> = (0..whole).map(|n| (vec![n as u8], Some(value.clone()))).collect();
         let rest = COMMIT_BYTES_MAX - 13 - whole * (8 + VALUE_MAX) - 8;
@@ -153,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn commits_round_trip(
             number in any::<u64>(),
             changes in prop::collection::vec(
                 (prop::collection::vec(any::<u8>(), 0..20), prop::option::of(prop::collection::vec(any::<u8>(), 0..20))), 0..8),
@@ -170,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_something_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = parse_commit(&bytes);
             let _ = parse_record(&bytes);
             let _ = parse_commit(&[&[VERSION], &bytes[..]].concat());

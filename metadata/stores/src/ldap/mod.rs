@@ -1,13 +1,14 @@
 //! Metadata in an LDAP server, for one metadata server at a time.
 //!
-//! Does: keep all records in memory, as versions; make each commit one entry of a journal, which is added or is not; put what
-//! was committed into entries that people can read, a moment later; read everything at the start. Does not: ask the LDAP server when
-//! something is read.
-//! Contract: as the seam says, of any server that does what RFC 4511 says: an entry is added as a whole, and a subtree is
-//! renamed as a whole. Whoever writes first renames the store's entry, so that whatever another one sent before, or sends
-//! later, finds nothing; he learns it by that. When the LDAP server went away during a commit the store is renamed once
-//! more: after that the commit is there or will never be, and it is looked at which.
-//! Truth: docs/standards/mds/store.md §8.9; docs/adr/0039-metadata-in-ldap.md.
+//! Does: keeps all records in memory, as versions; makes each commit one journal entry, which is
+//! added completely or not at all; writes committed changes to readable record entries a moment
+//! later; reads everything at the start. Does not: query the LDAP server for reads. Contract: that
+//! of the store trait, with any server that conforms to RFC 4511: an entry is added atomically, and
+//! a subtree is renamed atomically. The first write of a metadata server renames the store's entry,
+//! so that requests of an earlier owner, sent before or later, find nothing; it learns from that.
+//! After a connection failure during a commit the store is renamed again. After that the commit
+//! exists or never will, and a search shows which. Truth: docs/standards/mds/store.md §8.9;
+//! docs/adr/0039-metadata-in-ldap.md.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -17,326 +18,329 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use sealstone_ldap::Outcome;
+use sealstone_ldap::LdapResult;
 use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
 
+mod connection;
 mod journal;
-mod link;
 mod load;
 mod settings;
 mod tree;
 mod versions;
 mod worker;
 
-use link::{Link, Trouble, open_until};
-use load::{Loaded, load};
+use connection::{LdapConnection, RequestError, open_until};
+use load::{LoadedStore, load};
 pub use settings::LdapSettings;
-use settings::Target;
-use tree::{Loading, Tree};
-use versions::{Look, Versions};
-use worker::{Pending, Queue};
+use settings::LdapTarget;
+use tree::{LoadError, StoreTree};
+use versions::{RecordVersions, VersionSnapshot};
+use worker::{PendingCommit, RecordQueue};
 
-/// Time for a connection to be made.
+/// Timeout of a connection attempt.
 pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Time for the next bytes of an answer.
+/// Timeout of the next bytes of a response.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// How long a server that is away is waited for at a start, and by who begins something.
+/// How long a start, or a new transaction, waits for an unavailable server.
 const RECONNECT_MAX: Duration = Duration::from_secs(20);
-/// Between two tries to reach it.
+/// Interval of connection attempts.
 pub(crate) const RECONNECT_EVERY: Duration = Duration::from_millis(100);
-/// How long it is waited for, by who must know what became of his commit.
+/// How long an interrupted commit waits for the server to learn its outcome.
 const RESOLVE_MAX: Duration = Duration::from_secs(60);
-/// Time for this server's own turn.
+/// How long a transaction waits for this server's writer lock.
 const TURN_MAX: Duration = Duration::from_secs(30);
-/// A connection that nobody used for so long may be gone: it is tried before something depends on it.
+/// Age of an unused connection that is tested before it is used.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// Bytes of commits that are not in the records yet, at most, but for the last one.
+/// Maximum bytes of commits that are not in the records yet; the last commit may exceed it.
 pub(crate) const JOURNAL_BYTES_MAX: usize = 32 << 20;
-/// Their number at most.
+/// Maximum number of commits that are not in the records yet.
 pub(crate) const JOURNAL_COMMITS_MAX: usize = 1024;
-/// Bytes of an owner's name.
+/// Bytes of an owner's random name.
 const OWNER_BYTES: usize = 16;
 
-/// Why an LDAP server cannot be used as the metadata store.
+/// Reason why an LDAP server cannot be used as the metadata store.
 #[derive(Debug, thiserror::Error)]
 pub enum LdapStoreError {
-    /// Not the URL of a store.
-    #[error("the URL of the metadata store (ldaps://NAME@HOST[:PORT]/BASE): {0}")]
+    /// The URL is invalid.
+    #[error("invalid URL of the metadata store (ldaps://NAME@HOST[:PORT]/BASE): {0}")]
     Url(String),
-    /// A password where everybody sees it.
+    /// The URL has a password, which process listings would show.
     #[error(
-        "the URL of the metadata store has a ':' before the host: a password goes into a file of its own (in a name, %3A stands for ':')"
+        "the URL of the metadata store has a ':' before the host: put the password into a file (in a name, write %3A for ':')"
     )]
     PasswordInUrl,
-    /// Nothing to prove who asks.
-    #[error("the LDAP server needs a password, in a file of its own")]
+    /// There is no password to bind with.
+    #[error("the LDAP server needs a password: give it in a file")]
     NoPassword,
-    /// Plain text beyond this machine, or TLS with whomever.
-    #[error("the LDAP server is not on this machine: its CA file is missing")]
+    /// There is no CA file: plain text to another machine, or TLS with an unknown authority.
+    #[error("the LDAP server needs a CA file, because it is on another machine or uses ldaps")]
     NoCa,
-    /// The file of certificates.
-    #[error("the LDAP server's CA file {}: {why}", .path.display())]
+    /// The CA file cannot be used.
+    #[error("cannot use the LDAP server's CA file {}: {why}", .path.display())]
     Ca {
-        /// Which.
+        /// Path of the CA file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
-    /// It cannot be reached, or does not do it.
+    /// The server cannot be reached, or refused a request.
     #[error("cannot use the LDAP server {name}")]
     Connect {
-        /// Which.
+        /// Host and base.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It does not know who asks.
-    #[error("the LDAP server {name} does not take the name and the password")]
+    /// The bind name or the password is wrong.
+    #[error("the LDAP server {name} rejected the bind name or password")]
     Password {
-        /// Which.
+        /// Host and base.
         name: String,
     },
-    /// It knows who asks, and does not let him.
+    /// The bind name lacks access rights.
     #[error(
-        "the LDAP server {name} does not let that name read, add, change, rename and remove entries below the base"
+        "the LDAP server {name} denies access: the bind name needs to read, add, change, rename and remove entries below the base"
     )]
     Rights {
-        /// Which.
+        /// Host and base.
         name: String,
     },
-    /// It gives a part of the entries only.
+    /// The server limits the results of a search.
     #[error(
         "the LDAP server {name} has limits of size or time for that name: it must be allowed to read all entries"
     )]
     Limits {
-        /// Which.
+        /// Host and base.
         name: String,
     },
-    /// It does not know what the entries are made of.
+    /// The server lacks object classes or attributes.
     #[error("the LDAP server {name} lacks schemas: core, cosine and inetorgperson are needed ({why})")]
     Schema {
-        /// Which.
+        /// Host and base.
         name: String,
-        /// What it said.
+        /// Message of the server.
         why: String,
     },
-    /// The base is not there.
-    #[error("there is no entry {base}: make it, the records go below it")]
+    /// The base entry does not exist.
+    #[error("there is no entry {base}: create it, the records are stored below it")]
     NoBase {
-        /// Its name.
+        /// Its DN.
         base: String,
     },
-    /// Other entries.
-    #[error("{dn} is none of Sealstone's: the store needs an entry with nothing else below it")]
+    /// The base has entries of other software below it.
+    #[error("{dn} is not Sealstone's: the store needs a base entry with nothing else below it")]
     Others {
-        /// Which.
+        /// DN of such an entry.
         dn: String,
     },
-    /// Several stores.
-    #[error("there are several stores at {name}: remove those that are not used")]
+    /// There are several stores below the base.
+    #[error("there are several stores at {name}: remove the unused ones")]
     Several {
-        /// Where.
+        /// Host and base.
         name: String,
     },
-    /// Another release made it.
-    #[error("{dn} says '{found}', which this release does not read")]
+    /// Another release created the store.
+    #[error("{dn} has the format '{found}', which this release does not support")]
     Version {
-        /// Which.
+        /// DN of the store.
         dn: String,
-        /// What it says.
+        /// Format text found there.
         found: String,
     },
-    /// An entry that nobody of ours wrote.
+    /// An entry cannot be parsed, or was written by other software.
     #[error("the entry {dn} is damaged: {why}")]
     Damaged {
-        /// Which.
+        /// DN of the entry.
         dn: String,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
-    /// It changes all the time.
-    #[error("the store at {name} is changed faster than it is read")]
+    /// The store changed too often during the start.
+    #[error("the store at {name} changed while it was being read; retry")]
     Busy {
-        /// Where.
+        /// Host and base.
         name: String,
     },
-    /// Too much at once.
+    /// The transaction is too large.
     #[error("a transaction of more than {} bytes", journal::COMMIT_BYTES_MAX)]
     TooLarge,
-    /// Too much at all.
-    #[error("all records together would take more than {} bytes of memory", versions::BYTES_MAX)]
+    /// The records would exceed the memory limit.
+    #[error("all records together would exceed {} bytes of memory", versions::BYTES_MAX)]
     Full,
-    /// Another metadata server writes now.
+    /// Another metadata server writes to the store now.
     #[error(
-        "another metadata server took the store at {name} over: this one knows an older state, and takes no work until it is started again"
+        "another metadata server took over the store at {name}: this one refuses requests until it is restarted"
     )]
     TakenOver {
-        /// Where.
+        /// Host and base.
         name: String,
     },
 }
 
-/// Name of the disk of the LDAP server, for clients.
+/// Name of the LDAP server's disk in messages to clients.
 const LDAP_DISK: &str = "disk or database of the LDAP server with the metadata";
 
 fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> MetaError {
     MetaError::Failed(error.into())
 }
 
-/// Of what was not begun: `Away` if it may go better in a moment.
+/// Converts an error before any change was sent: `Away` if a retry may succeed.
 fn not_begun(error: LdapStoreError) -> MetaError {
     let passing = match &error {
         LdapStoreError::Connect { source, .. } => {
-            source.downcast_ref::<Trouble>().is_some_and(Trouble::is_passing)
+            source.downcast_ref::<RequestError>().is_some_and(RequestError::is_transient)
         }
         _ => false,
     };
     if passing { MetaError::Away(error.into()) } else { failed(error) }
 }
 
-/// Is what is in memory what is stored?
+/// Whether the records in memory match the stored ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trust {
-    /// Yes.
+enum RecordsState {
+    /// They match.
     Sure,
-    /// It is not known whether this commit happened, which was told as failed.
+    /// The outcome of this commit is unknown; it was reported as failed.
     Unresolved(u64),
-    /// It did.
+    /// A commit that was reported as failed is stored.
     Poisoned,
-    /// Another server writes.
+    /// Another server writes to the store.
     TakenOver,
 }
 
-/// What became of a commit.
+/// Outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum CommitOutcome {
     Committed,
     Never,
 }
 
-/// Whoever writes.
+/// State of the writer, behind its lock.
 #[derive(Default)]
-struct Writer {
-    link: Option<(Link, Instant)>,
-    /// Of the newest commit.
+struct WriterState {
+    connection: Option<(LdapConnection, Instant)>,
+    /// Number of the newest commit.
     number: u64,
-    /// Whose the store was when it was read.
+    /// Owner of the store when it was read.
     read_of: String,
 }
 
-pub(crate) struct Inner {
-    target: Target,
-    tree: Tree,
-    records: RwLock<Arc<Versions>>,
-    /// Whose the store is, if it was claimed.
+pub(crate) struct LdapStore {
+    target: LdapTarget,
+    tree: StoreTree,
+    records: RwLock<Arc<RecordVersions>>,
+    /// Current owner name, if the store was claimed.
     owner: Mutex<String>,
-    /// Names that it may have got from us, without an answer.
+    /// Names that this server gave the store in renames without an answer.
     tried: Mutex<Vec<String>>,
     is_claimed: AtomicBool,
-    /// Held by whoever writes.
-    writer: Mutex<Writer>,
-    trust: Mutex<Trust>,
-    queue: Queue,
+    /// Lock of the writer.
+    writer: Mutex<WriterState>,
+    records_state: Mutex<RecordsState>,
+    queue: RecordQueue,
 }
 
 /// The metadata store in an LDAP server.
 pub struct LdapMeta {
-    inner: Arc<Inner>,
+    store_state: Arc<LdapStore>,
     worker: Option<JoinHandle<()>>,
 }
 
 impl LdapMeta {
-    /// Connects to the server and reads all records; makes the store if there is none.
+    /// Connects to the server and reads all records; creates the store if it does not exist.
     ///
-    /// # Errors
-    /// See [`LdapStoreError`].
+    /// # Errors See [`LdapStoreError`].
     pub fn open(settings: &LdapSettings) -> Result<Self, LdapStoreError> {
-        let target = Target::new(settings)?;
-        let tree = Tree::new(&target.base, &target.name);
+        let target = LdapTarget::new(settings)?;
+        let tree = StoreTree::new(&target.base, &target.name);
         let until = Instant::now() + RECONNECT_MAX;
         let loaded = loop {
-            let mut link =
-                open_until(&target, until, RECONNECT_EVERY).map_err(|trouble| tree.explain(trouble))?;
-            match load(&tree, &mut link, &target.name) {
+            let mut connection =
+                open_until(&target, until, RECONNECT_EVERY).map_err(|error| tree.explain(error))?;
+            match load(&tree, &mut connection, &target.name) {
                 Ok(loaded) => break loaded,
-                Err(Loading::Trouble(trouble)) if trouble.is_passing() && Instant::now() < until => {}
+                Err(LoadError::RequestError(error)) if error.is_transient() && Instant::now() < until => {}
                 Err(error) => return Err(explained(&tree, &target, error)),
             }
         };
-        let inner = Arc::new(Inner {
+        let store_state = Arc::new(LdapStore {
             tree,
             records: RwLock::new(loaded.versions),
             owner: Mutex::default(),
             tried: Mutex::default(),
             is_claimed: AtomicBool::new(false),
-            writer: Mutex::new(Writer { link: None, number: loaded.number, read_of: loaded.owner }),
-            trust: Mutex::new(Trust::Sure),
-            queue: Queue::default(),
+            writer: Mutex::new(WriterState {
+                connection: None,
+                number: loaded.number,
+                read_of: loaded.owner,
+            }),
+            records_state: Mutex::new(RecordsState::Sure),
+            queue: RecordQueue::default(),
             target,
         });
-        inner.queue.fill(loaded.journal, loaded.outdated, loaded.outdated_bytes);
+        store_state.queue.fill(loaded.journal, loaded.outdated, loaded.outdated_bytes);
         let worker = std::thread::Builder::new().name("ldap-records".to_owned()).spawn({
-            let inner = Arc::clone(&inner);
-            move || worker::run(&inner)
+            let store_state = Arc::clone(&store_state);
+            move || worker::run(&store_state)
         });
         let worker = worker.map_err(|error| LdapStoreError::Connect {
-            name: inner.target.name.clone(),
+            name: store_state.target.name.clone(),
             source: error.into(),
         })?;
-        Ok(Self { inner, worker: Some(worker) })
+        Ok(Self { store_state, worker: Some(worker) })
     }
 
-    /// Does what is stored go over a network in plain text?
+    /// Whether records travel over a network in plain text.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
-        self.inner.target.exposed
+        self.store_state.target.exposed
     }
 
-    /// Host and base, for messages.
+    /// Returns host and base, for messages.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.inner.target.name
+        &self.store_state.target.name
     }
 
-    /// Bytes of memory that the records take, about: 160 and those of key and value for each.
+    /// Returns the approximate memory of the records: 160 bytes, key and value for each.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.inner.records.read().bytes()
+        self.store_state.records.read().bytes()
     }
 }
 
 impl Drop for LdapMeta {
-    /// What was committed is put into the records, if the server is there.
+    /// Writes committed changes to the records, if the server is reachable.
     fn drop(&mut self) {
-        self.inner.queue.end();
+        self.store_state.queue.end();
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
         }
     }
 }
 
-fn explained(tree: &Tree, target: &Target, error: Loading) -> LdapStoreError {
+fn explained(tree: &StoreTree, target: &LdapTarget, error: LoadError) -> LdapStoreError {
     match error {
-        Loading::Trouble(trouble) => tree.explain(trouble),
-        Loading::Moved => LdapStoreError::Busy { name: target.name.clone() },
-        Loading::Failed(error) => error,
+        LoadError::RequestError(error) => tree.explain(error),
+        LoadError::Moved => LdapStoreError::Busy { name: target.name.clone() },
+        LoadError::Failed(error) => error,
     }
 }
 
-/// Why the store did not get another owner.
-enum Unclaimed {
-    Passing(Trouble),
+/// Reason why the store was not claimed.
+enum ClaimError {
+    Passing(RequestError),
     TakenOver,
     Failed(LdapStoreError),
 }
 
-impl From<LdapStoreError> for Unclaimed {
+impl From<LdapStoreError> for ClaimError {
     fn from(error: LdapStoreError) -> Self {
         match error {
-            LdapStoreError::Connect { source, name } => match source.downcast::<Trouble>() {
-                Ok(trouble) if trouble.is_passing() => Self::Passing(*trouble),
-                Ok(trouble) => Self::Failed(LdapStoreError::Connect { name, source: trouble }),
+            LdapStoreError::Connect { source, name } => match source.downcast::<RequestError>() {
+                Ok(error) if error.is_transient() => Self::Passing(*error),
+                Ok(error) => Self::Failed(LdapStoreError::Connect { name, source: error }),
                 Err(source) => Self::Failed(LdapStoreError::Connect { name, source }),
             },
             other => Self::Failed(other),
@@ -344,7 +348,7 @@ impl From<LdapStoreError> for Unclaimed {
     }
 }
 
-impl Inner {
+impl LdapStore {
     pub(crate) fn owner(&self) -> String {
         self.owner.lock().clone()
     }
@@ -353,8 +357,8 @@ impl Inner {
         self.is_claimed.load(Ordering::Acquire)
     }
 
-    /// Is the store of this name ours, though nobody told us so yet?
-    pub(crate) fn may_be_ours(&self, owner: &str) -> bool {
+    /// Whether this server may have given the store this name in a rename without an answer.
+    pub(crate) fn is_tried_name(&self, owner: &str) -> bool {
         self.tried.lock().iter().any(|tried| tried == owner)
     }
 
@@ -362,103 +366,108 @@ impl Inner {
         failed(LdapStoreError::TakenOver { name: self.target.name.clone() })
     }
 
-    /// From now on nothing is read or written.
-    pub(crate) fn is_taken_over(&self) {
-        let mut trust = self.trust.lock();
-        if *trust != Trust::TakenOver {
-            *trust = Trust::TakenOver;
+    /// Fails all reads and writes from now on.
+    pub(crate) fn mark_taken_over(&self) {
+        let mut records_state = self.records_state.lock();
+        if *records_state != RecordsState::TakenOver {
+            *records_state = RecordsState::TakenOver;
             let error = LdapStoreError::TakenOver { name: self.target.name.clone() };
-            tracing::error!(error = &error as &dyn Error, "the metadata store");
+            tracing::error!(error = &error as &dyn Error, "metadata store lost to another server");
         }
     }
 
-    /// Is another server known to write?
-    pub(crate) fn is_lost(&self) -> bool {
-        *self.trust.lock() == Trust::TakenOver
+    /// Whether another server is known to write.
+    pub(crate) fn is_taken_over(&self) -> bool {
+        *self.records_state.lock() == RecordsState::TakenOver
     }
 
-    /// Renames the store, so that whatever was sent and not answered finds nothing; says whether it did.
-    pub(crate) fn leave_behind(&self, time: Duration) -> bool {
-        // Two who rename at the same time would not know each other's names.
+    /// Renames the store, so that requests without an answer find nothing. Returns whether it
+    /// succeeded.
+    pub(crate) fn rename_store(&self, time: Duration) -> bool {
+        // Two threads that rename at the same time would not know each other's names.
         let Some(_turn) = self.writer.try_lock_for(TURN_MAX) else { return false };
         self.rename(Instant::now() + time).is_ok()
     }
 
-    /// Before anything is read or written.
+    /// Checks that the store may be read.
     fn check(&self) -> Result<(), MetaError> {
-        let trust = *self.trust.lock();
-        match trust {
-            Trust::Sure => Ok(()),
-            Trust::TakenOver => Err(self.taken_over()),
-            Trust::Poisoned => Err(MetaError::Poisoned),
-            Trust::Unresolved(_) => self.check_writing(&mut *self.turn()?),
+        let records_state = *self.records_state.lock();
+        match records_state {
+            RecordsState::Sure => Ok(()),
+            RecordsState::TakenOver => Err(self.taken_over()),
+            RecordsState::Poisoned => Err(MetaError::Poisoned),
+            RecordsState::Unresolved(_) => self.check_writing(&mut *self.lock_writer()?),
         }
     }
 
-    /// The same for who has the turn.
-    fn check_writing(&self, writer: &mut Writer) -> Result<(), MetaError> {
-        let trust = *self.trust.lock();
-        let Trust::Unresolved(number) = trust else { return self.check_sure(trust) };
-        let known = match self.fate(writer, number, Instant::now() + RECONNECT_MAX) {
-            // It was told as failed, and so it is.
-            Ok(Fate::Never) => Trust::Sure,
-            Ok(Fate::Committed) => Trust::Poisoned,
+    /// Checks that the store may be used; the caller holds the writer lock.
+    fn check_writing(&self, writer: &mut WriterState) -> Result<(), MetaError> {
+        let records_state = *self.records_state.lock();
+        let RecordsState::Unresolved(number) = records_state else { return self.check_sure(records_state) };
+        let known = match self.commit_outcome(writer, number, Instant::now() + RECONNECT_MAX) {
+            // The commit was reported as failed, which is correct.
+            Ok(CommitOutcome::Never) => RecordsState::Sure,
+            Ok(CommitOutcome::Committed) => RecordsState::Poisoned,
             Err(error) => return Err(error),
         };
-        *self.trust.lock() = known;
+        *self.records_state.lock() = known;
         self.check_sure(known)
     }
 
-    fn check_sure(&self, trust: Trust) -> Result<(), MetaError> {
-        match trust {
-            Trust::Sure => Ok(()),
-            Trust::TakenOver => Err(self.taken_over()),
-            Trust::Poisoned | Trust::Unresolved(_) => Err(MetaError::Poisoned),
+    fn check_sure(&self, records_state: RecordsState) -> Result<(), MetaError> {
+        match records_state {
+            RecordsState::Sure => Ok(()),
+            RecordsState::TakenOver => Err(self.taken_over()),
+            RecordsState::Poisoned | RecordsState::Unresolved(_) => Err(MetaError::Poisoned),
         }
     }
 
-    fn turn(&self) -> Result<MutexGuard<'_, Writer>, MetaError> {
-        let turn = self.writer.try_lock_for(TURN_MAX);
-        turn.ok_or_else(|| MetaError::Away("other changes of the metadata take too long".into()))
+    fn lock_writer(&self) -> Result<MutexGuard<'_, WriterState>, MetaError> {
+        let lock_writer = self.writer.try_lock_for(TURN_MAX);
+        lock_writer.ok_or_else(|| MetaError::Away("timed out waiting for another metadata change".into()))
     }
 
-    fn explain(&self, trouble: Trouble) -> MetaError {
-        not_begun(self.tree.explain(trouble))
+    fn explain(&self, error: RequestError) -> MetaError {
+        not_begun(self.tree.explain(error))
     }
 
-    /// Renames the store: what others or we ourselves sent before finds nothing from now on. Whose it was, and a
-    /// connection.
-    fn rename(&self, until: Instant) -> Result<(String, Link), MetaError> {
+    /// Renames the store, so that all requests sent before find nothing. Returns the previous owner
+    /// and a connection.
+    fn rename(&self, until: Instant) -> Result<(String, LdapConnection), MetaError> {
         let mut before = None;
         loop {
-            let link = open_until(&self.target, until, RECONNECT_EVERY);
-            let mut link = link.map_err(|trouble| self.explain(trouble))?;
-            match self.try_rename(&mut link, &mut before) {
-                Ok(before) => return Ok((before, link)),
-                Err(Unclaimed::Passing(_)) if Instant::now() + RECONNECT_EVERY < until => {
+            let connection = open_until(&self.target, until, RECONNECT_EVERY);
+            let mut connection = connection.map_err(|error| self.explain(error))?;
+            match self.try_rename(&mut connection, &mut before) {
+                Ok(before) => return Ok((before, connection)),
+                Err(ClaimError::Passing(_)) if Instant::now() + RECONNECT_EVERY < until => {
                     std::thread::sleep(RECONNECT_EVERY);
                 }
-                Err(Unclaimed::Passing(trouble)) => return Err(self.explain(trouble)),
-                Err(Unclaimed::TakenOver) => {
-                    self.is_taken_over();
+                Err(ClaimError::Passing(error)) => return Err(self.explain(error)),
+                Err(ClaimError::TakenOver) => {
+                    self.mark_taken_over();
                     return Err(self.taken_over());
                 }
-                Err(Unclaimed::Failed(error)) => return Err(not_begun(error)),
+                Err(ClaimError::Failed(error)) => return Err(not_begun(error)),
             }
         }
     }
 
-    fn try_rename(&self, link: &mut Link, before: &mut Option<String>) -> Result<String, Unclaimed> {
+    fn try_rename(
+        &self,
+        connection: &mut LdapConnection,
+        before: &mut Option<String>,
+    ) -> Result<String, ClaimError> {
         loop {
-            let found = self.tree.find(link)?.ok_or(Unclaimed::TakenOver)?;
-            let tried = self.may_be_ours(&found);
+            let found = self.tree.find(connection)?.ok_or(ClaimError::TakenOver)?;
+            let tried = self.is_tried_name(&found);
             if let Some(before) = before.as_ref().filter(|_| tried) {
-                // An earlier try arrived, though its answer did not.
-                self.is_ours(found);
+                // An earlier attempt succeeded, but its response was lost.
+                self.set_owner(found);
                 return Ok(before.clone());
             }
             if self.is_claimed() && !tried && found != self.owner() {
-                return Err(Unclaimed::TakenOver);
+                return Err(ClaimError::TakenOver);
             }
             *before = Some(found.clone());
             let mut name = [0; OWNER_BYTES];
@@ -468,34 +477,34 @@ impl Inner {
             })?;
             let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
             self.tried.lock().push(name.clone());
-            match self.tree.give(link, &found, &name) {
+            match self.tree.rename_to(connection, &found, &name) {
                 Ok(()) => {
-                    self.is_ours(name);
+                    self.set_owner(name);
                     return Ok(found);
                 }
-                // Somebody was faster.
-                Err(trouble) if trouble.code() == Some(Outcome::NO_SUCH_OBJECT) => {}
-                Err(trouble) => return Err(self.tree.explain(trouble).into()),
+                // Another server renamed the store first.
+                Err(error) if error.code() == Some(LdapResult::NO_SUCH_OBJECT) => {}
+                Err(error) => return Err(self.tree.explain(error).into()),
             }
         }
     }
 
-    fn is_ours(&self, owner: String) {
-        // In this order: whoever finds it in neither place knows that it is somebody else's.
+    fn set_owner(&self, owner: String) {
+        // In this order: a name that another thread finds in neither place is another server's.
         *self.owner.lock() = owner;
         self.tried.lock().clear();
     }
 
-    /// Makes the store ours, and reads it again if it is not as it was read.
-    fn claim(&self, writer: &mut Writer) -> Result<(), MetaError> {
-        let (before, mut link) = self.rename(Instant::now() + RECONNECT_MAX)?;
+    /// Claims the store, and reads it again if it changed since it was read.
+    fn claim(&self, writer: &mut WriterState) -> Result<(), MetaError> {
+        let (before, mut connection) = self.rename(Instant::now() + RECONNECT_MAX)?;
         let owner = self.owner();
-        // Not before: as long as it is not known what is in it, it is not ours.
-        let newest = self.tree.newest(&mut link, &owner);
+        // The store is claimed only after its content is known.
+        let newest = self.tree.newest(&mut connection, &owner);
         let newest = newest.map_err(|error| not_begun(explained(&self.tree, &self.target, error)))?;
         if before != writer.read_of || newest.unwrap_or(0) != writer.number {
-            let loaded = load(&self.tree, &mut link, &self.target.name);
-            let Loaded { versions, number, journal, outdated, outdated_bytes, owner } =
+            let loaded = load(&self.tree, &mut connection, &self.target.name);
+            let LoadedStore { versions, number, journal, outdated, outdated_bytes, owner } =
                 loaded.map_err(|error| not_begun(explained(&self.tree, &self.target, error)))?;
             if owner != self.owner() {
                 return Err(MetaError::Conflict);
@@ -504,111 +513,124 @@ impl Inner {
             (writer.number, writer.read_of) = (number, owner);
             self.queue.fill(journal, outdated, outdated_bytes);
         }
-        writer.link = Some((link, Instant::now()));
+        writer.connection = Some((connection, Instant::now()));
         self.is_claimed.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// What became of a commit; it is decided now if it was not before.
-    fn fate(&self, writer: &mut Writer, number: u64, until: Instant) -> Result<Fate, MetaError> {
-        writer.link = None;
+    /// Returns the outcome of a commit. Renames the store, so that a commit that has not arrived
+    /// never will.
+    fn commit_outcome(
+        &self,
+        writer: &mut WriterState,
+        number: u64,
+        until: Instant,
+    ) -> Result<CommitOutcome, MetaError> {
+        writer.connection = None;
         loop {
-            let (_, mut link) = self.rename(until)?;
-            match link.is_there(&self.tree.commit(&self.owner(), number)) {
+            let (_, mut connection) = self.rename(until)?;
+            match connection.is_there(&self.tree.commit(&self.owner(), number)) {
                 Ok(found) => {
-                    writer.link = Some((link, Instant::now()));
-                    return Ok(if found { Fate::Committed } else { Fate::Never });
+                    writer.connection = Some((connection, Instant::now()));
+                    return Ok(if found { CommitOutcome::Committed } else { CommitOutcome::Never });
                 }
-                Err(trouble) if trouble.is_passing() && Instant::now() < until => {}
-                Err(trouble) => return Err(self.explain(trouble)),
+                Err(error) if error.is_transient() && Instant::now() < until => {}
+                Err(error) => return Err(self.explain(error)),
             }
         }
     }
 
-    /// A connection that is alive, as far as one can know.
-    fn writers_link<'a>(&self, writer: &'a mut Writer) -> Result<&'a mut Link, MetaError> {
-        if let Some((mut link, used)) = writer.link.take()
-            && ((used.elapsed() < IDLE_MAX && !link.has_ended())
-                || link.is_there(&self.tree.store(&self.owner())).is_ok())
+    /// Returns the writer's connection; tests or replaces it if it may be broken.
+    fn writers_link<'a>(&self, writer: &'a mut WriterState) -> Result<&'a mut LdapConnection, MetaError> {
+        if let Some((mut connection, used)) = writer.connection.take()
+            && ((used.elapsed() < IDLE_MAX && !connection.has_ended())
+                || connection.is_there(&self.tree.store(&self.owner())).is_ok())
         {
-            return Ok(&mut writer.link.insert((link, Instant::now())).0);
+            return Ok(&mut writer.connection.insert((connection, Instant::now())).0);
         }
-        let link = open_until(&self.target, Instant::now() + RECONNECT_MAX, RECONNECT_EVERY);
-        let link = link.map_err(|trouble| self.explain(trouble))?;
-        Ok(&mut writer.link.insert((link, Instant::now())).0)
+        let connection = open_until(&self.target, Instant::now() + RECONNECT_MAX, RECONNECT_EVERY);
+        let connection = connection.map_err(|error| self.explain(error))?;
+        Ok(&mut writer.connection.insert((connection, Instant::now())).0)
     }
 
-    fn commit(&self, writer: &mut Writer, changes: Overlay) -> Result<(), MetaError> {
+    fn commit(&self, writer: &mut WriterState, changes: Overlay) -> Result<(), MetaError> {
         let number = writer.number + 1;
         let bytes = journal::commit(number, &changes).ok_or_else(|| failed(LdapStoreError::TooLarge))?;
         let records = Arc::clone(&self.records.read());
-        if !records.has_room(&changes) {
+        if !records.has_space(&changes) {
             return Err(failed(LdapStoreError::Full));
         }
         let owner = self.owner();
-        let link = self.writers_link(writer)?;
-        let fate = match self.tree.add_commit(link, &owner, number, &bytes) {
-            Ok(()) => Fate::Committed,
-            Err(trouble) => self.not_added(writer, number, trouble)?,
+        let connection = self.writers_link(writer)?;
+        let commit_outcome = match self.tree.add_commit(connection, &owner, number, &bytes) {
+            Ok(()) => CommitOutcome::Committed,
+            Err(error) => self.resolve_failed_add(writer, number, error)?,
         };
-        match fate {
-            Fate::Committed => {
+        match commit_outcome {
+            CommitOutcome::Committed => {
                 writer.number = number;
                 let changes = records.apply(changes);
-                self.queue.push(Pending { number, bytes: bytes.len(), changes: changes.into() });
+                self.queue.push(PendingCommit { number, bytes: bytes.len(), changes: changes.into() });
                 Ok(())
             }
-            // Nothing happened; it may be run again.
-            Fate::Never => Err(MetaError::Conflict),
+            // Nothing was stored; the transaction may be run again.
+            CommitOutcome::Never => Err(MetaError::Conflict),
         }
     }
 
-    /// A commit that was not acknowledged: did it happen?
-    fn not_added(&self, writer: &mut Writer, number: u64, trouble: Trouble) -> Result<Fate, MetaError> {
+    /// Determines the outcome of a commit that was not acknowledged.
+    fn resolve_failed_add(
+        &self,
+        writer: &mut WriterState,
+        number: u64,
+        error: RequestError,
+    ) -> Result<CommitOutcome, MetaError> {
         let dn = self.tree.commit(&self.owner(), number);
-        match trouble.code() {
-            Some(Outcome::EXISTS) => {
-                *self.trust.lock() = Trust::Poisoned;
-                Err(failed(LdapStoreError::Damaged { dn, why: "somebody else wrote it".to_owned() }))
+        match error.code() {
+            Some(LdapResult::EXISTS) => {
+                *self.records_state.lock() = RecordsState::Poisoned;
+                Err(failed(LdapStoreError::Damaged { dn, why: "written by other software".to_owned() }))
             }
-            // The server has said all that it will do: there is nothing to wait for.
-            Some(code) => match self.writers_link(writer).ok().map(|link| link.is_there(&dn)) {
-                Some(Ok(true)) => Ok(Fate::Committed),
+            // The server answered, so the request is not pending any more.
+            Some(code) => match self.writers_link(writer).ok().map(|connection| connection.is_there(&dn)) {
+                Some(Ok(true)) => Ok(CommitOutcome::Committed),
                 Some(Ok(false)) => {
-                    if code == Outcome::NO_SUCH_OBJECT
+                    if code == LdapResult::NO_SUCH_OBJECT
                         && let Ok(Some(found)) = self.tree.find(self.writers_link(writer)?)
                         && found != self.owner()
                     {
-                        self.is_taken_over();
+                        self.mark_taken_over();
                         return Err(self.taken_over());
                     }
-                    Err(self.refused_commit(trouble))
+                    Err(self.refused_commit(error))
                 }
-                Some(Err(_)) | None => self.unknown(writer, number, &trouble),
+                Some(Err(_)) | None => self.resolve_unknown(writer, number, &error),
             },
-            None => self.unknown(writer, number, &trouble),
+            None => self.resolve_unknown(writer, number, &error),
         }
     }
 
     /// Returns the error of a commit that the server refused. LDAP has no code for a full disk.
-    fn refused_commit(&self, trouble: Trouble) -> MetaError {
-        if trouble.code() != Some(Outcome::OTHER) {
-            return self.explain(trouble);
+    fn refused_commit(&self, error: RequestError) -> MetaError {
+        if error.code() != Some(LdapResult::OTHER) {
+            return self.explain(error);
         }
-        MetaError::Full { disk: LDAP_DISK, source: self.tree.explain(trouble).into() }
+        MetaError::Full { disk: LDAP_DISK, source: self.tree.explain(error).into() }
     }
 
-    fn unknown(&self, writer: &mut Writer, number: u64, trouble: &Trouble) -> Result<Fate, MetaError> {
-        tracing::warn!(
-            error = trouble as &dyn Error,
-            "a commit was interrupted: finding out what became of it"
-        );
-        self.fate(writer, number, Instant::now() + RESOLVE_MAX).map_err(|error| {
-            let mut trust = self.trust.lock();
-            if *trust == Trust::Sure {
-                *trust = Trust::Unresolved(number);
+    fn resolve_unknown(
+        &self,
+        writer: &mut WriterState,
+        number: u64,
+        error: &RequestError,
+    ) -> Result<CommitOutcome, MetaError> {
+        tracing::warn!(error = error as &dyn Error, "commit interrupted; resolving its outcome");
+        self.commit_outcome(writer, number, Instant::now() + RESOLVE_MAX).map_err(|error| {
+            let mut records_state = self.records_state.lock();
+            if *records_state == RecordsState::Sure {
+                *records_state = RecordsState::Unresolved(number);
             }
-            // It may have been done: that is more than that the server is away.
+            // The commit may be stored, which is worse than an unavailable server.
             match error {
                 MetaError::Away(error) => MetaError::Failed(error),
                 error => error,
@@ -619,40 +641,40 @@ impl Inner {
 
 impl MetaStore for LdapMeta {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
-        self.inner.check()?;
-        Ok(Box::new(View(self.inner.records.read().look())))
+        self.store_state.check()?;
+        Ok(Box::new(LdapSnapshot(self.store_state.records.read().snapshot())))
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         let until = Instant::now() + TURN_MAX;
         let writer = loop {
-            let mut writer = self.inner.turn()?;
-            self.inner.check_writing(&mut writer)?;
-            if !self.inner.is_claimed() {
-                self.inner.claim(&mut writer)?;
+            let mut writer = self.store_state.lock_writer()?;
+            self.store_state.check_writing(&mut writer)?;
+            if !self.store_state.is_claimed() {
+                self.store_state.claim(&mut writer)?;
             }
-            if self.inner.queue.has_room() {
+            if self.store_state.queue.has_space() {
                 break writer;
             }
             drop(writer);
-            if let Err(error) = self.inner.queue.wait_for_room(until) {
-                self.inner.check()?;
+            if let Err(error) = self.store_state.queue.wait_for_space(until) {
+                self.store_state.check()?;
                 return Err(error);
             }
         };
-        let view = View(self.inner.records.read().look());
-        Ok(Box::new(Changes { store: &self.inner, view, changes: Overlay::default(), writer }))
+        let view = LdapSnapshot(self.store_state.records.read().snapshot());
+        Ok(Box::new(LdapTransaction { store: &self.store_state, view, changes: Overlay::default(), writer }))
     }
 
     fn answers_at_once(&self) -> bool {
-        *self.inner.trust.lock() == Trust::Sure
+        *self.store_state.records_state.lock() == RecordsState::Sure
     }
 }
 
-/// A state.
-struct View(Look);
+/// A snapshot.
+struct LdapSnapshot(VersionSnapshot);
 
-impl Snapshot for View {
+impl Snapshot for LdapSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         Ok(self.0.get(key))
     }
@@ -662,15 +684,15 @@ impl Snapshot for View {
     }
 }
 
-/// A transaction: what it changes is here until the commit, on top of what it reads.
-struct Changes<'a> {
-    store: &'a Inner,
-    view: View,
+/// A transaction: its changes are kept on top of its snapshot until the commit.
+struct LdapTransaction<'a> {
+    store: &'a LdapStore,
+    view: LdapSnapshot,
     changes: Overlay,
-    writer: MutexGuard<'a, Writer>,
+    writer: MutexGuard<'a, WriterState>,
 }
 
-impl Snapshot for Changes<'_> {
+impl Snapshot for LdapTransaction<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         self.changes.get(key).map_or_else(|| self.view.get(key), Ok)
     }
@@ -679,13 +701,13 @@ impl Snapshot for Changes<'_> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        // As many more as may fall away: what was deleted or is told with its new value.
+        // Reads more, because deleted and changed keys are dropped from the result.
         let below = limit.saturating_add(self.changes.count(from, until));
         Ok(self.changes.scan(self.view.scan(from, until, below)?, from, until, limit))
     }
 }
 
-impl Transaction for Changes<'_> {
+impl Transaction for LdapTransaction<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
         self.changes.put(key, value)
     }

@@ -1,4 +1,4 @@
-//! Where the LDAP server is and how it is reached: checked once, before anything is connected.
+//! Settings of the LDAP server, checked before the first connection.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,75 +12,78 @@ use zeroize::Zeroizing;
 
 use super::LdapStoreError;
 
-/// Bytes of a file of certificates at most.
+/// Maximum bytes of the CA file.
 const CA_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a URL at most.
+/// Maximum bytes of a URL.
 const URL_BYTES_MAX: usize = 4096;
 const PORT: u16 = 389;
 const PORT_TLS: u16 = 636;
 
-/// Where the LDAP server is and how it is reached.
+/// Address of the LDAP server, and how to connect.
 #[derive(Clone, Debug)]
 pub struct LdapSettings {
-    /// `ldaps://NAME@HOST[:PORT]/BASE`, or `ldap://…`, which goes on in TLS (StartTLS) if there is a `ca_file`, or
-    /// `ldapi://NAME@SOCKET/BASE`. NAME is the one (DN) to bind as, BASE the entry below which the records are. In both, and in
-    /// the socket's path, `%` and two digits stand for a character, as `%2F` for `/`.
+    /// `ldaps://NAME@HOST[:PORT]/BASE`, or `ldap://…`, which upgrades to TLS (StartTLS) if there is
+    /// a `ca_file`, or `ldapi://NAME@SOCKET/BASE`. NAME is the DN to bind as, BASE the entry below
+    /// which the records are. `%` and two hex digits encode a character in both and in the socket's
+    /// path, such as `%2F` for `/`.
     pub url: String,
-    /// The password of NAME; it is refused inside the URL.
+    /// Password of NAME; it is rejected inside the URL.
     pub password: Option<Zeroizing<Vec<u8>>>,
-    /// PEM file: certificates of authorities, one of which must have signed the server's. With it there is TLS.
+    /// PEM file of certificate authorities, one of which must have signed the server's certificate.
+    /// Enables TLS.
     pub ca_file: Option<PathBuf>,
-    /// Plain text beyond this machine.
+    /// Whether plain text to another machine is allowed.
     pub insecure: bool,
 }
 
 impl LdapSettings {
-    /// A server that needs no TLS.
+    /// Returns settings without a password and without TLS.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self { url: url.to_owned(), password: None, ca_file: None, insecure: false }
     }
 
-    /// Is this URL one of an LDAP server?
+    /// Whether this is the URL of an LDAP server.
     #[must_use]
     pub fn is_one(url: &str) -> bool {
         ["ldap://", "ldaps://", "ldapi://"].iter().any(|scheme| url.starts_with(scheme))
     }
 }
 
-/// How bytes travel.
+/// How the connection is encrypted.
 #[derive(Clone, Debug)]
-pub(super) enum Security {
-    /// In TLS from the first byte.
+pub(super) enum LdapSecurity {
+    /// TLS from the first byte.
     Tls(Arc<ClientConfig>, ServerName<'static>),
-    /// In TLS from the answer to StartTLS on.
+    /// TLS after StartTLS.
     StartTls(Arc<ClientConfig>, ServerName<'static>),
-    /// As they are.
+    /// No encryption.
     Plain,
 }
 
-/// Where the server listens.
+/// Address of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     Host {
         host: String,
         port: u16,
-        /// Plain text, and only because the host is this machine: whatever its name is said to mean.
+        /// Whether only loopback addresses may be used: plain text is allowed because the host name
+        /// means this machine, whatever it resolves to.
         loopback_only: bool,
     },
     Socket(PathBuf),
 }
 
-/// Settings that were checked.
-pub(super) struct Target {
-    pub(super) place: Place,
-    pub(super) security: Security,
+/// Validated settings.
+pub(super) struct LdapTarget {
+    pub(super) address: ServerAddress,
+    pub(super) security: LdapSecurity,
     pub(super) who: String,
     pub(super) password: Zeroizing<String>,
     pub(super) base: String,
-    /// Host and entry, for messages.
+    /// Host and base, for messages.
     pub(super) name: String,
-    /// Does what is asked go over a network in plain text?
+    /// Whether requests travel over a network in plain text.
     pub(super) exposed: bool,
 }
 
@@ -88,7 +91,7 @@ fn wrong(why: impl Into<String>) -> LdapStoreError {
     LdapStoreError::Url(why.into())
 }
 
-/// Text with `%` and two digits in the place of some characters.
+/// Decodes `%` and two hex digits.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -106,7 +109,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains(char::is_control))
 }
 
-/// A name (DN), as far as it has to be looked at here: something with an attribute and a value.
+/// Decodes a DN and checks that it has an attribute and a value.
 fn name(text: &str, what: &str) -> Result<String, LdapStoreError> {
     let name = decoded(text).ok_or_else(|| wrong(format!("{what} is not UTF-8 with %XX")))?;
     match name.split_once('=') {
@@ -131,7 +134,7 @@ fn host_and_port(text: &str, port: u16) -> Option<(&str, u16)> {
     }
 }
 
-impl Target {
+impl LdapTarget {
     pub(super) fn new(settings: &LdapSettings) -> Result<Self, LdapStoreError> {
         let url = &settings.url;
         if url.len() > URL_BYTES_MAX {
@@ -148,16 +151,16 @@ impl Target {
             return Err(wrong("a '?' in it; %3F stands for one in a name"));
         }
         let (who, base) = (name(who, "the name to bind as")?, name(base, "the base")?);
-        // An empty password makes a bind that succeeds and proves nothing (RFC 4513 §5.1.2).
+        // A bind with an empty password succeeds without authentication (RFC 4513 §5.1.2).
         let password = settings.password.as_deref().filter(|password| !password.is_empty());
         let password = password.ok_or(LdapStoreError::NoPassword)?;
         let password = core::str::from_utf8(password).map_err(|_| LdapStoreError::NoPassword)?;
         let password = Zeroizing::new(password.to_owned());
-        let (place, security, shown) = match scheme {
+        let (address, security, shown) = match scheme {
             "ldapi" => {
                 let path = decoded(host).filter(|path| path.starts_with('/'));
                 let path = path.ok_or_else(|| wrong("the socket is no absolute path, with %2F for '/'"))?;
-                (Place::Socket(path.clone().into()), Security::Plain, path)
+                (ServerAddress::Socket(path.clone().into()), LdapSecurity::Plain, path)
             }
             "ldap" | "ldaps" => {
                 let is_tls = scheme == "ldaps";
@@ -167,21 +170,23 @@ impl Target {
                 let here = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
                 let tls = settings.ca_file.as_deref().map(client_config).transpose()?;
                 let security = match (is_tls, tls) {
-                    (true, Some(tls)) => Security::Tls(tls, server),
-                    (false, Some(tls)) => Security::StartTls(tls, server),
-                    (false, None) if here || settings.insecure => Security::Plain,
-                    // TLS with whoever answers would look safe and be none.
+                    (true, Some(tls)) => LdapSecurity::Tls(tls, server),
+                    (false, Some(tls)) => LdapSecurity::StartTls(tls, server),
+                    (false, None) if here || settings.insecure => LdapSecurity::Plain,
+                    // TLS with an unauthenticated server would give no protection.
                     (_, None) => return Err(LdapStoreError::NoCa),
                 };
-                let loopback_only = matches!(security, Security::Plain) && !settings.insecure;
-                let place = Place::Host { host: host.to_owned(), port, loopback_only };
-                (place, security, format!("{host}:{port}"))
+                let loopback_only = matches!(security, LdapSecurity::Plain) && !settings.insecure;
+                let address = ServerAddress::Host { host: host.to_owned(), port, loopback_only };
+                (address, security, format!("{host}:{port}"))
             }
             _ => return Err(wrong("it begins with ldap://, ldaps:// or ldapi://")),
         };
-        let exposed =
-            matches!((&place, &security), (Place::Host { loopback_only: false, .. }, Security::Plain));
-        Ok(Self { place, security, who, password, name: format!("{shown}/{base}"), base, exposed })
+        let exposed = matches!(
+            (&address, &security),
+            (ServerAddress::Host { loopback_only: false, .. }, LdapSecurity::Plain)
+        );
+        Ok(Self { address, security, who, password, name: format!("{shown}/{base}"), base, exposed })
     }
 }
 
@@ -219,48 +224,48 @@ mod tests {
     }
 
     fn refused(url: &str) -> LdapStoreError {
-        Target::new(&settings(url)).err().unwrap_or_else(|| panic!("{url} is refused"))
+        LdapTarget::new(&settings(url)).err().unwrap_or_else(|| panic!("{url} is refused"))
     }
 
     #[test]
-    fn a_url_says_who_asks_where_and_below_what() {
-        let target = Target::new(&settings("ldap://cn=s%2Fx,dc=a@localhost:1389/ou=f%3F,dc=a")).unwrap();
+    fn url_gives_bind_name_host_and_base() {
+        let target = LdapTarget::new(&settings("ldap://cn=s%2Fx,dc=a@localhost:1389/ou=f%3F,dc=a")).unwrap();
         assert_eq!((&*target.who, &*target.base), ("cn=s/x,dc=a", "ou=f?,dc=a"));
         let host = "localhost".to_owned();
-        assert_eq!(target.place, Place::Host { host, port: 1389, loopback_only: true });
-        let target = Target::new(&settings("ldapi://cn=s@%2Frun%2Fldapi/ou=f")).unwrap();
-        assert_eq!(target.place, Place::Socket("/run/ldapi".into()));
-        let target = Target::new(&settings("ldap://mail=a@b,dc=x@[::1]/ou=f")).unwrap();
+        assert_eq!(target.address, ServerAddress::Host { host, port: 1389, loopback_only: true });
+        let target = LdapTarget::new(&settings("ldapi://cn=s@%2Frun%2Fldapi/ou=f")).unwrap();
+        assert_eq!(target.address, ServerAddress::Socket("/run/ldapi".into()));
+        let target = LdapTarget::new(&settings("ldap://mail=a@b,dc=x@[::1]/ou=f")).unwrap();
         assert_eq!(target.who, "mail=a@b,dc=x", "the last @ is before the host");
     }
 
     #[test]
-    fn beyond_this_machine_there_is_tls_with_a_known_authority_or_a_flag_that_says_otherwise() {
+    fn remote_server_requires_tls_or_insecure_flag() {
         for here in ["ldap://cn=s@127.9.9.9/ou=f", "ldap://cn=s@[::1]/ou=f", "ldapi://cn=s@%2Fs/ou=f"] {
-            assert!(Target::new(&settings(here)).is_ok_and(|target| !target.exposed), "{here}");
+            assert!(LdapTarget::new(&settings(here)).is_ok_and(|target| !target.exposed), "{here}");
         }
         for there in ["ldap://cn=s@10.0.0.1/ou=f", "ldap://cn=s@localhost.evil/ou=f"] {
             assert!(matches!(refused(there), LdapStoreError::NoCa), "{there}");
             let insecure = LdapSettings { insecure: true, ..settings(there) };
-            assert!(Target::new(&insecure).is_ok_and(|target| target.exposed), "{there}");
+            assert!(LdapTarget::new(&insecure).is_ok_and(|target| target.exposed), "{there}");
         }
         let tls = LdapSettings { insecure: true, ..settings("ldaps://cn=s@localhost/ou=f") };
-        assert!(matches!(Target::new(&tls), Err(LdapStoreError::NoCa)), "TLS with whomever is none");
+        assert!(matches!(LdapTarget::new(&tls), Err(LdapStoreError::NoCa)), "TLS with whomever is none");
     }
 
     #[test]
-    fn a_password_is_needed_and_not_taken_from_the_url() {
+    fn password_is_required_and_rejected_in_url() {
         let error = refused("ldap://cn=s:secret@localhost/ou=f");
         assert!(matches!(error, LdapStoreError::PasswordInUrl));
         assert!(!error.to_string().contains("secret"));
         for password in [None, Some(Zeroizing::new(Vec::new())), Some(Zeroizing::new(vec![0xFF]))] {
             let settings = LdapSettings { password, ..LdapSettings::new("ldap://cn=s@localhost/ou=f") };
-            assert!(matches!(Target::new(&settings), Err(LdapStoreError::NoPassword)));
+            assert!(matches!(LdapTarget::new(&settings), Err(LdapStoreError::NoPassword)));
         }
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn malformed_urls_are_rejected() {
         for url in [
             "",
             "ldap",

@@ -40,11 +40,11 @@ fn all(store: &LdapMeta) -> Vec<Pair> {
     store.snapshot().unwrap().scan(b"", b"\xFF", usize::MAX).unwrap()
 }
 
-/// A connection beside the store's, to look or to meddle.
-fn link(url: &str) -> (Target, Link) {
-    let target = Target::new(&settings(url)).unwrap();
-    let link = Link::open(&target).unwrap();
-    (target, link)
+/// Opens a second connection, to inspect or modify the store.
+fn connection(url: &str) -> (LdapTarget, LdapConnection) {
+    let target = LdapTarget::new(&settings(url)).unwrap();
+    let connection = LdapConnection::open(&target).unwrap();
+    (target, connection)
 }
 
 fn is_taken_over(error: &MetaError) -> bool {
@@ -53,7 +53,7 @@ fn is_taken_over(error: &MetaError) -> bool {
 }
 
 #[test]
-fn ldap_keeps_the_contract_and_does_what_the_store_in_memory_does() {
+fn ldap_store_meets_the_contract() {
     let server = Slapd::start();
     contract::check(&|| Box::new(open(&server.new_store())));
     let steps = prop::collection::vec(
@@ -87,7 +87,7 @@ fn ldap_keeps_the_contract_and_does_what_the_store_in_memory_does() {
             }
             prop_assert_eq!(&seen[0], &seen[1]);
         }
-        // Whoever reads it now reads the same, from records and journal, wherever they are.
+        // Another reader sees the same state from records and journal, wherever the changes are.
         prop_assert_eq!(all(&open(&url)), all(&store));
         Ok(())
     });
@@ -105,10 +105,10 @@ impl contract::Crash for Crashing {
         &self.store
     }
 
-    /// The next process finds what the server has at this moment.
+    /// Opens a new store, which finds what the server has now.
     fn crash(self: Box<Self>) -> Box<dyn contract::Crash> {
         let store = open(&self.url);
-        // Whatever the old one writes at its end finds nothing.
+        // Later writes of the old store find nothing.
         drop(store.begin().unwrap());
         let Self { server, url, .. } = *self;
         Box::new(Self { store, server, url })
@@ -116,7 +116,7 @@ impl contract::Crash for Crashing {
 }
 
 #[test]
-fn ldap_keeps_the_contract_when_the_metadata_server_crashes() {
+fn ldap_store_meets_the_contract_after_crashes() {
     let server = Arc::new(Slapd::start());
     contract::check_crashes(&|| {
         let url = server.new_store();
@@ -125,7 +125,7 @@ fn ldap_keeps_the_contract_when_the_metadata_server_crashes() {
 }
 
 #[test]
-fn every_acknowledged_commit_outlives_kills_of_the_ldap_server_and_none_is_there_in_part() {
+fn ldap_server_kills_lose_no_acknowledged_commit() {
     const KILLS: u64 = 5;
     const BETWEEN: u64 = 12;
     let mut server = Slapd::start();
@@ -136,7 +136,7 @@ fn every_acknowledged_commit_outlives_kills_of_the_ldap_server_and_none_is_there
         scope.spawn(|| {
             for n in 1..=KILLS * BETWEEN {
                 let number = n.to_be_bytes();
-                // Three records, of which one is always the same, one is new, and one goes.
+                // Three records: one stays the same, one is new, and one is removed.
                 loop {
                     let mut tx = store.begin().unwrap();
                     tx.put(b"last", &number).unwrap();
@@ -153,7 +153,7 @@ fn every_acknowledged_commit_outlives_kills_of_the_ldap_server_and_none_is_there
             }
         });
         for kill in 1..=KILLS {
-            // Kills come while commits are on their way, wherever they are just then.
+            // Kills hit commits at any stage.
             while done.load(Ordering::Acquire) + 1 < kill * BETWEEN {
                 std::thread::yield_now();
             }
@@ -170,7 +170,7 @@ fn every_acknowledged_commit_outlives_kills_of_the_ldap_server_and_none_is_there
     assert_eq!(all(&open(&url)), found);
 }
 
-/// The state after one of the commits, none older than `from`.
+/// Checks that the content is the state after one commit, at least number `from`.
 fn check_state(found: &[Pair], from: u64) {
     let last = found
         .iter()
@@ -185,16 +185,16 @@ fn check_state(found: &[Pair], from: u64) {
 }
 
 #[test]
-fn whoever_writes_takes_over_and_the_other_one_knows_and_changes_nothing() {
+fn writer_takes_over_and_old_server_fails() {
     let server = Slapd::start();
     let url = server.new_store();
     let first = open(&url);
     put(&first, &[(b"a", b"1")]).unwrap();
     let second = open(&url);
     assert_eq!(get(&second, b"a"), Some(b"1".to_vec()));
-    // Reading takes nothing over.
+    // Reading does not take over the store.
     put(&first, &[(b"a", b"2"), (b"b", b"2")]).unwrap();
-    // The second one read an older state, and finds out before it writes.
+    // The second one read an older state, and detects that before it writes.
     let mut tx = second.begin().unwrap();
     assert_eq!(tx.get(b"a").unwrap(), Some(b"2".to_vec()));
     tx.put(b"a", b"3").unwrap();
@@ -205,20 +205,20 @@ fn whoever_writes_takes_over_and_the_other_one_knows_and_changes_nothing() {
     assert!(!first.answers_at_once());
     let expected = [(b"a".to_vec(), b"3".to_vec()), (b"b".to_vec(), b"2".to_vec())];
     assert_eq!(all(&second), expected);
-    // Its end does not write either.
+    // Closing it does not write either.
     drop(first);
     drop(second);
     assert_eq!(all(&open(&url)), expected);
 }
 
 #[test]
-fn a_server_that_does_nothing_notices_that_it_was_taken_over() {
+fn idle_server_notices_takeover() {
     let server = Slapd::start();
     let url = server.new_store();
     let (first, second) = (open(&url), open(&url));
     put(&first, &[(b"a", b"1")]).unwrap();
     put(&second, &[(b"a", b"2")]).unwrap();
-    // It looks every second; however slow the machine is, some time it does.
+    // It checks every second, so on a slow machine this takes longer.
     while first.snapshot().is_ok() {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -226,24 +226,24 @@ fn a_server_that_does_nothing_notices_that_it_was_taken_over() {
 }
 
 #[test]
-fn a_commit_without_an_answer_is_found_out_about() {
+fn unanswered_commit_is_resolved() {
     let server = Slapd::start();
     let proxy = Proxy::start(server.port);
     let url = server.new_store();
     let through = url.replace(&format!(":{}/", server.port), &format!(":{}/", proxy.port));
     let store = open(&through);
     put(&store, &[(b"a", b"0")]).unwrap();
-    // It arrived, its answer did not: it is there, once, and told as done.
+    // The commit arrived, its response did not: it is stored once and reported as done.
     proxy.cut(Cut::Answer);
     put(&store, &[(b"a", b"1")]).unwrap();
     assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
     assert!(proxy.swallowed() > 0);
-    // It did not arrive: it is told that it may be run again.
+    // The commit did not arrive: it is reported as retryable.
     proxy.cut(Cut::Request);
     assert!(matches!(put(&store, &[(b"a", b"2")]), Err(MetaError::Conflict)));
     assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
     put(&store, &[(b"a", b"3")]).unwrap();
-    // It arrives when nobody believes in it any more: it finds nothing.
+    // The commit arrives after it was given up: it has no effect.
     proxy.cut(Cut::Late);
     assert!(matches!(put(&store, &[(b"a", b"4"), (b"late", b"4")]), Err(MetaError::Conflict)));
     proxy.deliver();
@@ -255,18 +255,18 @@ fn a_commit_without_an_answer_is_found_out_about() {
 }
 
 #[test]
-fn what_an_ldap_server_that_is_away_was_not_sent_may_be_asked_for_again() {
+fn unsent_request_to_unreachable_server_is_retryable() {
     let mut server = Slapd::start();
     let url = server.new_store();
     let (store, idle) = (open(&url), open(&server.new_store()));
     put(&store, &[(b"a", b"1")]).unwrap();
     let mut tx = store.begin().unwrap();
     server.stop();
-    // The connection ended before anything of it was sent.
+    // The connection ended before anything of the commit was sent.
     tx.put(b"a", b"2").unwrap();
     assert!(matches!(tx.commit(), Err(MetaError::Away(_))));
     assert_eq!(get(&store, b"a"), Some(b"1".to_vec()), "what only reads goes on");
-    // Nor has one that never wrote, and is not known to be the one that writes, done anything.
+    // A store that never wrote, and has not claimed the store, did nothing either.
     assert!(matches!(put(&idle, &[(b"b", b"1")]), Err(MetaError::Away(_))));
     server.restart();
     put(&store, &[(b"a", b"3")]).unwrap();
@@ -276,12 +276,12 @@ fn what_an_ldap_server_that_is_away_was_not_sent_may_be_asked_for_again() {
 }
 
 #[test]
-fn a_record_that_is_written_late_does_not_replace_a_newer_one() {
+fn late_record_write_does_not_replace_newer_value() {
     let server = Slapd::start();
     let proxy = Proxy::start(server.port);
     let url = server.new_store();
     let through = url.replace(&format!(":{}/", server.port), &format!(":{}/", proxy.port));
-    // Its end puts it into the records: what comes next changes an entry that is there.
+    // Closing writes the record: the next change modifies an existing entry.
     let store = open(&through);
     put(&store, &[(b"a", b"0")]).unwrap();
     drop(store);
@@ -292,11 +292,11 @@ fn a_record_that_is_written_late_does_not_replace_a_newer_one() {
         std::thread::sleep(Duration::from_millis(5));
     }
     put(&store, &[(b"a", b"2")]).unwrap();
-    // The journal keeps the newest commit, which says nothing of the record.
+    // The journal keeps the newest commit, which does not contain the record.
     put(&store, &[(b"b", b"3")]).unwrap();
     drop(store);
-    let (target, mut admin) = link(&url);
-    let tree = Tree::new(&target.base, &target.name);
+    let (target, mut admin) = connection(&url);
+    let tree = StoreTree::new(&target.base, &target.name);
     let owner = tree.find(&mut admin).unwrap().unwrap();
     let mut commits = 0;
     let count = |_: &[u8]| {
@@ -311,29 +311,29 @@ fn a_record_that_is_written_late_does_not_replace_a_newer_one() {
 }
 
 #[test]
-fn what_a_journal_had_at_a_start_takes_room() {
+fn journal_read_at_start_counts_against_limit() {
     let value = versions::Value::from(vec![0; JOURNAL_BYTES_MAX]);
-    let commit = |value| journal::Commit {
+    let commit = |value| journal::JournalCommit {
         number: 1,
-        changes: vec![versions::Change { key: (*b"a").into(), value, was_there: None }],
+        changes: vec![versions::RecordChange { key: (*b"a").into(), value, was_there: None }],
     };
-    let queue = Queue::default();
+    let queue = RecordQueue::default();
     queue.fill(vec![commit(None)], Vec::new(), 0);
-    assert!(queue.has_room());
+    assert!(queue.has_space());
     queue.fill(vec![commit(Some(value))], Vec::new(), 0);
-    assert!(!queue.has_room());
-    assert!(queue.wait_for_room(Instant::now()).is_err());
+    assert!(!queue.has_space());
+    assert!(queue.wait_for_space(Instant::now()).is_err());
     queue.fill(vec![commit(None)], vec![0], JOURNAL_BYTES_MAX);
-    assert!(!queue.has_room(), "nor is there with what is still to be removed");
+    assert!(!queue.has_space(), "nor is there with what is still to be removed");
 }
 
 #[test]
-fn records_are_entries_that_people_can_read() {
+fn records_are_readable_ldap_entries() {
     let server = Slapd::start();
     let url = server.new_store();
     let store = open(&url);
     let name = |name: &[u8]| [&b"d\0\0\0\0\0\0\0\x01"[..], name].concat();
-    // Names that differ where LDAP sees no difference, odd ones, and the longest.
+    // Names that LDAP compares as equal, unusual ones, and the longest.
     let names: Vec<Vec<u8>> =
         [&b"notes.txt"[..], b"Notes.TXT", b" a ", b"a", b"a  ", b" ", b"\xE9", b"a,b=c+\\\"<>;#*()"]
             .iter()
@@ -346,78 +346,80 @@ fn records_are_entries_that_people_can_read() {
     let before = all(&store);
     assert_eq!(before.len(), names.len() + 2);
     drop(store);
-    let (target, mut link) = link(&url);
-    let tree = Tree::new(&target.base, &target.name);
-    let owner = tree.find(&mut link).unwrap().unwrap();
+    let (target, mut connection) = connection(&url);
+    let tree = StoreTree::new(&target.base, &target.name);
+    let owner = tree.find(&mut connection).unwrap().unwrap();
     let base = format!("ou=records,{}", tree.store(&owner));
     let attribute = |name: &str| sealstone_ldap::Attribute::new(name).unwrap();
     let (title, text) = (attribute("documentTitle"), attribute("description"));
     let mut titles = Vec::new();
-    link.search::<Trouble>(&base, sealstone_ldap::Scope::Below, &[&title, &text], |entry| {
-        let said = |one| entry.values(one).next().map(|value| String::from_utf8_lossy(value).into_owned());
-        if said(&text).as_deref() == Some("name of node 7 in directory 1") {
-            titles.push(said(&title).unwrap());
-        }
-        Ok(())
-    })
-    .unwrap();
+    connection
+        .search::<RequestError>(&base, sealstone_ldap::SearchScope::Below, &[&title, &text], |entry| {
+            let said =
+                |one| entry.values(one).next().map(|value| String::from_utf8_lossy(value).into_owned());
+            if said(&text).as_deref() == Some("name of node 7 in directory 1") {
+                titles.push(said(&title).unwrap());
+            }
+            Ok(())
+        })
+        .unwrap();
     assert_eq!(titles.len(), names.len(), "{titles:?}");
     assert!(titles.contains(&"notes.txt".to_owned()) && titles.contains(&"\\xe9".to_owned()));
-    // And none of it changes what the records are.
+    // The readable attributes do not change the records.
     assert_eq!(all(&open(&url)), before);
 }
 
 const KEY_BYTES_MAX: usize = sealstone_mds::store::KEY_MAX;
 
 #[test]
-fn what_cannot_be_used_is_told_with_what_to_do() {
+fn unusable_ldap_servers_are_reported_by_cause() {
     let mut server = Slapd::start();
     let url = server.new_store();
     let wrong = LdapSettings { password: Some(Zeroizing::new(b"guess".to_vec())), ..settings(&url) };
     assert!(matches!(refused(&wrong), LdapStoreError::Password { .. }));
     let other = |from: &str, to: &str| settings(&url.replace(from, to));
     assert!(matches!(refused(&other("ou=s0,", "ou=none,")), LdapStoreError::NoBase { .. }));
-    // Whoever may only read makes no store.
+    // A read-only account cannot create a store.
     let reader = other(server::WRITER, server::READER);
     let password = Some(Zeroizing::new(server::READER_PASSWORD.as_bytes().to_vec()));
     assert!(matches!(
         refused(&LdapSettings { password, ..reader }),
         LdapStoreError::Rights { .. } | LdapStoreError::NoBase { .. }
     ));
-    // Somebody else's entries are left alone.
+    // Entries of other software are not changed.
     let people = url.replace("ou=s0,", "ou=s1,");
     let base = server.new_store().rsplit_once('/').unwrap().1.to_owned();
     server.add(&format!("ou=theirs,{base}"), &[("objectClass", "organizationalUnit"), ("ou", "theirs")]);
     assert!(
         matches!(refused(&settings(&people)), LdapStoreError::Others { dn } if dn.starts_with("ou=theirs,"))
     );
-    // Another release's store, and a damaged record.
+    // A store of another release, and a damaged record.
     let store = open(&url);
     put(&store, &[(b"a", b"1")]).unwrap();
     drop(store);
-    let (target, mut admin) = link(&url);
-    let tree = Tree::new(&target.base, &target.name);
+    let (target, mut admin) = connection(&url);
+    let tree = StoreTree::new(&target.base, &target.name);
     let owner = tree.find(&mut admin).unwrap().unwrap();
     let record = format!("documentIdentifier=61,ou=records,{}", tree.store(&owner));
-    server.change(&record, server::Change::Replace, "audio", &["nonsense"]);
+    server.change(&record, server::AttributeChange::Replace, "audio", &["nonsense"]);
     assert!(matches!(refused(&settings(&url)), LdapStoreError::Damaged { dn, .. } if dn == record));
     server.change(
         &tree.store(&owner),
-        server::Change::Replace,
+        server::AttributeChange::Replace,
         "description",
         &["Sealstone metadata, format 2"],
     );
     assert!(
         matches!(refused(&settings(&url)), LdapStoreError::Version { found, .. } if found.ends_with('2'))
     );
-    // No server.
+    // The server is stopped.
     server.stop();
-    let error = Link::open(&Target::new(&settings(&url)).unwrap()).err().unwrap();
-    assert!(error.is_passing(), "it is waited for: {error}");
+    let error = LdapConnection::open(&LdapTarget::new(&settings(&url)).unwrap()).err().unwrap();
+    assert!(error.is_transient(), "it is waited for: {error}");
 }
 
 #[test]
-fn with_a_ca_file_nothing_is_said_outside_of_tls_and_nobody_else_is_believed() {
+fn ca_file_enforces_tls_and_authority() {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let authority = || {
         let key = KeyPair::generate().unwrap();
@@ -451,7 +453,7 @@ fn with_a_ca_file_nothing_is_said_outside_of_tls_and_nobody_else_is_believed() {
 }
 
 #[test]
-fn a_transaction_that_is_too_large_is_refused_and_the_largest_one_is_taken() {
+fn oversized_transaction_is_refused() {
     let server = Slapd::start();
     let store = open(&server.new_store());
     let value = vec![7; sealstone_mds::store::VALUE_MAX];

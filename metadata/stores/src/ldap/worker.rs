@@ -1,9 +1,9 @@
-//! Puts what was committed into the entries of the records, a moment after it was committed.
+//! Writes committed changes to the record entries, a moment after the commit.
 //!
-//! Contract: a commit leaves the journal after all that it changed is in the records; the newest one stays, so that whoever
-//! comes next knows how far it went. What is done may be done again: only the last value of each key counts, and a key is
-//! written by one request at a time. When answers are missing the store is renamed before anything else is written, so that
-//! a request that arrives late finds nothing.
+//! Contract: a commit is removed from the journal after the records have all its changes; the
+//! newest one stays, so that the next start knows its number. All writes are idempotent: only the
+//! last value of each key counts, and a key has one pending request at a time. After missing
+//! responses the store is renamed before the next write, so that a late request finds nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -11,37 +11,38 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use sealstone_ldap::Outcome;
+use sealstone_ldap::LdapResult;
 use sealstone_mds::store::MetaError;
 
-use super::journal::{Commit, bytes_of};
-use super::link::{Link, Trouble, open_until};
-use super::tree::Kind;
-use super::versions::{Change, Value};
+use super::connection::{LdapConnection, RequestError, open_until};
+use super::journal::{JournalCommit, bytes_of};
+use super::tree::EntryChange;
+use super::versions::{RecordChange, Value};
 use super::{
-    Inner, JOURNAL_BYTES_MAX, JOURNAL_COMMITS_MAX, LDAP_DISK, LdapStoreError, RECONNECT_EVERY, failed,
+    JOURNAL_BYTES_MAX, JOURNAL_COMMITS_MAX, LDAP_DISK, LdapStore, LdapStoreError, RECONNECT_EVERY, failed,
 };
 
-/// So many commits are put into the records at once; fewer after [`EVERY`].
+/// Commits written together; fewer after [`EVERY`].
 const COMMITS: usize = 128;
-/// How long a commit waits for others that change the same records. A server that was taken over notices within that, too.
+/// How long a commit waits for others that change the same records. Also the interval in which a
+/// server notices that it lost the store.
 const EVERY: Duration = Duration::from_secs(1);
-/// After a refusal.
+/// Pause after a refusal.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Requests that are sent before their answers are read. Servers take 1000 of a connection, or more.
+/// Maximum pending requests. Servers accept 1000 per connection or more.
 const WINDOW: usize = 64;
-/// How long a server that is away is tried for at a time; the end of a store waits for that.
+/// How long one attempt waits for an unreachable server; closing the store waits as long.
 const AWAY_MAX: Duration = Duration::from_secs(2);
 
-/// A commit that may not all be in the records.
+/// A commit that may not be completely in the records.
 #[derive(Clone)]
-pub(super) struct Pending {
+pub(super) struct PendingCommit {
     pub(super) number: u64,
     pub(super) bytes: usize,
-    pub(super) changes: Arc<[Change]>,
+    pub(super) changes: Arc<[RecordChange]>,
 }
 
-/// Why the server does not take records.
+/// Reason why the server refused to write records.
 #[derive(Clone)]
 struct RecordRefusal {
     why: String,
@@ -50,39 +51,39 @@ struct RecordRefusal {
 }
 
 #[derive(Default)]
-struct Waiting {
-    commits: VecDeque<Pending>,
+struct QueueState {
+    commits: VecDeque<PendingCommit>,
     bytes: usize,
-    /// Numbers of commits that are in the records, and in the journal still.
+    /// Numbers of commits that are in the records and still in the journal.
     outdated: Vec<u64>,
-    /// Grows when the rest is filled anew.
+    /// Incremented when the queue is filled from a journal.
     filled: u64,
-    /// May some of it be in the records already?
+    /// Whether some of the changes may be in the records already.
     is_begun: bool,
-    /// Why it does not become less.
+    /// Reason why the queue does not shrink.
     refused: Option<RecordRefusal>,
     ended: bool,
 }
 
-impl Waiting {
-    fn has_room(&self) -> bool {
+impl QueueState {
+    fn has_space(&self) -> bool {
         self.bytes < JOURNAL_BYTES_MAX && self.commits.len() < JOURNAL_COMMITS_MAX
     }
 }
 
-/// Commits on their way into the records.
+/// Queue of commits to write to the records.
 #[derive(Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(super) struct RecordQueue {
+    waiting: Mutex<QueueState>,
     changed: Condvar,
 }
 
-impl Queue {
-    /// What a journal had when it was read: it takes room like what comes after it, or else the journal could become
-    /// larger than a start reads.
-    pub(super) fn fill(&self, journal: Vec<Commit>, outdated: Vec<u64>, outdated_bytes: usize) {
+impl RecordQueue {
+    /// Fills the queue with a journal that was read. Its commits count against the limit, so that
+    /// the journal cannot exceed what a start reads.
+    pub(super) fn fill(&self, journal: Vec<JournalCommit>, outdated: Vec<u64>, outdated_bytes: usize) {
         let mut waiting = self.waiting.lock();
-        let pending = |Commit { number, changes }| Pending {
+        let pending = |JournalCommit { number, changes }| PendingCommit {
             number,
             bytes: bytes_of(&changes),
             changes: changes.into(),
@@ -93,7 +94,7 @@ impl Queue {
         waiting.filled += 1;
     }
 
-    pub(super) fn push(&self, commit: Pending) {
+    pub(super) fn push(&self, commit: PendingCommit) {
         let mut waiting = self.waiting.lock();
         waiting.bytes += commit.bytes;
         waiting.commits.push_back(commit);
@@ -102,23 +103,24 @@ impl Queue {
         }
     }
 
-    /// Is there room for one more?
-    pub(super) fn has_room(&self) -> bool {
-        self.waiting.lock().has_room()
+    /// Whether another commit fits.
+    pub(super) fn has_space(&self) -> bool {
+        self.waiting.lock().has_space()
     }
 
-    /// Returns when there is room for one more. The worker may need the writer's turn to make it: who has it must not wait.
-    pub(super) fn wait_for_room(&self, until: Instant) -> Result<(), MetaError> {
+    /// Waits until another commit fits. The caller must not hold the writer lock, which the worker
+    /// may need.
+    pub(super) fn wait_for_space(&self, until: Instant) -> Result<(), MetaError> {
         let mut waiting = self.waiting.lock();
-        while !waiting.has_room() {
+        while !waiting.has_space() {
             self.changed.notify_all();
             if self.changed.wait_until(&mut waiting, until).timed_out() {
                 let refused = waiting.refused.clone();
                 let (why, may_be_full) = match refused {
                     Some(RecordRefusal { why, may_be_full }) => (why, may_be_full),
-                    None => ("it is slow".to_owned(), false),
+                    None => ("timed out".to_owned(), false),
                 };
-                let why = format!("the LDAP server does not take the records: {why}");
+                let why = format!("the LDAP server does not store records: {why}");
                 return Err(match may_be_full {
                     true => MetaError::Full { disk: LDAP_DISK, source: why.into() },
                     false => failed(why),
@@ -128,31 +130,31 @@ impl Queue {
         Ok(())
     }
 
-    /// Nothing more comes.
+    /// Marks the end: no further commits follow.
     pub(super) fn end(&self) {
         self.waiting.lock().ended = true;
         self.changed.notify_all();
     }
 }
 
-/// What is to be put into the records.
-struct Batch {
+/// Changes to write to the records.
+struct RecordBatch {
     commits: usize,
     bytes: usize,
     filled: u64,
     numbers: Vec<u64>,
     outdated: Vec<u64>,
     is_begun: bool,
-    /// The last value of each key, and whether there was one before the first.
+    /// Last value of each key, and whether the key existed before the first change.
     last: BTreeMap<Box<[u8]>, (Option<Value>, Option<bool>)>,
 }
 
-impl Queue {
-    /// Waits for something to do; `None` if there is nothing. And whether it is the end.
-    fn next(&self, is_claimed: bool) -> (Option<Batch>, bool) {
+impl RecordQueue {
+    /// Waits for work; `None` if there is none. Also returns whether the store is being closed.
+    fn next(&self, is_claimed: bool) -> (Option<RecordBatch>, bool) {
         let mut waiting = self.waiting.lock();
         let until = Instant::now() + EVERY;
-        let is_full = |waiting: &Waiting| {
+        let is_full = |waiting: &QueueState| {
             is_claimed && (waiting.commits.len() >= COMMITS || waiting.bytes >= JOURNAL_BYTES_MAX)
         };
         while !waiting.ended && !is_full(&waiting) {
@@ -164,7 +166,7 @@ impl Queue {
         if waiting.commits.is_empty() {
             return (None, ended);
         }
-        let mut batch = Batch {
+        let mut batch = RecordBatch {
             commits: waiting.commits.len(),
             bytes: waiting.bytes,
             filled: waiting.filled,
@@ -173,10 +175,10 @@ impl Queue {
             is_begun: waiting.is_begun,
             last: BTreeMap::new(),
         };
-        let commits: Vec<Arc<[Change]>> =
+        let commits: Vec<Arc<[RecordChange]>> =
             waiting.commits.iter().map(|one| Arc::clone(&one.changes)).collect();
         drop(waiting);
-        for Change { key, value, was_there } in commits.iter().flat_map(|changes| changes.iter()) {
+        for RecordChange { key, value, was_there } in commits.iter().flat_map(|changes| changes.iter()) {
             batch
                 .last
                 .entry(key.clone())
@@ -186,13 +188,13 @@ impl Queue {
         (Some(batch), ended)
     }
 
-    fn done(&self, batch: &Batch) {
+    fn done(&self, batch: &RecordBatch) {
         let mut waiting = self.waiting.lock();
         if waiting.filled == batch.filled {
             waiting.commits.drain(..batch.commits);
             waiting.bytes -= batch.bytes;
             waiting.is_begun = false;
-            // The newest one stays in the journal.
+            // The newest commit stays in the journal.
             waiting.outdated = batch.numbers.last().copied().into_iter().collect();
         }
         waiting.refused = None;
@@ -200,80 +202,80 @@ impl Queue {
     }
 }
 
-impl Queue {
-    /// Some of it may have been done; it is done again. Told once, not at every try.
-    fn not_done(&self, why: &(dyn Error + 'static), may_be_full: bool) {
+impl RecordQueue {
+    /// Records a failed write, which will be repeated. Logs only the first failure in a row.
+    fn record_failure(&self, why: &(dyn Error + 'static), may_be_full: bool) {
         let mut waiting = self.waiting.lock();
         waiting.is_begun = true;
         let refusal = RecordRefusal { why: why.to_string(), may_be_full };
         if waiting.refused.replace(refusal).is_none() {
-            tracing::warn!(error = why, "what was committed is not in the entries of LDAP yet");
+            tracing::warn!(error = why, "committed changes not written to LDAP records; retrying");
         }
     }
 }
 
-/// Why records were not written.
-enum Unwritten {
-    Trouble(Trouble),
+/// Reason why records were not written.
+enum WriteError {
+    RequestError(RequestError),
     /// The store has another name now.
     Renamed,
     Failed(LdapStoreError),
 }
 
-impl From<Trouble> for Unwritten {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<RequestError> for WriteError {
+    fn from(error: RequestError) -> Self {
+        Self::RequestError(error)
     }
 }
 
-/// The worker, until the store ends.
-pub(super) fn run(inner: &Inner) {
-    let mut link = None;
-    // May something that was sent before still arrive?
-    let mut is_astray = false;
+/// Runs the worker until the store is closed.
+pub(super) fn run(store_state: &LdapStore) {
+    let mut connection = None;
+    // Whether requests without an answer may still arrive.
+    let mut has_late_requests = false;
     loop {
-        let (batch, ended) = inner.queue.next(inner.is_claimed());
-        if is_astray {
-            // What arrives then must find nothing: it has older values than what is written next.
-            is_astray = !inner.leave_behind(AWAY_MAX);
+        let (batch, ended) = store_state.queue.next(store_state.is_claimed());
+        if has_late_requests {
+            // Late requests must find nothing: they have older values than the next writes.
+            has_late_requests = !store_state.rename_store(AWAY_MAX);
         }
-        if inner.is_lost() {
+        if store_state.is_taken_over() {
             return;
         }
         let until = Instant::now() + AWAY_MAX;
-        let written = if inner.is_claimed() && !is_astray {
-            work(inner, &mut link, batch.as_ref(), until)
+        let written = if store_state.is_claimed() && !has_late_requests {
+            work(store_state, &mut connection, batch.as_ref(), until)
         } else {
             Ok(())
         };
         let pause = match written {
-            Ok(()) if is_astray => RECONNECT_EVERY,
+            Ok(()) if has_late_requests => RECONNECT_EVERY,
             Ok(()) => Duration::ZERO,
-            Err(Unwritten::Renamed) => {
-                inner.queue.waiting.lock().is_begun = true;
-                // By ourselves, or by somebody else.
-                let owner = inner.owner();
-                let found = link.as_mut().map(|link| inner.tree.find(link));
+            Err(WriteError::Renamed) => {
+                store_state.queue.waiting.lock().is_begun = true;
+                // Renamed by this server, or by another one.
+                let owner = store_state.owner();
+                let found = connection.as_mut().map(|connection| store_state.tree.find(connection));
                 match found {
-                    Some(Ok(Some(found))) if found == owner || inner.may_be_ours(&found) => {}
-                    Some(Ok(_)) if inner.owner() != owner => {}
+                    Some(Ok(Some(found))) if found == owner || store_state.is_tried_name(&found) => {}
+                    Some(Ok(_)) if store_state.owner() != owner => {}
                     Some(Ok(_)) => {
-                        inner.is_taken_over();
+                        store_state.mark_taken_over();
                         return;
                     }
-                    _ => link = None,
+                    _ => connection = None,
                 }
                 RECONNECT_EVERY
             }
-            Err(Unwritten::Trouble(trouble)) => {
-                link = None;
-                // The server has not answered all: it may be about to do the rest.
-                is_astray |= trouble.code().is_none();
-                inner.queue.not_done(&trouble, trouble.code() == Some(Outcome::OTHER));
-                if trouble.code().is_some() { PAUSE } else { RECONNECT_EVERY }
+            Err(WriteError::RequestError(error)) => {
+                connection = None;
+                // The server has not answered all requests and may still execute the rest.
+                has_late_requests |= error.code().is_none();
+                store_state.queue.record_failure(&error, error.code() == Some(LdapResult::OTHER));
+                if error.code().is_some() { PAUSE } else { RECONNECT_EVERY }
             }
-            Err(Unwritten::Failed(error)) => {
-                inner.queue.not_done(&error, false);
+            Err(WriteError::Failed(error)) => {
+                store_state.queue.record_failure(&error, false);
                 PAUSE
             }
         };
@@ -281,91 +283,98 @@ pub(super) fn run(inner: &Inner) {
             return;
         }
         if !pause.is_zero() {
-            let mut waiting = inner.queue.waiting.lock();
+            let mut waiting = store_state.queue.waiting.lock();
             let until = Instant::now() + pause;
-            while !waiting.ended && !inner.queue.changed.wait_until(&mut waiting, until).timed_out() {}
+            while !waiting.ended && !store_state.queue.changed.wait_until(&mut waiting, until).timed_out() {}
         }
     }
 }
 
 fn work(
-    inner: &Inner,
-    link: &mut Option<Link>,
-    batch: Option<&Batch>,
+    store_state: &LdapStore,
+    connection: &mut Option<LdapConnection>,
+    batch: Option<&RecordBatch>,
     until: Instant,
-) -> Result<(), Unwritten> {
-    let owner = inner.owner();
-    let link = match link {
-        Some(link) => link,
-        None => link.insert(open_until(&inner.target, until, RECONNECT_EVERY)?),
+) -> Result<(), WriteError> {
+    let owner = store_state.owner();
+    let connection = match connection {
+        Some(connection) => connection,
+        None => connection.insert(open_until(&store_state.target, until, RECONNECT_EVERY)?),
     };
     let Some(batch) = batch else {
-        // Nothing to do but to see whether it is ours still.
-        return if link.is_there(&inner.tree.store(&owner))? { Ok(()) } else { Err(Unwritten::Renamed) };
+        // No work: only checks that the store is still owned.
+        return if connection.is_there(&store_state.tree.store(&owner))? {
+            Ok(())
+        } else {
+            Err(WriteError::Renamed)
+        };
     };
-    // Taken before the store became ours, and read anew then: others wrote newer values meanwhile.
-    if inner.queue.waiting.lock().filled != batch.filled {
+    // The batch is older than the claim of the store: others have written newer values since.
+    if store_state.queue.waiting.lock().filled != batch.filled {
         return Ok(());
     }
-    let mut todo: Vec<(&[u8], &[u8], Kind)> = Vec::new();
+    let mut todo: Vec<(&[u8], &[u8], EntryChange)> = Vec::new();
     for (key, (value, was_there)) in &batch.last {
         match (value, was_there) {
-            (Some(value), Some(false)) => todo.push((key, value, Kind::Add)),
-            (Some(value), _) => todo.push((key, value, Kind::Replace)),
-            // Made and removed meanwhile.
+            (Some(value), Some(false)) => todo.push((key, value, EntryChange::Add)),
+            (Some(value), _) => todo.push((key, value, EntryChange::Replace)),
+            // Created and removed within this batch.
             (None, Some(false)) if !batch.is_begun => {}
-            (None, _) => todo.push((key, &[], Kind::Remove)),
+            (None, _) => todo.push((key, &[], EntryChange::Remove)),
         }
     }
-    // What was there or not may have been otherwise: then it is done the other way.
-    let again = write(inner, link, &owner, &todo)?;
-    let again = write(inner, link, &owner, &again)?;
-    // Nothing of that was for a name that is not the store's any more, and so it is done.
-    if !link.is_there(&inner.tree.store(&owner))? {
-        return Err(Unwritten::Renamed);
+    // Changes that failed because the entry exists, or does not, are repeated as the other kind.
+    let again = write(store_state, connection, &owner, &todo)?;
+    let again = write(store_state, connection, &owner, &again)?;
+    // If the store still has its name, all these writes went to it.
+    if !connection.is_there(&store_state.tree.store(&owner))? {
+        return Err(WriteError::Renamed);
     }
     if let Some((key, ..)) = again.first() {
-        let name = inner.target.name.clone();
-        let why = format!("the record {key:02x?} is there and is not");
-        return Err(Unwritten::Failed(LdapStoreError::Damaged { dn: name, why }));
+        let name = store_state.target.name.clone();
+        let why = format!("the record {key:02x?} exists and does not exist");
+        return Err(WriteError::Failed(LdapStoreError::Damaged { dn: name, why }));
     }
     let before = batch.numbers.split_last().map_or(&[][..], |(_, before)| before);
-    forget(inner, link, &owner, batch.outdated.iter().chain(before))?;
-    inner.queue.done(batch);
+    forget(store_state, connection, &owner, batch.outdated.iter().chain(before))?;
+    store_state.queue.done(batch);
     Ok(())
 }
 
-type Todo<'a> = (&'a [u8], &'a [u8], Kind);
+type RecordWrite<'a> = (&'a [u8], &'a [u8], EntryChange);
 
-/// Writes records; those that have to be written in the other way are returned.
+/// Writes records. Returns those that must be repeated as another kind of change.
 fn write<'a>(
-    inner: &Inner,
-    link: &mut Link,
+    store_state: &LdapStore,
+    connection: &mut LdapConnection,
     owner: &str,
-    todo: &[Todo<'a>],
-) -> Result<Vec<Todo<'a>>, Unwritten> {
+    todo: &[RecordWrite<'a>],
+) -> Result<Vec<RecordWrite<'a>>, WriteError> {
     let mut again = Vec::new();
     for window in todo.chunks(WINDOW) {
         let mut sent = BTreeMap::new();
         for one in window {
             let (key, value, kind) = *one;
-            let id = link.send(|id| inner.tree.record_request(id, owner, kind, key, value))?;
+            let id = connection.send(|id| store_state.tree.record_request(id, owner, kind, key, value))?;
             sent.insert(id, *one);
         }
         let mut refused = None;
         for _ in window {
-            let (id, outcome) = link.changed()?;
+            let (id, outcome) = connection.changed()?;
             let Some((key, value, kind)) = sent.remove(&id) else { continue };
             match (outcome.code, kind) {
-                (Outcome::SUCCESS, _) | (Outcome::NO_SUCH_OBJECT, Kind::Remove) => {}
-                (Outcome::EXISTS, Kind::Add) => again.push((key, value, Kind::Replace)),
-                (Outcome::NO_SUCH_OBJECT, Kind::Replace) => again.push((key, value, Kind::Add)),
-                // The store itself is not there: that is found out after.
-                (Outcome::NO_SUCH_OBJECT, Kind::Add) => again.push((key, value, Kind::Add)),
-                _ => refused = Some(Trouble::Refused { what: "a record", outcome }),
+                (LdapResult::SUCCESS, _) | (LdapResult::NO_SUCH_OBJECT, EntryChange::Remove) => {}
+                (LdapResult::EXISTS, EntryChange::Add) => again.push((key, value, EntryChange::Replace)),
+                (LdapResult::NO_SUCH_OBJECT, EntryChange::Replace) => {
+                    again.push((key, value, EntryChange::Add))
+                }
+                // The store itself may be missing, which the caller checks.
+                (LdapResult::NO_SUCH_OBJECT, EntryChange::Add) => again.push((key, value, EntryChange::Add)),
+                _ => refused = Some(RequestError::Refused { what: "a record", outcome }),
             }
         }
-        // Not before: the answers of this window are not those of the next one.
+        // Returned only after all responses: those of this window must not be taken for those of
+        // the next.
         if let Some(refused) = refused {
             return Err(refused.into());
         }
@@ -374,20 +383,20 @@ fn write<'a>(
 }
 
 fn forget<'a>(
-    inner: &Inner,
-    link: &mut Link,
+    store_state: &LdapStore,
+    connection: &mut LdapConnection,
     owner: &str,
     numbers: impl Iterator<Item = &'a u64>,
-) -> Result<(), Unwritten> {
+) -> Result<(), WriteError> {
     let numbers: Vec<u64> = numbers.copied().collect();
     for window in numbers.chunks(WINDOW) {
         for number in window {
-            link.send(|id| inner.tree.forget_request(id, owner, *number))?;
+            connection.send(|id| store_state.tree.forget_request(id, owner, *number))?;
         }
         for _ in window {
-            let (_, outcome) = link.changed()?;
-            if ![Outcome::SUCCESS, Outcome::NO_SUCH_OBJECT].contains(&outcome.code) {
-                return Err(Trouble::Refused { what: "an old commit", outcome }.into());
+            let (_, outcome) = connection.changed()?;
+            if ![LdapResult::SUCCESS, LdapResult::NO_SUCH_OBJECT].contains(&outcome.code) {
+                return Err(RequestError::Refused { what: "an old commit", outcome }.into());
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Metadata in PostgreSQL, or in whatever speaks its protocol and knows serializable transactions. Several servers may
-//! use one database at a time.
+//! Metadata in PostgreSQL, or another database with its protocol and serializable transactions.
+//! Several servers may share a database.
 //!
-//! Does: one table of keys and values; snapshots that do not move; changes gathered here and written at once; a pool of
-//! connections that outlives restarts of the database. Does not: know what is stored; `SealedStore` seals secrets before
-//! they come here.
-//! Contract: as the seam says. Changes are serializable, and the servers take turns. When the database went away during
-//! a commit, it is asked what became of it, and made to decide: nobody is told "done" or "not done" on a guess.
+//! Does: keeps one table of keys and values; reads from stable snapshots; collects changes in
+//! memory and writes them in one round trip; keeps a connection pool that survives restarts of the
+//! database. Does not: interpret records; `SealedStore` seals secrets before they get here.
+//! Contract: that of the store trait. Changes are serializable, and servers write in turn. After a
+//! connection failure during a commit its outcome is resolved in the database, never guessed.
 //! Truth: docs/standards/mds/store.md §8.7; docs/adr/0038-several-servers-one-database.md.
 
 use std::cell::RefCell;
@@ -23,81 +23,82 @@ mod settings;
 mod tls;
 mod wait;
 
-use pool::{Cause, Lent, Pool};
+use pool::{Cause, ConnectionPool, PooledConnection};
+use settings::DatabaseTarget;
 pub use settings::PostgresSettings;
-use settings::Target;
 
-/// Connections of one server at most: one writes, the others read.
+/// Maximum connections of one server: one writes, the others read.
 pub(crate) const CONNECTIONS_MAX: usize = 32;
-/// Time for a connection to be made.
+/// Timeout of a connection attempt.
 pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Time for an answer; longer than the database's own limits, so that it is the one that gives up first.
+/// Timeout of a response; longer than the database's own timeouts, so that those fire first.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(35);
-/// A peer that acknowledges nothing for so long is gone.
+/// Time after which a peer without acknowledgements counts as dead.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(15);
-/// How long a database that is away is waited for, by who begins something.
+/// How long a new transaction waits for an unavailable database.
 const RECONNECT_MAX: Duration = Duration::from_secs(20);
-/// Between two tries to reach it.
+/// Interval of connection attempts.
 pub(crate) const RECONNECT_EVERY: Duration = Duration::from_millis(100);
-/// How long it is waited for, by who must know what became of his commit.
+/// How long an interrupted commit waits for the database to learn its outcome.
 const RESOLVE_MAX: Duration = Duration::from_secs(60);
-/// Time for this server's own turn.
+/// How long a transaction waits for this server's writer lock.
 const TURN_MAX: Duration = Duration::from_secs(30);
-/// Bytes of a writer's name.
+/// Bytes of a writer's random id.
 const WRITER_LEN: usize = 16;
 
-/// Reads one state; what it reads is never in anybody's way.
+/// Begins a read-only snapshot, which blocks no writer.
 const BEGIN_VIEW: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT 1";
 const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
-/// The lock comes before the first read, so that the state that is read is the one of one's turn.
+/// Begins a transaction and takes the lock before the first read, so that the snapshot is not older
+/// than the lock.
 const BEGIN_IN_TURN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE; LOCK TABLE sealstone_turn IN EXCLUSIVE MODE";
 
-/// Why a database cannot be used as the metadata store.
+/// Reason why a database cannot be used as the metadata store.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
-    /// Not the URL of a database.
-    #[error("the URL of the metadata store: {0}")]
+    /// The URL is invalid.
+    #[error("invalid URL of the metadata store: {0}")]
     Url(String),
-    /// A password where everybody sees it.
-    #[error("the URL of the metadata store holds a password: put it into a file of its own")]
+    /// The URL has a password, which process listings would show.
+    #[error("the URL of the metadata store has a password: put it into a file")]
     PasswordInUrl,
-    /// Plain text beyond this machine.
-    #[error("the database is not on this machine: its CA file is missing")]
+    /// There is no CA file for a database on another machine.
+    #[error("the database is on another machine and needs a CA file")]
     NoCa,
-    /// The file of certificates.
-    #[error("the database's CA file {}: {why}", .path.display())]
+    /// The CA file cannot be used.
+    #[error("cannot use the database's CA file {}: {why}", .path.display())]
     Ca {
-        /// Which.
+        /// Path of the CA file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
-    /// It cannot be reached, or does not let us in.
+    /// The database cannot be reached, or refused the login.
     #[error("cannot use the database {name}")]
     Connect {
-        /// Which.
+        /// Hosts and database.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// Another release made the tables.
+    /// Another release created the tables.
     #[error("the tables in {name} have format {found}, this release reads {}", schema::FORMAT_VERSION)]
     Version {
-        /// Which.
+        /// Hosts and database.
         name: String,
         /// The format found.
         found: i64,
     },
 }
 
-/// Who writes: one name as long as all of its outcomes are known.
-struct Writer {
+/// Id of the writer; replaced after a commit with an unknown outcome.
+struct WriterId {
     id: [u8; WRITER_LEN],
     number: i64,
 }
 
-impl Writer {
+impl WriterId {
     fn new() -> Result<Self, MetaError> {
         let mut id = [0; WRITER_LEN];
         getrandom::fill(&mut id).map_err(|error| MetaError::Failed(error.to_string().into()))?;
@@ -105,42 +106,41 @@ impl Writer {
     }
 }
 
-/// What became of a commit.
-enum Fate {
+/// Outcome of a commit.
+enum CommitOutcome {
     Committed,
     Never,
 }
 
 /// The metadata store in a database.
 pub struct PostgresMeta {
-    pool: Pool,
-    /// Held by whoever writes: the servers take turns, and so do the threads of one.
-    writer: Mutex<Writer>,
-    /// Are the servers' turns kept by a lock of the database? Otherwise by conflicts alone.
-    takes_turns: bool,
-    /// Commits whose outcome nobody could be told, by writer and number.
+    pool: ConnectionPool,
+    /// Lock of this server's writer threads; servers exclude each other in the database.
+    writer: Mutex<WriterId>,
+    /// Whether the database supports the lock for writers; otherwise conflicts are retried.
+    has_writer_lock: bool,
+    /// Commits whose outcome could not be determined, by writer and number.
     unresolved: Mutex<Vec<([u8; WRITER_LEN], i64)>>,
-    /// One of them happened, though it was told as failed.
+    /// Whether a commit that was reported as failed is stored.
     poisoned: Mutex<bool>,
     exposed: bool,
 }
 
 impl PostgresMeta {
-    /// Connects to the database, and makes the tables if they are not there.
+    /// Connects to the database, and creates the tables if they do not exist.
     ///
-    /// # Errors
-    /// See [`PostgresError`].
+    /// # Errors See [`PostgresError`].
     pub fn open(settings: &PostgresSettings) -> Result<Self, PostgresError> {
-        let target = Target::new(settings)?;
+        let target = DatabaseTarget::new(settings)?;
         let (name, exposed) = (target.name.clone(), target.exposed);
         let connect = |source: Cause| PostgresError::Connect { name: name.clone(), source };
-        let pool = Pool::new(target).map_err(|error| connect(error.into()))?;
+        let pool = ConnectionPool::new(target).map_err(|error| connect(error.into()))?;
         let prepared = schema::prepare(&pool)?;
-        let writer = Mutex::new(Writer::new().map_err(|error| connect(error.into()))?);
+        let writer = Mutex::new(WriterId::new().map_err(|error| connect(error.into()))?);
         let this = Self {
             pool,
             writer,
-            takes_turns: prepared.takes_turns,
+            has_writer_lock: prepared.has_writer_lock,
             unresolved: Mutex::default(),
             poisoned: Mutex::default(),
             exposed,
@@ -148,31 +148,31 @@ impl PostgresMeta {
         Ok(this)
     }
 
-    /// Does what is stored go over a network in plain text?
+    /// Whether records travel over a network in plain text.
     #[must_use]
     pub const fn is_exposed(&self) -> bool {
         self.exposed
     }
 
-    /// Hosts and database, for messages.
+    /// Returns hosts and database, for messages.
     #[must_use]
     pub fn name(&self) -> &str {
         self.pool.name()
     }
 
-    /// Before anything is read or written: is everything known that was begun before?
+    /// Checks that the store may be used: resolves the outcome of interrupted commits first.
     fn check(&self) -> Result<(), MetaError> {
         if *self.poisoned.lock() {
             return Err(MetaError::Poisoned);
         }
         let mut unresolved = self.unresolved.lock();
         while let Some((writer, number)) = unresolved.last().copied() {
-            match self.fate(&writer, number, Instant::now() + RECONNECT_MAX) {
-                // It was told as failed, and so it is.
-                Some(Fate::Never) => {
+            match self.commit_outcome(&writer, number, Instant::now() + RECONNECT_MAX) {
+                // The commit was reported as failed, which is correct.
+                Some(CommitOutcome::Never) => {
                     unresolved.pop();
                 }
-                Some(Fate::Committed) => {
+                Some(CommitOutcome::Committed) => {
                     *self.poisoned.lock() = true;
                     return Err(MetaError::Poisoned);
                 }
@@ -182,14 +182,23 @@ impl PostgresMeta {
         Ok(())
     }
 
-    /// What became of a commit; it is decided now if it was not before: the mark that it would have left is left by us,
-    /// and whichever of the two comes second fails. `None` if the database does not say by then.
-    fn fate(&self, writer: &[u8; WRITER_LEN], number: i64, until: Instant) -> Option<Fate> {
+    /// Determines the outcome of a commit by inserting the mark that it would have left: the second
+    /// insert fails. A commit without a mark can then never succeed. Returns `None` if the database
+    /// does not answer in time.
+    fn commit_outcome(
+        &self,
+        writer: &[u8; WRITER_LEN],
+        number: i64,
+        until: Instant,
+    ) -> Option<CommitOutcome> {
         loop {
-            match self.try_fate(writer, number, until) {
-                Ok(fate) => return Some(fate),
+            match self.try_commit_outcome(writer, number, until) {
+                Ok(commit_outcome) => return Some(commit_outcome),
                 Err(error) if Instant::now() + RECONNECT_EVERY < until => {
-                    tracing::warn!(error = &*error as &dyn Error, "what became of a commit is not known yet");
+                    tracing::warn!(
+                        error = &*error as &dyn Error,
+                        "outcome of a commit still unknown; retrying"
+                    );
                     std::thread::sleep(RECONNECT_EVERY);
                 }
                 Err(_) => return None,
@@ -197,24 +206,30 @@ impl PostgresMeta {
         }
     }
 
-    fn try_fate(&self, writer: &[u8; WRITER_LEN], number: i64, until: Instant) -> Result<Fate, Cause> {
-        let mut lent = self.pool.lend("SELECT 1", until)?;
-        lent.is_over();
+    fn try_commit_outcome(
+        &self,
+        writer: &[u8; WRITER_LEN],
+        number: i64,
+        until: Instant,
+    ) -> Result<CommitOutcome, Cause> {
+        let mut pooled = self.pool.acquire("SELECT 1", until)?;
+        pooled.end_transaction();
         let (id, no) = (&writer[..], false);
-        let marked = lent.ask(async |on| on.client.execute(&on.statements.mark, &[&id, &number, &no]).await);
+        let marked =
+            pooled.query(async |on| on.client.execute(&on.statements.mark, &[&id, &number, &no]).await);
         match marked {
-            Ok(_) => Ok(Fate::Never),
+            Ok(_) => Ok(CommitOutcome::Never),
             Err(error) if code(&*error) == Some(&SqlState::UNIQUE_VIOLATION) => {
-                let row =
-                    lent.ask(async |on| on.client.query_one(&on.statements.marked, &[&id, &number]).await)?;
-                Ok(if row.try_get(0)? { Fate::Committed } else { Fate::Never })
+                let row = pooled
+                    .query(async |on| on.client.query_one(&on.statements.marked, &[&id, &number]).await)?;
+                Ok(if row.try_get(0)? { CommitOutcome::Committed } else { CommitOutcome::Never })
             }
             Err(error) => Err(error),
         }
     }
 }
 
-/// Name of the disk of the database, for clients.
+/// Name of the database's disk in messages to clients.
 const DATABASE_DISK: &str = "disk of the PostgreSQL server with the metadata";
 
 fn code<'a>(error: &'a (dyn Error + Send + Sync + 'static)) -> Option<&'a SqlState> {
@@ -233,15 +248,15 @@ fn failed(error: Cause) -> MetaError {
     }
 }
 
-/// The same before anything was sent that changes something: unless the database says why, it is away.
-fn unread(error: Cause) -> MetaError {
+/// Converts an error before any change was sent: `Away` unless the database gave a reason.
+fn read_failed(error: Cause) -> MetaError {
     match failed(error) {
         MetaError::Failed(error) if !is_refusal(&*error) => MetaError::Away(error),
         other => other,
     }
 }
 
-/// Did the database say, and is it certain, that it did not do it?
+/// Whether the database reported that the statement was not executed.
 fn is_refusal(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let said = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::as_db_error);
     said.is_some_and(|said| {
@@ -253,20 +268,20 @@ fn is_refusal(error: &(dyn Error + Send + Sync + 'static)) -> bool {
 impl MetaStore for PostgresMeta {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
         self.check()?;
-        let lent = self.pool.lend(BEGIN_VIEW, Instant::now() + RECONNECT_MAX).map_err(unread)?;
-        Ok(Box::new(View(RefCell::new(lent))))
+        let pooled = self.pool.acquire(BEGIN_VIEW, Instant::now() + RECONNECT_MAX).map_err(read_failed)?;
+        Ok(Box::new(SnapshotConnection(RefCell::new(pooled))))
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         let writer = self.writer.try_lock_for(TURN_MAX);
         let writer =
-            writer.ok_or_else(|| MetaError::Away("other changes of the metadata take too long".into()))?;
+            writer.ok_or_else(|| MetaError::Away("timed out waiting for another metadata change".into()))?;
         self.check()?;
-        let begin = if self.takes_turns { BEGIN_IN_TURN } else { BEGIN };
-        let lent = self.pool.lend(begin, Instant::now() + RECONNECT_MAX).map_err(unread)?;
-        Ok(Box::new(Changes {
+        let begin = if self.has_writer_lock { BEGIN_IN_TURN } else { BEGIN };
+        let pooled = self.pool.acquire(begin, Instant::now() + RECONNECT_MAX).map_err(read_failed)?;
+        Ok(Box::new(PostgresTransaction {
             store: self,
-            view: View(RefCell::new(lent)),
+            view: SnapshotConnection(RefCell::new(pooled)),
             changes: Overlay::default(),
             writer,
         }))
@@ -274,15 +289,15 @@ impl MetaStore for PostgresMeta {
 }
 
 /// A connection in a transaction.
-struct View<'a>(RefCell<Lent<'a>>);
+struct SnapshotConnection<'a>(RefCell<PooledConnection<'a>>);
 
-impl Snapshot for View<'_> {
+impl Snapshot for SnapshotConnection<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         let row = self
             .0
             .borrow_mut()
-            .ask(async |on| on.client.query_opt(&on.statements.get, &[&key]).await)
-            .map_err(unread)?;
+            .query(async |on| on.client.query_opt(&on.statements.get, &[&key]).await)
+            .map_err(read_failed)?;
         row.map(|row| row.try_get(0)).transpose().map_err(|error| failed(error.into()))
     }
 
@@ -294,22 +309,22 @@ impl Snapshot for View<'_> {
         let rows = self
             .0
             .borrow_mut()
-            .ask(async |on| on.client.query(&on.statements.scan, &[&from, &until, &limit]).await)
-            .map_err(unread)?;
+            .query(async |on| on.client.query(&on.statements.scan, &[&from, &until, &limit]).await)
+            .map_err(read_failed)?;
         let pair = |row: tokio_postgres::Row| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.into_iter().map(pair).collect::<Result<_, tokio_postgres::Error>>().map_err(|e| failed(e.into()))
     }
 }
 
-/// A transaction: what it changes is here until the commit, on top of what it reads.
-struct Changes<'a> {
+/// A transaction: its changes are kept on top of its snapshot until the commit.
+struct PostgresTransaction<'a> {
     store: &'a PostgresMeta,
-    view: View<'a>,
+    view: SnapshotConnection<'a>,
     changes: Overlay,
-    writer: MutexGuard<'a, Writer>,
+    writer: MutexGuard<'a, WriterId>,
 }
 
-impl Snapshot for Changes<'_> {
+impl Snapshot for PostgresTransaction<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         self.changes.get(key).map_or_else(|| self.view.get(key), Ok)
     }
@@ -318,13 +333,13 @@ impl Snapshot for Changes<'_> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        // As many more as may fall away: what was deleted or is told with its new value.
+        // Reads more, because deleted and changed keys are dropped from the result.
         let below = limit.saturating_add(self.changes.count(from, until));
         Ok(self.changes.scan(self.view.scan(from, until, below)?, from, until, limit))
     }
 }
 
-impl Transaction for Changes<'_> {
+impl Transaction for PostgresTransaction<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
         self.changes.put(key, value)
     }
@@ -339,12 +354,12 @@ impl Transaction for Changes<'_> {
         if changes.is_empty() {
             return Ok(());
         }
-        let mut lent = view.0.into_inner();
+        let mut pooled = view.0.into_inner();
         writer.number += 1;
         let number = writer.number;
-        let error = match write(&mut lent, &changes, &writer) {
+        let error = match write(&mut pooled, &changes, &writer) {
             Ok(()) => {
-                lent.is_over();
+                pooled.end_transaction();
                 return Ok(());
             }
             Err(error) => error,
@@ -352,15 +367,15 @@ impl Transaction for Changes<'_> {
         if is_refusal(&*error) {
             return Err(failed(error));
         }
-        // The connection is of no use any more, and the next one must not wait for it.
-        drop(lent);
-        tracing::warn!(error = &*error as &dyn Error, "a commit was interrupted: asking what became of it");
-        // Its mark may have to be found long after: no later commit of the same name removes it.
-        let before = std::mem::replace(&mut *writer, Writer::new()?);
-        match store.fate(&before.id, number, Instant::now() + RESOLVE_MAX) {
-            Some(Fate::Committed) => Ok(()),
-            // Nothing happened; it may be run again.
-            Some(Fate::Never) => Err(MetaError::Conflict),
+        // The connection is unusable; releases its slot of the pool.
+        drop(pooled);
+        tracing::warn!(error = &*error as &dyn Error, "commit interrupted; resolving its outcome");
+        // A later commit with the same id would remove the mark, which may be needed much later.
+        let before = std::mem::replace(&mut *writer, WriterId::new()?);
+        match store.commit_outcome(&before.id, number, Instant::now() + RESOLVE_MAX) {
+            Some(CommitOutcome::Committed) => Ok(()),
+            // Nothing was stored; the transaction may be run again.
+            Some(CommitOutcome::Never) => Err(MetaError::Conflict),
             None => {
                 store.unresolved.lock().push((before.id, number));
                 Err(MetaError::Failed(error))
@@ -369,8 +384,8 @@ impl Transaction for Changes<'_> {
     }
 }
 
-/// Sends all changes, the mark and the commit at once, and waits for the answers.
-fn write(lent: &mut Lent<'_>, changes: &Overlay, writer: &Writer) -> Result<(), Cause> {
+/// Sends all changes, the mark and the commit in one round trip, and waits for the responses.
+fn write(pooled: &mut PooledConnection<'_>, changes: &Overlay, writer: &WriterId) -> Result<(), Cause> {
     let (mut keys, mut values, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     for (key, change) in changes.iter() {
         match change {
@@ -382,15 +397,15 @@ fn write(lent: &mut Lent<'_>, changes: &Overlay, writer: &Writer) -> Result<(), 
         }
     }
     let (id, number, yes) = (&writer.id[..], writer.number, true);
-    lent.ask(async |on| {
+    pooled.query(async |on| {
         let (client, with) = (&on.client, &on.statements);
         let put = async {
             if keys.is_empty() { Ok(0) } else { client.execute(&with.put, &[&keys, &values]).await }
         };
         let delete =
             async { if gone.is_empty() { Ok(0) } else { client.execute(&with.delete, &[&gone]).await } };
-        // In this order they are sent; after the first that fails, the database does none of the others, and ends the
-        // transaction when it comes to the last.
+        // Pipelined in this order. After the first failure the database skips the rest and rolls
+        // back at the commit.
         let (put, delete, mark, unmark, commit) = tokio::join!(
             biased;
             put,

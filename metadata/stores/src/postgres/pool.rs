@@ -1,4 +1,5 @@
-//! Connections to the database: a bounded number, made when needed, used again, replaced when they break.
+//! Connection pool: a limited number of connections, opened on demand, reused, replaced when they
+//! break.
 
 use std::error::Error;
 use std::io;
@@ -9,33 +10,35 @@ use tokio::runtime::Runtime;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Statement};
 
-use super::settings::Target;
+use super::settings::DatabaseTarget;
 use super::tls::MakeTls;
 use super::wait::{send, wait};
 use super::{ANSWER_MAX, CONNECT_MAX, CONNECTIONS_MAX, RECONNECT_EVERY};
 
-/// Settings of every connection. Other databases that speak the protocol may not know all of them.
+/// Settings of every connection. Other databases with this protocol may not support all.
 const SETTINGS: [&str; 5] = [
-    // Ends what the client gave up waiting for.
+    // Cancels statements that the client no longer waits for.
     "SET statement_timeout = '30s'",
-    // Who holds a lock for longer is not coming back.
+    // Limits the wait for a lock whose holder is dead.
     "SET lock_timeout = '20s'",
-    // A server of ours that hangs in the middle of a transaction must not hold up the others.
+    // A server that hangs within a transaction must not block the others.
     "SET idle_in_transaction_session_timeout = '20s'",
-    // In a small table a scan looks cheaper than the index, and then conflicts with every change of the table.
+    // For a small table a sequential scan looks cheaper, but it conflicts with every change of the
+    // table.
     "SET enable_seqscan = off",
-    // What was acknowledged is on the medium, whatever the database's own default is; a stronger one stays.
+    // Acknowledged commits are on disk, whatever the database's default is; a stronger setting is
+    // kept.
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
 ];
 
 /// An open connection.
-pub(super) struct Connection {
+pub(super) struct DatabaseConnection {
     pub(super) client: Client,
-    pub(super) statements: Statements,
+    pub(super) statements: PreparedStatements,
 }
 
-/// The statements of the store, prepared.
-pub(super) struct Statements {
+/// The prepared statements of the store.
+pub(super) struct PreparedStatements {
     pub(super) get: Statement,
     pub(super) scan: Statement,
     pub(super) put: Statement,
@@ -45,7 +48,7 @@ pub(super) struct Statements {
     pub(super) marked: Statement,
 }
 
-impl Statements {
+impl PreparedStatements {
     async fn prepare(client: &Client) -> Result<Self, tokio_postgres::Error> {
         Ok(Self {
             get: client.prepare("SELECT value FROM sealstone_metadata WHERE key = $1").await?,
@@ -75,31 +78,31 @@ impl Statements {
     }
 }
 
-struct State {
-    idle: Vec<Connection>,
+struct PoolState {
+    idle: Vec<DatabaseConnection>,
     open: usize,
 }
 
-/// The connections.
-pub(super) struct Pool {
-    target: Target,
+/// The connection pool.
+pub(super) struct ConnectionPool {
+    target: DatabaseTarget,
     runtime: Option<Runtime>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     freed: Condvar,
 }
 
-/// A connection out of the pool; it goes back when dropped, unless it is spoilt.
-pub(super) struct Lent<'a> {
-    pool: &'a Pool,
-    connection: Option<Connection>,
-    spoilt: bool,
+/// A connection taken from the pool; returned when dropped, unless it is broken.
+pub(super) struct PooledConnection<'a> {
+    pool: &'a ConnectionPool,
+    connection: Option<DatabaseConnection>,
+    broken: bool,
     in_transaction: bool,
 }
 
-/// Nothing was heard in time.
+/// The database did not answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the database {name} did not answer within {} s", .after.as_secs())]
-pub(super) struct Silent {
+pub(super) struct NoResponse {
     pub(super) name: String,
     pub(super) after: Duration,
 }
@@ -107,22 +110,22 @@ pub(super) struct Silent {
 /// All connections are in use.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection to the database {name} became free within {} s", .after.as_secs())]
-struct Full {
+struct PoolExhausted {
     name: String,
     after: Duration,
 }
 
-/// Why there is no connection, or no answer on it.
+/// Reason why there is no connection or no response.
 pub(super) type Cause = Box<dyn Error + Send + Sync>;
 
-impl Pool {
-    pub(super) fn new(target: Target) -> io::Result<Self> {
+impl ConnectionPool {
+    pub(super) fn new(target: DatabaseTarget) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("metadata-db")
             .enable_all()
             .build()?;
-        let state = Mutex::new(State { idle: Vec::new(), open: 0 });
+        let state = Mutex::new(PoolState { idle: Vec::new(), open: 0 });
         Ok(Self { target, runtime: Some(runtime), state, freed: Condvar::new() })
     }
 
@@ -130,7 +133,7 @@ impl Pool {
         &self.target.name
     }
 
-    /// A client without the store's statements: for making its tables.
+    /// Opens a client without the store's statements, to create its tables.
     pub(super) fn client(&self) -> Result<Client, Cause> {
         let Some(runtime) = &self.runtime else { return Err("the pool is closed".into()) };
         let (config, tls) = (self.target.config.clone(), MakeTls(self.target.tls.clone()));
@@ -141,7 +144,7 @@ impl Pool {
             for setting in SETTINGS {
                 match client.batch_execute(setting).await {
                     Err(error) if error.is_closed() => return Err(error),
-                    Err(error) => tracing::debug!(%error, setting, "the database does without it"),
+                    Err(error) => tracing::debug!(%error, setting, "the database does not support a setting"),
                     Ok(()) => {}
                 }
             }
@@ -155,46 +158,47 @@ impl Pool {
         }
     }
 
-    fn connect(&self) -> Result<Connection, Cause> {
+    fn connect(&self) -> Result<DatabaseConnection, Cause> {
         let client = self.client()?;
-        let statements = wait(Instant::now() + ANSWER_MAX, Statements::prepare(&client));
+        let statements = wait(Instant::now() + ANSWER_MAX, PreparedStatements::prepare(&client));
         let statements = statements.ok_or_else(|| self.silent(ANSWER_MAX))??;
-        Ok(Connection { client, statements })
+        Ok(DatabaseConnection { client, statements })
     }
 
     fn silent(&self, after: Duration) -> Cause {
-        Silent { name: self.name().to_owned(), after }.into()
+        NoResponse { name: self.name().to_owned(), after }.into()
     }
 
-    /// A connection that answers `begin`. A database that is away or coming back is waited for until then.
-    pub(super) fn lend(&self, begin: &str, until: Instant) -> Result<Lent<'_>, Cause> {
+    /// Takes a connection on which `begin` succeeds. Waits until then for an unavailable database.
+    pub(super) fn acquire(&self, begin: &str, until: Instant) -> Result<PooledConnection<'_>, Cause> {
         let began = Instant::now();
         loop {
             let connection = self.idle_one(until).ok_or_else(|| -> Cause {
-                Full { name: self.name().to_owned(), after: began.elapsed() }.into()
+                PoolExhausted { name: self.name().to_owned(), after: began.elapsed() }.into()
             })?;
-            // From here on the place counts as taken, and is given back when `lent` is dropped.
-            let mut lent = Lent { pool: self, connection, spoilt: false, in_transaction: false };
-            let was_idle = lent.connection.is_some();
-            let failed = match lent.begin(begin) {
-                Ok(()) => return Ok(lent),
+            // The slot of the pool is in use from here on, and is released when `pooled` is dropped.
+            let mut pooled =
+                PooledConnection { pool: self, connection, broken: false, in_transaction: false };
+            let was_idle = pooled.connection.is_some();
+            let failed = match pooled.begin(begin) {
+                Ok(()) => return Ok(pooled),
                 Err(error) => error,
             };
-            lent.spoilt = true;
-            drop(lent);
+            pooled.broken = true;
+            drop(pooled);
             if was_idle && Instant::now() < until {
-                // It broke while nobody looked; the next one may be a new one.
+                // The connection broke while idle; the next one may be new.
                 continue;
             }
-            if !is_passing(&*failed) || Instant::now() + RECONNECT_EVERY >= until {
+            if !is_transient(&*failed) || Instant::now() + RECONNECT_EVERY >= until {
                 return Err(failed);
             }
             std::thread::sleep(RECONNECT_EVERY);
         }
     }
 
-    /// An idle connection, or room for another one (`Some(None)`).
-    fn idle_one(&self, until: Instant) -> Option<Option<Connection>> {
+    /// Returns an idle connection, or a free slot for a new one (`Some(None)`).
+    fn idle_one(&self, until: Instant) -> Option<Option<DatabaseConnection>> {
         let mut state = self.state.lock();
         loop {
             while let Some(connection) = state.idle.pop() {
@@ -219,19 +223,19 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Whoever drops the store may be inside another runtime, where waiting for this one is not allowed.
+            // The store may be dropped inside another runtime, where blocking is not allowed.
             runtime.shutdown_background();
         }
     }
 }
 
-/// Is it worth while to try again?
-pub(super) fn is_passing(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+/// Whether a retry may succeed.
+pub(super) fn is_transient(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let Some(error) = error.downcast_ref::<tokio_postgres::Error>() else {
-        return error.is::<Silent>();
+        return error.is::<NoResponse>();
     };
     match error.code() {
         Some(code) => [
@@ -244,52 +248,52 @@ pub(super) fn is_passing(error: &(dyn Error + Send + Sync + 'static)) -> bool {
             SqlState::CONNECTION_EXCEPTION,
         ]
         .contains(code),
-        // Of the socket; what the other end said that cannot be understood does not pass.
+        // Socket errors are transient; protocol errors are not.
         None => error.is_closed() || error.source().is_some_and(|source| source.is::<io::Error>()),
     }
 }
 
-impl Lent<'_> {
+impl PooledConnection<'_> {
     fn begin(&mut self, begin: &str) -> Result<(), Cause> {
         if self.connection.is_none() {
             self.connection = Some(self.pool.connect()?);
         }
         self.in_transaction = true;
-        self.ask(async |connection| connection.client.batch_execute(begin).await)
+        self.query(async |connection| connection.client.batch_execute(begin).await)
     }
 
-    /// Asks and waits for the answer. Without one the connection is spoilt.
-    pub(super) fn ask<T>(
+    /// Runs a query and waits for the result. Without one the connection counts as broken.
+    pub(super) fn query<T>(
         &mut self,
-        what: impl AsyncFnOnce(&Connection) -> Result<T, tokio_postgres::Error>,
+        what: impl AsyncFnOnce(&DatabaseConnection) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Cause> {
         let Some(connection) = &self.connection else { return Err(self.pool.silent(Duration::ZERO)) };
         match wait(Instant::now() + ANSWER_MAX, what(connection)) {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(error)) => {
-                self.spoilt |= error.is_closed() || error.as_db_error().is_none();
+                self.broken |= error.is_closed() || error.as_db_error().is_none();
                 Err(error.into())
             }
             None => {
-                self.spoilt = true;
+                self.broken = true;
                 Err(self.pool.silent(ANSWER_MAX))
             }
         }
     }
 
-    /// The transaction is over: the connection can be used for another.
-    pub(super) fn is_over(&mut self) {
+    /// Marks the transaction as ended: the connection can be reused.
+    pub(super) fn end_transaction(&mut self) {
         self.in_transaction = false;
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.state.lock();
-        match self.connection.take().filter(|connection| !self.spoilt && !connection.client.is_closed()) {
+        match self.connection.take().filter(|connection| !self.broken && !connection.client.is_closed()) {
             Some(connection) => {
                 if self.in_transaction {
-                    // The answer comes before that of whatever is asked next.
+                    // Its response arrives before that of the next query.
                     send(connection.client.batch_execute("ROLLBACK"));
                 }
                 state.idle.push(connection);

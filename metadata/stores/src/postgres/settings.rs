@@ -1,4 +1,4 @@
-//! Where the database is and how it is reached: checked once, before anything is connected.
+//! Settings of the database, checked before the first connection.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,46 +13,47 @@ use zeroize::Zeroizing;
 
 use super::{CONNECT_MAX, KEEPALIVE, PostgresError};
 
-/// What is said of a connection in the URL behind `?`; the rest is refused, so that a misspelt key is not ignored.
+/// Allowed keys behind `?` in the URL; others are rejected, so that a misspelt key is not ignored.
 const KEYS: [&str; 4] = ["host", "port", "user", "dbname"];
-/// Bytes of a file of certificates at most.
+/// Maximum bytes of the CA file.
 const CA_BYTES_MAX: u64 = 1 << 20;
 
-/// Where the database is and how it is reached.
+/// Address of the database, and how to connect.
 #[derive(Clone, Debug)]
 pub struct PostgresSettings {
-    /// `postgres://USER@HOST[:PORT]/DATABASE`; `?host=/FOLDER` is a socket in that folder; several hosts with commas
-    /// between them: the first that takes writes.
+    /// `postgres://USER@HOST[:PORT]/DATABASE`; `?host=/FOLDER` is a socket in that folder. With
+    /// several hosts, separated by commas, the first that accepts writes is used.
     pub url: String,
-    /// The password, if one is asked for; it is refused inside the URL.
+    /// The password, if the database requires one; it is rejected inside the URL.
     pub password: Option<Zeroizing<Vec<u8>>>,
-    /// PEM file: certificates of authorities, one of which must have signed the server's. With it there is TLS.
+    /// PEM file of certificate authorities, one of which must have signed the server's certificate.
+    /// Enables TLS.
     pub ca_file: Option<PathBuf>,
-    /// Plain text beyond this machine.
+    /// Whether plain text to another machine is allowed.
     pub insecure: bool,
 }
 
 impl PostgresSettings {
-    /// A database that needs no password and no TLS.
+    /// Returns settings without a password and without TLS.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self { url: url.to_owned(), password: None, ca_file: None, insecure: false }
     }
 
-    /// Is this URL one of a PostgreSQL database?
+    /// Whether this is the URL of a PostgreSQL database.
     #[must_use]
     pub fn is_one(url: &str) -> bool {
         url.starts_with("postgres://") || url.starts_with("postgresql://")
     }
 }
 
-/// Settings that were checked.
-pub(super) struct Target {
+/// Validated settings.
+pub(super) struct DatabaseTarget {
     pub(super) config: tokio_postgres::Config,
     pub(super) tls: Option<Arc<ClientConfig>>,
     /// Hosts and database, for messages.
     pub(super) name: String,
-    /// Does what is asked go over a network in plain text?
+    /// Whether queries travel over a network in plain text.
     pub(super) exposed: bool,
 }
 
@@ -60,7 +61,7 @@ fn wrong(why: impl Into<String>) -> PostgresError {
     PostgresError::Url(why.into())
 }
 
-impl Target {
+impl DatabaseTarget {
     pub(super) fn new(settings: &PostgresSettings) -> Result<Self, PostgresError> {
         let url = &settings.url;
         if !PostgresSettings::is_one(url) {
@@ -99,7 +100,7 @@ impl Target {
         if tls.is_none() && !here && !settings.insecure {
             return Err(PostgresError::NoCa);
         }
-        // A socket of this machine needs no TLS, and the server would not speak it there.
+        // A local socket needs no TLS, and the server does not offer it there.
         let tls = tls.filter(|_| sockets == 0);
         let exposed = tls.is_none() && !here;
         let names: Vec<String> = config.get_hosts().iter().map(host_name).collect();
@@ -162,8 +163,8 @@ fn client_config(path: &Path) -> Result<Arc<ClientConfig>, PostgresError> {
 mod tests {
     use super::*;
 
-    fn check(settings: &PostgresSettings) -> Result<Target, PostgresError> {
-        Target::new(settings)
+    fn check(settings: &PostgresSettings) -> Result<DatabaseTarget, PostgresError> {
+        DatabaseTarget::new(settings)
     }
 
     fn refused(url: &str) -> PostgresError {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_this_machine_there_is_tls_with_a_known_authority_or_a_flag_that_says_otherwise() {
+    fn remote_server_requires_tls_or_insecure_flag() {
         for url in [
             "postgres://u@localhost/d",
             "postgresql://u@127.0.0.1:5433/d",
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_the_url_is_refused_without_being_told() {
+    fn password_in_url_is_rejected_and_not_shown() {
         for url in ["postgres://u:secret@localhost/d", "postgres://u@localhost/d?password=secret"] {
             let error = refused(url);
             assert!(matches!(error, PostgresError::PasswordInUrl), "{url}");
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn malformed_urls_are_rejected() {
         for url in [
             "",
             "mysql://u@h/d",
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_certificates_is_refused() {
+    fn ca_file_without_certificates_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.pem");
         let settings =

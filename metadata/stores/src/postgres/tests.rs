@@ -28,7 +28,7 @@ fn get(store: &PostgresMeta, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn postgres_keeps_the_contract_and_does_what_the_store_in_memory_does() {
+fn postgres_store_meets_the_contract() {
     let server = Postgres::start();
     contract::check(&|| Box::new(open(&server.url(&server.database()))));
     let steps = prop::collection::vec(
@@ -67,15 +67,15 @@ fn postgres_keeps_the_contract_and_does_what_the_store_in_memory_does() {
 }
 
 #[test]
-fn two_servers_on_one_database_lose_no_change_whether_they_take_turns_or_try_again() {
+fn two_servers_on_one_database_lose_no_change() {
     const ROUNDS: u32 = 25;
     let server = Postgres::start();
-    for takes_turns in [true, false] {
+    for has_writer_lock in [true, false] {
         let database = server.database();
         let stores = [(); 2].map(|()| {
             let mut store = open(&server.url(&database));
-            assert!(store.takes_turns, "PostgreSQL has table locks");
-            store.takes_turns = takes_turns;
+            assert!(store.has_writer_lock, "PostgreSQL has table locks");
+            store.has_writer_lock = has_writer_lock;
             store
         });
         let conflicts = AtomicU64::new(0);
@@ -93,7 +93,7 @@ fn two_servers_on_one_database_lose_no_change_whether_they_take_turns_or_try_aga
             }
         });
         assert_eq!(get(&stores[0], b"n"), Some((3 * ROUNDS).to_be_bytes().to_vec()));
-        if takes_turns {
+        if has_writer_lock {
             assert_eq!(conflicts.into_inner(), 0, "whose turn it is has no conflicts");
         }
     }
@@ -106,10 +106,11 @@ fn add_one(store: &PostgresMeta) -> Result<(), MetaError> {
     tx.commit()
 }
 
-/// What is told when the database's children have noticed that their parent was killed.
-fn gone<T>(ask: impl Fn() -> Result<T, MetaError>) -> MetaError {
+/// Returns the first error after the database's child processes noticed that their parent was
+/// killed.
+fn gone<T>(query: impl Fn() -> Result<T, MetaError>) -> MetaError {
     loop {
-        match ask() {
+        match query() {
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
             Err(error) => return error,
         }
@@ -117,7 +118,7 @@ fn gone<T>(ask: impl Fn() -> Result<T, MetaError>) -> MetaError {
 }
 
 #[test]
-fn a_restart_of_the_database_is_waited_for_and_loses_nothing() {
+fn database_restart_is_awaited_without_loss() {
     let mut server = Postgres::start();
     let store = open(&server.tcp_url(&server.database()));
     put(&store, b"a", b"1").unwrap();
@@ -132,7 +133,7 @@ fn a_restart_of_the_database_is_waited_for_and_loses_nothing() {
         server.restart();
         assert_eq!(waiting.join().unwrap(), Some(b"2".to_vec()), "who asks meanwhile waits");
     });
-    // Whoever was reading hears that it is away: nothing was done, and it helps to ask again.
+    // A reader gets `Away`: nothing was changed, and a retry helps.
     let (view, tx) = (store.snapshot().unwrap(), store.begin().unwrap());
     server.kill();
     assert!(matches!(gone(|| view.get(b"a")), MetaError::Away(_)));
@@ -140,7 +141,7 @@ fn a_restart_of_the_database_is_waited_for_and_loses_nothing() {
     assert!(matches!(gone(|| tx.get(b"a")), MetaError::Away(_)));
     drop((view, tx));
     server.restart();
-    // What was under way when it went is over, and may be run again.
+    // The transaction in progress is lost and may be run again.
     let mut tx = store.begin().unwrap();
     tx.put(b"a", b"3").unwrap();
     server.kill();
@@ -152,7 +153,7 @@ fn a_restart_of_the_database_is_waited_for_and_loses_nothing() {
 }
 
 #[test]
-fn idle_connections_are_used_again_and_their_number_is_bounded() {
+fn pool_reuses_connections_up_to_limit() {
     let server = Postgres::start();
     let store = open(&server.url(&server.database()));
     for _ in 0..20 {
@@ -172,20 +173,21 @@ fn idle_connections_are_used_again_and_their_number_is_bounded() {
     assert_eq!(store.pool.open_count(), CONNECTIONS_MAX);
 }
 
-/// What happens to a commit on its way.
+/// Fault that hits a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It arrives; the answer does not.
+    /// The request arrives; the response is lost.
     Answer,
-    /// It does not arrive, and the connection ends.
+    /// The request is lost, and the connection ends.
     Request,
-    /// All but the commit arrives; the database learns two seconds later that nobody is there any more.
+    /// All but the commit arrives; the database notices the end of the connection two seconds
+    /// later.
     Halfway,
 }
 
-/// Somebody on the way to the database.
+/// A proxy in front of the database.
 struct Proxy {
     port: u16,
     cut: Arc<Mutex<Cut>>,
@@ -250,7 +252,7 @@ fn pass_on(mut client: TcpStream, mut database: TcpStream, cut: &Mutex<Cut>) {
 }
 
 #[test]
-fn what_became_of_a_commit_whose_connection_died_is_found_out_and_not_guessed() {
+fn interrupted_commit_is_resolved_not_guessed() {
     let server = Postgres::start();
     let database = server.database();
     let proxy = Proxy::start(server.port);
@@ -279,19 +281,19 @@ fn what_became_of_a_commit_whose_connection_died_is_found_out_and_not_guessed() 
         assert_eq!(get(&store, &key).is_some(), happened, "{cut:?}: what was told is so");
         put(&store, &key, b"again").unwrap();
     }
-    // One mark of each writer that was interrupted, two if it was in vain, and one of the present writer.
+    // One mark of each interrupted writer, two if its commit failed, and one of the current writer.
     assert_eq!(server.sql(&database, "SELECT count(*) FROM sealstone_outcome").trim(), "7");
 }
 
 #[test]
-fn a_commit_of_unknown_outcome_keeps_the_store_shut_until_it_is_known() {
+fn unresolved_commit_blocks_the_store() {
     let mut server = Postgres::start();
     let database = server.database();
     let store = open(&server.tcp_url(&database));
     put(&store, b"a", b"1").unwrap();
-    // As if the commit with this number had not been answered for a minute.
+    // Simulates a commit with this number that was not answered for a minute.
     let unknown = |store: &PostgresMeta, number| {
-        let writer = std::mem::replace(&mut *store.writer.lock(), Writer::new().unwrap());
+        let writer = std::mem::replace(&mut *store.writer.lock(), WriterId::new().unwrap());
         store.unresolved.lock().push((writer.id, number));
     };
     unknown(&store, 2);
@@ -315,7 +317,7 @@ fn a_commit_of_unknown_outcome_keeps_the_store_shut_until_it_is_known() {
 }
 
 #[test]
-fn tls_needs_a_certificate_of_the_authority_and_the_name_and_the_right_password() {
+fn tls_checks_authority_name_and_password() {
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut authority = rcgen::CertificateParams::default();
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -365,7 +367,7 @@ fn tls_needs_a_certificate_of_the_authority_and_the_name_and_the_right_password(
 }
 
 #[test]
-fn tables_of_another_format_are_refused_and_those_of_many_servers_at_once_are_made_once() {
+fn other_formats_are_refused_and_tables_created_once() {
     let server = Postgres::start();
     let database = server.database();
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! TLS below PostgreSQL's protocol: the server's name must be in a certificate of a known authority.
+//! TLS below PostgreSQL's protocol: the certificate must be signed by a known authority for the
+//! server's name.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -12,30 +13,30 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 
-/// Makes the TLS of one connection.
+/// Creates the TLS connector of each connection.
 #[derive(Clone)]
 pub(super) struct MakeTls(pub(super) Option<Arc<ClientConfig>>);
 
-/// The TLS of one connection.
-pub(super) struct Tls {
+/// TLS connector of one connection.
+pub(super) struct PostgresTls {
     config: Option<Arc<ClientConfig>>,
     host: String,
 }
 
-/// A connection in TLS.
+/// A TLS connection.
 pub(super) struct Stream(tokio_rustls::client::TlsStream<Socket>);
 
 impl MakeTlsConnect<Socket> for MakeTls {
     type Stream = Stream;
-    type TlsConnect = Tls;
+    type TlsConnect = PostgresTls;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, domain: &str) -> io::Result<Tls> {
-        Ok(Tls { config: self.0.clone(), host: domain.to_owned() })
+    fn make_tls_connect(&mut self, domain: &str) -> io::Result<PostgresTls> {
+        Ok(PostgresTls { config: self.0.clone(), host: domain.to_owned() })
     }
 }
 
-impl TlsConnect<Socket> for Tls {
+impl TlsConnect<Socket> for PostgresTls {
     type Stream = Stream;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
@@ -50,7 +51,8 @@ impl TlsConnect<Socket> for Tls {
 }
 
 impl tokio_postgres::tls::TlsStream for Stream {
-    /// The certificate was checked against the authority: who could be in the middle has the server's key.
+    /// Returns none: the certificate was verified, so a man in the middle would need the server's
+    /// key.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

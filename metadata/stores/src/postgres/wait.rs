@@ -1,6 +1,7 @@
-//! Waiting for the database on a thread that may belong to any runtime or to none.
+//! Blocking waits for the database, on any thread, inside or outside a runtime.
 //!
-//! The protocol runs in a runtime of the store's own; who asks only waits for its answer, as he would for a disk.
+//! The protocol runs in a runtime of the store; the caller's thread only blocks until the response,
+//! as for a disk.
 
 use core::future::Future;
 use core::pin::pin;
@@ -18,7 +19,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The outcome, or none by the deadline: what was asked may still happen then.
+/// Waits for the outcome; `None` at the deadline, after which the request may still be executed.
 pub(super) fn wait<F: Future>(until: Instant, future: F) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -35,7 +36,7 @@ pub(super) fn wait<F: Future>(until: Instant, future: F) -> Option<F::Output> {
     }
 }
 
-/// Sends what `future` has to say, and does not wait for the answer.
+/// Sends the request of `future` without waiting for the response.
 pub(super) fn send<F: Future>(future: F) {
     let mut context = Context::from_waker(Waker::noop());
     let _ = pin!(future).poll(&mut context);
@@ -47,7 +48,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_never_comes_is_waited_for_until_the_deadline_only() {
+    fn wait_ends_at_the_deadline() {
         let until = Instant::now() + Duration::from_millis(20);
         assert_eq!(wait(until, core::future::pending::<()>()), None);
         assert!(Instant::now() >= until);

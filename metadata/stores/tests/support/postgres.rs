@@ -1,4 +1,4 @@
-//! A real PostgreSQL on a port and in a folder of its own: no service of the system.
+//! A real PostgreSQL with its own port and folder, independent of system services.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "test support")]
 
@@ -15,7 +15,7 @@ pub const PASSWORD: &str = "only for tests";
 /// How long the database may take to answer.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// The process and files of one PostgreSQL.
+/// Process and files of one PostgreSQL.
 pub struct Postgres {
     folder: tempfile::TempDir,
     child: Option<Child>,
@@ -23,7 +23,7 @@ pub struct Postgres {
     databases: AtomicU32,
 }
 
-/// The newest of those that are installed: Debian keeps them beside each other.
+/// Returns the path of the newest installed version; Debian installs them side by side.
 fn tool(name: &str) -> PathBuf {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten() {
@@ -41,7 +41,8 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The database refuses to be root's: then it is whom its package made for it.
+/// Returns the user to run as: the database refuses to run as root, so it uses the package's
+/// account.
 fn other_user() -> Option<(u32, u32)> {
     if std::fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).unwrap() != 0 {
         return None;
@@ -68,7 +69,8 @@ fn command(name: &str) -> Command {
 }
 
 impl Postgres {
-    /// Makes a database server and starts it; with TLS if there is a certificate and its key, both PEM.
+    /// Creates and starts a database server; with TLS if a certificate and its key are given, both
+    /// PEM.
     pub fn start_with(tls: Option<(&str, &str)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -102,7 +104,7 @@ impl Postgres {
             .expect("postgresql is installed: scripts/setup --tests");
         assert!(made.success(), "initdb");
         let mut this = Self { folder, child: None, port: 0, databases: AtomicU32::new(0) };
-        // A port that was free a moment ago may not be now.
+        // Another process may have taken the port meanwhile.
         for _ in 0..5 {
             this.port = free_port();
             if this.try_start() {
@@ -116,9 +118,9 @@ impl Postgres {
         Self::start_with(None)
     }
 
-    /// Starts it again, on the same port.
+    /// Starts it again on the same port.
     pub fn restart(&mut self) {
-        // What was left of one that was killed must have noticed first.
+        // Processes of a killed server must have ended first.
         let until = Instant::now() + START_MAX;
         while !self.try_start() {
             assert!(Instant::now() < until, "postgres does not answer");
@@ -163,7 +165,7 @@ impl Postgres {
         self.folder.path().join("socket")
     }
 
-    /// A new database without a table in it; its name.
+    /// Creates a database without tables and returns its name.
     pub fn database(&self) -> String {
         let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let made = command("createdb").args(self.at()).args(["-U", USER, &name]).status().unwrap();
@@ -171,7 +173,7 @@ impl Postgres {
         name
     }
 
-    /// Runs statements in a database; what they print, without frills.
+    /// Runs statements in a database and returns their plain output.
     pub fn sql(&self, database: &str, text: &str) -> String {
         let mut psql = command("psql");
         psql.args(self.at()).args([
@@ -192,26 +194,26 @@ impl Postgres {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Through the socket of this machine, where nobody asks for a password.
+    /// Returns the URL of the local socket, which needs no password.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{USER}@/{database}?host={}&port={}", self.socket().display(), self.port)
     }
 
-    /// Over TCP, with the password.
+    /// Returns the URL over TCP, which needs the password.
     pub fn tcp_url(&self, database: &str) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Kills it as the power would.
+    /// Kills it, as a power failure would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // The children notice that their parent is gone; a start waits until they did.
+            // The child processes notice that their parent is dead; a restart waits for that.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Ends it, and every connection, at once and in order.
+    /// Stops it cleanly and closes every connection.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let ended = command("pg_ctl")

@@ -1,4 +1,5 @@
-//! A real slapd on ports of its own, with its own configuration in a scratch folder: no service of the system.
+//! A real slapd with its own ports and configuration in a temporary folder, independent of system
+//! services.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "test support")]
 
@@ -13,12 +14,12 @@ pub const USERS: &str = "ou=people,dc=example,dc=org";
 pub const GROUPS: &str = "ou=groups,dc=example,dc=org";
 pub const READER: &str = "cn=reader,dc=example,dc=org";
 pub const READER_PASSWORD: &str = "may read";
-/// Whom a metadata store belongs to.
+/// DN with write access to the metadata stores.
 pub const WRITER: &str = "cn=files,dc=example,dc=org";
 pub const WRITER_PASSWORD: &str = "may write";
-/// Below it are entries that stores are below.
+/// Parent of the base entries of stores.
 pub const STORES: &str = "ou=stores,dc=example,dc=org";
-/// Bytes that the database of a slapd may take.
+/// Maximum bytes of a slapd's database.
 const DATABASE_MAX: u64 = 1 << 30;
 /// How long a slapd may take to listen.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -110,9 +111,9 @@ cn: with blanks
 member: uid=erika,ou=people,dc=example,dc=org
 "#;
 
-/// What is done with values (RFC 4511 §4.6).
+/// Kind of change of an attribute (RFC 4511 §4.6).
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
+pub enum AttributeChange {
     Add = 0,
     Delete = 1,
     Replace = 2,
@@ -123,7 +124,7 @@ fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     [&[tag, 0x82][..], &length, content].concat()
 }
 
-/// The process and files of one slapd.
+/// Process and files of one slapd.
 pub struct Slapd {
     folder: tempfile::TempDir,
     child: Option<Child>,
@@ -133,7 +134,7 @@ pub struct Slapd {
 }
 
 fn tool(name: &str) -> PathBuf {
-    // Debian keeps them where only root's PATH leads.
+    // Debian installs the tools in a folder that only root's PATH has.
     let sbin = Path::new("/usr/sbin").join(name);
     if sbin.exists() { sbin } else { PathBuf::from(name) }
 }
@@ -143,12 +144,13 @@ fn free_port() -> u16 {
 }
 
 impl Slapd {
-    /// Makes the entries, and those in `more` (LDIF), and starts it. `tls` is a certificate and its key, both PEM.
+    /// Creates the default entries and those in `more` (LDIF), and starts it. `tls` is a
+    /// certificate and its key, both PEM.
     pub fn start_with(more: &str, tls: Option<(&str, &str)>) -> Self {
         Self::start_limited(more, tls, DATABASE_MAX)
     }
 
-    /// As [`start_with`](Self::start_with), with a limit in bytes for the database.
+    /// Does the same as [`start_with`](Self::start_with), with a limit in bytes for the database.
     pub fn start_limited(more: &str, tls: Option<(&str, &str)>, database_max: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -181,7 +183,7 @@ impl Slapd {
         std::fs::write(at("slapd.conf"), text).unwrap();
         let mut slapd = Self { folder, child: None, port: 0, tls_port: 0, stores: AtomicU32::new(0) };
         slapd.offline("slapadd", &format!("{ENTRIES}\n{more}"));
-        // A port that was free a moment ago may not be now.
+        // Another process may have taken the port meanwhile.
         for _ in 0..5 {
             (slapd.port, slapd.tls_port) = (free_port(), free_port());
             if slapd.try_start() {
@@ -207,8 +209,8 @@ impl Slapd {
         assert!(child.wait().unwrap().success(), "{name}");
     }
 
-    /// Changes an attribute of an entry. The tools that do it without slapd would make another entry of it.
-    pub fn change(&self, dn: &str, change: Change, attribute: &str, values: &[&str]) {
+    /// Changes an attribute of an entry online, because the offline tools would replace the entry.
+    pub fn change(&self, dn: &str, change: AttributeChange, attribute: &str, values: &[&str]) {
         let set: Vec<u8> = values.iter().flat_map(|value| tlv(0x04, value.as_bytes())).collect();
         let what = tlv(0x30, &[tlv(0x04, attribute.as_bytes()), tlv(0x31, &set)].concat());
         let one = tlv(0x30, &[tlv(0x0A, &[change as u8]), what].concat());
@@ -229,7 +231,7 @@ impl Slapd {
         self.operate(0x4A, dn.as_bytes());
     }
 
-    /// One operation (RFC 4511) as the directory's own administrator.
+    /// Sends one operation (RFC 4511) as the directory's administrator.
     fn operate(&self, tag: u8, content: &[u8]) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let name = tlv(0x04, b"cn=root,dc=example,dc=org");
@@ -243,9 +245,9 @@ impl Slapd {
         }
     }
 
-    /// Starts it again, on the same ports.
+    /// Starts it again on the same ports.
     pub fn restart(&mut self) {
-        // The port may be somebody's for a moment.
+        // Another process may have the port for a moment.
         let until = Instant::now() + START_MAX;
         while !self.try_start() {
             assert!(Instant::now() < until, "slapd does not listen");
@@ -289,7 +291,7 @@ impl Slapd {
         format!("ldap://127.0.0.1:{}", self.port)
     }
 
-    /// The URL of a metadata store that is not there yet.
+    /// Creates the base entry of a new metadata store and returns its URL.
     pub fn new_store(&self) -> String {
         let name = format!("s{}", self.stores.fetch_add(1, Ordering::Relaxed));
         self.add(&format!("ou={name},{STORES}"), &[("objectClass", "organizationalUnit"), ("ou", &name)]);

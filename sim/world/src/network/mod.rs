@@ -1,8 +1,8 @@
-//! A network of hosts: connections that take time, break, hang and are refused.
+//! A network of hosts, with connections that are slow, break, hang or are refused.
 //!
-//! Does: bring streams of two hosts together, delay and slice their bytes, cut them, hold a host's traffic back.
-//! Does not: lose, change or reorder bytes of a living stream: TCP does not either.
-//! Contract: all it draws comes from one stream of chance, so one order of calls gives one history.
+//! Does: connects streams of two hosts, delays and slices bytes, cuts streams, blocks a host's
+//! traffic. Does not: lose, change or reorder bytes of an open stream, as TCP. Contract: all
+//! randomness comes from one stream, so one order of calls gives one history.
 
 mod wire;
 
@@ -20,47 +20,47 @@ use wire::Wire;
 use crate::chance::Chance;
 use crate::history::History;
 
-/// How long a connection attempt waits for a host that does not answer.
+/// Timeout of a connection attempt to a host that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often it looks.
+/// Interval of the attempts.
 const CONNECT_POLL: Duration = Duration::from_millis(50);
 
-/// Who is on the network.
+/// A host on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
     /// The metadata server.
     Mds,
-    /// A device, by its place.
+    /// A device, by its number.
     Device(u8),
-    /// One life of a client process.
+    /// One client process.
     Client(u32),
-    /// Who should get nothing.
+    /// The attacker.
     Attacker,
 }
 
-/// What takes a new connection on the server's side.
+/// Callback of the server for a new connection.
 type Accept = Arc<dyn Fn(End) + Send + Sync>;
 
 enum Service {
     Up(Accept),
-    /// The machine is there, nobody listens.
+    /// The machine is up, but the port is closed.
     Refusing,
-    /// The machine is not there.
+    /// The machine is down.
     Silent,
 }
 
-/// How the network treats everybody.
+/// Quality of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// One way, microseconds.
+    /// One-way latency range, in microseconds.
     pub latency_us: (u64, u64),
-    /// Bytes for each millisecond, per connection and direction.
+    /// Bytes per millisecond, connection and direction.
     pub bytes_per_ms: u64,
-    /// Bytes under way in one direction.
+    /// Maximum bytes in flight in one direction.
     pub window: usize,
-    /// Of a hundred connection attempts so many are refused.
+    /// Percentage of refused connection attempts.
     pub refused_percent: u64,
-    /// Of a hundred connections so many break after some bytes.
+    /// Percentage of connections that break after some bytes.
     pub doomed_percent: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network without hosts.
+    /// Creates a network without hosts.
     #[must_use]
     pub fn new(weather: Weather, chance: Arc<Chance>, history: Arc<History>) -> Arc<Self> {
         let state = State {
@@ -95,26 +95,27 @@ impl Network {
         Arc::new(Self { state: Mutex::new(state), chance, history })
     }
 
-    /// From here on `host` takes connections.
+    /// Accepts connections to `host` from now on.
     pub fn serve(&self, host: Host, accept: impl Fn(End) + Send + Sync + 'static) {
         self.state.lock().services.insert(host, Service::Up(Arc::new(accept)));
     }
 
-    /// From here on it does not; its connections are gone, some of the bytes under way to others may still arrive.
+    /// Stops accepting connections and drops existing ones; some bytes in flight to others may
+    /// still arrive.
     pub fn down(&self, host: Host) {
         let service = if self.chance.percent(50) { Service::Refusing } else { Service::Silent };
         self.state.lock().services.insert(host, service);
         self.cut(host);
     }
 
-    /// Breaks all connections of a host; gives their number.
+    /// Breaks all connections of a host and returns their number.
     pub fn cut(&self, host: Host) -> usize {
         let wires = self.wires(|wire| wire.connects(host));
         wires.iter().for_each(|wire| wire.cut([self.chance.percent(50), self.chance.percent(50)]));
         wires.len()
     }
 
-    /// Breaks some connection, whosever it is; gives its ends.
+    /// Breaks a random connection and returns its ends.
     pub fn cut_any(&self) -> Option<[Host; 2]> {
         let wires = self.wires(|_| true);
         if wires.is_empty() {
@@ -125,7 +126,7 @@ impl Network {
         Some(wire.hosts())
     }
 
-    /// Holds back all that goes to and comes from a host, or lets it go on.
+    /// Blocks or unblocks all traffic of a host.
     pub fn partition(&self, host: Host, apart: bool) {
         let mut state = self.state.lock();
         if apart {
@@ -140,7 +141,7 @@ impl Network {
         }
     }
 
-    /// Makes all new bytes of a host take `factor` times as long; 1 is usual.
+    /// Slows new bytes of a host down by `factor`; 1 is normal.
     pub fn slow(&self, host: Host, factor: u64) {
         self.state.lock().slow.insert(host, factor);
         for wire in self.wires(|wire| wire.connects(host)) {
@@ -148,12 +149,12 @@ impl Network {
         }
     }
 
-    /// How new connections are treated from here on.
+    /// Sets the quality for new connections.
     pub fn set_weather(&self, weather: Weather) {
         self.state.lock().weather = weather;
     }
 
-    /// Everything works from here on, for new and old connections.
+    /// Ends all faults, for new and existing connections.
     pub fn calm(&self) {
         let mut state = self.state.lock();
         (state.weather.refused_percent, state.weather.doomed_percent) = (0, 0);
@@ -167,7 +168,8 @@ impl Network {
         }
     }
 
-    /// Carries a datagram from one host to another: none if it gets lost on the way, or nobody is there.
+    /// Delivers a datagram from one host to another. Returns `None` if it is lost or the host is
+    /// down.
     pub async fn datagram(&self, from: Host, to: Host) -> Option<()> {
         let weather = self.state.lock().weather;
         let trip = self.chance.range(weather.latency_us.0..=weather.latency_us.1);
@@ -175,15 +177,14 @@ impl Network {
         let lost = self.chance.percent(weather.refused_percent);
         let state = self.state.lock();
         let apart = [from, to].iter().any(|host| state.partitioned.contains(host));
-        // A device that asks serves only after the first answer.
+        // A device queries the time before it serves.
         let there = to != Host::Mds || matches!(state.services.get(&to), Some(Service::Up(_)));
         (there && !apart && !lost).then_some(())
     }
 
     /// Connects two hosts.
     ///
-    /// # Errors
-    /// `ConnectionRefused`, `TimedOut`.
+    /// # Errors `ConnectionRefused`, `TimedOut`.
     pub async fn dial(self: &Arc<Self>, from: Host, to: Host) -> io::Result<End> {
         let weather = self.state.lock().weather;
         let trip = Duration::from_micros(self.chance.range(weather.latency_us.0..=weather.latency_us.1));
@@ -210,7 +211,7 @@ impl Network {
         if self.chance.percent(weather.refused_percent) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        // Little goes over a connection to the metadata server.
+        // Connections to the metadata server carry few bytes.
         let most = if to == Host::Mds { 16 << 10 } else { 4 << 20 };
         let doom = self.chance.percent(weather.doomed_percent).then(|| self.chance.logarithmic(64..=most));
         let factor = self.factor([from, to]);

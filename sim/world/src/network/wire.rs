@@ -1,7 +1,7 @@
 //! One connection of the simulated network.
 //!
-//! Contract: bytes arrive in order, each after latency and bandwidth allow it; a cut connection gives what had
-//! arrived by the time of the cut, perhaps what was under way, then `ConnectionReset`.
+//! Contract: bytes arrive in order, as latency and bandwidth allow. A cut connection returns what
+//! arrived before the cut, possibly what was in flight, then `ConnectionReset`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -18,12 +18,12 @@ use super::{Host, Weather};
 use crate::chance::Chance;
 use crate::history::History;
 
-/// The most bytes that one read gives.
+/// Maximum bytes of one read.
 const READ_MAX: u64 = 64 << 10;
-/// One read in so many gives next to nothing.
+/// Percentage of reads that return very few bytes.
 const CRUMBS_PERCENT: u64 = 10;
 
-/// Bytes under way; an empty parcel is the end of the stream.
+/// Bytes in flight; an empty parcel is the end of the stream.
 struct Parcel {
     at: Instant,
     bytes: Vec<u8>,
@@ -33,7 +33,7 @@ struct Parcel {
 struct Pipe {
     parcels: VecDeque<Parcel>,
     under_way: usize,
-    /// When the line is free for the next byte.
+    /// Time at which the link is free for the next byte.
     free_at: Instant,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -121,7 +121,7 @@ impl Wire {
         self.hosts.contains(&host)
     }
 
-    /// Breaks it; what is under way from a side may be discarded.
+    /// Breaks it; bytes in flight from a side may be discarded.
     pub(super) fn cut(&self, discard: [bool; 2]) {
         self.history.note("cut", &[self.number]);
         self.state.lock().cut(discard);
@@ -142,25 +142,25 @@ impl Wire {
     }
 }
 
-/// Both ends: the caller's, then the called one's.
+/// Returns both ends: the caller's, then the other.
 pub(super) fn ends(wire: &Arc<Wire>) -> [End; 2] {
     [0, 1].map(|side| End { wire: wire.clone(), side, timer: Box::pin(tokio::time::sleep(Duration::ZERO)) })
 }
 
 impl End {
-    /// Number of the connection, the same at both ends and never used again.
+    /// Returns the number of the connection, equal at both ends and never reused.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.wire.number
     }
 
-    /// Who is at the other end.
+    /// Returns the host at the other end.
     #[must_use]
     pub fn peer(&self) -> Host {
         self.wire.hosts[1 - self.side]
     }
 
-    /// Puts bytes on the line; gives their number.
+    /// Sends bytes and returns their number.
     fn send(&self, cx: &Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let wire = &*self.wire;
         let mut state = wire.state.lock();
@@ -305,7 +305,7 @@ impl Drop for End {
             }
         }
         state.pipes[1 - self.side].clear();
-        // Who writes to it learns that nobody reads.
+        // Its writer must learn that there is no reader.
         if let Some(writer) = state.pipes[1 - self.side].writer.take() {
             writer.wake();
         }

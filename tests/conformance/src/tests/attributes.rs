@@ -1,23 +1,23 @@
-//! GET and SET ATTRIBUTES in list format and from the CDB; who may set what; truncation.
+//! GET and SET ATTRIBUTES in list format and from the CDB; permissions; truncation.
 
 use crate::cdb::{self, Generation};
 use crate::device::{Answer, Device, ILLEGAL, number};
 use crate::list;
 use crate::suite::behaviours;
 
-/// Of an application, as the standard leaves pages from offset 10000h to them.
+/// An application page: the standard assigns pages from offset 10000h to applications.
 const OURS: u32 = 0x1_0003;
 
 behaviours! { "Attributes";
     Osd "t10-osd 3.1" a_value_comes_back_as_it_was_set;
-    Osd "t10-osd 3.3" attributes_come_in_the_order_that_they_were_asked_for;
+    Osd "t10-osd 3.3" attributes_are_returned_in_request_order;
     Osd "t10-osd 3.3" an_undefined_attribute_comes_back_empty;
     Osd "t10-osd 3.1" setting_nothing_makes_an_attribute_undefined;
     Osd "t10-osd 3.1" a_value_of_the_greatest_length_is_kept;
-    Osd "t10-osd 3.3" all_attributes_of_a_page_are_fetched_at_once;
+    Osd "t10-osd 3.3" wildcard_fetches_all_attributes_of_a_page;
     Osd "t10-osd 3.3" all_pages_are_fetched_at_once;
-    Osd "t10-osd 3.2" a_short_allocation_cuts_the_list_and_tells_its_full_length;
-    Osd "t10-osd 3.2" the_embedded_length_of_a_sent_list_does_not_count;
+    Osd "t10-osd 3.2" short_allocation_truncates_list_with_full_length;
+    Osd "t10-osd 3.2" embedded_length_of_a_set_list_is_ignored;
     Osd "t10-osd 3.1" each_object_type_has_attributes_of_its_own;
     Osd "t10-osd 3.1" a_page_of_another_object_type_is_refused;
     Osd "t10-osd 3.5" what_the_device_keeps_cannot_be_set;
@@ -29,12 +29,12 @@ behaviours! { "Attributes";
     Osd "t10-osd 5.3 1A00" a_ragged_list_is_refused;
     Osd "t10-osd 5.3 2600" a_list_of_the_wrong_type_is_refused;
     Osd2 "t10-osd 1.5" one_attribute_is_set_from_the_cdb;
-    Osd2 "t10-osd 1.5" a_value_from_the_cdb_has_at_most_18_bytes;
+    Osd2 "t10-osd 1.5" cdb_attribute_value_is_limited_to_18_bytes;
     Osd "t10-osd 3.1" the_root_keeps_attributes_of_applications;
     Osd "t10-osd 3.1" a_partition_keeps_attributes_of_applications;
-    Osd "t10-osd 3.5 P+2" an_unset_quota_of_a_wrong_length_is_refused;
+    Osd "t10-osd 3.5 P+2" unset_quota_of_wrong_length_is_refused;
     Osd "t10-osd 3.1" many_attributes_are_kept_apart;
-    Osd "t10-osd 1.10" an_object_that_is_not_there_has_no_attributes;
+    Osd "t10-osd 1.10" attributes_of_a_missing_object_are_refused;
 }
 
 fn a_value_comes_back_as_it_was_set(device: &mut Device) {
@@ -47,7 +47,7 @@ fn a_value_comes_back_as_it_was_set(device: &mut Device) {
     assert_eq!(device.get(object, OURS, 4), b"changed");
 }
 
-fn attributes_come_in_the_order_that_they_were_asked_for(device: &mut Device) {
+fn attributes_are_returned_in_request_order(device: &mut Device) {
     let object = device.create();
     device.set(object, OURS, 7, b"seven").good();
     let wanted = [(1, 2), (OURS, 7), (1, 0x82), (0x1_0007, 1), (1, 1)];
@@ -76,14 +76,14 @@ fn a_value_of_the_greatest_length_is_kept(device: &mut Device) {
     let object = device.create();
     let value = vec![0x5A; 0xFFFE];
     device.set(object, OURS, 1, &value).good();
-    // In OSD-1 the length of a list has 16 bits, so the value does not fit beside its head.
+    // In OSD-1 the length of a list has 16 bits, so the value does not fit besides its header.
     if device.osd2() {
         let request = device.user(cdb::GET_ATTRIBUTES, object).gets(&[(OURS, 1)]).allocates(0x1_0100);
         assert_eq!(device.run(request).good().value(), value);
     }
 }
 
-fn all_attributes_of_a_page_are_fetched_at_once(device: &mut Device) {
+fn wildcard_fetches_all_attributes_of_a_page(device: &mut Device) {
     let object = device.create();
     for number in [1, 5, 9] {
         device.set(object, OURS, number, &number.to_be_bytes()).good();
@@ -109,7 +109,7 @@ fn all_pages_are_fetched_at_once(device: &mut Device) {
     );
 }
 
-fn a_short_allocation_cuts_the_list_and_tells_its_full_length(device: &mut Device) {
+fn short_allocation_truncates_list_with_full_length(device: &mut Device) {
     let object = device.create();
     device.set(object, OURS, 1, &[1; 100]).good();
     device.set(object, OURS, 2, &[2; 100]).good();
@@ -127,7 +127,7 @@ fn a_short_allocation_cuts_the_list_and_tells_its_full_length(device: &mut Devic
     }
 }
 
-fn the_embedded_length_of_a_sent_list_does_not_count(device: &mut Device) {
+fn embedded_length_of_a_set_list_is_ignored(device: &mut Device) {
     let object = device.create();
     for lie in [0_u8, 0xFF] {
         let mut list = list::values(device.generation, &[(OURS, 1, vec![lie; 4])]);
@@ -260,7 +260,7 @@ fn one_attribute_is_set_from_the_cdb(device: &mut Device) {
     }
 }
 
-fn a_value_from_the_cdb_has_at_most_18_bytes(device: &mut Device) {
+fn cdb_attribute_value_is_limited_to_18_bytes(device: &mut Device) {
     let object = device.create();
     let request = one(device, object, OURS, 5, 19, b"eighteen bytes lng");
     let answer = device.run(request).refused(ILLEGAL, 0x2400);
@@ -283,7 +283,7 @@ fn a_partition_keeps_attributes_of_applications(device: &mut Device) {
     assert_eq!(device.of_partition(0x3001_0000, 77), b"of a partition");
 }
 
-fn an_unset_quota_of_a_wrong_length_is_refused(device: &mut Device) {
+fn unset_quota_of_wrong_length_is_refused(device: &mut Device) {
     for value in [&[0; 4][..], &[0; 9]] {
         let request = device.own(cdb::SET_ATTRIBUTES).sets(0x3000_0002, 0x1_0002, value);
         refuses_attribute(device.run(request));
@@ -304,7 +304,7 @@ fn many_attributes_are_kept_apart(device: &mut Device) {
     }
 }
 
-fn an_object_that_is_not_there_has_no_attributes(device: &mut Device) {
+fn attributes_of_a_missing_object_are_refused(device: &mut Device) {
     let request = device.user(cdb::GET_ATTRIBUTES, 0x55_5555).gets(&[(1, 1)]);
     device.run(request).invalid(24);
     device.set(0x55_5555, OURS, 1, b"lost").invalid(24);

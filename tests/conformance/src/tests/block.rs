@@ -1,4 +1,4 @@
-//! A block logical unit (SBC-3, SPC-4): what initiators that know no objects rely on.
+//! A block logical unit (SBC-3, SPC-4), as used by ordinary initiators.
 
 use crate::device::number;
 use crate::iscsi::{Connection, Reply};
@@ -14,7 +14,7 @@ behaviours! { "Block logical units";
     Block "SBC-3 5.9, 5.35" written_blocks_are_read_by_every_form;
     Block "SBC-3 4.5" a_transfer_of_no_blocks_is_no_error;
     Block "SBC-3 4.5" a_read_beyond_the_end_is_refused;
-    Block "SBC-3 4.5" a_write_beyond_the_end_is_refused_and_changes_nothing;
+    Block "SBC-3 4.5" write_beyond_the_end_changes_nothing;
     Block "SBC-3 5.9" protection_information_is_refused;
     Block "SBC-3 5.2" compare_and_write_writes_what_compared;
     Block "SBC-3 5.2" compare_and_write_writes_nothing_on_a_miscompare;
@@ -29,7 +29,7 @@ behaviours! { "Block logical units";
     Block "SBC-3 6.5.5" logical_block_provisioning_is_told;
     Block "SPC-4 6.11" the_caching_page_is_told;
     Block "SPC-4 4.3" a_block_unit_knows_no_osd_commands;
-    Block "SPC-4 4.3" an_unknown_operation_code_is_refused_by_a_block_unit;
+    Block "SPC-4 4.3" block_unit_refuses_unknown_operation_code;
     Block "SPC-4 5.13" a_registered_initiator_reserves_and_releases;
     Block "SPC-4 5.13" a_reservation_keeps_others_from_writing;
     Block "SPC-4 6.15" keys_and_reservations_are_read;
@@ -66,7 +66,7 @@ fn refused(reply: &Reply, key: u8, code: u16) {
     assert_eq!(sense::codes(&reply.sense), (key, code), "{:02x?}", reply.sense);
 }
 
-/// Optional commands: without them there is nothing to say.
+/// Skips the test if the unit lacks an optional command.
 #[track_caller]
 fn there(reply: Reply) -> Reply {
     if reply.status == 2 && sense::codes(&reply.sense) == (5, 0x2000) {
@@ -75,7 +75,7 @@ fn there(reply: Reply) -> Reply {
     reply
 }
 
-/// Bytes of a block, and number of the last one.
+/// Returns the block size and the number of the last block.
 fn capacity(connection: &mut Connection) -> (usize, u64) {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1], cdb[13]) = (0x9E, 0x10, 32);
@@ -177,7 +177,7 @@ fn a_read_beyond_the_end_is_refused(portal: &Portal) {
     }
 }
 
-fn a_write_beyond_the_end_is_refused_and_changes_nothing(portal: &Portal) {
+fn write_beyond_the_end_changes_nothing(portal: &Portal) {
     let mut connection = session(portal);
     let (block, last) = capacity(&mut connection);
     let before = pattern(block, 0x33);
@@ -196,7 +196,7 @@ fn protection_information_is_refused(portal: &Portal) {
     }
 }
 
-/// Both halves of COMPARE AND WRITE, one block each.
+/// Sends COMPARE AND WRITE with both halves, one block each.
 fn compare_and_write(connection: &mut Connection, at: u64, halves: &[u8]) -> Reply {
     let mut cdb = sixteen(0x89, 0, at, 0);
     cdb[13] = 1;
@@ -287,7 +287,7 @@ fn unmapped_blocks_read_as_the_unit_promises(portal: &Portal) {
     if zeros {
         assert!(data.iter().all(|byte| *byte == 0), "LBPRZ");
     }
-    // A written block is mapped again, its neighbours are not disturbed.
+    // A written block is mapped again, and its neighbours are unchanged.
     write(&mut connection, 130, &pattern(block, 3), block);
     assert!(read(&mut connection, 130, 1, block) == pattern(block, 3));
 }
@@ -363,14 +363,14 @@ fn a_block_unit_knows_no_osd_commands(portal: &Portal) {
     assert_eq!(sense::codes(&reply.sense).0, 5, "{:02x?}", reply.sense);
 }
 
-fn an_unknown_operation_code_is_refused_by_a_block_unit(portal: &Portal) {
+fn block_unit_refuses_unknown_operation_code(portal: &Portal) {
     let mut connection = session(portal);
     for code in [0x02, 0xC1, 0xFE] {
         refused(&connection.command(&[code, 0, 0, 0, 0, 0], &[], 0), 5, 0x2000);
     }
 }
 
-/// PERSISTENT RESERVE OUT: action, type, our key, and the key in the parameter list.
+/// Sends PERSISTENT RESERVE OUT: action, type, own key, and the key in the parameter list.
 fn reserve_out(connection: &mut Connection, action: u8, kind: u8, key: u64, service_key: u64) -> u8 {
     let mut cdb = [0; 10];
     (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5F, action, kind, 24);
@@ -392,7 +392,7 @@ const CLEAR: u8 = 3;
 const REGISTER_AND_IGNORE: u8 = 6;
 const WRITE_EXCLUSIVE: u8 = 1;
 
-/// A session with a registration of its own; the test clears it at its end.
+/// Opens a session with its own registration; the test clears it at its end.
 fn registered(portal: &Portal, name: &str, key: u64) -> Connection {
     let mut connection = named(portal, name);
     assert_eq!(reserve_out(&mut connection, REGISTER_AND_IGNORE, 0, 0, key), 0);

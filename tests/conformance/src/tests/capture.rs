@@ -1,4 +1,4 @@
-//! What Linux 4.14 with open-osd and exofs really sent to another target, over a socket to this one.
+//! Replays what Linux 4.14 with open-osd and exofs sent to another target.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use crate::suite::behaviours;
 const CAPTURE: &str = include_str!("../../../../device/osd/tests/data/exofs-linux-4.14.txt");
 
 behaviours! { "A real client";
-    Whole "t10-osd 6.3, T1, T2, T27" the_linux_client_gets_what_it_got_from_the_other_target;
+    Whole "t10-osd 6.3, T1, T2, T27" captured_linux_session_gets_the_same_answers;
 }
 
 fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Format, mount, files written and read, unmount: every status is the captured one, every byte that was read, every
-/// attribute of every object, and of what differs between devices (root and partition) which attributes in which
-/// order.
-fn the_linux_client_gets_what_it_got_from_the_other_target(device: &mut Device) {
+/// Formats, mounts, writes and reads files, unmounts. Compares every status, every byte read, every
+/// attribute of every object. For root and partition, which differ between devices, compares which
+/// attributes arrive in which order.
+fn captured_linux_session_gets_the_same_answers(device: &mut Device) {
     let mut connection = Connection::open(&device.connection.portal.clone());
     connection.log_in("exofs", &[]);
     let mut osd = 0;
@@ -43,7 +43,7 @@ fn the_linux_client_gets_what_it_got_from_the_other_target(device: &mut Device) 
         if action == 0x8885 {
             assert!(reply.data_in == data_in, "{what}: what was read");
         }
-        // List format with something to get.
+        // List format with attributes to get.
         if cdb[11] & 0x30 == 0x30 && cdb[52..56] != [0; 4] {
             let ours = list::retrieved(Generation::Osd2, &reply.data_in).entries;
             let theirs = list::retrieved(Generation::Osd2, &data_in).entries;

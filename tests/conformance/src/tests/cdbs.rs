@@ -1,4 +1,4 @@
-//! What is wrong with a CDB itself, and what sense data tell.
+//! Invalid CDBs, and their sense data.
 
 use crate::cdb;
 use crate::device::{CHECK, Device, ILLEGAL, INVALID_FIELD};
@@ -6,29 +6,29 @@ use crate::sense::Sense;
 use crate::suite::behaviours;
 
 behaviours! { "CDBs and sense data";
-    Osd "t10-osd 5.3" an_unknown_service_action_is_refused_at_byte_8;
-    Osd "t10-osd 1.1" an_additional_length_that_does_not_fit_is_refused;
-    Osd "t10-osd T1" an_osd1_cdb_with_the_length_of_open_osd_is_taken;
+    Osd "t10-osd 5.3" unknown_service_action_is_refused_at_byte_8;
+    Osd "t10-osd 1.1" wrong_additional_cdb_length_is_refused;
+    Osd "t10-osd T1" osd1_cdb_of_open_osd_length_is_accepted;
     Osd "t10-osd 1.5" a_reserved_attribute_format_is_refused;
     Osd "t10-osd 1.1 TIMESTAMPS CONTROL" reserved_timestamps_controls_are_refused;
     Osd2 "t10-osd 1.1 ISOLATION" reserved_isolation_methods_are_refused;
-    Osd "t10-osd 1.6" an_unused_offset_of_a_part_with_bytes_is_refused;
+    Osd "t10-osd 1.6" unused_offset_of_nonempty_part_is_refused;
     Osd "t10-osd 1.7" parts_that_overlap_are_refused;
     Osd "t10-osd 5.2" sense_data_name_the_object_and_the_functions;
-    Osd "t10-osd 5.2" a_failed_set_tells_that_the_command_was_not_begun;
+    Osd "t10-osd 5.2" failed_set_reports_an_unstarted_command;
     Osd "t10-osd 5.1" sense_data_are_in_descriptor_format;
     Osd2 "t10-osd 1.2" commands_that_osd1_has_not_are_unknown_there;
     Osd "SPC-4 4.2" a_cdb_that_is_too_short_is_refused;
 }
 
-/// Bytes 8-9 replaced: nobody needs to sign what nobody can read.
+/// Sends a CDB with changed bytes 8-9, which needs no signature.
 fn raw(device: &mut Device, cdb: &[u8]) -> Sense {
     let reply = device.connection.command(cdb, &[], 0);
     assert_eq!(reply.status, CHECK);
     Sense::parse(&reply.sense)
 }
 
-fn an_unknown_service_action_is_refused_at_byte_8(device: &mut Device) {
+fn unknown_service_action_is_refused_at_byte_8(device: &mut Device) {
     for code in [0x0000_u16, 0x8800, 0x888D, 0x88FF, 0xFFFF] {
         let mut request = device.own(cdb::LIST);
         request.cdb[8..10].copy_from_slice(&code.to_be_bytes());
@@ -42,7 +42,7 @@ fn an_unknown_service_action_is_refused_at_byte_8(device: &mut Device) {
     }
 }
 
-fn an_additional_length_that_does_not_fit_is_refused(device: &mut Device) {
+fn wrong_additional_cdb_length_is_refused(device: &mut Device) {
     for length in [0, 12, 100, 252] {
         let mut request = device.own(cdb::LIST);
         request.cdb[7] = length;
@@ -53,7 +53,7 @@ fn an_additional_length_that_does_not_fit_is_refused(device: &mut Device) {
     }
 }
 
-fn an_osd1_cdb_with_the_length_of_open_osd_is_taken(device: &mut Device) {
+fn osd1_cdb_of_open_osd_length_is_accepted(device: &mut Device) {
     if device.osd2() {
         return;
     }
@@ -63,7 +63,7 @@ fn an_osd1_cdb_with_the_length_of_open_osd_is_taken(device: &mut Device) {
 
 fn malformed(device: &mut Device, request: cdb::Request, byte: usize) {
     let answer = device.run(request).refused(ILLEGAL, INVALID_FIELD);
-    // Who proved nothing is not told which byte.
+    // An unauthenticated client does not learn which byte.
     if !device.secured() {
         answer.points_at(byte);
     }
@@ -92,7 +92,7 @@ fn reserved_isolation_methods_are_refused(device: &mut Device) {
     }
 }
 
-fn an_unused_offset_of_a_part_with_bytes_is_refused(device: &mut Device) {
+fn unused_offset_of_nonempty_part_is_refused(device: &mut Device) {
     let object = device.create();
     let request = device.user(cdb::GET_ATTRIBUTES, object).gets(&[(1, 1)]).patched(56, &[0xFF; 4]);
     let answer = device.run(request).refused(ILLEGAL, INVALID_FIELD);
@@ -103,7 +103,7 @@ fn an_unused_offset_of_a_part_with_bytes_is_refused(device: &mut Device) {
 
 fn parts_that_overlap_are_refused(device: &mut Device) {
     let object = device.create();
-    // The set list and the get list at one place.
+    // The set list and the get list at the same place.
     let request = device.user(cdb::SET_ATTRIBUTES, object).sets(1, 9, b"over").gets(&[(1, 9)]);
     let request = request.patched(56, &[0; 4]).patched(72, &[0; 4]);
     let answer = device.run(request);
@@ -125,7 +125,7 @@ fn sense_data_name_the_object_and_the_functions(device: &mut Device) {
     assert_eq!(not_initiated & completed, 0);
 }
 
-fn a_failed_set_tells_that_the_command_was_not_begun(device: &mut Device) {
+fn failed_set_reports_an_unstarted_command(device: &mut Device) {
     let object = device.object(b"unchanged");
     let request = device.user(cdb::WRITE, object).sends(b"CHANGED").sets(1, 2, &[0; 8]);
     let answer = device.run(request);

@@ -1,4 +1,4 @@
-//! CHAP, one way and mutual, and access rules (RFC 7143 §12.1, RFC 1994).
+//! CHAP, one-way and mutual, and access rules (RFC 7143 §12.1, RFC 1994).
 
 use crate::iscsi::{Connection, Pdu, text};
 use crate::seal::md5;
@@ -10,7 +10,7 @@ behaviours! { "CHAP and access";
     Guarded "RFC 7143 12.1.3" a_right_answer_logs_in_by_sha256;
     Guarded "RFC 7143 12.1.3" a_right_answer_logs_in_by_md5;
     Guarded "RFC 7143 12.1.3" a_wrong_answer_is_refused;
-    Guarded "RFC 7143 12.1.3" an_unknown_name_is_refused_as_a_wrong_answer_is;
+    Guarded "RFC 7143 12.1.3" unknown_chap_name_fails_like_wrong_response;
     Guarded "RFC 7143 12.1" who_must_prove_itself_cannot_choose_none;
     Guarded "RFC 7143 6.3" the_security_stage_cannot_be_left_out;
     Guarded "RFC 7143 12.1.3" challenges_differ;
@@ -18,7 +18,7 @@ behaviours! { "CHAP and access";
     Guarded "RFC 7143 12.1.3" the_targets_own_challenge_is_not_answered;
     Guarded "RFC 7143 12.1.3" an_algorithm_that_nobody_knows_is_refused;
     Guarded "RFC 7143 6.3.2" whom_no_rule_names_is_refused;
-    Guarded "RFC 7143 12.1" whom_a_rule_lets_in_without_proof_logs_in;
+    Guarded "RFC 7143 12.1" rule_without_chap_allows_login;
 }
 
 const SHA256: u8 = 7;
@@ -37,13 +37,13 @@ fn binary(value: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-/// CHAP_R: hash of identifier, secret and challenge.
+/// Returns CHAP_R: the hash of identifier, secret and challenge.
 fn response(algorithm: u8, identifier: u8, secret: &str, challenge: &[u8]) -> Vec<u8> {
     let message = [&[identifier][..], secret.as_bytes(), challenge].concat();
     if algorithm == MD5 { md5(&message).to_vec() } else { Sha256::digest(&message).to_vec() }
 }
 
-/// A connection with the target's identifier and challenge, in the security stage.
+/// Opens a connection in the security stage. Returns the target's identifier and challenge.
 fn challenged(portal: &Portal, algorithm: &str) -> (Connection, u8, Vec<u8>) {
     let mut connection = Connection::open(portal);
     let mut first = text(&connection.identity(PROVEN_NAME));
@@ -59,7 +59,7 @@ fn challenged(portal: &Portal, algorithm: &str) -> (Connection, u8, Vec<u8>) {
     (connection, identifier, challenge)
 }
 
-/// Answers the challenge and wants to go on to the operational stage.
+/// Answers the challenge and requests the operational stage.
 fn prove(connection: &mut Connection, user: &str, answer: &[u8], more: &[(&str, &str)]) -> Pdu {
     let proof = hex(answer);
     let mut all = vec![("CHAP_N", user), ("CHAP_R", proof.as_str())];
@@ -97,7 +97,7 @@ fn a_wrong_answer_is_refused(portal: &Portal) {
     connection.is_closed();
 }
 
-fn an_unknown_name_is_refused_as_a_wrong_answer_is(portal: &Portal) {
+fn unknown_chap_name_fails_like_wrong_response(portal: &Portal) {
     let (mut connection, identifier, challenge) = challenged(portal, "7");
     let right = response(SHA256, identifier, ACCOUNT.1, &challenge);
     refused(&prove(&mut connection, "nobody", &right, &[]));
@@ -159,7 +159,7 @@ fn whom_no_rule_names_is_refused(portal: &Portal) {
     assert_eq!(answer.header[36..38], [2, 2], "authorization failure: {answer:?}");
 }
 
-fn whom_a_rule_lets_in_without_proof_logs_in(portal: &Portal) {
+fn rule_without_chap_allows_login(portal: &Portal) {
     let mut connection = Connection::open(portal);
     connection.log_in(OPEN_NAME, &[]);
     assert_eq!(connection.command(&[0x12, 0, 0, 0, 96, 0], &[], 96).status, 0);

@@ -6,10 +6,10 @@ use crate::list;
 use crate::suite::behaviours;
 
 behaviours! { "Collections and QUERY";
-    Osd "t10-osd 1.10 collection membership" objects_join_and_leave_a_collection_by_their_attribute;
-    Osd "t10-osd 3.5 U+4" another_collection_under_the_same_number_is_a_move;
+    Osd "t10-osd 1.10 collection membership" membership_attribute_joins_and_leaves_a_collection;
+    Osd "t10-osd 3.5 U+4" changed_membership_attribute_moves_the_object;
     Osd "t10-osd 3.5 U+4" an_object_is_in_a_collection_once;
-    Osd "t10-osd 3.5 U+4" a_collection_that_is_not_there_is_not_joined;
+    Osd "t10-osd 3.5 U+4" joining_a_missing_collection_is_refused;
     Osd "t10-osd 1.10 CREATE" an_object_is_created_into_a_collection;
     Osd "t10-osd 1.9 LIST COLLECTION" collections_of_a_partition_are_listed;
     Osd "t10-osd 2" collections_and_user_objects_share_their_ids;
@@ -25,15 +25,15 @@ behaviours! { "Collections and QUERY";
     Osd2 "t10-osd 1.10 GET MEMBER ATTRIBUTES" attributes_of_all_members_are_fetched;
     Osd2 "t10-osd 1.10 SET MEMBER ATTRIBUTES" attributes_of_all_members_are_set;
     Osd2 "t10-osd 1.10 REMOVE MEMBER OBJECTS" member_objects_are_removed_and_the_collection_stays;
-    Osd2 "t10-osd 2 TRACKING" a_tracking_collection_takes_the_members_of_its_source;
+    Osd2 "t10-osd 2 TRACKING" tracking_collection_copies_members_of_its_source;
     Osd2 "t10-osd 1.9 QUERY" no_criteria_select_all_members;
     Osd2 "t10-osd 1.9 QUERY" bounds_are_inclusive;
     Osd2 "t10-osd 1.9 QUERY" union_takes_any_and_intersection_all;
     Osd2 "t10-osd 1.9 QUERY" an_undefined_attribute_matches_nothing;
-    Osd2 "t10-osd 1.9 QUERY" an_answer_is_cut_at_whole_ids_and_tells_its_length;
+    Osd2 "t10-osd 1.9 QUERY" short_allocation_returns_whole_ids_and_length;
     Osd2 "t10-osd 1.9 QUERY" matches_go_into_a_tracking_collection;
     Osd2 "t10-osd 1.9 QUERY" a_query_without_its_list_is_refused;
-    Secured "security: extension capabilities" a_second_collection_needs_a_right_of_its_own;
+    Secured "security: extension capabilities" second_collection_requires_its_own_permission;
 }
 
 const GRADE: (u32, u32) = (0x1_0000, 1);
@@ -42,7 +42,7 @@ fn on(device: &Device, action: cdb::Action, id: u64) -> cdb::Request {
     device.request(action).at(COLLECTION, device.partition, id)
 }
 
-/// A new collection.
+/// Creates a collection.
 fn collection(device: &mut Device) -> u64 {
     let request = on(device, cdb::CREATE_COLLECTION, 0).gets(&[(0xFFFF_FFFE, 4)]);
     device.run(request).good().number()
@@ -51,7 +51,7 @@ fn collection(device: &mut Device) -> u64 {
 fn tracking(device: &mut Device, source: u64) -> u64 {
     let mut request = on(device, cdb::CREATE_TRACKING, 0).start(source).gets(&[(0xFFFF_FFFE, 4)]);
     if source != 0 {
-        // READ, for the source.
+        // READ permission for the source.
         device.reaches(&mut request, (COLLECTION, source, 0x8000));
     }
     device.run(request).good().number()
@@ -72,7 +72,7 @@ fn members(device: &mut Device, id: u64) -> Vec<u64> {
     listed(device, request)
 }
 
-/// So many objects with grades from 0 on, all in a new collection.
+/// Creates this many objects with grades from 0, all in a new collection.
 fn graded(device: &mut Device, count: u8) -> (u64, Vec<u64>) {
     let id = collection(device);
     let objects = (0..count)
@@ -86,7 +86,7 @@ fn graded(device: &mut Device, count: u8) -> (u64, Vec<u64>) {
     (id, objects)
 }
 
-fn objects_join_and_leave_a_collection_by_their_attribute(device: &mut Device) {
+fn membership_attribute_joins_and_leaves_a_collection(device: &mut Device) {
     let (one, other, id) = (device.create(), device.create(), collection(device));
     join(device, one, 1, id).good();
     join(device, other, 7, id).good();
@@ -96,7 +96,7 @@ fn objects_join_and_leave_a_collection_by_their_attribute(device: &mut Device) {
     assert_eq!(members(device, id), [other]);
 }
 
-fn another_collection_under_the_same_number_is_a_move(device: &mut Device) {
+fn changed_membership_attribute_moves_the_object(device: &mut Device) {
     let (object, from, to) = (device.create(), collection(device), collection(device));
     join(device, object, 1, from).good();
     join(device, object, 1, to).good();
@@ -110,7 +110,7 @@ fn an_object_is_in_a_collection_once(device: &mut Device) {
     assert_eq!(members(device, id), [object]);
 }
 
-fn a_collection_that_is_not_there_is_not_joined(device: &mut Device) {
+fn joining_a_missing_collection_is_refused(device: &mut Device) {
     let (object, other) = (device.create(), device.create());
     collection(device);
     for wrong in [0x77_7777, other] {
@@ -131,7 +131,7 @@ fn collections_of_a_partition_are_listed(device: &mut Device) {
     all.sort_unstable();
     let request = device.own(cdb::LIST_COLLECTION);
     let found = listed(device, request);
-    // Well-known collections may stand before those that were made.
+    // Well-known collections may precede created ones.
     assert_eq!(found.into_iter().filter(|id| *id >= 0x1_0000).collect::<Vec<_>>(), all);
 }
 
@@ -215,7 +215,7 @@ fn commands_on_user_objects_refuse_collections(device: &mut Device) {
     assert!(members(device, id).is_empty(), "it is still there");
 }
 
-/// Entries of a type-E list: object, type, attributes.
+/// Parses entries of a type-E list: object, type, attributes.
 fn by_object(answer: &Answer) -> Vec<(u64, Vec<Vec<u8>>)> {
     let bytes = &answer.attributes;
     assert_eq!(bytes[0] & 0x0F, 0x0E, "list type");
@@ -260,7 +260,7 @@ fn member_objects_are_removed_and_the_collection_stays(device: &mut Device) {
     assert_eq!((device.list(), members(device, id)), (vec![stranger], vec![]));
 }
 
-fn a_tracking_collection_takes_the_members_of_its_source(device: &mut Device) {
+fn tracking_collection_copies_members_of_its_source(device: &mut Device) {
     let (id, objects) = graded(device, 3);
     let copy = tracking(device, id);
     assert_eq!(members(device, copy), objects);
@@ -268,7 +268,7 @@ fn a_tracking_collection_takes_the_members_of_its_source(device: &mut Device) {
     assert_eq!(device.run(request).good().value(), [1], "collection type TRACKING");
 }
 
-/// A query list: type, then page, number, bounds of each criterion.
+/// Builds a query list: type, then page, number, bounds of each criterion.
 fn criteria(kind: u8, all: &[((u32, u32), &[u8], &[u8])]) -> Vec<u8> {
     let mut list = vec![kind, 0, 0, 0];
     for ((page, number), min, max) in all {
@@ -290,7 +290,7 @@ fn query(device: &mut Device, id: u64, allocation: usize, into: u64, list: Vec<u
     let request = on(device, cdb::QUERY, id).fetches(allocation).start(into);
     let mut request = request.continues(segment(cdb::QUERY, &[(2, list)]));
     if into != 0 {
-        // M_OBJECT, for matches that go into a collection.
+        // M_OBJECT permission, for matches that are added to a collection.
         device.reaches(&mut request, (COLLECTION, into, 0x0010));
     }
     device.run(request)
@@ -336,7 +336,7 @@ fn an_undefined_attribute_matches_nothing(device: &mut Device) {
     assert_eq!(ask(device, id, UNION, &[((0x1_0000, 99), &[], &[])]), [0; 0]);
 }
 
-fn an_answer_is_cut_at_whole_ids_and_tells_its_length(device: &mut Device) {
+fn short_allocation_returns_whole_ids_and_length(device: &mut Device) {
     let (id, objects) = graded(device, 5);
     let id = tracking(device, id);
     let data = query(device, id, 12 + 8 * 2 + 5, 0, criteria(UNION, &[])).good().data;
@@ -352,8 +352,9 @@ fn matches_go_into_a_tracking_collection(device: &mut Device) {
     assert_eq!(members(device, into), objects[3..]);
 }
 
-/// All the rights there are, on the one collection that the capability of the command names, are not enough.
-fn a_second_collection_needs_a_right_of_its_own(device: &mut Device) {
+/// All rights on the collection that the command's capability names do not suffice for another
+/// collection.
+fn second_collection_requires_its_own_permission(device: &mut Device) {
     if !device.osd2() {
         return;
     }
@@ -368,7 +369,7 @@ fn a_second_collection_needs_a_right_of_its_own(device: &mut Device) {
         device.run(request).refused(ILLEGAL, 0x2400);
     }
     for (mut request, object) in [(ask(device), into), (track(device), from)] {
-        // Every right but the one that counts, and that right on another collection.
+        // Every right but the required one, and that right on another collection.
         let needed = if object == into { 0x0010 } else { 0x8000 };
         let mut elsewhere = request.clone();
         request.permissions = everything;

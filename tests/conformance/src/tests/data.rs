@@ -10,17 +10,17 @@ behaviours! { "Data";
     Osd "t10-osd 1.10 WRITE" a_write_extends_the_logical_length;
     Osd "t10-osd 1.10 WRITE" a_hole_reads_as_zeros;
     Osd "t10-osd 1.10 WRITE" a_write_of_nothing_transfers_nothing;
-    Osd "t10-osd 1.10 WRITE" a_write_to_an_object_that_is_not_there_is_refused;
-    Osd "t10-osd 1.10 WRITE" a_write_that_ends_beyond_64_bits_is_refused;
+    Osd "t10-osd 1.10 WRITE" write_to_a_missing_object_is_refused;
+    Osd "t10-osd 1.10 WRITE" write_ending_beyond_64_bits_is_refused;
     Osd "t10-osd 1.10 WRITE" large_transfers_arrive_whole;
     Osd "t10-osd 1.1 OPTIONS" fua_and_dpo_are_accepted;
     Osd "t10-osd 1.10 READ" a_read_within_the_object_is_exact;
-    Osd "t10-osd 1.10 READ, 5.3 3B17" a_read_past_the_end_tells_what_it_read;
+    Osd "t10-osd 1.10 READ, 5.3 3B17" read_past_the_end_reports_its_length;
     Osd "t10-osd 1.10 READ" a_read_at_the_end_reads_nothing;
-    Osd "t10-osd 1.10 READ" a_read_beyond_the_end_is_refused_at_its_start;
+    Osd "t10-osd 1.10 READ" read_starting_beyond_the_end_is_refused;
     Osd "t10-osd 1.10 READ" a_read_of_nothing_is_good;
-    Osd "t10-osd 1.10 READ" attributes_come_back_with_a_read_past_the_end;
-    Osd "t10-osd 1.10 READ" an_object_that_is_not_there_cannot_be_read;
+    Osd "t10-osd 1.10 READ" read_past_the_end_returns_attributes;
+    Osd "t10-osd 1.10 READ" read_of_a_missing_object_is_refused;
     Osd "t10-osd 1.10 APPEND" an_append_goes_to_the_end;
     Osd "t10-osd 1.10 APPEND, 3.5 FFFFFFFEh/5" an_append_tells_where_it_began;
     Osd "t10-osd 1.10 APPEND" an_append_of_nothing_changes_nothing;
@@ -73,13 +73,13 @@ fn a_write_of_nothing_transfers_nothing(device: &mut Device) {
     device.holds(object, b"abc");
 }
 
-fn a_write_to_an_object_that_is_not_there_is_refused(device: &mut Device) {
+fn write_to_a_missing_object_is_refused(device: &mut Device) {
     let request = device.user(cdb::WRITE, 0x55_5555).sends(b"lost");
     device.run(request).invalid(24);
     assert!(device.list().is_empty(), "nothing was made");
 }
 
-fn a_write_that_ends_beyond_64_bits_is_refused(device: &mut Device) {
+fn write_ending_beyond_64_bits_is_refused(device: &mut Device) {
     let object = device.create();
     let request = device.user(cdb::WRITE, object).sends(b"overflow").start(u64::MAX - 3);
     device.run(request).refused(ILLEGAL, 0x2400);
@@ -108,7 +108,7 @@ fn a_read_within_the_object_is_exact(device: &mut Device) {
     }
 }
 
-fn a_read_past_the_end_tells_what_it_read(device: &mut Device) {
+fn read_past_the_end_reports_its_length(device: &mut Device) {
     let object = device.object(b"ten bytes!");
     let answer = device.read(object, 4, 100).refused(1, 0x3B17);
     assert_eq!(answer.sense.as_ref().unwrap().command_specific, Some(6), "bytes transferred");
@@ -122,7 +122,7 @@ fn a_read_at_the_end_reads_nothing(device: &mut Device) {
     assert_eq!(answer.sense.unwrap().command_specific, Some(0));
 }
 
-fn a_read_beyond_the_end_is_refused_at_its_start(device: &mut Device) {
+fn read_starting_beyond_the_end_is_refused(device: &mut Device) {
     let object = device.object(b"ten bytes!");
     let request = device.user(cdb::READ, object).fetches(5).start(11);
     let at = request.start_at();
@@ -134,14 +134,14 @@ fn a_read_of_nothing_is_good(device: &mut Device) {
     assert!(device.read(object, 3, 0).good().data.is_empty());
 }
 
-fn attributes_come_back_with_a_read_past_the_end(device: &mut Device) {
+fn read_past_the_end_returns_attributes(device: &mut Device) {
     let object = device.object(b"ten bytes!");
     let request = device.user(cdb::READ, object).fetches(64).gets(&[(1, 0x82)]);
     let answer = device.run(request).refused(1, 0x3B17);
     assert_eq!(answer.number(), 10);
 }
 
-fn an_object_that_is_not_there_cannot_be_read(device: &mut Device) {
+fn read_of_a_missing_object_is_refused(device: &mut Device) {
     device.read(0x55_5555, 0, 4).invalid(24);
 }
 

@@ -18,10 +18,10 @@ behaviours! { "Snapshots, clones, copies";
     Osd2 "t10-osd 1.2 COPY USER OBJECTS" a_copy_has_the_bytes_of_its_source;
     Osd2 "t10-osd 1.8 CPY_ATTR" a_copy_takes_attributes_along_when_asked;
     Osd2 "t10-osd 1.8 0101h" a_copy_without_a_source_is_refused;
-    Osd2 "t10-osd 1.10" a_copy_of_what_is_not_there_is_refused;
+    Osd2 "t10-osd 1.10" copy_of_a_missing_object_is_refused;
 }
 
-/// A command on `partition` that names a source.
+/// Builds a command on `partition` that names a source.
 fn duplicate(device: &Device, action: cdb::Action, partition: u64, source: u64) -> cdb::Request {
     let mut request = device.request(action).at(PARTITION, partition, 0);
     request.cdb[24..32].copy_from_slice(&source.to_be_bytes());
@@ -42,7 +42,7 @@ fn clone(device: &mut Device) -> u64 {
     id
 }
 
-/// Runs the rest of the test in another partition.
+/// Runs work in another partition.
 fn within<T>(device: &mut Device, partition: u64, work: impl FnOnce(&mut Device) -> T) -> T {
     let own = std::mem::replace(&mut device.partition, partition);
     let result = work(device);
@@ -176,7 +176,7 @@ fn source(partition: u64, object: u64, attributes: bool) -> Vec<u8> {
 fn copy(device: &mut Device, object: u64, attributes: bool) -> Answer {
     let segment = segment(cdb::COPY, &[(0x0101, source(device.partition, object, attributes))]);
     let mut request = device.user(cdb::COPY, 0x0A_0000).continues(segment);
-    // A secured device wants a capability of the source, too, which stands in an extension of the segment.
+    // A secured device needs a capability for the source too, in an extension of the segment.
     device.reaches(&mut request, (cdb::USER, object, 0x8000));
     device.run(request)
 }
@@ -206,7 +206,7 @@ fn a_copy_without_a_source_is_refused(device: &mut Device) {
     }
 }
 
-fn a_copy_of_what_is_not_there_is_refused(device: &mut Device) {
+fn copy_of_a_missing_object_is_refused(device: &mut Device) {
     let answer = copy(device, 0x55_5555, false).refused(ILLEGAL, 0x2400);
     assert_ne!(answer.status, GOOD);
 }

@@ -1,4 +1,5 @@
-//! SET KEY, on the test's own partition (t10-osd 4.7, 4.8). Keys of root and master are everybody's: not touched here.
+//! SET KEY, on the test's own partition (t10-osd 4.7, 4.8). Root and master keys are shared, and
+//! not changed here.
 
 use crate::cdb::{self, PARTITION};
 use crate::device::{Answer, Device, GOOD, ILLEGAL};
@@ -9,23 +10,24 @@ use crate::suite::behaviours;
 behaviours! { "Keys";
     Secured "t10-osd 4.8" a_working_key_is_set_and_signs;
     Secured "t10-osd 4.8" a_new_working_key_ends_the_old_one;
-    Secured "t10-osd 4.8" the_last_bit_of_a_seed_does_not_matter;
-    Secured "t10-osd 4.7" a_new_partition_key_ends_the_working_keys_below_it;
-    Secured "t10-osd 4.7" a_working_key_that_was_never_set_signs_nothing;
+    Secured "t10-osd 4.8" lowest_seed_bit_is_ignored;
+    Secured "t10-osd 4.7" new_partition_key_invalidates_working_keys;
+    Secured "t10-osd 4.7" unset_working_key_is_refused;
     Secured "t10-osd 4.7" a_working_key_sets_no_key;
     Secured "t10-osd 3.5 P+5/7FFFh, 8000h" key_identifiers_are_told;
     Secured "t10-osd 4.8" a_reserved_key_to_set_is_refused;
     Secured "t10-osd 4.8" a_key_version_belongs_to_working_keys_alone;
-    Secured "security 2, retired partitions" a_partition_made_again_has_no_keys_until_they_are_set;
+    Secured "security 2, retired partitions" recreated_partition_has_no_keys;
     Secured "security 3" keys_are_not_set_below_cmdrsp;
-    Secured "t10-osd 4.7" keys_of_one_partition_are_not_those_of_another;
+    Secured "t10-osd 4.7" partitions_have_different_keys;
     Open "security 3" nosec_sets_no_key;
 }
 
 const WORKING: u8 = 3;
 const OF_PARTITION: u8 = 2;
 
-/// SET KEY as the table of 1.4 lays it out: version and identifier in place of an object id, the seed from byte 32.
+/// Builds SET KEY as in the table of 1.4: version and identifier in place of an object id, the seed
+/// from byte 32.
 fn set_key(device: &Device, which: u8, version: u8, identifier: u8, seed: [u8; 20]) -> cdb::Request {
     let mut request = device.request(cdb::SET_KEY).at(PARTITION, device.partition, 0).specific(which);
     request.cdb[24] = version;
@@ -50,7 +52,7 @@ fn set_partition(device: &mut Device, seed: [u8; 20]) {
     keys.set_partition(device.partition, pair);
 }
 
-/// A look at the object under this version of the working key.
+/// Reads an attribute of the object with this version of the working key.
 fn look(device: &mut Device, object: u64, version: u8) -> Answer {
     let mut request = device.user(cdb::GET_ATTRIBUTES, object).gets(&[(1, 2)]);
     let slot = device.generation.pick(0, 1);
@@ -65,8 +67,8 @@ fn a_key_version_belongs_to_working_keys_alone(device: &mut Device) {
     assert_eq!(look(device, object, 0).status, GOOD, "the partition's keys are as they were");
 }
 
-/// The factory's keys follow from the id: they must not come back with it.
-fn a_partition_made_again_has_no_keys_until_they_are_set(device: &mut Device) {
+/// Factory keys are derived from the id: they must not become valid again with it.
+fn recreated_partition_has_no_keys(device: &mut Device) {
     let object = device.create();
     let partition = device.partition;
     let remove = device.own(cdb::REMOVE_PARTITION).specific(device.generation.pick(0, 1));
@@ -103,12 +105,12 @@ fn a_new_working_key_ends_the_old_one(device: &mut Device) {
     let new = std::mem::replace(&mut device.keys, old);
     assert_ne!(look(device, object, 0).status, GOOD, "signed with the old one");
     device.keys = new;
-    // The same credential on another session, too.
+    // The same credential on another session.
     device.connection = Connection::session(&device.connection.portal.clone());
     look(device, object, 0).good();
 }
 
-fn the_last_bit_of_a_seed_does_not_matter(device: &mut Device) {
+fn lowest_seed_bit_is_ignored(device: &mut Device) {
     let object = device.create();
     let mut seed = [0x31; 20];
     seed[19] = 0x30;
@@ -116,7 +118,7 @@ fn the_last_bit_of_a_seed_does_not_matter(device: &mut Device) {
     look(device, object, 2).good();
 }
 
-fn a_new_partition_key_ends_the_working_keys_below_it(device: &mut Device) {
+fn new_partition_key_invalidates_working_keys(device: &mut Device) {
     let object = device.create();
     let old = device.keys.clone();
     set_partition(device, [0x51; 20]);
@@ -127,7 +129,7 @@ fn a_new_partition_key_ends_the_working_keys_below_it(device: &mut Device) {
     look(device, object, 0).good();
 }
 
-fn a_working_key_that_was_never_set_signs_nothing(device: &mut Device) {
+fn unset_working_key_is_refused(device: &mut Device) {
     let object = device.create();
     let answer = look(device, object, 9).refused(ILLEGAL, 0x2400);
     assert_eq!(answer.sense.unwrap().field, None, "nothing proven, nothing told");
@@ -135,7 +137,7 @@ fn a_working_key_that_was_never_set_signs_nothing(device: &mut Device) {
 
 fn a_working_key_sets_no_key(device: &mut Device) {
     let request = set_key(device, WORKING, 4, 4, [4; 20]);
-    // Signed as a command on the partition is, not as SET KEY is.
+    // Signed like a command on the partition, not like SET KEY.
     let shot = device.sign_as(request, crate::seal::Signer::Working(device.partition));
     assert_ne!(device.send(&shot).status, GOOD);
 }
@@ -165,14 +167,14 @@ fn keys_are_not_set_below_cmdrsp(device: &mut Device) {
     assert!(device.of_partition(0x3000_0005, 0x8005).is_empty());
 }
 
-fn keys_of_one_partition_are_not_those_of_another(device: &mut Device) {
+fn partitions_have_different_keys(device: &mut Device) {
     let object = device.create();
     let other = crate::runner::free_partition();
     let request = device.request(cdb::CREATE_PARTITION).at(PARTITION, other, 0);
     device.run(request).good();
     set_working(device, 0, [0x71; 20]);
     look(device, object, 0).good();
-    // The other one still has its own.
+    // The other partition's keys are unchanged.
     let request = device.request(cdb::LIST).at(PARTITION, other, 0).fetches(64);
     device.run(request).good();
     let request = device.request(cdb::REMOVE_PARTITION).at(PARTITION, other, 0);

@@ -8,17 +8,17 @@ use crate::suite::behaviours;
 behaviours! { "LIST";
     Osd "t10-osd 1.9 LIST" objects_are_listed_in_ascending_order;
     Osd "t10-osd 1.9 LIST" partitions_are_listed_at_the_root;
-    Osd "t10-osd 1.9 LIST" a_short_list_has_whole_entries_and_tells_where_it_goes_on;
-    Osd "t10-osd 1.9 LIST" a_series_of_short_lists_is_the_whole_list;
+    Osd "t10-osd 1.9 LIST" short_list_has_whole_entries_and_continuation;
+    Osd "t10-osd 1.9 LIST" continued_lists_cover_all_objects;
     Osd "t10-osd 1.9 LIST" a_list_starts_at_its_initial_id;
-    Osd "t10-osd 1.9 LIST, LSTCHG" a_series_tells_that_something_came_or_went_meanwhile;
+    Osd "t10-osd 1.9 LIST, LSTCHG" continued_list_reports_concurrent_changes;
     Osd "t10-osd 1.9 LIST" an_allocation_of_nothing_is_no_error;
     Osd "t10-osd 1.9 LIST" an_allocation_below_the_header_is_refused;
-    Osd "t10-osd 1.9 LIST" a_list_identifier_that_nobody_gave_is_refused;
+    Osd "t10-osd 1.9 LIST" unknown_list_identifier_is_refused;
     Osd "t10-osd 1.9 LIST" a_reserved_sort_order_is_refused;
     Osd "t10-osd 1.9 LIST" the_descriptor_format_tells_what_is_listed;
     Osd2 "t10-osd 1.9 LIST_ATTR" attributes_come_with_the_entries;
-    Osd "t10-osd 1.9 LIST" a_partition_that_is_not_there_is_not_listed;
+    Osd "t10-osd 1.9 LIST" listing_a_missing_partition_is_refused;
 }
 
 fn list_of(device: &mut Device, allocation: usize, initial: u64) -> Answer {
@@ -54,7 +54,7 @@ fn partitions_are_listed_at_the_root(device: &mut Device) {
     assert_eq!(format, if device.osd2() { 0x04 } else { format & 0x03 | 1 });
 }
 
-fn a_short_list_has_whole_entries_and_tells_where_it_goes_on(device: &mut Device) {
+fn short_list_has_whole_entries_and_continuation(device: &mut Device) {
     let all = numbered(device, 10);
     let data = list_of(device, 24 + 8 * 4 + 5, 0).data;
     let end = 24 + 8 * 4;
@@ -64,7 +64,7 @@ fn a_short_list_has_whole_entries_and_tells_where_it_goes_on(device: &mut Device
     assert!(told == 16 + 80 || told == u64::MAX, "the length of the whole list, or unknown: {told:#x}");
 }
 
-fn a_series_of_short_lists_is_the_whole_list(device: &mut Device) {
+fn continued_lists_cover_all_objects(device: &mut Device) {
     let all = numbered(device, 23);
     let (mut found, mut initial) = (Vec::<u64>::new(), 0);
     for _ in 0..12 {
@@ -87,8 +87,8 @@ fn a_list_starts_at_its_initial_id(device: &mut Device) {
     assert_eq!(number(&data[24..32]), all[4]);
 }
 
-/// The list identifier of the first part binds a series, if there is one: zero binds nothing.
-fn a_series_tells_that_something_came_or_went_meanwhile(device: &mut Device) {
+/// The list identifier of the first part, if there is one, binds a series; zero binds nothing.
+fn continued_list_reports_concurrent_changes(device: &mut Device) {
     numbered(device, 10);
     let first = list_of(device, 24 + 8 * 4, 0).data;
     let (initial, id) = (number(&first[8..16]), first[16..20].to_vec());
@@ -125,7 +125,7 @@ fn an_allocation_below_the_header_is_refused(device: &mut Device) {
     }
 }
 
-fn a_list_identifier_that_nobody_gave_is_refused(device: &mut Device) {
+fn unknown_list_identifier_is_refused(device: &mut Device) {
     let at = device.generation.pick(32, 48);
     let request = device.own(cdb::LIST).fetches(64).with(at, &0x1234_u32.to_be_bytes());
     device.run(request).invalid(at);
@@ -164,7 +164,7 @@ fn attributes_come_with_the_entries(device: &mut Device) {
     }
 }
 
-fn a_partition_that_is_not_there_is_not_listed(device: &mut Device) {
+fn listing_a_missing_partition_is_refused(device: &mut Device) {
     let request =
         device.request(cdb::LIST).at(cdb::PARTITION, crate::runner::free_partition(), 0).fetches(64);
     device.run(request).refused(ILLEGAL, 0x2400);

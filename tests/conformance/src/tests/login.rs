@@ -5,11 +5,11 @@ use crate::suite::behaviours;
 use crate::target::Portal;
 
 behaviours! { "iSCSI login";
-    Iscsi "RFC 7143 6.3" a_login_in_one_step_reaches_full_feature_phase;
-    Iscsi "RFC 7143 6.3" a_login_in_two_stages_reaches_full_feature_phase;
-    Iscsi "RFC 7143 11.13.4" a_session_gets_a_handle_and_keeps_its_isid;
-    Iscsi "RFC 7143 13.9" the_portal_group_is_told_in_the_first_response;
-    Iscsi "RFC 7143 11.13.5" a_target_that_is_not_there_is_not_found;
+    Iscsi "RFC 7143 6.3" one_step_login_reaches_full_feature_phase;
+    Iscsi "RFC 7143 6.3" two_stage_login_reaches_full_feature_phase;
+    Iscsi "RFC 7143 11.13.4" session_gets_tsih_and_keeps_isid;
+    Iscsi "RFC 7143 13.9" first_response_declares_the_portal_group;
+    Iscsi "RFC 7143 11.13.5" unknown_target_is_not_found;
     Iscsi "RFC 7143 11.13.5" a_login_without_a_name_lacks_a_parameter;
     Iscsi "RFC 7143 11.13.5" a_login_without_a_target_lacks_a_parameter;
     Iscsi "RFC 7143 11.13.5" an_unknown_session_type_is_refused;
@@ -29,13 +29,13 @@ behaviours! { "iSCSI login";
     Iscsi "RFC 7143 13.10" initial_r2t_is_the_or_of_both;
     Iscsi "RFC 7143 13.11" immediate_data_is_the_and_of_both;
     Iscsi "RFC 7143 13.12" the_target_declares_its_own_segment_length;
-    Iscsi "RFC 7143 13.18, 13.19" everything_stays_in_order_where_one_end_wants_it;
+    Iscsi "RFC 7143 13.18, 13.19" ordering_keys_negotiate_to_yes;
     Iscsi "RFC 7143 13.20" the_recovery_level_is_the_lesser_of_both;
     Iscsi "RFC 7143 13.2" more_connections_are_not_granted_than_offered;
-    Iscsi "RFC 7143 6.2" a_value_out_of_range_is_rejected_or_ends_the_login;
+    Iscsi "RFC 7143 6.2" out_of_range_value_is_rejected;
     Iscsi "RFC 7143 6.1" hexadecimal_numbers_are_understood;
     Iscsi "RFC 7143 13.21" a_discovery_session_names_the_target;
-    Iscsi "RFC 7143 app. C" send_targets_names_an_address_with_the_portal_group;
+    Iscsi "RFC 7143 app. C" send_targets_lists_address_and_portal_group;
     Iscsi "RFC 7143 4.3" a_discovery_session_runs_no_commands;
     Iscsi "RFC 7143 6.3" nothing_but_a_login_begins_a_connection;
     Iscsi "RFC 7143 6.3" a_login_in_full_feature_phase_is_refused;
@@ -45,14 +45,15 @@ fn keys(pairs: &[(&str, &str)]) -> Vec<u8> {
     text(&pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>())
 }
 
-/// A login of one step with these keys besides who we are.
+/// Logs in in one step, with these keys besides the identity.
 fn login(portal: &Portal, pairs: &[(&str, &str)]) -> (Connection, Pdu) {
     let mut connection = Connection::open(portal);
     let answer = connection.log_in("conformance-login", pairs);
     (connection, answer)
 }
 
-/// What a login of one step with exactly this text is answered: class and detail, or nothing but the end.
+/// Logs in in one step with exactly this text. Returns class and detail of the response; `None` if
+/// the connection closed.
 fn refused(portal: &Portal, flags: u8, body: &[u8]) -> Option<(u8, u8)> {
     let mut connection = Connection::open(portal);
     let request = connection.login_request(flags, body);
@@ -68,13 +69,13 @@ fn who(portal: &Portal) -> Vec<u8> {
     text(&Connection::open(portal).identity("conformance-login"))
 }
 
-fn a_login_in_one_step_reaches_full_feature_phase(portal: &Portal) {
+fn one_step_login_reaches_full_feature_phase(portal: &Portal) {
     let (mut connection, answer) = login(portal, &[]);
     assert_eq!(answer.header[1] & 0x87, 0x87, "transit to full feature phase");
     assert_ne!(connection.command(&[0; 6], &[], 0).status, 0xFF);
 }
 
-fn a_login_in_two_stages_reaches_full_feature_phase(portal: &Portal) {
+fn two_stage_login_reaches_full_feature_phase(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let security = [who(portal), keys(&[("AuthMethod", "None")])].concat();
     let answer = connection.login_step(0x81, &security);
@@ -86,7 +87,7 @@ fn a_login_in_two_stages_reaches_full_feature_phase(portal: &Portal) {
     assert_eq!((answer.header[36], answer.header[1] & 0x87), (0, 0x87), "{answer:?}");
 }
 
-fn a_session_gets_a_handle_and_keeps_its_isid(portal: &Portal) {
+fn session_gets_tsih_and_keeps_isid(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let request = connection.login_request(0x87, &who(portal));
     connection.send(&request);
@@ -96,14 +97,14 @@ fn a_session_gets_a_handle_and_keeps_its_isid(portal: &Portal) {
     assert_eq!(answer.word(16), request.word(16), "initiator task tag");
 }
 
-fn the_portal_group_is_told_in_the_first_response(portal: &Portal) {
+fn first_response_declares_the_portal_group(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let answer = connection.login_step(0x00, &who(portal));
     let group = answer.value("TargetPortalGroupTag").expect("in the first response");
     assert!(group.parse::<u16>().is_ok(), "{group}");
 }
 
-fn a_target_that_is_not_there_is_not_found(portal: &Portal) {
+fn unknown_target_is_not_found(portal: &Portal) {
     let body = keys(&[
         ("InitiatorName", "iqn.2026-11.org.example:c"),
         ("TargetName", "iqn.2026-11.org.example:nobody"),
@@ -201,7 +202,7 @@ fn digests_are_agreed_when_offered_alone(portal: &Portal) {
     let (mut connection, answer) = login(portal, &[("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")]);
     assert_eq!(answer.value("HeaderDigest").as_deref(), Some("CRC32C"));
     assert_eq!(answer.value("DataDigest").as_deref(), Some("CRC32C"));
-    // Every digest of what comes is checked on the way.
+    // Every received digest is verified.
     let reply = connection.command(&[0x12, 0, 0, 0, 96, 0], &[], 96);
     assert!(reply.status == 0 && reply.data_in.len() >= 36);
 }
@@ -246,7 +247,7 @@ fn the_target_declares_its_own_segment_length(portal: &Portal) {
     assert!((512..=16_777_215).contains(&own), "{own}");
 }
 
-fn everything_stays_in_order_where_one_end_wants_it(portal: &Portal) {
+fn ordering_keys_negotiate_to_yes(portal: &Portal) {
     let (_, answer) = login(portal, &[("DataPDUInOrder", "Yes"), ("DataSequenceInOrder", "Yes")]);
     assert_eq!(answer.value("DataPDUInOrder").as_deref(), Some("Yes"));
     assert_eq!(answer.value("DataSequenceInOrder").as_deref(), Some("Yes"));
@@ -266,7 +267,7 @@ fn more_connections_are_not_granted_than_offered(portal: &Portal) {
     assert!((1..=64).contains(&number(&answer, "MaxConnections")));
 }
 
-fn a_value_out_of_range_is_rejected_or_ends_the_login(portal: &Portal) {
+fn out_of_range_value_is_rejected(portal: &Portal) {
     for (key, value) in [("MaxBurstLength", "511"), ("InitialR2T", "Perhaps"), ("ErrorRecoveryLevel", "3")] {
         let mut connection = Connection::open(portal);
         let body = [who(portal), keys(&[(key, value)])].concat();
@@ -314,7 +315,7 @@ fn a_discovery_session_names_the_target(portal: &Portal) {
     assert!(named, "{:?}", answer.pairs());
 }
 
-fn send_targets_names_an_address_with_the_portal_group(portal: &Portal) {
+fn send_targets_lists_address_and_portal_group(portal: &Portal) {
     let answer = ask(&mut discovery(portal), &[("SendTargets", &portal.target)]);
     let address = answer.value("TargetAddress").expect("an address");
     let (host, group) = address.rsplit_once(',').expect("a portal group tag");

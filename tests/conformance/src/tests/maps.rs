@@ -6,20 +6,20 @@ use crate::suite::behaviours;
 
 behaviours! { "Maps and checks";
     Osd2 "t10-osd 1.9 READ MAP" a_map_tells_data_from_holes;
-    Osd2 "t10-osd 1.9 READ MAP" a_map_of_one_kind_has_that_kind_alone;
-    Osd2 "t10-osd 1.9 READ MAP" a_map_is_cut_at_whole_descriptors_and_tells_its_length;
-    Osd2 "t10-osd 1.9 READ MAP" an_allocation_of_nothing_gives_no_map_and_no_error;
+    Osd2 "t10-osd 1.9 READ MAP" map_of_one_type_lists_only_it;
+    Osd2 "t10-osd 1.9 READ MAP" short_map_has_whole_descriptors_and_length;
+    Osd2 "t10-osd 1.9 READ MAP" zero_allocation_returns_no_map;
     Osd2 "t10-osd 1.9 READ MAP" a_map_from_beyond_the_end_is_refused;
-    Osd2 "t10-osd 1.9 READ MAP" an_object_that_is_not_there_has_no_map;
+    Osd2 "t10-osd 1.9 READ MAP" map_of_a_missing_object_is_refused;
     Osd2 "t10-osd 1.10 OBJECT STRUCTURE CHECK" a_sound_partition_checks_sound;
-    Osd2 "t10-osd 1.10 OBJECT STRUCTURE CHECK" a_partition_that_is_not_there_is_not_checked;
+    Osd2 "t10-osd 1.10 OBJECT STRUCTURE CHECK" check_of_a_missing_partition_is_refused;
 }
 
 const WRITTEN: u16 = 1;
 const HOLE: u16 = 2;
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Type, offset and length of each descriptor, and the length that was told.
+/// Returns type, offset and length of each descriptor, and the reported length.
 fn map(
     device: &mut Device,
     object: u64,
@@ -36,7 +36,7 @@ fn map(
     (data[8..8 + 16 * there].chunks_exact(16).map(one).collect(), told)
 }
 
-/// Data in the second of four mebibytes.
+/// Creates an object with data in the second of four mebibytes.
 fn sparse(device: &mut Device) -> u64 {
     let object = device.create();
     device.write(object, MEBIBYTE, &vec![7; MEBIBYTE as usize]);
@@ -56,7 +56,7 @@ fn a_map_tells_data_from_holes(device: &mut Device) {
     assert_eq!(end, 4 * MEBIBYTE, "the whole object");
     let written: u64 =
         stretches.iter().filter(|(kind, ..)| *kind == WRITTEN).map(|(.., length)| length).sum();
-    // A device may keep zeros that nobody wrote, at the edges of its blocks.
+    // A device may store unwritten zeros at the edges of its blocks.
     assert!((MEBIBYTE..2 * MEBIBYTE).contains(&written), "{stretches:x?}");
     let covers = stretches
         .iter()
@@ -64,7 +64,7 @@ fn a_map_tells_data_from_holes(device: &mut Device) {
     assert!(covers, "{stretches:x?}");
 }
 
-fn a_map_of_one_kind_has_that_kind_alone(device: &mut Device) {
+fn map_of_one_type_lists_only_it(device: &mut Device) {
     let object = sparse(device);
     for kind in [WRITTEN, HOLE] {
         let (stretches, _) = map(device, object, 4096, 0, kind);
@@ -72,14 +72,14 @@ fn a_map_of_one_kind_has_that_kind_alone(device: &mut Device) {
     }
 }
 
-fn a_map_is_cut_at_whole_descriptors_and_tells_its_length(device: &mut Device) {
+fn short_map_has_whole_descriptors_and_length(device: &mut Device) {
     let object = sparse(device);
     let (whole, full) = map(device, object, 4096, 0, 0);
     let (cut, told) = map(device, object, 8 + 16 + 9, 0, 0);
     assert_eq!((cut, told), (whole[..1].to_vec(), full));
 }
 
-fn an_allocation_of_nothing_gives_no_map_and_no_error(device: &mut Device) {
+fn zero_allocation_returns_no_map(device: &mut Device) {
     let object = sparse(device);
     let request = device.user(cdb::READ_MAP, object).fetches(0);
     assert!(device.run(request).good().data.is_empty());
@@ -91,7 +91,7 @@ fn a_map_from_beyond_the_end_is_refused(device: &mut Device) {
     device.run(request).invalid(40);
 }
 
-fn an_object_that_is_not_there_has_no_map(device: &mut Device) {
+fn map_of_a_missing_object_is_refused(device: &mut Device) {
     let request = device.user(cdb::READ_MAP, 0x55_5555).fetches(512);
     device.run(request).invalid(24);
 }
@@ -104,7 +104,7 @@ fn a_sound_partition_checks_sound(device: &mut Device) {
     assert_eq!(number(&device.of_partition(0x3000_0006, 6)), 0, "damaged objects");
 }
 
-fn a_partition_that_is_not_there_is_not_checked(device: &mut Device) {
+fn check_of_a_missing_partition_is_refused(device: &mut Device) {
     let nowhere = crate::runner::free_partition();
     let request = device.request(cdb::STRUCTURE_CHECK).at(cdb::PARTITION, nowhere, 0);
     let answer = device.run(request).refused(ILLEGAL, 0x2400);

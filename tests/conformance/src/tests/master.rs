@@ -1,4 +1,5 @@
-//! SET MASTER KEY and SET KEY of the root (t10-osd 4.7 to 4.9). What changes keys for good runs on a device of its own.
+//! SET MASTER KEY and SET KEY of the root (t10-osd 4.7 to 4.9). Permanent key changes run on a
+//! separate device.
 
 use crate::cdb::{self, PARTITION, ROOT};
 use crate::device::{Answer, Device, GOOD, ILLEGAL, number};
@@ -13,9 +14,9 @@ behaviours! { "Master and root keys";
     Secured "t10-osd 4.9" values_that_give_the_secret_away_are_refused;
     Secured "t10-osd 4.9" a_value_of_a_wrong_length_is_refused;
     Secured "t10-osd 4.9, 5.3 2C00" one_exchange_at_a_time;
-    Secured "t10-osd 4.9, 5.3 2C00" a_change_without_an_exchange_is_out_of_sequence;
+    Secured "t10-osd 4.9, 5.3 2C00" master_key_change_requires_an_exchange;
     Secured "t10-osd 3.5 R+5/80000010h" groups_are_told;
-    Alone "t10-osd 4.9" the_master_key_changes_and_ends_every_key_below;
+    Alone "t10-osd 4.9" new_master_key_invalidates_all_lower_keys;
     Alone "t10-osd 4.9" a_change_with_other_values_changes_nothing;
     Alone "t10-osd 4.7" a_new_root_key_ends_every_key_below;
 }
@@ -39,7 +40,7 @@ fn exchange(device: &mut Device, group: u8, value: &[u8]) -> Answer {
     device.run(request)
 }
 
-/// An exchange that may begin: one of a session that went a moment ago may still be ending.
+/// Starts an exchange; retries while that of a just closed session is ending.
 fn begin(device: &mut Device, value: &[u8]) -> Answer {
     for _ in 0..100 {
         let answer = exchange(device, GROUP, value);
@@ -51,13 +52,13 @@ fn begin(device: &mut Device, value: &[u8]) -> Answer {
     panic!("an exchange of a session that is gone does not end");
 }
 
-/// The device's value from the answer to a seed exchange.
+/// Returns the device's value from the answer to a seed exchange.
 fn value(answer: &Answer) -> Vec<u8> {
     let length = number(&answer.data[..4]) as usize;
     answer.data[4..4 + length].to_vec()
 }
 
-/// Ends an exchange that is under way: it goes with its nexus.
+/// Ends a running exchange, by ending its nexus.
 fn leave(device: &mut Device) {
     device.connection = Connection::session(&device.connection.portal.clone());
 }
@@ -105,13 +106,13 @@ fn one_exchange_at_a_time(device: &mut Device) {
     leave(device);
 }
 
-/// Both values, each behind its length.
+/// Encodes both values, each after its length.
 fn both(client: &[u8], device: &[u8]) -> Vec<u8> {
     let one = |value: &[u8]| [&(value.len() as u32).to_be_bytes()[..], value].concat();
     [one(client), one(device)].concat()
 }
 
-fn a_change_without_an_exchange_is_out_of_sequence(device: &mut Device) {
+fn master_key_change_requires_an_exchange(device: &mut Device) {
     let request = master(device, 1, GROUP, &both(&dh::small(2), &dh::small(3)), 0);
     device.run(request).refused(ILLEGAL, 0x2C00);
 }
@@ -131,7 +132,7 @@ fn set_key(device: &mut Device, which: u8, partition: u64, seed: [u8; 20]) {
     device.run(request).good();
 }
 
-/// Root, partition and working keys anew, from the top.
+/// Sets root, partition and working keys.
 fn set_below(device: &mut Device) {
     let root = [0x21; 20];
     set_key(device, 1, 0, root);
@@ -154,7 +155,7 @@ fn is_locked_out(device: &mut Device) -> bool {
     device.run(request).status != GOOD
 }
 
-fn the_master_key_changes_and_ends_every_key_below(device: &mut Device) {
+fn new_master_key_invalidates_all_lower_keys(device: &mut Device) {
     let object = device.object(b"kept");
     let secret = exponent();
     let ours = dh::public(&secret);

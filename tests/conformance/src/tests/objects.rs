@@ -5,30 +5,30 @@ use crate::device::{Device, GOOD, ILLEGAL, number};
 use crate::suite::behaviours;
 
 behaviours! { "User objects";
-    Osd "t10-osd 1.10 CREATE" the_device_picks_an_object_id_when_none_is_requested;
+    Osd "t10-osd 1.10 CREATE" device_assigns_a_missing_object_id;
     Osd "t10-osd 1.10 CREATE" a_requested_object_id_is_taken;
     Osd "t10-osd 1.10 CREATE" an_object_that_exists_is_not_created_again;
     Osd "t10-osd 1.10 CREATE" reserved_object_ids_are_refused;
     Osd "t10-osd 1.10 CREATE" several_objects_are_created_at_once;
     Osd "t10-osd 1.10 CREATE" a_number_with_a_requested_id_is_refused;
     Osd "t10-osd 1.10 CREATE" attributes_apply_to_every_object_created;
-    Osd "t10-osd 1.10 CREATE" no_object_is_created_in_a_partition_that_is_not_there;
-    Osd "t10-osd 3.5 U+1" a_new_object_is_empty_and_knows_its_ids;
-    Osd "t10-osd 3.5 U+3" a_new_object_has_the_time_of_its_creation;
+    Osd "t10-osd 1.10 CREATE" create_in_a_missing_partition_is_refused;
+    Osd "t10-osd 3.5 U+1" new_object_is_empty_and_has_ids;
+    Osd "t10-osd 3.5 U+3" new_object_has_its_creation_time;
     Osd "t10-osd 1.10 CREATE AND WRITE" an_object_is_created_with_its_data;
-    Osd "t10-osd 1.10 CREATE AND WRITE" what_is_written_at_creation_may_start_behind_a_hole;
-    Osd "t10-osd 1.10 CREATE AND WRITE" an_object_that_exists_is_not_created_and_written;
+    Osd "t10-osd 1.10 CREATE AND WRITE" create_and_write_may_leave_a_hole;
+    Osd "t10-osd 1.10 CREATE AND WRITE" create_and_write_of_existing_object_fails;
     Osd "t10-osd 1.7" attributes_travel_with_create_and_write;
     Osd "t10-osd 1.10 REMOVE" a_removed_object_is_gone;
-    Osd "t10-osd 1.10 REMOVE" an_object_that_is_not_there_is_not_removed;
+    Osd "t10-osd 1.10 REMOVE" removal_of_a_missing_object_is_refused;
     Osd "t10-osd 1.7" attributes_are_fetched_before_the_object_is_removed;
     Osd "t10-osd 1.10 FLUSH" flush_succeeds_with_every_scope;
     Osd2 "t10-osd 1.3 FLUSH SCOPE" a_byte_range_is_flushed;
-    Osd "t10-osd 1.10 FLUSH" flush_of_an_object_that_is_not_there_is_refused;
+    Osd "t10-osd 1.10 FLUSH" flush_of_a_missing_object_is_refused;
     Osd "t10-osd 2" ids_are_numbered_in_each_partition_for_itself;
 }
 
-fn the_device_picks_an_object_id_when_none_is_requested(device: &mut Device) {
+fn device_assigns_a_missing_object_id(device: &mut Device) {
     let (one, other) = (device.create(), device.create());
     assert!(one >= 0x1_0000 && other >= 0x1_0000 && one != other, "{one:#x} {other:#x}");
     let mut listed = device.list();
@@ -61,7 +61,7 @@ fn reserved_object_ids_are_refused(device: &mut Device) {
     }
 }
 
-/// Number of objects, in the first two bytes of what is LENGTH elsewhere.
+/// Sets the number of objects, in the first two bytes of the LENGTH field.
 fn counted(request: cdb::Request, count: u16) -> cdb::Request {
     let at = request.length_at();
     request.with(at, &count.to_be_bytes())
@@ -93,25 +93,25 @@ fn attributes_apply_to_every_object_created(device: &mut Device) {
     }
 }
 
-fn no_object_is_created_in_a_partition_that_is_not_there(device: &mut Device) {
+fn create_in_a_missing_partition_is_refused(device: &mut Device) {
     let request = device.request(cdb::CREATE).user(device.partition + 0x77_0000, 0);
     device.run(request).refused(ILLEGAL, 0x2400);
 }
 
-fn a_new_object_is_empty_and_knows_its_ids(device: &mut Device) {
+fn new_object_is_empty_and_has_ids(device: &mut Device) {
     let object = device.create();
     assert_eq!(device.length(object), 0);
     assert_eq!(number(&device.get(object, 1, 1)), device.partition);
     assert_eq!(number(&device.get(object, 1, 2)), object);
 }
 
-fn a_new_object_has_the_time_of_its_creation(device: &mut Device) {
+fn new_object_has_its_creation_time(device: &mut Device) {
     let clock = number(&device.of_root(0x9000_0001, 0x100));
     let object = device.create();
     let created = device.get(object, 3, 1);
     assert_eq!(created.len(), 6);
     let after = number(&device.of_root(0x9000_0001, 0x100));
-    // Clocks of an object and of the root may differ by the grain of either.
+    // Clocks of an object and of the root may differ by their precision.
     assert!(
         (clock.saturating_sub(1000)..=after + 1000).contains(&number(&created)),
         "{created:02x?} {clock}"
@@ -124,13 +124,13 @@ fn an_object_is_created_with_its_data(device: &mut Device) {
     device.holds(0x3_0000, b"born with data");
 }
 
-fn what_is_written_at_creation_may_start_behind_a_hole(device: &mut Device) {
+fn create_and_write_may_leave_a_hole(device: &mut Device) {
     let request = device.user(cdb::CREATE_AND_WRITE, 0x3_0000).sends(b"late").start(6);
     device.run(request).good();
     device.holds(0x3_0000, b"\0\0\0\0\0\0late");
 }
 
-fn an_object_that_exists_is_not_created_and_written(device: &mut Device) {
+fn create_and_write_of_existing_object_fails(device: &mut Device) {
     let object = device.object(b"the first");
     let request = device.user(cdb::CREATE_AND_WRITE, object).sends(b"the second");
     device.run(request).invalid(24);
@@ -155,13 +155,13 @@ fn a_removed_object_is_gone(device: &mut Device) {
     device.run(request).good();
     assert!(device.list().is_empty());
     assert_ne!(device.read(object, 0, 4).status, GOOD);
-    // The id may be had again, and nothing of the old object is in the new one.
+    // The id can be reused, and the new object has nothing of the old one.
     let request = device.user(cdb::CREATE, object);
     device.run(request).good();
     device.holds(object, b"");
 }
 
-fn an_object_that_is_not_there_is_not_removed(device: &mut Device) {
+fn removal_of_a_missing_object_is_refused(device: &mut Device) {
     let request = device.user(cdb::REMOVE, 0x55_5555);
     device.run(request).invalid(24);
 }
@@ -188,7 +188,7 @@ fn a_byte_range_is_flushed(device: &mut Device) {
     device.run(request).good();
 }
 
-fn flush_of_an_object_that_is_not_there_is_refused(device: &mut Device) {
+fn flush_of_a_missing_object_is_refused(device: &mut Device) {
     let request = device.user(cdb::FLUSH, 0x55_5555);
     device.run(request).invalid(24);
 }

@@ -6,33 +6,33 @@ use crate::runner::skip;
 use crate::suite::behaviours;
 
 behaviours! { "Attribute pages";
-    Osd "t10-osd 6.3" the_probe_of_open_osd_gets_all_it_asks_for;
+    Osd "t10-osd 6.3" open_osd_probe_gets_all_attributes;
     Osd "t10-osd 3.5 R+1" root_information_has_the_lengths_of_the_standard;
-    Osd "t10-osd 3.5 U+1" user_object_information_has_the_lengths_of_the_standard;
+    Osd "t10-osd 3.5 U+1" user_object_information_has_standard_lengths;
     Osd "t10-osd 3.1" page_identifications_have_40_bytes;
     Osd "t10-osd 3.1" directories_list_the_pages_of_an_object;
-    Osd "t10-osd 3.4 U+2" the_quotas_page_of_a_user_object_has_its_format;
-    Osd "t10-osd 3.4 P+2" the_quotas_page_of_a_partition_has_its_format;
-    Osd "t10-osd 3.4 R+2" the_quotas_page_of_the_root_has_its_format;
-    Osd "t10-osd 3.4 U+3" the_timestamps_page_of_a_user_object_has_its_format;
-    Osd "t10-osd 3.4 P+3" the_timestamps_page_of_a_partition_has_its_format;
-    Osd "t10-osd 3.4 U+5" the_policy_page_of_a_user_object_has_its_format;
-    Osd "t10-osd 3.4 P+5" the_policy_page_of_a_partition_has_its_format;
-    Osd "t10-osd 3.4 R+5" the_policy_page_of_the_root_has_its_format;
+    Osd "t10-osd 3.4 U+2" quotas_page_of_user_objects_has_its_format;
+    Osd "t10-osd 3.4 P+2" quotas_page_of_partitions_has_its_format;
+    Osd "t10-osd 3.4 R+2" quotas_page_of_the_root_has_its_format;
+    Osd "t10-osd 3.4 U+3" timestamps_page_of_objects_has_its_format;
+    Osd "t10-osd 3.4 P+3" timestamps_page_of_partitions_has_its_format;
+    Osd "t10-osd 3.4 U+5" policy_page_of_objects_has_its_format;
+    Osd "t10-osd 3.4 P+5" policy_page_of_partitions_has_its_format;
+    Osd "t10-osd 3.4 R+5" policy_page_of_the_root_has_its_format;
     Osd "t10-osd 3.4 FFFFFFFEh" the_current_command_page_has_its_format;
     Osd "t10-osd 3.4" a_page_without_a_format_has_length_0;
-    Osd "t10-osd 3.4" a_page_is_cut_at_its_allocation_and_tells_its_length;
+    Osd "t10-osd 3.4" short_allocation_truncates_page_with_its_length;
     Osd "t10-osd 1.5" an_attribute_is_set_in_page_format;
     Osd "t10-osd 3.5 U+3" data_times_follow_reads_and_writes;
     Osd "t10-osd 1.1 TIMESTAMPS CONTROL" timestamps_stay_when_the_command_says_so;
-    Osd "t10-osd 3.5 U+3" timestamps_can_be_set_and_the_created_time_cannot;
+    Osd "t10-osd 3.5 U+3" timestamps_are_settable_except_created_time;
     Osd "t10-osd 3.5 R+1/100h" the_clock_goes_on;
     Osd "t10-osd 3.5 R+5/7" supported_methods_are_told;
     Osd "t10-osd 3.5 R+5/80000000h" supported_algorithms_are_told;
     Osd "t10-osd 3.5 U+1/81h" used_capacity_follows_the_data;
 }
 
-fn the_probe_of_open_osd_gets_all_it_asks_for(device: &mut Device) {
+fn open_osd_probe_gets_all_attributes(device: &mut Device) {
     let wanted: Vec<(u32, u32)> =
         [4, 5, 6, 7, 8, 9, 0x80, 0x81, 0xC0, 0x100, 3].iter().map(|number| (0x9000_0001, *number)).collect();
     let request = device.request(cdb::GET_ATTRIBUTES).gets(&wanted);
@@ -59,7 +59,7 @@ fn root_information_has_the_lengths_of_the_standard(device: &mut Device) {
     assert!(total > 0 && used <= total, "{used} of {total}");
 }
 
-fn user_object_information_has_the_lengths_of_the_standard(device: &mut Device) {
+fn user_object_information_has_standard_lengths(device: &mut Device) {
     let object = device.object(b"information");
     for (attribute, length) in [(1, 8), (2, 8), (0x81, 8), (0x82, 8)] {
         assert_eq!(device.get(object, 1, attribute).len(), length, "U+1/{attribute:x}h");
@@ -90,7 +90,7 @@ fn directories_list_the_pages_of_an_object(device: &mut Device) {
     }
 }
 
-/// A page in page format: header, then the length that the standard says.
+/// Retrieves a page in page format; checks its header and its length.
 fn page(device: &mut Device, request: cdb::Request, page: u32, osd1: usize, osd2: usize) -> Vec<u8> {
     let bytes = device.run(request.gets_page(page)).good().attributes;
     let length = device.generation.pick(osd1, osd2);
@@ -104,14 +104,14 @@ fn user_page(device: &mut Device, object: u64, number: u32, length: usize) -> Ve
     page(device, request, number, length, length)
 }
 
-fn the_quotas_page_of_a_user_object_has_its_format(device: &mut Device) {
+fn quotas_page_of_user_objects_has_its_format(device: &mut Device) {
     let object = device.create();
     device.set(object, 2, 1, &0x1234_u64.to_be_bytes()).good();
     let bytes = user_page(device, object, 2, 0x08);
     assert_eq!(number(&bytes[8..16]), 0x1234);
 }
 
-fn the_quotas_page_of_a_partition_has_its_format(device: &mut Device) {
+fn quotas_page_of_partitions_has_its_format(device: &mut Device) {
     let request = device.own(cdb::SET_ATTRIBUTES).sets(0x3000_0002, 0x1_0002, &77_u64.to_be_bytes());
     device.run(request).good();
     let request = device.own(cdb::GET_ATTRIBUTES);
@@ -119,40 +119,40 @@ fn the_quotas_page_of_a_partition_has_its_format(device: &mut Device) {
     assert_eq!(number(&bytes[24..32]), 77, "object count");
 }
 
-fn the_quotas_page_of_the_root_has_its_format(device: &mut Device) {
+fn quotas_page_of_the_root_has_its_format(device: &mut Device) {
     let request = device.request(cdb::GET_ATTRIBUTES);
     page(device, request, 0x9000_0002, 0x24, 0x24);
 }
 
-fn the_timestamps_page_of_a_user_object_has_its_format(device: &mut Device) {
+fn timestamps_page_of_objects_has_its_format(device: &mut Device) {
     let object = device.create();
     let created = device.get(object, 3, 1);
     let bytes = user_page(device, object, 3, 0x1E);
     assert_eq!(bytes[8..14], created);
 }
 
-fn the_timestamps_page_of_a_partition_has_its_format(device: &mut Device) {
+fn timestamps_page_of_partitions_has_its_format(device: &mut Device) {
     let created = device.of_partition(0x3000_0003, 1);
     let request = device.own(cdb::GET_ATTRIBUTES);
     let bytes = page(device, request, 0x3000_0003, 0x1F, 0x1F);
     assert_eq!(bytes[8..14], created);
 }
 
-fn the_policy_page_of_a_user_object_has_its_format(device: &mut Device) {
+fn policy_page_of_objects_has_its_format(device: &mut Device) {
     let object = device.create();
     device.set(object, 5, 0x4000_0001, &0xABCD_u32.to_be_bytes()).good();
     let bytes = user_page(device, object, 5, 0x04);
     assert_eq!(number(&bytes[8..12]), 0xABCD);
 }
 
-fn the_policy_page_of_a_partition_has_its_format(device: &mut Device) {
+fn policy_page_of_partitions_has_its_format(device: &mut Device) {
     let method = device.of_partition(0x3000_0005, 1);
     let request = device.own(cdb::GET_ATTRIBUTES);
     let bytes = page(device, request, 0x3000_0005, 0x96, 0x96);
     assert_eq!(bytes[11..12], method);
 }
 
-fn the_policy_page_of_the_root_has_its_format(device: &mut Device) {
+fn policy_page_of_the_root_has_its_format(device: &mut Device) {
     let method = device.of_root(0x9000_0005, 1);
     let request = device.request(cdb::GET_ATTRIBUTES);
     let bytes = page(device, request, 0x9000_0005, 0x3F, 0x42);
@@ -174,7 +174,7 @@ fn a_page_without_a_format_has_length_0(device: &mut Device) {
     user_page(device, object, 0x1_0003, 0);
 }
 
-fn a_page_is_cut_at_its_allocation_and_tells_its_length(device: &mut Device) {
+fn short_allocation_truncates_page_with_its_length(device: &mut Device) {
     let object = device.create();
     let request = device.user(cdb::GET_ATTRIBUTES, object).gets_page(3).allocates(16);
     let bytes = device.run(request).good().attributes;
@@ -194,7 +194,7 @@ fn pause() {
 }
 
 fn times(device: &mut Device, object: u64) -> [u64; 2] {
-    // The times are looked at without leaving one.
+    // Reads the times without updating them.
     let request = device.user(cdb::GET_ATTRIBUTES, object).gets(&[(3, 4), (3, 5)]).timestamps(0x7F);
     let entries = device.run(request).good().entries();
     [number(&entries[0].1), number(&entries[1].1)]
@@ -224,7 +224,7 @@ fn timestamps_stay_when_the_command_says_so(device: &mut Device) {
     assert_eq!(times(device, object), before);
 }
 
-fn timestamps_can_be_set_and_the_created_time_cannot(device: &mut Device) {
+fn timestamps_are_settable_except_created_time(device: &mut Device) {
     let object = device.create();
     let time = &0x0123_4567_89AB_u64.to_be_bytes()[2..];
     device.set(object, 3, 5, time).good();

@@ -7,19 +7,19 @@ use crate::suite::behaviours;
 
 behaviours! { "Partitions";
     Osd "t10-osd 1.10 CREATE PARTITION" a_requested_partition_id_is_taken;
-    Osd "t10-osd 1.10 CREATE PARTITION" the_device_picks_a_partition_id_when_none_is_requested;
+    Osd "t10-osd 1.10 CREATE PARTITION" device_assigns_a_missing_partition_id;
     Osd "t10-osd 1.10 CREATE PARTITION" a_partition_that_exists_is_not_created_again;
     Osd "t10-osd 1.10 CREATE PARTITION" reserved_partition_ids_are_refused;
-    Osd "t10-osd 3.5 P+1" a_new_partition_knows_its_id_and_holds_nothing;
+    Osd "t10-osd 3.5 P+1" new_partition_is_empty_and_has_id;
     Osd "t10-osd 3.5 P+2" quotas_of_a_partition_come_from_the_root;
     Osd "t10-osd 1.10 REMOVE PARTITION" an_empty_partition_is_removed;
     Osd "t10-osd 1.10 REMOVE PARTITION" a_partition_with_objects_is_not_removed;
     Osd2 "t10-osd 1.3 REMOVE SCOPE" a_partition_is_removed_with_its_contents;
     Osd2 "t10-osd 1.3 REMOVE SCOPE" a_reserved_remove_scope_is_refused;
-    Osd "t10-osd 1.10 REMOVE PARTITION" a_partition_that_is_not_there_is_not_removed;
+    Osd "t10-osd 1.10 REMOVE PARTITION" removal_of_a_missing_partition_is_refused;
     Osd "t10-osd 1.10 FLUSH PARTITION" flush_partition_succeeds_with_every_scope;
     Osd "t10-osd 1.10 FLUSH OSD" flush_osd_succeeds_with_every_scope;
-    Osd "t10-osd 1.10 FLUSH PARTITION" flush_of_a_partition_that_is_not_there_is_refused;
+    Osd "t10-osd 1.10 FLUSH PARTITION" flush_of_a_missing_partition_is_refused;
     Osd "t10-osd 3.5 R+1/C0h" the_root_counts_its_partitions;
     Osd "t10-osd 3.5 P+1/C1h" a_partition_counts_its_objects;
     Whole "t10-osd 1.10 FORMAT OSD" format_removes_every_partition;
@@ -38,7 +38,7 @@ fn a_requested_partition_id_is_taken(device: &mut Device) {
     device.run(request).good();
 }
 
-fn the_device_picks_a_partition_id_when_none_is_requested(device: &mut Device) {
+fn device_assigns_a_missing_partition_id(device: &mut Device) {
     let request = partition(device, cdb::CREATE_PARTITION, 0).gets(&[(0xFFFF_FFFE, 3)]);
     let id = device.run(request).good().number();
     assert!(id >= 0x1_0000, "{id:#x}");
@@ -58,7 +58,7 @@ fn reserved_partition_ids_are_refused(device: &mut Device) {
     }
 }
 
-fn a_new_partition_knows_its_id_and_holds_nothing(device: &mut Device) {
+fn new_partition_is_empty_and_has_id(device: &mut Device) {
     assert_eq!(number(&device.of_partition(0x3000_0001, 1)), device.partition);
     assert_eq!(number(&device.of_partition(0x3000_0001, 0xC1)), 0);
     assert!(device.list().is_empty());
@@ -96,18 +96,18 @@ fn a_partition_is_removed_with_its_contents(device: &mut Device) {
 fn a_reserved_remove_scope_is_refused(device: &mut Device) {
     let request = device.own(cdb::REMOVE_PARTITION).specific(2);
     let answer = device.run(request).refused(ILLEGAL, 0x2400);
-    // Who proved nothing need not be told which byte of a CDB that nobody can read is wrong.
+    // An unauthenticated client need not learn which byte of a CDB is invalid.
     if !device.secured() {
         answer.points_at(11);
     }
 }
 
-fn a_partition_that_is_not_there_is_not_removed(device: &mut Device) {
+fn removal_of_a_missing_partition_is_refused(device: &mut Device) {
     let request = partition(device, cdb::REMOVE_PARTITION, free_partition());
     device.run(request).refused(ILLEGAL, 0x2400);
 }
 
-/// FLUSH SCOPE stands in byte 10 in OSD-1 and in byte 11 in OSD-2.
+/// Sets FLUSH SCOPE, which is in byte 10 in OSD-1 and in byte 11 in OSD-2.
 fn scope(device: &Device, request: cdb::Request, scope: u8) -> cdb::Request {
     if device.osd2() { request.specific(scope) } else { request.options(scope) }
 }
@@ -127,7 +127,7 @@ fn flush_osd_succeeds_with_every_scope(device: &mut Device) {
     }
 }
 
-fn flush_of_a_partition_that_is_not_there_is_refused(device: &mut Device) {
+fn flush_of_a_missing_partition_is_refused(device: &mut Device) {
     let request = partition(device, cdb::FLUSH_PARTITION, free_partition());
     device.run(request).refused(ILLEGAL, 0x2400);
 }

@@ -8,10 +8,10 @@ behaviours! { "Performed commands and functions";
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_inquiry_answers_as_the_plain_one;
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_unknown_command_is_refused;
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_test_unit_ready_succeeds;
-    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_command_has_its_data_and_its_length;
+    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" embedded_command_has_data_and_length;
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_osd_command_is_not_embedded;
     Secured "t10-osd 4.2 PERFORM" performing_needs_dev_mgmt;
-    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" the_task_set_of_this_session_can_be_aborted;
+    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" task_set_of_the_session_is_abortable;
     Osd "device: PERFORM TASK MANAGEMENT FUNCTION" what_reaches_every_session_needs_the_root;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" a_task_that_is_not_there_is_told;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" the_logical_unit_is_reset_at_the_root;
@@ -47,8 +47,8 @@ fn an_embedded_test_unit_ready_succeeds(device: &mut Device) {
     device.run(request).good();
 }
 
-fn an_embedded_command_has_its_data_and_its_length(device: &mut Device) {
-    // INQUIRY, VPD page 00h: as plain, and cut to its allocation length.
+fn embedded_command_has_data_and_length(device: &mut Device) {
+    // INQUIRY, VPD page 00h: complete, and truncated to its allocation length.
     for length in [4_u8, 255] {
         let inquiry = [0x12, 1, 0, 0, length, 0];
         let plain = device.connection.command(&inquiry, &[], 255).data_in;
@@ -75,7 +75,7 @@ fn performing_needs_dev_mgmt(device: &mut Device) {
     }
 }
 
-/// A task management function asked of the test's partition.
+/// Sends a task management function for the test's partition.
 fn of_partition(device: &mut Device, code: u8) -> Answer {
     let mut request = device.own(cdb::PERFORM_TASK);
     request.cdb[32..34].copy_from_slice(&8_u16.to_be_bytes());
@@ -84,7 +84,7 @@ fn of_partition(device: &mut Device, code: u8) -> Answer {
     device.run(request)
 }
 
-fn the_task_set_of_this_session_can_be_aborted(device: &mut Device) {
+fn task_set_of_the_session_is_abortable(device: &mut Device) {
     let data = of_partition(device, 0x02).good().data;
     assert_eq!((&data[..2], data[4]), (&[0, 6][..], 0x00), "complete");
     let object = device.object(b"still here");
@@ -101,7 +101,7 @@ fn what_reaches_every_session_needs_the_root(device: &mut Device) {
     }
 }
 
-/// The service response of a task management function.
+/// Sends a task management function and returns its answer.
 fn function(device: &mut Device, code: u8, tag: u64) -> Answer {
     let mut request = device.request(cdb::PERFORM_TASK);
     request.cdb[32..34].copy_from_slice(&8_u16.to_be_bytes());
@@ -112,7 +112,7 @@ fn function(device: &mut Device, code: u8, tag: u64) -> Answer {
 }
 
 fn a_task_that_is_not_there_is_told(device: &mut Device) {
-    // QUERY TASK: function complete, the task is not there.
+    // QUERY TASK: function complete, the task does not exist.
     let data = function(device, 0x80, 0x7777_7777).good().data;
     assert_eq!((&data[..2], data[4]), (&[0, 6][..], 0x00));
 }

@@ -1,4 +1,5 @@
-//! REWRITE, a command of ours: read, compare and write at the device in one step (docs/standards/osd.md, REWRITE).
+//! REWRITE, a command of this project: read, compare and write at the device in one step
+//! (docs/standards/osd.md, REWRITE).
 
 use crate::cdb::{self, segment};
 use crate::device::{Answer, Device, ILLEGAL};
@@ -13,7 +14,7 @@ behaviours! { "REWRITE";
     Osd2 "osd: REWRITE RETURN_DIGEST" the_digest_of_the_old_bytes_comes_back;
     Osd2 "osd: REWRITE" a_condition_that_holds_lets_it_happen;
     Osd2 "osd: REWRITE" a_condition_that_fails_changes_nothing;
-    Osd2 "osd: REWRITE" a_version_is_compared_and_set_in_one_command;
+    Osd2 "osd: REWRITE" version_is_compared_and_set_atomically;
     Osd2 "osd: REWRITE EXTEND_OK" beyond_the_end_it_wants_to_be_asked;
     Osd2 "osd: REWRITE CONDITIONAL" a_condition_without_its_flag_is_refused;
     Osd2 "osd: REWRITE" an_operation_outside_the_range_is_refused;
@@ -33,7 +34,7 @@ const COPY: u8 = 6;
 const COMPARE: u8 = 7;
 const COMPARE_ATTRIBUTE: u8 = 9;
 
-/// An operation: what, width, length, offset, auxiliary, operand.
+/// An operation: code, width, length, offset, auxiliary, operand.
 type Step<'a> = (u8, u8, u32, u64, u64, &'a [u8]);
 
 fn rewrite(
@@ -62,7 +63,7 @@ fn rewrite(
         RETURN_OLD => length as usize,
         _ => 32,
     };
-    // READ besides, and the extension bit for conditions.
+    // READ permission too, and the extension bit for conditions.
     request.permissions = 0x8000;
     request.capability_patches.push((53, vec![0x02]));
     request.continues(segment(cdb::REWRITE, &[(0xFF10, operations)]))
@@ -126,7 +127,7 @@ fn a_condition_that_fails_changes_nothing(device: &mut Device) {
     device.holds(object, b"abcdefghij");
 }
 
-fn a_version_is_compared_and_set_in_one_command(device: &mut Device) {
+fn version_is_compared_and_set_atomically(device: &mut Device) {
     let object = device.object(b"abcdefghij");
     device.set(object, 0x1_0000, 1, b"v1").good();
     let auxiliary = 0x1_0000_u64 << 32 | 1;

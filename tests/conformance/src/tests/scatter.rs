@@ -1,12 +1,12 @@
-//! The CDB continuation segment: scatter/gather lists, and what must not be in it.
+//! The CDB continuation segment: scatter/gather lists, and invalid content.
 
 use crate::cdb::{self, pieces, segment};
 use crate::device::{Device, ILLEGAL};
 use crate::suite::behaviours;
 
 behaviours! { "Continuation segments";
-    Osd2 "t10-osd 1.8" a_scattered_write_puts_each_piece_where_it_belongs;
-    Osd2 "t10-osd 1.8" a_gathered_read_takes_the_pieces_in_their_order;
+    Osd2 "t10-osd 1.8" scattered_write_stores_each_piece;
+    Osd2 "t10-osd 1.8" gathered_read_returns_pieces_in_order;
     Osd2 "t10-osd 1.8" an_object_is_created_with_scattered_data;
     Osd2 "t10-osd 1.8" pieces_count_from_the_starting_byte;
     Osd2 "t10-osd 1.8" attributes_stand_behind_a_segment;
@@ -15,7 +15,7 @@ behaviours! { "Continuation segments";
     Osd2 "t10-osd 1.8" a_segment_of_an_unknown_format_is_refused;
     Osd2 "t10-osd 1.8" a_descriptor_that_does_not_belong_is_refused;
     Osd2 "t10-osd 1.8" a_list_twice_is_refused;
-    Osd2 "t10-osd 1.8" a_descriptor_that_runs_past_the_end_is_refused;
+    Osd2 "t10-osd 1.8" descriptor_past_the_end_is_refused;
     Osd2 "t10-osd 1.8" commands_without_continuation_refuse_a_segment;
     Osd2 "t10-osd 3.5 R+1/Ah" a_segment_beyond_the_limit_is_refused;
 }
@@ -24,14 +24,14 @@ fn scattered(device: &Device, object: u64, data: &[u8], list: &[(u64, u64)]) -> 
     device.user(cdb::WRITE, object).sends(data).continues(segment(cdb::WRITE, &[(1, pieces(list))]))
 }
 
-fn a_scattered_write_puts_each_piece_where_it_belongs(device: &mut Device) {
+fn scattered_write_stores_each_piece(device: &mut Device) {
     let object = device.object(b"..........");
     let request = scattered(device, object, b"abcdef", &[(8, 2), (0, 3), (5, 1)]);
     device.run(request).good();
     device.holds(object, b"cde..f..ab");
 }
 
-fn a_gathered_read_takes_the_pieces_in_their_order(device: &mut Device) {
+fn gathered_read_returns_pieces_in_order(device: &mut Device) {
     let object = device.object(b"0123456789");
     let list = segment(cdb::READ, &[(1, pieces(&[(7, 3), (0, 2), (4, 1)]))]);
     let request = device.user(cdb::READ, object).fetches(6).continues(list);
@@ -59,7 +59,8 @@ fn attributes_stand_behind_a_segment(device: &mut Device) {
     device.holds(object, b"abcd");
 }
 
-/// A broken segment: refused at CDB CONTINUATION LENGTH, or at a byte of the segment, and nothing is written.
+/// Sends an invalid segment: refused at CDB CONTINUATION LENGTH, or at a byte of the segment, and
+/// nothing is written.
 fn broken(device: &mut Device, object: u64, request: cdb::Request) {
     let answer = device.run(request);
     let sense = answer.sense.clone().expect("sense data");
@@ -110,7 +111,7 @@ fn a_list_twice_is_refused(device: &mut Device) {
     broken(device, object, request);
 }
 
-fn a_descriptor_that_runs_past_the_end_is_refused(device: &mut Device) {
+fn descriptor_past_the_end_is_refused(device: &mut Device) {
     let object = device.object(b"..........");
     let mut list = segment(cdb::WRITE, &[(1, pieces(&[(0, 4)]))]);
     list[47] += 16;

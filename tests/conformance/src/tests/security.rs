@@ -1,4 +1,5 @@
-//! What a secured device refuses, and how (docs/standards/security.md). The whole matrix is docs/standards/refusals.json.
+//! Refusals of a secured device (docs/standards/security.md). The whole matrix is
+//! docs/standards/refusals.json.
 
 use crate::cdb::{self, Request};
 use crate::device::{CHECK, Device, GOOD, ILLEGAL, INVALID_FIELD, Shot};
@@ -12,15 +13,15 @@ behaviours! { "Security";
     Secured "t10-osd 4.5" a_method_below_the_floor_is_refused;
     Secured "t10-osd 4.5" a_capability_that_was_changed_is_refused;
     Secured "t10-osd 4.5" a_cdb_that_was_changed_is_refused;
-    Secured "t10-osd 5.3 260F" data_that_was_changed_is_refused_and_not_written;
+    Secured "t10-osd 5.3 260F" tampered_data_is_refused_and_not_written;
     Secured "t10-osd 5.3 2406" a_command_sent_again_is_refused;
-    Secured "t10-osd 5.3 2406" a_command_sent_again_on_another_session_is_refused;
-    Secured "t10-osd 5.3 2407" an_old_command_is_refused_with_the_devices_clock;
+    Secured "t10-osd 5.3 2406" replay_on_another_session_is_refused;
+    Secured "t10-osd 5.3 2407" old_command_is_refused_with_device_time;
     Secured "t10-osd 4.1" an_expired_capability_is_refused;
     Secured "t10-osd 4.1" a_capability_for_another_object_is_refused;
     Secured "t10-osd 4.1" a_capability_for_another_partition_is_refused;
     Secured "t10-osd 4.2" a_missing_permission_is_refused_at_the_permissions;
-    Secured "t10-osd 4.1" the_created_time_of_a_capability_binds_it_to_one_life_of_an_object;
+    Secured "t10-osd 4.1" created_time_binds_a_capability_to_one_object;
     Secured "t10-osd 4.10" a_changed_policy_access_tag_revokes;
     Secured "t10-osd 4.1" a_range_in_a_capability_binds;
     Secured "t10-osd 4.6" every_reply_under_cmdrsp_is_sealed;
@@ -28,7 +29,7 @@ behaviours! { "Security";
     Secured "t10-osd 5.3 2405" a_frozen_key_is_refused;
     Secured "security 3" floors_cannot_be_lowered;
     Secured "t10-osd 1.7" a_missing_data_out_check_value_is_refused;
-    Secured "security 1" data_are_protected_by_the_algorithm_of_each_slot;
+    Secured "security 1" every_algorithm_slot_protects_data;
     Open "t10-osd T2" nosec_takes_what_open_osd_sends;
     Open "t10-osd 4.2" nosec_still_asks_for_permissions;
 }
@@ -39,7 +40,8 @@ fn sensed(device: &mut Device, shot: &Shot) -> Sense {
     Sense::parse(&reply.sense)
 }
 
-/// 5/2400 without a pointer, functions or check value: what whoever proved nothing hears.
+/// Checks for 5/2400 without pointer, functions or check value: the answer to unauthenticated
+/// clients.
 fn bare(sense: &Sense) {
     let heard = (sense.key, sense.code, sense.field, sense.osd.is_some(), sense.response_icv.is_some());
     assert_eq!(heard, (ILLEGAL, INVALID_FIELD, None, false, false), "{sense:04x?}");
@@ -50,7 +52,7 @@ fn read(device: &mut Device) -> (u64, Request) {
     (object, device.user(cdb::READ, object).fetches(7))
 }
 
-/// First byte of the request check value.
+/// Returns the first byte of the request check value.
 fn icv(device: &Device) -> usize {
     80 + device.generation.capability_len()
 }
@@ -95,7 +97,7 @@ fn a_cdb_that_was_changed_is_refused(device: &mut Device) {
     }
 }
 
-fn data_that_was_changed_is_refused_and_not_written(device: &mut Device) {
+fn tampered_data_is_refused_and_not_written(device: &mut Device) {
     let object = device.object(b"untouched");
     let request = device.user(cdb::WRITE, object).sends(b"TOUCHED__");
     let mut shot = device.sign(request);
@@ -114,7 +116,7 @@ fn a_command_sent_again_is_refused(device: &mut Device) {
     device.holds(object, b"abcdef");
 }
 
-fn a_command_sent_again_on_another_session_is_refused(device: &mut Device) {
+fn replay_on_another_session_is_refused(device: &mut Device) {
     let object = device.object(b"abc");
     let request = device.user(cdb::APPEND, object).sends(b"def");
     let shot = device.sign(request);
@@ -124,7 +126,7 @@ fn a_command_sent_again_on_another_session_is_refused(device: &mut Device) {
     device.holds(object, b"abcdef");
 }
 
-fn an_old_command_is_refused_with_the_devices_clock(device: &mut Device) {
+fn old_command_is_refused_with_device_time(device: &mut Device) {
     let (_, request) = read(device);
     for off in [-3_600_000_i64, 3_600_000] {
         device.shift_clock(off);
@@ -162,7 +164,7 @@ fn a_missing_permission_is_refused_at_the_permissions(device: &mut Device) {
     device.run(request).invalid(129);
 }
 
-fn the_created_time_of_a_capability_binds_it_to_one_life_of_an_object(device: &mut Device) {
+fn created_time_binds_a_capability_to_one_object(device: &mut Device) {
     let object = device.object(b"first life");
     let created = device.get(object, 3, 1);
     let bound = |device: &mut Device| {
@@ -211,14 +213,14 @@ fn a_range_in_a_capability_binds(device: &mut Device) {
 fn every_reply_under_cmdrsp_is_sealed(device: &mut Device) {
     device.method = Method::CmdRsp;
     let (object, request) = read(device);
-    // `send` fails the test where a check value is missing or wrong.
+    // `send` fails the test if a check value is missing or wrong.
     assert_eq!(device.run(request).good().data, b"guarded");
     let answer = device.read(object, 100, 5).refused(ILLEGAL, INVALID_FIELD);
     assert!(answer.sense.unwrap().response_icv.is_some());
 }
 
 fn a_refusal_before_the_proof_tells_nothing(device: &mut Device) {
-    // An object that is there, one that is not, a partition that is not: no difference.
+    // An existing object, a missing one, a missing partition: no difference.
     let (object, _) = read(device);
     let mut heard = Vec::new();
     for (partition, object) in
@@ -266,8 +268,8 @@ fn a_missing_data_out_check_value_is_refused(device: &mut Device) {
     device.holds(object, b"untouched");
 }
 
-/// Ranges of every kind, out and in; and what was changed on the way out is refused.
-fn data_are_protected_by_the_algorithm_of_each_slot(device: &mut Device) {
+/// Ranges of every kind, out and in; data-out that was changed is refused.
+fn every_algorithm_slot_protects_data(device: &mut Device) {
     let slots: &[u8] = device.generation.pick(&[0, 3][..], &[0, 1, 2, 3]);
     let content: Vec<u8> = (0..50_000_u32).map(|at| (at * 7 + at / 251) as u8).collect();
     for slot in slots {
@@ -290,7 +292,7 @@ fn data_are_protected_by_the_algorithm_of_each_slot(device: &mut Device) {
 }
 
 fn nosec_takes_what_open_osd_sends(device: &mut Device) {
-    // Format 1 in an OSD-2 CDB, no object id, and OSD-1's permission bits alone.
+    // Format 1 in an OSD-2 CDB, no object id, and OSD-1's permission bits only.
     let object = device.object(b"for anybody");
     let mut request = device.user(cdb::READ, object).fetches(11);
     request.capability_patches.push((0, vec![1]));

@@ -1,4 +1,5 @@
-//! iSCSI full feature phase: numbers, data transfer, task management, errors (RFC 7143 §4, §7, §11).
+//! iSCSI full feature phase: numbers, data transfer, task management, errors (RFC 7143 §4, §7,
+//! §11).
 
 use crate::iscsi::{
     ASYNC, Connection, DATA_IN, IMMEDIATE, LOGOUT, LOGOUT_RESPONSE, NOP_IN, NOP_OUT, Pdu, R2T, REJECT,
@@ -20,23 +21,23 @@ behaviours! { "iSCSI full feature phase";
     Iscsi "RFC 7143 4.2.2.1" an_immediate_command_does_not_advance_the_numbers;
     Iscsi "RFC 7143 11.7" data_comes_in_pieces_no_longer_than_declared;
     Iscsi "RFC 7143 11.4.5" a_short_answer_leaves_an_underflow;
-    Iscsi "RFC 7143 11.4.5" an_answer_that_does_not_fit_leaves_an_overflow;
+    Iscsi "RFC 7143 11.4.5" oversized_answer_reports_residual_overflow;
     Iscsi "RFC 7143 11.8" data_beyond_the_first_burst_is_asked_for;
     Iscsi "RFC 7143 4.2.4" data_is_asked_for_when_none_came_along;
     Iscsi "RFC 7143 7.9" a_gap_in_data_out_fails_the_command;
-    Iscsi "RFC 7143 11.8" data_for_a_transfer_that_nobody_asked_for_is_rejected;
+    Iscsi "RFC 7143 11.8" data_out_of_unknown_transfer_is_rejected;
     Iscsi "RFC 7143 7.8" a_wrong_data_digest_is_rejected;
     Iscsi "RFC 7143 7.8" a_wrong_header_digest_ends_the_connection;
     Iscsi "RFC 7143 11.17" an_unknown_opcode_is_rejected;
     Iscsi "RFC 7143 11.16" a_snack_is_rejected_without_recovery;
     Iscsi "RFC 7143 11.2.2" an_unknown_additional_header_is_rejected;
     Iscsi "RFC 7143 11.2.1" a_segment_longer_than_declared_ends_the_connection;
-    Iscsi "RFC 7143 11.5" a_task_that_is_not_there_need_not_be_aborted;
+    Iscsi "RFC 7143 11.5" abort_of_a_missing_task_is_accepted;
     Iscsi "RFC 7143 11.5" a_logical_unit_is_reset;
     Iscsi "RFC 7143 11.5" the_task_set_is_aborted_and_cleared;
     Iscsi "RFC 7143 11.5" an_unknown_function_is_refused;
     Iscsi "RFC 7143 11.14" a_session_is_closed_by_logout;
-    Iscsi "RFC 7143 11.14" a_connection_that_is_not_there_cannot_be_closed;
+    Iscsi "RFC 7143 11.14" logout_of_a_missing_connection_is_refused;
     Iscsi "RFC 7143 6.3.5" a_session_is_reinstated_by_a_new_login;
     Iscsi "RFC 7143 11.4.3" a_reply_that_completed_says_so;
     Iscsi "RFC 7143 4.2.2" many_commands_are_answered_each_once;
@@ -70,11 +71,11 @@ fn a_ping_without_a_tag_is_not_answered(portal: &Portal) {
     let mut connection = session(portal);
     let request = ping(&connection, u32::MAX, b"");
     connection.send(&request);
-    // The next thing heard is the answer to the next thing said.
+    // The next response belongs to the next request.
     assert_eq!(connection.command(&TEST_UNIT_READY, &[], 0).status, 0);
 }
 
-/// ExpCmdSN and MaxCmdSN of the answer to a command.
+/// Returns ExpCmdSN and MaxCmdSN of the answer to a command.
 fn window(connection: &mut Connection) -> (u32, u32) {
     let request = connection.command_pdu(&TEST_UNIT_READY, 0, 0);
     connection.send(&request);
@@ -145,7 +146,7 @@ fn a_short_answer_leaves_an_underflow(portal: &Portal) {
     assert_eq!(reply.residual as usize, 4096 - reply.data_in.len());
 }
 
-fn an_answer_that_does_not_fit_leaves_an_overflow(portal: &Portal) {
+fn oversized_answer_reports_residual_overflow(portal: &Portal) {
     let mut connection = session(portal);
     let whole = connection.command(&INQUIRY, &[], 96).data_in.len();
     let reply = connection.command(&INQUIRY, &[], 20);
@@ -153,7 +154,7 @@ fn an_answer_that_does_not_fit_leaves_an_overflow(portal: &Portal) {
     assert_eq!((reply.flags & 0x06, reply.residual as usize), (0x04, whole - 20), "overflow");
 }
 
-/// A command that takes data of any kind before it is looked at: an OSD CDB that says nothing.
+/// Builds a command that accepts any data before it is parsed: an empty OSD CDB.
 fn taking(connection: &mut Connection, length: usize) -> Pdu {
     let mut cdb = vec![0; 236];
     (cdb[0], cdb[7], cdb[11]) = (0x7F, 228, 0x30);
@@ -214,7 +215,7 @@ fn a_gap_in_data_out_fails_the_command(portal: &Portal) {
     }
     let heard = connection.answer();
     let aborted = |pdu: &Pdu| {
-        // ABORTED COMMAND, in either format: no logical unit has seen the command.
+        // ABORTED COMMAND, in either format: no logical unit has received the command.
         let key = if pdu.data[2] & 0x7F >= 0x72 { pdu.data[3] } else { pdu.data[4] };
         pdu.header[3] == 2 && key & 0x0F == 0x0B
     };
@@ -225,7 +226,7 @@ fn a_gap_in_data_out_fails_the_command(portal: &Portal) {
     assert!(fails, "{heard:?}");
 }
 
-fn data_for_a_transfer_that_nobody_asked_for_is_rejected(portal: &Portal) {
+fn data_out_of_unknown_transfer_is_rejected(portal: &Portal) {
     let mut connection = session(portal);
     let request = taking(&mut connection, 1000);
     connection.send(&request);
@@ -313,16 +314,16 @@ fn manage(connection: &mut Connection, function: u8, referenced: u32) -> u8 {
     answer.header[2]
 }
 
-fn a_task_that_is_not_there_need_not_be_aborted(portal: &Portal) {
+fn abort_of_a_missing_task_is_accepted(portal: &Portal) {
     let mut connection = session(portal);
-    // Task does not exist; or complete, since its number passed already.
+    // Task does not exist; or complete, since its number has passed already.
     assert!(matches!(manage(&mut connection, 1, 0x4321), 0 | 1));
 }
 
 fn a_logical_unit_is_reset(portal: &Portal) {
     let mut connection = session(portal);
     assert_eq!(manage(&mut connection, 5, u32::MAX), 0);
-    // The reset is told as a unit attention, once.
+    // The reset is reported as a unit attention, once.
     let reply = connection.command(&TEST_UNIT_READY, &[], 0);
     if reply.status == 2 {
         let (key, code) = sense::codes(&reply.sense);
@@ -364,7 +365,7 @@ fn a_session_is_closed_by_logout(portal: &Portal) {
     connection.is_closed();
 }
 
-fn a_connection_that_is_not_there_cannot_be_closed(portal: &Portal) {
+fn logout_of_a_missing_connection_is_refused(portal: &Portal) {
     let mut connection = session(portal);
     assert_eq!(logout(&mut connection, 1, 77), 1, "CID not found");
 }
@@ -374,13 +375,13 @@ fn a_session_is_reinstated_by_a_new_login(portal: &Portal) {
     let mut second = Connection::open(portal);
     let body = crate::iscsi::text(&second.identity("conformance"));
     let mut request = second.login_request(0x87, &body);
-    // The ISID of the first one, from the login that it would send again.
+    // The first session's ISID, as in its login.
     let isid = first.login_request(0x87, &[]).header;
     request.header[8..14].copy_from_slice(&isid[8..14]);
     second.send(&request);
     let answer = second.answer().unwrap();
     assert_eq!((answer.header[36], answer.header[1] & 0x87), (0, 0x87), "{answer:?}");
-    // The first one ends; an asynchronous message may tell it so.
+    // The first session ends; an asynchronous message may announce it.
     while let Some(pdu) = first.answer() {
         assert_eq!(pdu.opcode(), ASYNC, "{pdu:?}");
     }

@@ -1,4 +1,4 @@
-//! What every logical unit answers (SPC-4), on the OSD logical unit.
+//! Commands of every logical unit (SPC-4), on the OSD logical unit.
 
 use crate::iscsi::{Connection, Reply};
 use crate::runner::skip;
@@ -22,9 +22,9 @@ behaviours! { "SPC commands";
     Iscsi "SPC-4 6.39" request_sense_gives_fixed_format_when_asked;
     Iscsi "SPC-4 6.47" test_unit_ready_succeeds;
     Iscsi "SAM-5 5.14" a_new_nexus_hears_a_unit_attention_once;
-    Iscsi "SAM-5 5.14" inquiry_and_report_luns_do_not_wait_for_the_attention;
+    Iscsi "SAM-5 5.14" inquiry_and_report_luns_bypass_unit_attention;
     Iscsi "SPC-4 4.3" an_unknown_operation_code_is_refused;
-    Iscsi "SAM-5 4.12" an_absent_logical_unit_answers_inquiry_as_not_there;
+    Iscsi "SAM-5 4.12" absent_unit_answers_inquiry;
     Iscsi "SAM-5 4.12" an_absent_logical_unit_refuses_commands;
     Iscsi "SPC-4 6.35" supported_operation_codes_are_reported;
 }
@@ -55,12 +55,12 @@ fn illegal(reply: &Reply, code: u16) {
     assert_eq!(sense::codes(&reply.sense), (5, code), "{:02x?}", reply.sense);
 }
 
-/// PERIPHERAL DEVICE TYPE of the logical unit.
+/// Returns the PERIPHERAL DEVICE TYPE of the logical unit.
 fn device_type(connection: &mut Connection) -> u8 {
     ask(connection, &inquiry(None, 96), 96).data_in[0]
 }
 
-/// Of another device type this says nothing.
+/// Skips the test for another device type.
 fn needs_osd(connection: &mut Connection) {
     if device_type(connection) != OSD {
         skip("the logical unit is no OSD");
@@ -179,7 +179,7 @@ fn test_unit_ready_succeeds(portal: &Portal) {
     assert_eq!(ask(&mut Connection::session(portal), &[0; 6], 0).status, 0);
 }
 
-/// A session that has not asked anything yet.
+/// Opens a session without commands so far.
 fn fresh(portal: &Portal) -> Connection {
     let mut connection = Connection::open(portal);
     connection.log_in("conformance-attention", &[]);
@@ -202,7 +202,7 @@ fn a_new_nexus_hears_a_unit_attention_once(portal: &Portal) {
     assert!(heard >= 1, "power on, reset or nexus loss");
 }
 
-fn inquiry_and_report_luns_do_not_wait_for_the_attention(portal: &Portal) {
+fn inquiry_and_report_luns_bypass_unit_attention(portal: &Portal) {
     let mut connection = fresh(portal);
     assert_eq!(ask(&mut connection, &inquiry(None, 96), 96).status, 0);
     assert_eq!(ask(&mut connection, &report_luns(0, 64), 64).status, 0);
@@ -226,7 +226,7 @@ fn absent(portal: &Portal) -> Connection {
     connection
 }
 
-fn an_absent_logical_unit_answers_inquiry_as_not_there(portal: &Portal) {
+fn absent_unit_answers_inquiry(portal: &Portal) {
     let reply = ask(&mut absent(portal), &inquiry(None, 96), 96);
     assert_eq!((reply.status, reply.data_in[0]), (0, 0x7F));
 }

@@ -1,4 +1,4 @@
-//! What a client does next, and the command for it.
+//! Selection of a client's next step, and its command.
 
 use bytes::Bytes;
 use rand::Rng;
@@ -12,18 +12,18 @@ use super::{ATTRIBUTES, COLLECTIONS, FIRST, FIRST_COLLECTION, MEMBERSHIPS, OBJEC
 use crate::keys::Issuer;
 use crate::oracle::{Change, Step, user};
 
-/// Longest object, bytes.
+/// Longest object in bytes.
 const LENGTH_MAX: u64 = 256 << 10;
-/// Longest piece written at once, bytes.
+/// Longest piece written at once, in bytes.
 const PIECE_MAX: usize = 80 << 10;
-/// Longest small object, and the longest piece of it, bytes.
+/// Longest small object, and its longest piece, in bytes.
 const SMALL_LENGTH_MAX: u64 = 6 << 10;
 const SMALL_PIECE_MAX: usize = 1200;
-/// Longest range of a REWRITE, bytes.
+/// Longest range of a REWRITE in bytes.
 const REWRITE_MAX: u32 = 24 << 10;
 
 impl Worker {
-    /// What to do next, by chance.
+    /// Selects the next step at random.
     pub(super) fn step(&mut self) -> Step {
         match self.random.gen_range(0..1000) {
             0..15 => self.partition_step(),
@@ -41,7 +41,7 @@ impl Worker {
         let [snapshot, clone] = self.duplicates();
         let (target, is_clone) = if self.random.gen_bool(0.5) { (snapshot, false) } else { (clone, true) };
         if !self.has(target) {
-            // A clone of the snapshot keeps that from being removed.
+            // A clone of the snapshot would keep it from being removed.
             return Some(Step::Duplicate { source: self.partition, target, clone: is_clone });
         }
         match self.random.gen_range(0..4) {
@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// Mostly its own, else the clone.
+    /// Returns mostly its own partition, else the clone.
     fn some_partition(&mut self) -> u64 {
         let clone = self.duplicates()[1];
         if self.has(clone) && self.random.gen_bool(0.2) { clone } else { self.partition }
@@ -87,7 +87,7 @@ impl Worker {
         let id = ObjectId::new(self.some_partition(), FIRST + slot);
         let Some(length) = user(self.history.now(), id).map(|object| object.content.len() as u64) else {
             let mut others = self.objects_in(id.partition);
-            // What is small stays so.
+            // Small objects stay small.
             others.retain(|other| (other.object < FIRST + SMALL) == small);
             if id.partition == self.partition && !others.is_empty() && self.random.gen_bool(0.4) {
                 let attributes = self.random.gen_bool(0.5);
@@ -143,7 +143,7 @@ impl Worker {
         Step::Rewrite(id, at, length, changes, values)
     }
 
-    /// Attributes that become others, each at most once.
+    /// Returns new attribute values, each number at most once.
     fn values(&mut self) -> Vec<(u32, Vec<u8>)> {
         let first = self.random.gen_range(1..=ATTRIBUTES);
         let last = if self.random.gen_bool(0.3) { ATTRIBUTES } else { first };
@@ -162,7 +162,7 @@ impl Worker {
         bytes
     }
 
-    /// Some bytes, few or many, that occur nowhere else.
+    /// Returns some unique bytes, few or many.
     fn bytes(&mut self, most: usize) -> Vec<u8> {
         let most = match self.random.gen_range(0..10) {
             0..4 => 200,
@@ -173,10 +173,10 @@ impl Worker {
         self.exactly(length)
     }
 
-    /// What allows a step.
+    /// Issues the credential of a step.
     pub(super) fn bearer_of(&mut self, issuer: &Issuer, step: &Step) -> Bearer {
         match step {
-            // Partition zero's key allows most of them; what matters here is what they do.
+            // Most of these need partition zero's key; this test is about their effect.
             Step::Duplicate { .. } | Step::Refresh(_) | Step::Restore(..) | Step::RemovePartition(_) => {
                 issuer.partition(step.object().partition, SecurityMethod::NoSec)
             }
@@ -184,7 +184,7 @@ impl Worker {
         }
     }
 
-    /// The command for a step.
+    /// Returns the command of a step.
     pub(super) fn operation(&mut self, step: &Step, issuer: &Issuer) -> Operation {
         let named = |values: Vec<(u32, Vec<u8>)>| {
             values.into_iter().map(|(number, value)| (AttributeId::new(PAGE, number), Bytes::from(value)))

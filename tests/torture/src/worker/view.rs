@@ -1,4 +1,4 @@
-//! What the device has, as a client sees it.
+//! Content of the device as a client reads it.
 
 use std::sync::atomic::Ordering;
 
@@ -10,10 +10,10 @@ use crate::oracle::{Entry, Object, State};
 
 /// LOGICAL LENGTH.
 pub(super) const LENGTH: AttributeId = AttributeId::new(1, 0x82);
-/// Of a partition: is it a snapshot (1) or a clone (2), and of which one.
+/// Attributes of a partition: whether it is a snapshot (1) or a clone (2), and its source.
 const KIND: AttributeId = AttributeId::new(0x3000_F004, 1);
 const SOURCE: AttributeId = AttributeId::new(0x3000_F004, 2);
-/// Most ids that are asked for; there are fewer.
+/// Maximum ids of a list; there are fewer.
 const IDS_MAX: usize = 64;
 
 fn number(bytes: &[u8]) -> u64 {
@@ -21,14 +21,14 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl Worker {
-    /// The ids of the user objects that should be in a partition now.
+    /// Returns the ids of the user objects that a partition should have now.
     pub(super) fn objects_in(&self, partition: u64) -> Vec<ObjectId> {
         let inside = self.history.now().range(crate::oracle::all_of(partition));
         inside.filter(|(_, entry)| matches!(entry, Entry::User(_))).map(|(id, _)| *id).collect()
     }
 
-    /// A partition with all that is in it, if it is there. Both sides of each membership have to agree, and lists with
-    /// what can be read.
+    /// Reads a partition with all its content, if it exists. Checks that both sides of each
+    /// membership agree, and lists with readable objects.
     pub(super) async fn observe_partition(
         &mut self,
         device: &OsdClient,
@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// An object as the device has it.
+    /// Reads an object.
     pub(super) async fn observe(
         &mut self,
         device: &OsdClient,

@@ -1,7 +1,7 @@
-//! Objects that leave a device since it is fuller than the others.
+//! Moves objects from devices that are fuller than the others.
 //!
-//! Contract: each step is one move, and makes devices more equally full by the figures of that moment; it comes to an end,
-//! also though files are in use or devices tell late how full they are.
+//! Contract: each move makes devices more equally full by the current figures. It ends even if
+//! files are in use or devices report freed space late.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use sealstone_mds::placement::DevicePool;
 use sealstone_mds::{BalancePass, Mds};
 use tokio::time::Instant;
 
-use super::{Housekeeper, PROBLEMS_MAX, Pace, Stays};
+use super::{Housekeeper, MoveError, PROBLEMS_MAX, RateLimit};
 
-/// How long the devices' figures are good for, beside what is moved.
-const FIGURES_GOOD_FOR: Duration = Duration::from_secs(30);
-/// Passes in a row that may begin with as much to move as the one before: devices tell late what was removed.
+/// Age after which capacity figures are read again.
+const CAPACITY_AGE_MAX: Duration = Duration::from_secs(30);
+/// Maximum consecutive passes that start with no less to move than the one before: devices report
+/// freed space late.
 const IDLE_MAX: usize = 2;
 
 impl Housekeeper {
-    /// Makes devices equally full, if that is to be: pass after pass, until one finds nothing that it can move.
+    /// Rebalances devices, if requested: runs passes until one finds nothing to move.
     pub async fn rebalance(&self) {
         let (mut left_before, mut idle) = (u64::MAX, 0);
         loop {
-            let Some(Some(now)) = self.heard(self.blocking(Mds::rebalancing)) else { return };
-            if !self.leads() {
+            let Some(Some(now)) = self.log_error(self.blocking(Mds::rebalancing)) else { return };
+            if !self.is_leader() {
                 return;
             }
-            let mut pool = self.figures().await;
+            let mut pool = self.read_capacities().await;
             let left = pool.surplus();
             idle = if left < left_before { 0 } else { idle + 1 };
             left_before = left;
@@ -34,7 +35,7 @@ impl Housekeeper {
             let now_ms = self.environment.now_ms();
             let noted = self.blocking(|mds| mds.rebalance_passed(now.began_ms, &pass, now_ms));
             if let Err(error) = noted {
-                tracing::error!(%error, "how equally full devices are is not stored");
+                tracing::error!(%error, "cannot save rebalance progress");
                 return;
             }
             if pass.last {
@@ -44,25 +45,26 @@ impl Housekeeper {
         }
     }
 
-    /// The devices as full as they say now.
-    async fn figures(&self) -> DevicePool {
+    /// Reads the current capacity of all devices.
+    async fn read_capacities(&self) -> DevicePool {
         self.poll_devices().await;
         self.blocking(Mds::pool)
     }
 
-    /// Looks through all files, and moves what helps; none if that ended early. Gives what is left, and how many moved.
+    /// Reads all files and moves those that help. Returns the pass and the number of moves, or
+    /// `None` if it ended early.
     async fn balance(&self, began_ms: u64, pool: &mut DevicePool) -> Option<(BalancePass, u64)> {
-        let mut pace = Pace { rate: 0, next: Instant::now() };
+        let mut pace = RateLimit { rate: 0, next: Instant::now() };
         let (mut pass, mut moved, mut problems) = (BalancePass::default(), 0, 0);
         let (mut after, mut told) = (None, Instant::now());
         loop {
-            let page = self.heard(self.blocking(|mds| mds.next_reliefs(pool, after)))?;
+            let page = self.log_error(self.blocking(|mds| mds.next_reliefs(pool, after)))?;
             for item in page.items {
-                if !self.leads() {
+                if !self.is_leader() {
                     return None;
                 }
-                // Said anew meanwhile, or ended.
-                let now = self.heard(self.blocking(Mds::rebalancing))??;
+                // The rebalance may have been restarted or cancelled meanwhile.
+                let now = self.log_error(self.blocking(Mds::rebalancing))??;
                 if now.began_ms != began_ms {
                     return None;
                 }
@@ -70,19 +72,24 @@ impl Housekeeper {
                 if problems >= PROBLEMS_MAX {
                     break;
                 }
-                if told.elapsed() > FIGURES_GOOD_FOR {
-                    (*pool, told) = (self.figures().await, Instant::now());
+                if told.elapsed() > CAPACITY_AGE_MAX {
+                    (*pool, told) = (self.read_capacities().await, Instant::now());
                 }
-                let figures = &*pool;
-                match self.carry(|mds, now_ms| mds.begin_relief(item.inode, figures, now_ms), &mut pace).await
+                let read_capacities = &*pool;
+                match self
+                    .move_object(
+                        |mds, now_ms| mds.begin_relief(item.inode, read_capacities, now_ms),
+                        &mut pace,
+                    )
+                    .await
                 {
                     Ok(None) => {}
-                    Ok(Some(carried)) => {
+                    Ok(Some(object)) => {
                         moved += 1;
-                        pool.moved(carried.order.from.device, carried.order.to.device, carried.bytes);
+                        pool.moved(object.order.from.device, object.order.to.device, object.bytes);
                     }
-                    Err(Stays::InUse) => pass.in_use += 1,
-                    Err(Stays::Problem(problem)) => {
+                    Err(MoveError::InUse) => pass.in_use += 1,
+                    Err(MoveError::Problem(problem)) => {
                         problems += 1;
                         if pass.problem.is_empty() {
                             pass.problem = problem;

@@ -1,4 +1,4 @@
-//! A medium whose power can be cut: what was not synced is there in part, sector by sector.
+//! A simulated disk whose power can be cut: unsynced data survives in part, by sector.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use redb::StorageBackend;
 
-use super::super::{Core, EmbeddedMeta, FORMAT_JOURNAL, Marks, Medium, builder};
+use super::super::{EmbeddedMeta, FORMAT_JOURNAL, JournalFile, StoreCore, StoreMarkers, builder};
 
 const SECTOR: usize = 512;
 const STORE: &str = "store";
 const JOURNAL: [&str; 2] = ["journal-0", "journal-1"];
 
 #[derive(Clone, Debug)]
-enum Pending {
+enum PendingWrite {
     Length(usize),
     Write(usize, Vec<u8>),
 }
 
-impl Pending {
+impl PendingWrite {
     fn onto(&self, bytes: &mut Vec<u8>) {
         match self {
             Self::Length(length) => bytes.resize(*length, 0),
@@ -32,7 +32,7 @@ impl Pending {
         }
     }
 
-    /// The parts that reach the medium by themselves.
+    /// Splits a write into the sectors that may survive independently.
     fn sectors(self) -> Vec<Self> {
         match self {
             Self::Length(_) => vec![self],
@@ -48,54 +48,54 @@ impl Pending {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Image {
+struct FileImage {
     durable: Vec<u8>,
     now: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingWrite>,
 }
 
 #[derive(Debug, Default)]
-struct Power {
-    files: Mutex<BTreeMap<&'static str, Image>>,
-    /// Writes and syncs until everything fails; none: never.
+struct DiskPower {
+    files: Mutex<BTreeMap<&'static str, FileImage>>,
+    /// Writes and syncs until every operation fails; `None` for no limit.
     left: Mutex<Option<usize>>,
     full: AtomicBool,
     syncs: AtomicUsize,
     held: Mutex<()>,
 }
 
-/// What of the unsynced is there after a power cut.
-pub(super) enum Kept {
+/// Which unsynced data survives a power cut.
+pub(super) enum UnsyncedData {
     Nothing,
     Everything,
-    /// Each sector or not, by chance.
+    /// Each sector at random, with this seed.
     Some(u64),
 }
 
 /// A disk with the three files of a store.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disk(Arc<Power>);
+pub(super) struct SimDisk(Arc<DiskPower>);
 
-impl Disk {
+impl SimDisk {
     /// Opens the store on it, with a journal.
     pub(super) fn start(&self) -> Result<EmbeddedMeta, Box<dyn std::error::Error + Send + Sync>> {
         let database = builder().create_with_backend(self.file(STORE))?;
-        let marks = Marks::read(&database)?;
-        let media = JOURNAL.map(|name| Box::new(self.file(name)) as Box<dyn Medium>);
-        let left = if marks.format == FORMAT_JOURNAL {
+        let markers = StoreMarkers::read(&database)?;
+        let media = JOURNAL.map(|name| Box::new(self.file(name)) as Box<dyn JournalFile>);
+        let left = if markers.format == FORMAT_JOURNAL {
             Some([media[0].read_all()?, media[1].read_all()?])
         } else {
             None
         };
-        let core = Core::begin(database, marks, left.as_ref(), Some(media), usize::MAX)?;
-        Ok(EmbeddedMeta { core: Arc::new(core), keeper: None })
+        let core = StoreCore::begin(database, markers, left.as_ref(), Some(media), usize::MAX)?;
+        Ok(EmbeddedMeta { core: Arc::new(core), applier: None })
     }
 
     fn file(&self, name: &'static str) -> SimFile {
         SimFile { power: self.0.clone(), name }
     }
 
-    /// The power goes after so many writes and syncs.
+    /// Cuts the power after this many writes and syncs.
     pub(super) fn fail_after(&self, operations: usize) {
         *self.0.left.lock() = Some(operations);
     }
@@ -108,12 +108,12 @@ impl Disk {
         self.0.syncs.load(Ordering::SeqCst)
     }
 
-    /// No sync ends while this lives.
+    /// Blocks all syncs while the guard lives.
     pub(super) fn hold(&self) -> MutexGuard<'_, ()> {
         self.0.held.lock()
     }
 
-    /// Another byte at this place.
+    /// Changes the byte at this offset.
     pub(super) fn damage(&self, name: &'static str, at: usize) {
         let mut files = self.0.files.lock();
         let image = files.entry(name).or_default();
@@ -121,15 +121,15 @@ impl Disk {
         image.durable[at] ^= 0x40;
     }
 
-    /// The disk as it is found after a power cut now.
-    pub(super) fn crash(&self, kept: Kept) -> Self {
+    /// Returns the disk as it is after a power cut now.
+    pub(super) fn crash(&self, kept: UnsyncedData) -> Self {
         let mut chance = match kept {
-            Kept::Some(seed) => Some(seed | 1),
+            UnsyncedData::Some(seed) => Some(seed | 1),
             _ => None,
         };
         let mut keeps = || match (&kept, &mut chance) {
-            (Kept::Everything, _) => true,
-            (Kept::Some(_), Some(state)) => {
+            (UnsyncedData::Everything, _) => true,
+            (UnsyncedData::Some(_), Some(state)) => {
                 // xorshift64
                 *state ^= *state << 13;
                 *state ^= *state >> 7;
@@ -141,25 +141,25 @@ impl Disk {
         let files = self.0.files.lock();
         let after = files.iter().map(|(name, image)| {
             let mut bytes = image.durable.clone();
-            for part in image.pending.iter().cloned().flat_map(Pending::sectors) {
+            for part in image.pending.iter().cloned().flat_map(PendingWrite::sectors) {
                 if keeps() {
                     part.onto(&mut bytes);
                 }
             }
-            (*name, Image { durable: bytes.clone(), now: bytes, pending: Vec::new() })
+            (*name, FileImage { durable: bytes.clone(), now: bytes, pending: Vec::new() })
         });
-        Self(Arc::new(Power { files: Mutex::new(after.collect()), ..Power::default() }))
+        Self(Arc::new(DiskPower { files: Mutex::new(after.collect()), ..DiskPower::default() }))
     }
 }
 
 #[derive(Debug)]
 struct SimFile {
-    power: Arc<Power>,
+    power: Arc<DiskPower>,
     name: &'static str,
 }
 
 impl SimFile {
-    fn with<T>(&self, work: impl FnOnce(&mut Image) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut FileImage) -> T) -> T {
         work(self.power.files.lock().entry(self.name).or_default())
     }
 
@@ -174,13 +174,13 @@ impl SimFile {
         }
     }
 
-    fn put(&self, pending: Pending) -> io::Result<()> {
+    fn put(&self, pending: PendingWrite) -> io::Result<()> {
         self.spend()?;
         let full = self.power.full.load(Ordering::SeqCst);
         self.with(|image| {
             let grows = match &pending {
-                Pending::Length(length) => *length > image.now.len(),
-                Pending::Write(offset, data) => offset + data.len() > image.now.len(),
+                PendingWrite::Length(length) => *length > image.now.len(),
+                PendingWrite::Write(offset, data) => offset + data.len() > image.now.len(),
             };
             if full && grows {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -203,13 +203,13 @@ impl SimFile {
     }
 }
 
-impl Medium for SimFile {
+impl JournalFile for SimFile {
     fn read_all(&self) -> io::Result<Vec<u8>> {
         Ok(self.with(|image| image.now.clone()))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.put(Pending::Write(offset as usize, bytes.to_vec()))
+        self.put(PendingWrite::Write(offset as usize, bytes.to_vec()))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -236,7 +236,7 @@ impl StorageBackend for SimFile {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.put(Pending::Length(length as usize))
+        self.put(PendingWrite::Length(length as usize))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -244,6 +244,6 @@ impl StorageBackend for SimFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.put(Pending::Write(offset as usize, data.to_vec()))
+        self.put(PendingWrite::Write(offset as usize, data.to_vec()))
     }
 }

@@ -1,4 +1,4 @@
-//! A network between store and server that fails at the worst moment: when a commit is on its way.
+//! A proxy between store and server that fails while a commit is in flight.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,16 +8,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
 
-/// What happens to the next commit, or to what is written into the records next.
+/// Fault that hits the next commit, or the next write of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// It does not arrive.
+    /// The request is lost.
     Request,
-    /// It arrives, and its answer does not.
+    /// The request arrives, its response is lost.
     Answer,
-    /// It arrives when it is told to.
+    /// The request is delayed until [`Proxy::deliver`].
     Late,
-    /// What is written into the records does so.
+    /// The write of records is delayed.
     LateRecord,
 }
 
@@ -30,7 +30,7 @@ struct State {
 pub(super) struct Proxy {
     pub(super) port: u16,
     state: Arc<Mutex<State>>,
-    /// Told of each answer that nobody got.
+    /// Reports each lost response.
     swallowed: Receiver<usize>,
 }
 
@@ -62,17 +62,17 @@ impl Proxy {
         self.state.lock().cut = Some(cut);
     }
 
-    /// Is something on its way?
+    /// Whether a delayed request is pending.
     pub(super) fn is_late(&self) -> bool {
         self.state.lock().late.is_some()
     }
 
-    /// Bytes of the answer that nobody got.
+    /// Waits for a lost response and returns its bytes.
     pub(super) fn swallowed(&self) -> usize {
         self.swallowed.recv().unwrap()
     }
 
-    /// What was late arrives; the server has answered it when this returns.
+    /// Delivers the delayed request, and returns after the server has answered it.
     pub(super) fn deliver(&self) {
         let (mut server, bytes) = self.state.lock().late.take().expect("something was late");
         server.write_all(&bytes).unwrap();
@@ -80,7 +80,7 @@ impl Proxy {
     }
 }
 
-/// Is it what that is about?
+/// Whether the fault applies to these bytes.
 fn is_meant(cut: Cut, bytes: &[u8]) -> bool {
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
     match cut {
@@ -117,7 +117,7 @@ fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State>, s
             }
             Some(Cut::Request) => break,
             Some(Cut::Answer) => {
-                // The client's connection ends when the answer is there.
+                // The client's connection ends when the response arrives.
                 swallow.store(true, Ordering::Release);
                 let _ = server.write_all(bytes);
                 return;

@@ -1,45 +1,46 @@
-//! What says that an account of a directory is closed, by the attributes that directories have for that.
+//! Decides from the attributes of a directory entry whether its account is locked, disabled or
+//! expired.
 //!
-//! Contract: whatever cannot be read counts as closed. An attribute that the directory does not have, or does not show to
-//! whoever asks, says nothing.
-//! Truth: shadow(5) and RFC 2307 (shadowExpire), draft-behera-ldap-password-policy-10 §5.3.3 (pwdAccountLockedTime), the
-//! manuals of 389 Directory Server (nsAccountLock), eDirectory (loginDisabled) and Active Directory (userAccountControl,
+//! Contract: a value that cannot be parsed counts as closed. An attribute that is missing, or
+//! hidden from the bind name, has no effect. Truth: shadow(5) and RFC 2307 (shadowExpire),
+//! draft-behera-ldap-password-policy-10 §5.3.3 (pwdAccountLockedTime), the manuals of 389 Directory
+//! Server (nsAccountLock), eDirectory (loginDisabled) and Active Directory (userAccountControl,
 //! accountExpires).
 
 use core::time::Duration;
 
-use sealstone_ldap::{Attribute, Entry};
+use sealstone_ldap::{Attribute, SearchEntry};
 
-/// Reads one value; true if it says that the account is closed at that time since 1970.
-type Rule = fn(&str, Duration) -> bool;
+/// Parses one value. Returns whether the account is closed at that time since 1970.
+type AccountRule = fn(&str, Duration) -> bool;
 
-const RULES: [(&str, Rule); 6] = [
-    // Days since 1970; -1 is never.
+const RULES: [(&str, AccountRule); 6] = [
+    // Days since 1970; -1 means never.
     ("shadowExpire", |value, now| {
         let today = i64::try_from(now.as_secs() / 86_400).unwrap_or(i64::MAX);
         value.parse::<i64>().map_or(true, |day| day >= 0 && today >= day)
     }),
-    // The time of the lock, or 000001010000Z for one that only an administrator takes off. When one of the first kind
-    // ends, a policy says that is not looked at here.
+    // The time of the lock, or 000001010000Z if only an administrator can unlock the account. A
+    // lock with a time ends by a policy that is not evaluated here.
     ("pwdAccountLockedTime", |_, _| true),
     ("nsAccountLock", |value, _| !value.eq_ignore_ascii_case("false")),
     ("loginDisabled", |value, _| !value.eq_ignore_ascii_case("false")),
-    // ACCOUNTDISABLE.
+    // Bit ACCOUNTDISABLE.
     ("userAccountControl", |value, _| value.parse::<i64>().map_or(true, |flags| flags & 2 != 0)),
-    // 100 ns since 1601; 0 and the greatest number are never.
+    // 100 ns since 1601; 0 and the maximum mean never.
     ("accountExpires", |value, now| {
         let now = (now.as_nanos() / 100) as i128 + 116_444_736_000_000_000;
         value.parse::<i64>().map_or(true, |end| end != 0 && end != i64::MAX && i128::from(end) <= now)
     }),
 ];
 
-/// The attributes that are looked at.
-pub(super) fn marks() -> Vec<Attribute> {
+/// Returns the attributes that the rules need.
+pub(super) fn status_attributes() -> Vec<Attribute> {
     RULES.iter().filter_map(|(name, _)| Attribute::new(name).ok()).collect()
 }
 
-/// What says that the entry's account is closed; `None` if nothing does.
-pub(super) fn mark(entry: &Entry, now: Duration) -> Option<&'static str> {
+/// Returns the attribute by which the entry's account is closed; `None` if it is open.
+pub(super) fn closing_attribute(entry: &SearchEntry, now: Duration) -> Option<&'static str> {
     RULES
         .iter()
         .find(|(name, rule)| {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_closed_by_what_directories_write_for_that() {
+    fn account_status_attributes_close_accounts() {
         for (name, value, closed) in [
             ("shadowExpire", "-1", false),
             ("shadowExpire", "20780", false),
@@ -87,6 +88,6 @@ mod tests {
         ] {
             assert_eq!(is_closed(name, value), closed, "{name}: {value}");
         }
-        assert_eq!(marks().len(), RULES.len(), "all are names of attributes");
+        assert_eq!(status_attributes().len(), RULES.len(), "all are names of attributes");
     }
 }

@@ -1,7 +1,8 @@
-//! Files that have outgrown their layouts, one after the other.
+//! Copies files that have outgrown their layouts to new objects, one at a time.
 //!
-//! Contract: as of the mover ([`super`]): nothing is read before every device has answered that nobody writes, all of it is
-//! copied in one life of each new device, and whatever is interrupted begins anew. A drain goes first.
+//! Contract: as in [`super`]: nothing is read before every device has confirmed the fence, the copy
+//! is complete within one boot epoch of each new device, and an interrupted copy starts again. A
+//! drain has priority.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,28 +12,28 @@ use sealstone_mds::{Mds, MdsError, MigrationOrder, MoveStart, ServerPurpose};
 use sealstone_mds_protocol::{InodeId, Layout, ObjectRef};
 use tokio::time::{Instant, sleep};
 
-use super::{Extents, FENCE_LOOK_EVERY, Housekeeper, Pace, Stays};
-use crate::devices::{Copied, CopyStep};
+use super::{ExtentList, FENCE_POLL_INTERVAL, Housekeeper, MoveError, RateLimit};
+use crate::devices::{CopyResult, CopyStep};
 
-/// Between two looks at the marks.
-const MARKS_EVERY: Duration = Duration::from_secs(10);
-/// After a copy that came to nothing a file rests for so long; each time in a row for twice as long, …
+/// Interval of reading the marked files.
+const MARKS_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause of a file after a failed copy; doubles with each consecutive failure up to [`REST_MAX`].
 const REST_MIN: Duration = Duration::from_secs(60);
-/// … up to this.
+/// Maximum pause of a file after failed copies.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// Files that are remembered to rest; if there are more, all are tried again.
+/// Maximum number of pausing files; above it all are tried again.
 const RESTING_MAX: usize = 4096;
-/// Between two looks whether the copy is still wanted.
-const WANTED_EVERY: Duration = Duration::from_secs(1);
+/// Interval of checking whether the copy is still wanted.
+const WANTED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was tried in vain, so that nothing is copied again and again for nobody.
+/// Failed copies, so that a file is not copied repeatedly without success.
 #[derive(Default)]
-pub(super) struct Carrier {
+pub(super) struct RelayoutState {
     looked: Option<Instant>,
     resting: BTreeMap<InodeId, (Duration, Instant)>,
 }
 
-impl Carrier {
+impl RelayoutState {
     fn rests(&self, inode: InodeId) -> bool {
         self.resting.get(&inode).is_some_and(|(_, until)| Instant::now() < *until)
     }
@@ -46,52 +47,52 @@ impl Carrier {
     }
 }
 
-/// The copy of a file under way.
-struct Copying<'a> {
+/// A running copy of a file.
+struct FileCopy<'a> {
     order: &'a MigrationOrder,
-    /// Where what was written to each new object ends.
+    /// End of the bytes written to each new object.
     written: Vec<u64>,
-    /// The life of each new device.
-    lives: Vec<Copied>,
+    /// Boot epoch of each new device.
+    boot_epochs: Vec<CopyResult>,
     looked: Instant,
 }
 
 impl Housekeeper {
-    /// Looks at the files that were marked, if it is time to, and carries over those that have outgrown their layouts.
-    pub(super) async fn carry_outgrown(&self, carrier: &mut Carrier) {
-        let due = carrier.looked.is_none_or(|at| at.elapsed() >= MARKS_EVERY);
+    /// Reads the marked files, if due, and copies those that have outgrown their layouts.
+    pub(super) async fn relayout_outgrown(&self, relayout: &mut RelayoutState) {
+        let due = relayout.looked.is_none_or(|at| at.elapsed() >= MARKS_INTERVAL);
         if self.limits.carry_rate == 0 || !due {
             return;
         }
-        let mut pace = Pace { rate: self.limits.carry_rate, next: Instant::now() };
+        let mut pace = RateLimit { rate: self.limits.carry_rate, next: Instant::now() };
         let mut after = None;
         loop {
-            let Some(page) = self.heard(self.blocking(|mds| mds.next_outgrown(after))) else { return };
+            let Some(page) = self.log_error(self.blocking(|mds| mds.next_outgrown(after))) else { return };
             let Some(last) = page.last() else { break };
             after = Some(*last);
-            for inode in page.into_iter().filter(|inode| !carrier.rests(*inode)).collect::<Vec<_>>() {
-                if !self.leads() || self.drains() {
+            for inode in page.into_iter().filter(|inode| !relayout.rests(*inode)).collect::<Vec<_>>() {
+                if !self.is_leader() || self.drains() {
                     return;
                 }
-                match self.carry_file(inode, &mut pace).await {
+                match self.relayout_file(inode, &mut pace).await {
                     Ok(copied) => {
-                        carrier.resting.remove(&inode);
+                        relayout.resting.remove(&inode);
                         if !copied {
                             tracing::debug!(
                                 inode = inode.0,
-                                "a file has not outgrown its layout, or is in use"
+                                "file not copied: layout not outgrown, or file in use"
                             );
                         }
                     }
-                    Err(stays) => {
-                        carrier.failed(inode);
-                        match stays {
-                            Stays::InUse => tracing::debug!(
+                    Err(error) => {
+                        relayout.failed(inode);
+                        match error {
+                            MoveError::InUse => tracing::debug!(
                                 inode = inode.0,
-                                "a file is written to while it is carried over"
+                                "copy to a larger layout cancelled: file in use"
                             ),
-                            Stays::Problem(problem) => {
-                                tracing::warn!(inode = inode.0, %problem, "a file is not carried over yet");
+                            MoveError::Problem(problem) => {
+                                tracing::warn!(inode = inode.0, %problem, "file not copied to a larger layout; retrying later");
                             }
                         }
                     }
@@ -99,17 +100,18 @@ impl Housekeeper {
             }
             tokio::task::yield_now().await;
         }
-        carrier.looked = Some(Instant::now());
+        relayout.looked = Some(Instant::now());
     }
 
-    /// Is a device to be emptied?
+    /// Whether a device is being drained.
     fn drains(&self) -> bool {
         self.blocking(Mds::draining).is_ok_and(|draining| !draining.is_empty())
     }
 
-    /// Carries a file over, if it has outgrown its layout and nobody has it; says whether it did.
-    async fn carry_file(&self, inode: InodeId, pace: &mut Pace) -> Result<bool, Stays> {
-        let problem = |error: MdsError| Stays::Problem(error.to_string());
+    /// Copies a file to a new layout, if it has outgrown its own and is not in use. Returns whether
+    /// it did.
+    async fn relayout_file(&self, inode: InodeId, pace: &mut RateLimit) -> Result<bool, MoveError> {
+        let problem = |error: MdsError| MoveError::Problem(error.to_string());
         let now_ms = self.environment.now_ms();
         let order = match self.blocking(|mds| mds.begin_migration(inode, now_ms)).map_err(problem)? {
             MoveStart::Started(order) => order,
@@ -120,60 +122,64 @@ impl Housekeeper {
         let now_ms = self.environment.now_ms();
         let bytes = match copied {
             Ok(bytes) => bytes,
-            Err(stays) => {
+            Err(error) => {
                 self.blocking(|mds| mds.abandon_migration(&order, now_ms)).map_err(problem)?;
-                return Err(stays);
+                return Err(error);
             }
         };
         if !self.blocking(|mds| mds.finish_migration(&order, bytes, now_ms)).map_err(problem)? {
-            return Err(Stays::InUse);
+            return Err(MoveError::InUse);
         }
         let shape = |layout: &Layout| {
             format!("{} objects, unit {}", layout.width(), layout.stripe_unit().unwrap_or(0))
         };
         let (from, to) = (shape(&order.from), shape(&order.to));
-        tracing::info!(inode = inode.0, size = order.size, bytes, %from, %to, "file carried over to another layout");
-        // They are queued as well; but who reads them should find soon that they are not there.
+        tracing::info!(inode = inode.0, size = order.size, bytes, %from, %to, "file copied to another layout");
+        // The old objects are queued for removal as well. Removing them now lets clients with the
+        // old layout notice soon.
         for object in order.from.objects() {
             if let Err(error) = self.remove(*object).await {
-                tracing::debug!(object = %object.object, %error, "an object of before is not removed yet");
+                tracing::debug!(object = %object.object, %error, "old object not removed; retrying later");
             }
         }
         Ok(true)
     }
 
-    /// Copies a file, durably; gives its bytes.
-    async fn copy_file(&self, order: &MigrationOrder, pace: &mut Pace) -> Result<u64, Stays> {
+    /// Copies a file durably. Returns its bytes with data.
+    async fn copy_file(&self, order: &MigrationOrder, pace: &mut RateLimit) -> Result<u64, MoveError> {
         let begun = Instant::now();
         let fenced =
-            |mds: &Mds| mds.is_migration_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
+            |mds: &Mds| mds.is_migration_fenced(order).map_err(|error| MoveError::Problem(error.to_string()));
         while !self.blocking(fenced)? {
             if begun.elapsed() > self.limits.device_timeout {
-                return Err(Stays::Problem("a device does not answer to a change of tags".to_owned()));
+                return Err(MoveError::Problem(
+                    "a device did not confirm new policy access tags in time".to_owned(),
+                ));
             }
-            sleep(FENCE_LOOK_EVERY).await;
+            sleep(FENCE_POLL_INTERVAL).await;
         }
-        let lives = Vec::with_capacity(order.to.width());
+        let boot_epochs = Vec::with_capacity(order.to.width());
         let mut copying =
-            Copying { order, written: vec![0; order.to.width()], lives, looked: Instant::now() };
+            FileCopy { order, written: vec![0; order.to.width()], boot_epochs, looked: Instant::now() };
         for object in order.to.objects() {
-            // Before the first byte: whatever is written is of a life that is known.
+            // The epoch is read before the first write, so that a restart during the copy is
+            // detected.
             self.step_to(*object, CopyStep::Create).await?;
-            copying.lives.push(self.step_to(*object, CopyStep::Life).await?);
+            copying.boot_epochs.push(self.step_to(*object, CopyStep::BootEpoch).await?);
         }
         let bytes = self.copy_bytes(&mut copying, pace).await?;
         self.settle_copy(&copying).await?;
         Ok(bytes)
     }
 
-    /// Copies the extents of all old objects, those with the lowest offset in their object first: so a file is copied from
-    /// its beginning to its end, and holes cost nothing.
-    async fn copy_bytes(&self, copying: &mut Copying<'_>, pace: &mut Pace) -> Result<u64, Stays> {
+    /// Copies the extents of all old objects, lowest object offset first. So a file is copied from
+    /// beginning to end, and holes cost nothing.
+    async fn copy_bytes(&self, copying: &mut FileCopy<'_>, pace: &mut RateLimit) -> Result<u64, MoveError> {
         let (order, mut bytes) = (copying.order, 0);
         let mut going = Vec::with_capacity(order.from.width());
         for (index, object) in order.from.objects().iter().enumerate() {
-            let mut extents = Extents::new(*object);
-            // Nobody wrote to one that is missing: all of it is a hole.
+            let mut extents = ExtentList::new(*object);
+            // A missing object is a hole: nothing was written to it.
             if self.list_extents(&mut extents, order.filled[index]).await?
                 && let Some(chunk) = self.next_chunk(&mut extents).await?
             {
@@ -193,22 +199,22 @@ impl Housekeeper {
         Ok(bytes)
     }
 
-    /// Bytes of an old object to the new ones; zeros are holes there.
+    /// Writes bytes of an old object to the new ones; zeros become holes.
     async fn write_piece(
         &self,
-        copying: &mut Copying<'_>,
+        copying: &mut FileCopy<'_>,
         (index, offset): (usize, u64),
         data: Bytes,
-        pace: &mut Pace,
-    ) -> Result<(), Stays> {
+        pace: &mut RateLimit,
+    ) -> Result<(), MoveError> {
         let order = copying.order;
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
             let Some(file_offset) = order.from.file_offset(index, at) else {
-                return Err(Stays::Problem("an object is longer than a file can be".to_owned()));
+                return Err(MoveError::Problem("an object exceeds the maximum file size".to_owned()));
             };
-            // To the end of the stripe unit: from there on the file goes on in another object.
+            // Up to the end of the stripe unit: there the file continues in another object.
             let left =
                 order.from.stripe_unit().map_or(u64::MAX, |unit| u64::from(unit) - at % u64::from(unit));
             let length = usize::try_from(left).unwrap_or(usize::MAX).min(data.len() - done);
@@ -229,8 +235,9 @@ impl Housekeeper {
         Ok(())
     }
 
-    /// Makes each new object as long as it has to be, and durable in the life that it was written in.
-    async fn settle_copy(&self, copying: &Copying<'_>) -> Result<(), Stays> {
+    /// Extends each new object to its length, flushes it, and checks that its device did not
+    /// restart.
+    async fn settle_copy(&self, copying: &FileCopy<'_>) -> Result<(), MoveError> {
         let order = copying.order;
         for (index, object) in order.to.objects().iter().enumerate() {
             let needed = order.lengths[index];
@@ -240,29 +247,29 @@ impl Housekeeper {
             }
             self.step_to(*object, CopyStep::Flush).await?;
         }
-        for (object, life) in order.to.objects().iter().zip(&copying.lives) {
-            if self.step_to(*object, CopyStep::Life).await? != *life {
-                return Err(Stays::Problem("a device restarted while it was written to".to_owned()));
+        for (object, boot_epoch) in order.to.objects().iter().zip(&copying.boot_epochs) {
+            if self.step_to(*object, CopyStep::BootEpoch).await? != *boot_epoch {
+                return Err(MoveError::Problem("a device restarted during the copy".to_owned()));
             }
         }
         Ok(())
     }
 
-    /// Who writes goes first, and so does a drain.
-    fn check_wanted(&self, copying: &mut Copying<'_>) -> Result<(), Stays> {
-        if copying.looked.elapsed() < WANTED_EVERY {
+    /// Fails if a client wants to write the file, another server leads, or a drain began.
+    fn check_wanted(&self, copying: &mut FileCopy<'_>) -> Result<(), MoveError> {
+        if copying.looked.elapsed() < WANTED_INTERVAL {
             return Ok(());
         }
         copying.looked = Instant::now();
         let wanted = self.blocking(|mds| mds.is_migration_pending(copying.order));
-        let wanted = wanted.map_err(|error| Stays::Problem(error.to_string()))?;
-        if !wanted || !self.leads() || self.drains() {
-            return Err(Stays::InUse);
+        let wanted = wanted.map_err(|error| MoveError::Problem(error.to_string()))?;
+        if !wanted || !self.is_leader() || self.drains() {
+            return Err(MoveError::InUse);
         }
         Ok(())
     }
 
-    async fn step_to(&self, at: ObjectRef, step: CopyStep) -> Result<Copied, Stays> {
+    async fn step_to(&self, at: ObjectRef, step: CopyStep) -> Result<CopyResult, MoveError> {
         Ok(self.step(at, step, ServerPurpose::CopyTo(at.object)).await?)
     }
 }

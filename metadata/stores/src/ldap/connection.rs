@@ -1,4 +1,4 @@
-//! One connection to the LDAP server: requests out, answers in, each within its time.
+//! One connection to the LDAP server: requests and responses, each with a timeout.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -10,42 +10,42 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::{ClientConnection, StreamOwned};
 use sealstone_ldap::{
-    Attribute, Body, Entry, Filter, LdapError, Message, Outcome, Scope, Search, bind_request,
-    message_length_up_to, search_request, start_tls_request, unbind_request,
+    Attribute, Filter, LdapError, LdapResult, Message, MessageBody, Search, SearchEntry, SearchScope,
+    bind_request, message_length_up_to, search_request, start_tls_request, unbind_request,
 };
 use zeroize::Zeroizing;
 
-use super::settings::{Place, Security, Target};
+use super::settings::{LdapSecurity, LdapTarget, ServerAddress};
 use super::{ANSWER_MAX, CONNECT_MAX};
 
-/// Bytes of one message of the server: a commit, and what is around it.
+/// Maximum bytes of a message of the server: a commit and its envelope.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Addresses of its name that are tried.
+/// Maximum addresses of the host name that are tried.
 const ADDRESSES_MAX: usize = 4;
-/// Read at a time.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Why there is no answer, or not the one that is wanted.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    /// The server is away, or was silent too long: what became of a request is not known.
+pub(super) enum RequestError {
+    /// The server is unreachable or timed out: the outcome of the request is unknown.
     #[error("{0}")]
     Away(#[from] io::Error),
-    /// It says what is no LDAP.
-    #[error("what the server says is not understood")]
+    /// The response is not valid LDAP.
+    #[error("the response is not valid LDAP")]
     Foreign(#[from] LdapError),
-    /// It said no.
+    /// The server refused.
     #[error("{what}: {outcome}")]
     Refused {
-        /// What was asked.
+        /// Name of the request.
         what: &'static str,
-        /// What it said.
-        outcome: Outcome,
+        /// Result of the server.
+        outcome: LdapResult,
     },
 }
 
-impl Trouble {
-    /// The code of a refusal.
+impl RequestError {
+    /// Returns the result code of a refusal.
     pub(super) const fn code(&self) -> Option<u32> {
         match self {
             Self::Refused { outcome, .. } => Some(outcome.code),
@@ -53,72 +53,74 @@ impl Trouble {
         }
     }
 
-    /// May it be otherwise in a moment? Another certificate, or another protocol, will not.
-    pub(super) fn is_passing(&self) -> bool {
+    /// Whether a retry may succeed; it does not after a wrong certificate or protocol.
+    pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Away(error) => {
                 !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied)
             }
-            Self::Refused { outcome, .. } => [Outcome::BUSY, Outcome::UNAVAILABLE].contains(&outcome.code),
+            Self::Refused { outcome, .. } => {
+                [LdapResult::BUSY, LdapResult::UNAVAILABLE].contains(&outcome.code)
+            }
             Self::Foreign(_) => false,
         }
     }
 }
 
-fn strange(what: &str) -> Trouble {
-    Trouble::Away(io::Error::new(io::ErrorKind::InvalidData, what.to_owned()))
+fn unexpected(what: &str) -> RequestError {
+    RequestError::Away(io::Error::new(io::ErrorKind::InvalidData, what.to_owned()))
 }
 
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A connection on which somebody is bound.
-pub(super) struct Link {
+/// A bound connection.
+pub(super) struct LdapConnection {
     stream: Box<dyn Stream>,
-    /// The same socket, to look at what came that nobody asked for.
+    /// The same socket, to detect unsolicited messages.
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were read already.
+    /// Bytes of the buffer that were already parsed.
     read: usize,
     id: u32,
     is_bound: bool,
 }
 
-impl Link {
-    /// Connects, begins TLS if that is how the target is meant, and says who asks.
-    pub(super) fn open(target: &Target) -> Result<Self, Trouble> {
+impl LdapConnection {
+    /// Connects, starts TLS if the target requires it, and binds.
+    pub(super) fn open(target: &LdapTarget) -> Result<Self, RequestError> {
         let plain =
             |stream, socket| Self { stream, socket, buffer: Vec::new(), read: 0, id: 0, is_bound: false };
-        let link = match &target.place {
-            Place::Socket(path) => {
+        let connection = match &target.address {
+            ServerAddress::Socket(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(ANSWER_MAX))?;
                 stream.set_write_timeout(Some(ANSWER_MAX))?;
                 let socket = stream.try_clone()?.into();
                 plain(Box::new(stream), socket)
             }
-            Place::Host { host, port, loopback_only } => {
+            ServerAddress::Host { host, port, loopback_only } => {
                 let stream = connect(host, *port, *loopback_only)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(ANSWER_MAX))?;
                 stream.set_write_timeout(Some(ANSWER_MAX))?;
                 let socket = || stream.try_clone().map(OwnedFd::from);
                 let (tls, name) = match &target.security {
-                    Security::Plain => {
+                    LdapSecurity::Plain => {
                         let socket = socket()?;
                         return plain(Box::new(stream), socket).bound(target);
                     }
-                    Security::Tls(tls, name) => (tls, name),
-                    Security::StartTls(tls, name) => {
+                    LdapSecurity::Tls(tls, name) => (tls, name),
+                    LdapSecurity::StartTls(tls, name) => {
                         let mut before = plain(Box::new(stream.try_clone()?), socket()?);
                         let id = before.send(start_tls_request)?;
                         match before.answer(id)? {
-                            Body::Extended(outcome) => check("StartTLS", outcome)?,
-                            _ => return Err(strange("another answer to StartTLS")),
+                            MessageBody::Extended(outcome) => check("StartTLS", outcome)?,
+                            _ => return Err(unexpected("unexpected response to StartTLS")),
                         }
-                        // Whoever is in between must not put his bytes in front of what comes out of TLS.
+                        // A man in the middle must not inject bytes in front of the TLS stream.
                         if before.read < before.buffer.len() {
-                            return Err(strange("bytes between StartTLS and TLS"));
+                            return Err(unexpected("bytes between StartTLS and TLS"));
                         }
                         (tls, name)
                     }
@@ -130,29 +132,34 @@ impl Link {
                 plain(Box::new(StreamOwned::new(tls, stream)), socket)
             }
         };
-        link.bound(target)
+        connection.bound(target)
     }
 
-    fn bound(mut self, target: &Target) -> Result<Self, Trouble> {
+    fn bound(mut self, target: &LdapTarget) -> Result<Self, RequestError> {
         let id = self.send(|id| bind_request(id, &target.who, &target.password))?;
         match self.answer(id)? {
-            Body::Bound(outcome) => check("bind", outcome)?,
-            _ => return Err(strange("another answer to a bind")),
+            MessageBody::Bound(outcome) => check("bind", outcome)?,
+            _ => return Err(unexpected("unexpected response to bind")),
         }
         self.is_bound = true;
         Ok(self)
     }
 
-    /// Did the server end it, though nobody asked it for anything? Then nothing should be sent any more: whether it arrived
-    /// would not be known. Of a connection on which no answer is waited for.
+    /// Whether the server closed the connection or sent an unsolicited message. Then nothing more
+    /// must be sent, because its arrival would be unknown. For a connection without pending
+    /// requests.
     pub(super) fn has_ended(&self) -> bool {
         let looked = recv(&self.socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        // TLS sends tickets for later sessions, and a server that ends says so: both are tried, and one is sound.
+        // TLS session tickets, and a notice of disconnection, look the same here: the caller tests
+        // the connection.
         !matches!(looked, Err(Errno::AGAIN | Errno::INTR))
     }
 
-    /// Sends a request; its number.
-    pub(super) fn send(&mut self, request: impl FnOnce(u32) -> Zeroizing<Vec<u8>>) -> Result<u32, Trouble> {
+    /// Sends a request and returns its message id.
+    pub(super) fn send(
+        &mut self,
+        request: impl FnOnce(u32) -> Zeroizing<Vec<u8>>,
+    ) -> Result<u32, RequestError> {
         // RFC 4511 §4.1.1.1: from 1 to 2^31 − 1.
         self.id = if self.id >= i32::MAX as u32 { 1 } else { self.id + 1 };
         let bytes = request(self.id);
@@ -161,69 +168,70 @@ impl Link {
         Ok(self.id)
     }
 
-    /// What became of a change.
+    /// Sends a change and waits for its result.
     pub(super) fn change(
         &mut self,
         what: &'static str,
         request: impl FnOnce(u32) -> Zeroizing<Vec<u8>>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let id = self.send(request)?;
         match self.answer(id)? {
-            Body::Changed(outcome) => check(what, outcome),
-            _ => Err(strange("another answer to a change")),
+            MessageBody::Changed(outcome) => check(what, outcome),
+            _ => Err(unexpected("unexpected response to a change")),
         }
     }
 
-    /// What became of one of several changes that were sent: its number, and the result.
-    pub(super) fn changed(&mut self) -> Result<(u32, Outcome), Trouble> {
+    /// Receives the result of one of several pending changes, with its message id.
+    pub(super) fn changed(&mut self) -> Result<(u32, LdapResult), RequestError> {
         match self.message()? {
-            Message { id, body: Body::Changed(outcome) } => Ok((id, outcome)),
-            _ => Err(strange("another answer to a change")),
+            Message { id, body: MessageBody::Changed(outcome) } => Ok((id, outcome)),
+            _ => Err(unexpected("unexpected response to a change")),
         }
     }
 
-    /// Does something with each entry that is there, in no order.
-    pub(super) fn search<E: From<Trouble>>(
+    /// Calls `work` with each entry found, in no order.
+    pub(super) fn search<E: From<RequestError>>(
         &mut self,
         base: &str,
-        scope: Scope,
+        scope: SearchScope,
         attributes: &[&Attribute],
-        mut work: impl FnMut(Entry) -> Result<(), E>,
+        mut work: impl FnMut(SearchEntry) -> Result<(), E>,
     ) -> Result<(), E> {
-        let all = Filter::parse("(objectClass=*)").map_err(|error| strange(&error.to_string()))?;
+        let all = Filter::parse("(objectClass=*)").map_err(|error| unexpected(&error.to_string()))?;
         let search = Search { base, scope, filter: &all, attributes, entries_max: 0, time_s_max: 0 };
         let id = self.send(|id| search_request(id, &search))?;
         loop {
             match self.answer(id)? {
-                Body::Entry(entry) => work(entry)?,
-                // What other servers have is not ours to believe: only the configured one is known.
-                Body::Reference | Body::Intermediate => {}
-                Body::Done(outcome) => return Ok(check("search", outcome)?),
-                _ => return Err(strange("another answer to a search").into()),
+                MessageBody::SearchEntry(entry) => work(entry)?,
+                // Referrals to other servers are not followed: only the configured server is
+                // trusted.
+                MessageBody::Reference | MessageBody::Intermediate => {}
+                MessageBody::Done(outcome) => return Ok(check("search", outcome)?),
+                _ => return Err(unexpected("unexpected response to search").into()),
             }
         }
     }
 
-    /// Is there an entry of this name?
-    pub(super) fn is_there(&mut self, dn: &str) -> Result<bool, Trouble> {
+    /// Whether an entry of this name exists.
+    pub(super) fn is_there(&mut self, dn: &str) -> Result<bool, RequestError> {
         let mut found = false;
-        let searched = self.search::<Trouble>(dn, Scope::Entry, &[], |_| {
+        let searched = self.search::<RequestError>(dn, SearchScope::Base, &[], |_| {
             found = true;
             Ok(())
         });
         match searched {
-            Err(trouble) if trouble.code() == Some(Outcome::NO_SUCH_OBJECT) => Ok(false),
+            Err(error) if error.code() == Some(LdapResult::NO_SUCH_OBJECT) => Ok(false),
             other => other.map(|()| found),
         }
     }
 
-    /// The next message, which must answer that request.
-    fn answer(&mut self, id: u32) -> Result<Body, Trouble> {
+    /// Receives the next message, which must answer request `id`.
+    fn answer(&mut self, id: u32) -> Result<MessageBody, RequestError> {
         let message = self.message()?;
-        if message.id == id { Ok(message.body) } else { Err(strange("an answer to another request")) }
+        if message.id == id { Ok(message.body) } else { Err(unexpected("response with another message id")) }
     }
 
-    fn message(&mut self) -> Result<Message, Trouble> {
+    fn message(&mut self) -> Result<Message, RequestError> {
         let length = loop {
             let there = &self.buffer[self.read..];
             match message_length_up_to(there, MESSAGE_BYTES_MAX)? {
@@ -234,12 +242,12 @@ impl Link {
         let message = Message::parse_up_to(&self.buffer[self.read..self.read + length], MESSAGE_BYTES_MAX)?;
         self.read += length;
         match message.body {
-            Body::Disconnection => Err(strange("the server closed the connection")),
+            MessageBody::Disconnection => Err(unexpected("the server closed the connection")),
             _ => Ok(message),
         }
     }
 
-    fn more(&mut self) -> Result<(), Trouble> {
+    fn more(&mut self) -> Result<(), RequestError> {
         self.buffer.drain(..self.read);
         self.read = 0;
         let before = self.buffer.len();
@@ -259,8 +267,8 @@ impl Link {
     }
 }
 
-impl Drop for Link {
-    /// Says good-bye; it does not matter whether that arrives.
+impl Drop for LdapConnection {
+    /// Sends an unbind request; failures do not matter.
     fn drop(&mut self) {
         if self.is_bound {
             let _ = self.send(unbind_request);
@@ -268,18 +276,21 @@ impl Drop for Link {
     }
 }
 
-fn check(what: &'static str, outcome: Outcome) -> Result<(), Trouble> {
-    if outcome.code == Outcome::SUCCESS { Ok(()) } else { Err(Trouble::Refused { what, outcome }) }
+fn check(what: &'static str, outcome: LdapResult) -> Result<(), RequestError> {
+    if outcome.code == LdapResult::SUCCESS { Ok(()) } else { Err(RequestError::Refused { what, outcome }) }
 }
 
-fn connect(host: &str, port: u16, loopback_only: bool) -> Result<TcpStream, Trouble> {
+fn connect(host: &str, port: u16, loopback_only: bool) -> Result<TcpStream, RequestError> {
     let found = (host, port).to_socket_addrs()?;
-    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address that may be used");
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no usable address");
     for address in found.filter(|found| !loopback_only || found.ip().is_loopback()).take(ADDRESSES_MAX) {
         match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-            // Where nobody listens, a port of this machine may be connected with itself.
+            // On loopback a connect to a port without a listener may connect to itself.
             Ok(stream) if stream.local_addr().ok() == Some(address) => {
-                last = io::Error::new(io::ErrorKind::ConnectionRefused, format!("{address}: nobody listens"));
+                last = io::Error::new(
+                    io::ErrorKind::ConnectionRefused,
+                    format!("{address}: connection refused"),
+                );
             }
             Ok(stream) => return Ok(stream),
             Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
@@ -288,11 +299,15 @@ fn connect(host: &str, port: u16, loopback_only: bool) -> Result<TcpStream, Trou
     Err(last.into())
 }
 
-/// Connects until it succeeds or that time is over; what will not be otherwise in a moment is final.
-pub(super) fn open_until(target: &Target, until: Instant, every: Duration) -> Result<Link, Trouble> {
+/// Connects until it succeeds, a permanent error occurs, or the time is over.
+pub(super) fn open_until(
+    target: &LdapTarget,
+    until: Instant,
+    every: Duration,
+) -> Result<LdapConnection, RequestError> {
     loop {
-        match Link::open(target) {
-            Err(trouble) if trouble.is_passing() && Instant::now() + every < until => {
+        match LdapConnection::open(target) {
+            Err(error) if error.is_transient() && Instant::now() + every < until => {
                 std::thread::sleep(every);
             }
             other => return other,

@@ -1,4 +1,4 @@
-//! One connection to an LDAP server: requests out, answers in, within bounds.
+//! One connection to an LDAP server, with limits on what it sends.
 
 use core::time::Duration;
 use std::net::SocketAddr;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use sealstone_ldap::{
-    Body, Entry, Message, Outcome, Search, bind_request, message_length, search_request, start_tls_request,
-    unbind_request,
+    LdapResult, Message, MessageBody, Search, SearchEntry, bind_request, message_length, search_request,
+    start_tls_request, unbind_request,
 };
 use sealstone_mds::DirectoryError;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -15,28 +15,28 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::settings::{Address, Security};
+use super::settings::{DirectoryAddress, DirectorySecurity};
 
-/// Bytes that a directory may send to one question.
+/// Maximum bytes that a directory may send on one connection.
 pub(super) const RECEIVED_BYTES_MAX: usize = 4 << 20;
-/// Messages that it may send to one search besides the entries asked for: references, mostly.
+/// Maximum messages of a search that are no entries, mostly references.
 const OTHERS_MAX: usize = 1024;
-/// Addresses of its name that are tried.
+/// Maximum addresses of the host name that are tried.
 const ADDRESSES_MAX: usize = 4;
-/// Read at a time.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 8 * 1024;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The entries that a search found.
-pub(super) struct Searched {
-    pub(super) entries: Vec<Entry>,
-    /// There are more than were asked for.
+/// Entries that a search returned.
+pub(super) struct SearchResult {
+    pub(super) entries: Vec<SearchEntry>,
+    /// Whether there are more entries than requested.
     pub(super) more: bool,
 }
 
-pub(super) struct Conversation {
+pub(super) struct DirectoryConnection {
     stream: Box<dyn Stream>,
     buffer: Vec<u8>,
     received: usize,
@@ -47,34 +47,39 @@ fn unreachable(why: impl core::fmt::Display) -> DirectoryError {
     DirectoryError::Unreachable(why.to_string())
 }
 
-fn refused(what: &str, outcome: &Outcome) -> DirectoryError {
+fn refused(what: &str, outcome: &LdapResult) -> DirectoryError {
     DirectoryError::Refused(format!("{what}: {outcome}"))
 }
 
-impl Conversation {
-    /// Connects, and begins TLS if that is how the address is meant.
+impl DirectoryConnection {
+    /// Connects, and starts TLS if the address requires it.
     pub(super) async fn begin(
-        address: &Address,
+        address: &DirectoryAddress,
         tls: Option<&Arc<ClientConfig>>,
         time: Duration,
     ) -> Result<Self, DirectoryError> {
         let stream = connect(address, time).await?;
         let plain = |stream: Box<dyn Stream>| Self { stream, buffer: Vec::new(), received: 0, id: 0 };
         let tls = match (address.security, tls) {
-            (Security::Plain, _) => return Ok(plain(Box::new(stream))),
-            (Security::Tls | Security::StartTls, Some(tls)) => TlsConnector::from(tls.clone()),
-            // Settings without certificates are refused before; here once more, rather than a name in plain text.
-            (Security::Tls | Security::StartTls, None) => return Err(unreachable("no certificates for TLS")),
+            (DirectorySecurity::Plain, _) => return Ok(plain(Box::new(stream))),
+            (DirectorySecurity::Tls | DirectorySecurity::StartTls, Some(tls)) => {
+                TlsConnector::from(tls.clone())
+            }
+            // Settings without certificates are rejected earlier. Checked again: a bind must never
+            // be sent in plain text.
+            (DirectorySecurity::Tls | DirectorySecurity::StartTls, None) => {
+                return Err(unreachable("no certificates for TLS"));
+            }
         };
-        let stream: Box<dyn Stream> = if address.security == Security::StartTls {
+        let stream: Box<dyn Stream> = if address.security == DirectorySecurity::StartTls {
             let mut before = plain(Box::new(stream));
             let id = before.send(start_tls_request).await?;
             match before.answer(id).await? {
-                Body::Extended(outcome) if outcome.code == Outcome::SUCCESS => {}
-                Body::Extended(outcome) => return Err(refused("StartTLS", &outcome)),
-                _ => return Err(unreachable("another answer to StartTLS")),
+                MessageBody::Extended(outcome) if outcome.code == LdapResult::SUCCESS => {}
+                MessageBody::Extended(outcome) => return Err(refused("StartTLS", &outcome)),
+                _ => return Err(unreachable("unexpected response to StartTLS")),
             }
-            // Whoever is in between must not put his bytes in front of what comes out of TLS.
+            // A man in the middle must not inject bytes in front of the TLS stream.
             if !before.buffer.is_empty() {
                 return Err(unreachable("bytes between StartTLS and TLS"));
             }
@@ -87,47 +92,48 @@ impl Conversation {
         Ok(plain(Box::new(stream)))
     }
 
-    /// Says who asks.
+    /// Authenticates with a simple bind.
     pub(super) async fn bind(&mut self, dn: &str, password: &str) -> Result<(), DirectoryError> {
         let id = self.send(|id| bind_request(id, dn, password)).await?;
         match self.answer(id).await? {
-            Body::Bound(outcome) if outcome.code == Outcome::SUCCESS => Ok(()),
-            Body::Bound(outcome) => Err(refused("bind", &outcome)),
-            _ => Err(unreachable("another answer to a bind")),
+            MessageBody::Bound(outcome) if outcome.code == LdapResult::SUCCESS => Ok(()),
+            MessageBody::Bound(outcome) => Err(refused("bind", &outcome)),
+            _ => Err(unreachable("unexpected response to bind")),
         }
     }
 
-    /// Looks for entries.
-    pub(super) async fn search(&mut self, search: &Search<'_>) -> Result<Searched, DirectoryError> {
+    /// Searches for entries.
+    pub(super) async fn search(&mut self, search: &Search<'_>) -> Result<SearchResult, DirectoryError> {
         let id = self.send(|id| search_request(id, search)).await?;
-        let mut searched = Searched { entries: Vec::new(), more: false };
+        let mut searched = SearchResult { entries: Vec::new(), more: false };
         let mut others = 0;
         loop {
             match self.answer(id).await? {
-                // A server that takes no notice of the limit is not listened to for longer than one that does.
-                Body::Entry(_) if searched.entries.len() >= search.entries_max as usize => {
+                // A server that ignores the size limit is cut off at the limit.
+                MessageBody::SearchEntry(_) if searched.entries.len() >= search.entries_max as usize => {
                     searched.more = true;
                     return Ok(searched);
                 }
-                Body::Entry(entry) => searched.entries.push(entry),
-                // What other servers have is not ours to believe: only the configured one is known.
-                Body::Reference | Body::Intermediate if others < OTHERS_MAX => others += 1,
-                Body::Done(outcome) => {
+                MessageBody::SearchEntry(entry) => searched.entries.push(entry),
+                // Referrals to other servers are not followed: only the configured server is
+                // trusted.
+                MessageBody::Reference | MessageBody::Intermediate if others < OTHERS_MAX => others += 1,
+                MessageBody::Done(outcome) => {
                     return match outcome.code {
-                        Outcome::SUCCESS => Ok(searched),
-                        Outcome::SIZE_LIMIT_EXCEEDED => {
+                        LdapResult::SUCCESS => Ok(searched),
+                        LdapResult::SIZE_LIMIT_EXCEEDED => {
                             searched.more = true;
                             Ok(searched)
                         }
                         _ => Err(refused(&format!("search below {}", search.base), &outcome)),
                     };
                 }
-                _ => return Err(unreachable("another answer to a search")),
+                _ => return Err(unreachable("unexpected response to search")),
             }
         }
     }
 
-    /// Says good-bye; it does not matter whether that arrives.
+    /// Sends an unbind request; failures do not matter.
     pub(super) async fn end(mut self) {
         let _ = self.send(unbind_request).await;
         let _ = timeout(Duration::from_millis(200), self.stream.shutdown()).await;
@@ -144,8 +150,8 @@ impl Conversation {
         Ok(self.id)
     }
 
-    /// The next message, which must answer that request.
-    async fn answer(&mut self, id: u32) -> Result<Body, DirectoryError> {
+    /// Receives the next message, which must answer request `id`.
+    async fn answer(&mut self, id: u32) -> Result<MessageBody, DirectoryError> {
         let length = loop {
             match message_length(&self.buffer).map_err(unreachable)? {
                 Some(length) if length <= self.buffer.len() => break length,
@@ -155,9 +161,9 @@ impl Conversation {
         let message = Message::parse(&self.buffer[..length]).map_err(unreachable)?;
         self.buffer.drain(..length);
         match message.body {
-            Body::Disconnection => Err(unreachable("it closed the connection")),
+            MessageBody::Disconnection => Err(unreachable("it closed the connection")),
             body if message.id == id => Ok(body),
-            _ => Err(unreachable("an answer to another request")),
+            _ => Err(unreachable("response with another message id")),
         }
     }
 
@@ -169,27 +175,29 @@ impl Conversation {
         }
         self.received += count;
         if self.received > RECEIVED_BYTES_MAX {
-            return Err(unreachable(format!("more than {RECEIVED_BYTES_MAX} bytes to one question")));
+            return Err(unreachable(format!(
+                "more than {RECEIVED_BYTES_MAX} bytes in response to one lookup"
+            )));
         }
         self.buffer.extend_from_slice(&chunk[..count]);
         Ok(())
     }
 }
 
-async fn connect(address: &Address, time: Duration) -> Result<TcpStream, DirectoryError> {
+async fn connect(address: &DirectoryAddress, time: Duration) -> Result<TcpStream, DirectoryError> {
     let host = (address.host.as_str(), address.port);
     let found = lookup_host(host).await.map_err(|error| unreachable(format!("{}: {error}", address.host)))?;
     let allowed = |found: &SocketAddr| !address.loopback_only || found.ip().is_loopback();
-    let mut last = unreachable(format!("{} has no address that may be used", address.host));
+    let mut last = unreachable(format!("{} has no usable address", address.host));
     for found in found.filter(allowed).take(ADDRESSES_MAX) {
-        // The first of two addresses must not use all the time up.
+        // The first of two addresses must not use up the whole time.
         match timeout(time / 2, TcpStream::connect(found)).await {
             Ok(Ok(stream)) => {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
             Ok(Err(error)) => last = unreachable(format!("{found}: {error}")),
-            Err(_) => last = unreachable(format!("{found}: no connection in time")),
+            Err(_) => last = unreachable(format!("{found}: connect timed out")),
         }
     }
     Err(last)
