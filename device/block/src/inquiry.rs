@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_the_lengths_of_the_standard_and_ascend() {
+    fn vpd_pages_ascend_with_standard_lengths() {
         assert!(PAGES.windows(2).all(|pair| pair[0] < pair[1]));
         for thin in [false, true] {
             for (number, length) in [(EXTENDED, 60), (LIMITS, 60), (CHARACTERISTICS, 60), (PROVISIONING, 4)] {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_in_blocks_where_the_standard_puts_them() {
+    fn block_limits_page_matches_standard() {
         let content = limits(&unit(true).geometry, true);
         let at = |page_byte: usize| u32::from_be_bytes(content[page_byte - 4..page_byte].try_into().unwrap());
         assert_eq!(content[..4], [1, 255, 0, 8]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_has_a_name_that_is_no_other_units() {
+    fn block_unit_designator_is_unique() {
         let content = identification(&unit(true), "iqn.2026-11.org.sealstone:osd.a");
         let all: Vec<_> = vpd::designations(&content).collect();
         assert_eq!(all[0], (1, 3, &[0x3B, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB, 0xAB][..]));

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_selected_is_what_is_sensed() {
+    fn mode_select_values_are_sensed() {
         let settings = ModeSettings::new(None, false);
         let mut pages = settings.pages();
         assert!(pages.windows(2).all(|pair| pair[0].code < pair[1].code));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_values_read_back_and_damage_turns_the_cache_off() {
+    fn damaged_saved_mode_values_disable_write_cache() {
         for flags in 0..8_u8 {
             let values = ModeValues {
                 descriptor_sense: flags & 1 != 0,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn write_through_unit_reports_a_cache_that_cannot_be_turned_on() {
+    fn write_through_unit_reports_unchangeable_wce() {
         let page = ModeSettings::new(None, true).pages().remove(1);
         assert_eq!((page.current[0], page.default[0], page.changeable[0]), (0, 0, 0));
         assert_eq!(page.saved.unwrap()[0], 0);

@@ -50,7 +50,7 @@ fn registrations_are_bounded() {
 
 /// Access of holder (1), registrant (2) and unregistered port (3) under each type.
 #[test]
-fn each_type_admits_whom_the_standard_says() {
+fn each_reservation_type_admits_standard_access() {
     use ReservationType::*;
     let table = [
         (WriteExclusive, [(true, true), (true, false), (true, false)]),
@@ -76,7 +76,7 @@ fn each_type_admits_whom_the_standard_says() {
 }
 
 #[test]
-fn a_reservation_is_made_once_and_released_by_its_holder_with_its_type() {
+fn reservation_needs_matching_type_and_holder_to_release() {
     let mut state = registered(2);
     let kind = ReservationType::WriteExclusiveRegistrantsOnly;
     assert!(
@@ -101,7 +101,7 @@ fn a_reservation_is_made_once_and_released_by_its_holder_with_its_type() {
 }
 
 #[test]
-fn a_reservation_goes_with_the_registration_of_its_holder() {
+fn unregistering_holder_releases_reservation() {
     for kind in ReservationType::ALL {
         let mut state = registered(2);
         state.reserve(&port(1), keys(10, 0), kind).unwrap();
@@ -118,7 +118,7 @@ fn a_reservation_goes_with_the_registration_of_its_holder() {
 }
 
 #[test]
-fn clearing_leaves_nothing_and_tells_all_others() {
+fn clear_removes_all_and_notifies_others() {
     let mut state = registered(3);
     state.reserve(&port(2), keys(20, 0), ReservationType::ExclusiveAccess).unwrap();
     let told = state.clear(&port(1), keys(10, 0)).unwrap();
@@ -196,7 +196,7 @@ fn moving_takes_the_reservation_to_another_port() {
 }
 
 #[test]
-fn reservations_of_spc2_and_registrations_keep_out_of_each_others_way() {
+fn spc2_reservation_and_registration_exclude_each_other() {
     let state = ReservationState::default();
     let (one, two) = (NexusId(1), NexusId(2));
     state.reserve_legacy(one, &port(1)).unwrap();

@@ -121,7 +121,7 @@ mod tests {
     use crate::geometry::BlockSize;
 
     #[test]
-    fn each_form_has_its_fields_where_the_standard_puts_them() {
+    fn cdb_forms_read_standard_field_positions() {
         let mut wire: PaddedCdb = [0x28, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
         assert_eq!((CdbForm::Ten.lba(&wire), CdbForm::Ten.blocks(&wire)), (0x0102_0304, 0x0607));
         assert_eq!(CdbForm::Twelve.blocks(&wire), 0x0506_0708);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transport_id_stands_as_the_standard_lays_it_out() {
+    fn transport_id_matches_standard_layout() {
         let port = PortIdentity { name: "iqn.x:y".into(), isid: [0, 2, 0x3D, 0, 0, 1], account: None };
         let wire = encode(&port);
         assert_eq!(wire[..4], [0x45, 0, 0, 28]);

@@ -645,7 +645,7 @@ mod tests {
     /// Otherwise one initiator that keeps a unit busy would occupy the threads of all other
     /// sessions.
     #[test]
-    fn whoever_has_to_wait_for_the_unit_does_so_elsewhere() {
+    fn commands_waiting_for_exclusive_unit_are_blocking() {
         let units = BlockUnits::open(Arc::new(MemoryStore::new(64 << 20)), "iqn.x:y").unwrap();
         let new = NewUnit {
             name: "disk".into(),

@@ -29,7 +29,7 @@ fn compare(lba: u64, blocks: u8) -> [u8; 16] {
 }
 
 #[test]
-fn every_form_of_read_sees_what_every_form_of_write_wrote() {
+fn every_read_form_reads_every_write_form() {
     for block in [B512, BlockSize::B4096] {
         let bench = Bench::new(block);
         let size = block.bytes() as usize;
@@ -57,7 +57,7 @@ fn every_form_of_read_sees_what_every_form_of_write_wrote() {
 }
 
 #[test]
-fn a_length_of_zero_is_256_blocks_in_six_bytes_and_none_elsewhere() {
+fn zero_length_means_256_blocks_in_cdb6_only() {
     let bench = Bench::new(B512);
     let data = pattern(3, 256);
     bench.put(&[0x0A, 0, 0, 0, 0, 0], &data);
@@ -72,7 +72,7 @@ fn a_length_of_zero_is_256_blocks_in_six_bytes_and_none_elsewhere() {
 }
 
 #[test]
-fn what_is_out_of_range_is_told_with_the_first_block_that_is() {
+fn out_of_range_error_reports_first_bad_block() {
     let bench = Bench::new(B512);
     let data = pattern(1, 2);
     bench.write(u64::from(BLOCKS) - 1, &data[..512]);
@@ -121,7 +121,7 @@ fn protection_information_is_refused_everywhere() {
 }
 
 #[test]
-fn naca_and_long_transfers_are_refused_at_their_field() {
+fn naca_and_overlong_transfer_point_to_field() {
     let bench = Bench::new(B512);
     let mut cdb = ten(0x28, 0, 0, 1);
     cdb[9] = 0x04;
@@ -131,7 +131,7 @@ fn naca_and_long_transfers_are_refused_at_their_field() {
 }
 
 #[test]
-fn data_out_that_is_too_short_writes_nothing_and_tells_how_much_was_wanted() {
+fn short_data_out_writes_nothing_and_reports_residual() {
     let bench = Bench::new(B512);
     let old = pattern(7, 2);
     bench.write(4, &old);
@@ -150,7 +150,7 @@ fn data_out_that_is_too_short_writes_nothing_and_tells_how_much_was_wanted() {
 }
 
 #[test]
-fn a_read_gives_what_the_initiator_takes_and_tells_the_rest() {
+fn read_is_truncated_and_reports_full_length() {
     let bench = Bench::new(B512);
     bench.write(0, &pattern(9, 4));
     let reply = bench.send(&ten(0x28, 0, 0, 4), &[], 700);

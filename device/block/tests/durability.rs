@@ -57,7 +57,7 @@ fn version(lba: u64, block: &[u8]) -> u64 {
 
 /// Each block reads as it was at the last flush or after a later write, never older and never torn.
 #[test]
-fn what_was_synchronised_survives_power_loss() {
+fn synchronized_writes_survive_power_loss() {
     for seed in 0..SEEDS {
         let mut dice = Dice(seed);
         let mut medium = fresh(seed);
@@ -144,7 +144,7 @@ fn units_and_durable_registrations_survive_power_loss() {
 
 /// FUA, of a write or of a read of what was written, has it on the medium; DPO makes no difference.
 #[test]
-fn forced_access_reaches_the_medium_and_dpo_changes_nothing() {
+fn fua_is_durable_and_dpo_is_ignored() {
     const FUA: u8 = 0x08;
     const DPO: u8 = 0x10;
     for (write, read, survives) in [
@@ -179,7 +179,7 @@ fn forced_access_reaches_the_medium_and_dpo_changes_nothing() {
 
 /// WCE 0 promises that nothing is in the cache only: where that cannot be had it stays 1.
 #[test]
-fn a_write_cache_that_cannot_be_emptied_stays_on() {
+fn write_cache_stays_on_if_flush_fails() {
     let medium = fresh(1);
     let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
     bench.write(1, &stamp(1, 1));
@@ -256,7 +256,7 @@ fn saved_mode_pages_survive_power_loss() {
 
 /// An initiator that was informed of WCE 0 does not flush, and does not read the mode page for a unit attention.
 #[test]
-fn informed_initiator_keeps_write_through_until_it_reads_the_page() {
+fn informed_initiator_keeps_write_through_until_mode_sense() {
     let medium = fresh(1);
     let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
     bench.login(2);
@@ -399,7 +399,7 @@ fn process_death_fails_no_synchronize() {
 }
 
 #[test]
-fn idle_initiators_and_an_orderly_end_leave_no_mark() {
+fn idle_and_clean_shutdown_remove_dirty_marks() {
     let reports = Arc::new(Reports::default());
     let medium = fresh(1);
     Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512)).units.close();
@@ -434,7 +434,7 @@ fn idle_initiators_and_an_orderly_end_leave_no_mark() {
 
 /// A failed removal removes nothing.
 #[test]
-fn a_unit_that_could_not_be_removed_is_there() {
+fn failed_removal_keeps_block_unit() {
     let medium = fresh(1);
     let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
     bench.write(1, &stamp(1, 1));
@@ -446,7 +446,7 @@ fn a_unit_that_could_not_be_removed_is_there() {
 
 /// An object without a record is a unit whose creation was interrupted.
 #[test]
-fn a_unit_that_was_never_finished_goes_at_the_next_start() {
+fn unfinished_block_unit_is_removed_at_start() {
     let medium = fresh(1);
     let store = open(&medium);
     let id = ObjectId::new(sealstone_block::BLOCK_PARTITION, 3);
@@ -485,7 +485,7 @@ proptest! {
 
     /// After any writes, unmaps, fills, compares and ORs, the unit reads like a plain array.
     #[test]
-    fn the_unit_reads_as_a_plain_array(
+    fn unit_reads_like_plain_array(
         changes in proptest::collection::vec((0_u8..5, 0..BLOCKS, 1_u64..16, any::<u8>()), 1..60),
     ) {
         let bench = Bench::with(disk("disk", BlockSize::B512, BLOCKS * 512));

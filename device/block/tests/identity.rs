@@ -15,7 +15,7 @@ fn page(bench: &Bench, number: u8) -> Vec<u8> {
 }
 
 #[test]
-fn inquiry_tells_a_disk_and_the_pages_it_has() {
+fn inquiry_reports_disk_and_supported_pages() {
     let bench = Bench::new(B512);
     let data = bench.get(&[0x12, 0, 0, 0, 255, 0]);
     assert_eq!((data[0], data[1] & 0x80), (0, 0));
@@ -28,7 +28,7 @@ fn inquiry_tells_a_disk_and_the_pages_it_has() {
 }
 
 #[test]
-fn capacity_is_told_in_both_lengths() {
+fn capacity_is_reported_in_both_lengths() {
     let bench = Bench::new(B512);
     assert_eq!(bench.get(&ten(0x25, 0, 0, 0)), [0, 0, 7, 0xFF, 0, 0, 2, 0]);
     let long = bench.get(&sixteen(0x9E, 0x10, 0, 32));
@@ -120,7 +120,7 @@ fn write_protection_keeps_every_change_away() {
 }
 
 #[test]
-fn sense_data_has_the_format_that_d_sense_says() {
+fn sense_format_follows_d_sense() {
     let bench = Bench::new(B512);
     let beyond = sixteen(0x88, 0, u64::MAX, 1);
     assert_eq!(bench.send(&beyond, &[], 0).sense[0], 0x70, "fixed; the block does not fit");
@@ -136,7 +136,7 @@ fn sense_data_has_the_format_that_d_sense_says() {
 }
 
 #[test]
-fn a_removable_medium_comes_and_goes_unless_that_is_prevented() {
+fn removable_medium_ejects_unless_prevented() {
     let mut new = disk("disk", B512, 1 << 20);
     new.removable = true;
     let bench = Bench::with(new);
@@ -163,7 +163,7 @@ fn a_removable_medium_comes_and_goes_unless_that_is_prevented() {
 }
 
 #[test]
-fn what_waits_for_the_medium_runs_where_it_may_wait() {
+fn blocking_commands_report_blocking_cost() {
     let bench = Bench::new(B512);
     let cost = |cdb: &[u8]| bench.unit.cost(NexusId(1), cdb);
     assert_eq!(cost(&ten(0x2A, 0, 0, 1)), Cost::Blocking, "the first write blocks for its mark");
@@ -188,7 +188,7 @@ fn what_waits_for_the_medium_runs_where_it_may_wait() {
 }
 
 #[test]
-fn units_are_made_listed_and_removed() {
+fn units_are_created_listed_and_removed() {
     let bench = Bench::new(B512);
     let create = |name: &str, lun: Option<u16>, bytes: u64| {
         let new = sealstone_block::NewUnit { lun, ..disk(name, B512, bytes) };

@@ -21,7 +21,7 @@ fn status(bench: &Bench, lba: u64) -> Vec<(u64, u32, bool)> {
 }
 
 #[test]
-fn what_is_unmapped_reads_as_zeros_and_takes_no_space() {
+fn unmapped_blocks_read_zero_and_use_no_space() {
     for block in [BlockSize::B512, BlockSize::B4096] {
         let bench = Bench::new(block);
         let per_store_block = 4096 / block.bytes();
@@ -61,7 +61,7 @@ fn what_is_unmapped_reads_as_zeros_and_takes_no_space() {
 }
 
 #[test]
-fn a_list_of_extents_is_checked_as_a_whole() {
+fn unmap_list_is_checked_before_any_change() {
     let bench = Bench::new(BlockSize::B512);
     bench.write(0, &[0xAB; 8192]);
     let (cdb, list) = unmap(&[(0, 8), (2040, 9)]);
@@ -83,7 +83,7 @@ fn a_list_of_extents_is_checked_as_a_whole() {
 }
 
 #[test]
-fn write_same_repeats_a_block_or_gives_the_space_back() {
+fn write_same_fills_or_unmaps() {
     let bench = Bench::new(BlockSize::B512);
     let block: Vec<u8> = (0..512).map(|at| at as u8).collect();
     bench.put(&ten(0x41, 0, 3, 2000), &block);
@@ -122,7 +122,7 @@ fn write_same_repeats_a_block_or_gives_the_space_back() {
 }
 
 #[test]
-fn a_full_store_is_told_as_such_and_overwriting_goes_on() {
+fn full_store_refuses_allocation_but_allows_overwrite() {
     let bench = Bench::with(disk("large", BlockSize::B4096, 2 * CAPACITY));
     let piece = vec![0x11; 1 << 20];
     let mut stored = 0;
@@ -143,7 +143,7 @@ fn a_full_store_is_told_as_such_and_overwriting_goes_on() {
 }
 
 #[test]
-fn a_full_unit_has_its_space_and_no_way_to_give_it_back() {
+fn fully_provisioned_unit_keeps_its_space() {
     let mut new = disk("full", BlockSize::B4096, 8 << 20);
     new.thin = false;
     let bench = Bench::with(new);

@@ -48,7 +48,7 @@ fn bench() -> Bench {
 /// Every command of the table against every reservation type: an unregistered nexus may run what
 /// its class allows.
 #[test]
-fn strangers_are_kept_from_what_the_type_keeps_them_from() {
+fn unregistered_nexus_access_follows_reservation_type() {
     let reads: [&[u8]; 5] = [
         &ten(0x28, 0, 0, 0),
         &ten(0x2F, 0, 0, 0),
@@ -132,7 +132,7 @@ fn keys_reservation_and_full_status_are_reported() {
 }
 
 #[test]
-fn malformed_lists_and_fields_are_refused_and_change_nothing() {
+fn malformed_reservation_parameters_change_nothing() {
     let bench = bench();
     let list = [[0; 8], 7_u64.to_be_bytes(), [0; 8]].concat();
     let send = |cdb: &[u8], list: &[u8]| bench.refused(cdb, list);
@@ -169,7 +169,7 @@ fn malformed_lists_and_fields_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn those_concerned_hear_of_it_and_nobody_else() {
+fn reservation_notices_reach_only_affected_ports() {
     let bench = bench();
     for nexus in 1..=3 {
         assert_eq!(out(&bench, nexus, REGISTER, 0, 0, nexus, 0), Status::Good);
@@ -194,7 +194,7 @@ fn those_concerned_hear_of_it_and_nobody_else() {
 
 /// A registration belongs to the port, not to its session.
 #[test]
-fn registrations_outlive_their_nexus_and_reservations_of_spc2_do_not() {
+fn registrations_outlive_nexus_unlike_spc2_reservations() {
     let bench = bench();
     assert_eq!(out(&bench, 2, REGISTER, 0, 0, 0xB, 0), Status::Good);
     assert_eq!(out(&bench, 2, RESERVE, 3, 0xB, 0, 0), Status::Good);
@@ -229,7 +229,7 @@ fn registrations_outlive_their_nexus_and_reservations_of_spc2_do_not() {
 }
 
 #[test]
-fn with_aptpl_registrations_survive_and_without_they_do_not() {
+fn registrations_survive_restart_only_with_aptpl() {
     let store = Arc::new(MemoryStore::new(CAPACITY));
     let bench = Bench::on(store, disk("disk", BlockSize::B512, 1 << 20));
     bench.login(2);
@@ -248,7 +248,7 @@ fn with_aptpl_registrations_survive_and_without_they_do_not() {
 }
 
 #[test]
-fn a_reservation_moves_to_a_port_named_by_its_transport_id() {
+fn register_and_move_targets_transport_id() {
     let bench = bench();
     assert_eq!(out(&bench, 1, REGISTER, 0, 0, 0xA, 0), Status::Good);
     assert_eq!(out(&bench, 1, RESERVE, 1, 0xA, 0, 0), Status::Good);
@@ -272,7 +272,7 @@ fn a_reservation_moves_to_a_port_named_by_its_transport_id() {
 /// Names are not authenticated, accounts are. A session with the name of a port but another account
 /// does not get its registration.
 #[test]
-fn what_a_port_registered_belongs_to_its_account() {
+fn registration_belongs_to_port_account() {
     let bench = bench();
     bench.login_as(7, 7, Some("ann"));
     assert_eq!(out(&bench, 7, REGISTER, 0, 0, 0xA, 0), Status::Good);
@@ -304,7 +304,7 @@ fn what_a_port_registered_belongs_to_its_account() {
 
 /// A long command yields to changes of reservations, and ends when one forbids it to continue.
 #[test]
-fn a_long_command_is_ended_by_a_reservation_in_between() {
+fn reservation_ends_long_command_between_pieces() {
     struct Slow<'a> {
         bench: &'a Bench,
         pieces: AtomicUsize,
@@ -352,7 +352,7 @@ fn a_long_command_is_ended_by_a_reservation_in_between() {
 
 /// Once PREEMPT is acknowledged, no write of the preempted nexus follows.
 #[test]
-fn a_preempted_writer_is_fenced_when_good_is_said() {
+fn preempt_fences_writer_before_good() {
     let bench = bench();
     assert_eq!(out(&bench, 1, REGISTER, 0, 0, 1, 0), Status::Good);
     for round in 0..50_u8 {

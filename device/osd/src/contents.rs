@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_that_is_duplicated_can_be_read_and_refuses_changes_at_once() {
+    fn duplicated_partition_allows_reads_and_rejects_changes() {
         let contents = Contents::new();
         let taken = |claim| contents.claim(claim).is_err();
         let duplicate = contents.claim(Claim::Duplicate(1, Some(2))).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_keep_one_order() {
+    fn exclusive_claims_acquire_in_one_order() {
         let contents = Contents::new();
         std::thread::scope(|scope| {
             for claim in [

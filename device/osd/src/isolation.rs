@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_supported_methods_are_those_that_can_be_set() {
+    fn supported_isolation_methods_can_be_set() {
         // Bit n from the left stands for code n.
         for code in 0..8u8 {
             let supported = SUPPORTED[0] & 0x80 >> code != 0;

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn every_partition_of_the_store_keeps_its_keys_in_whatever_order_they_are_named() {
+    fn keys_survive_any_order_of_partitions() {
         let kept = Arc::new(RecordedKeys::default());
         // In the order of a start: visible partitions, then unfinished ones.
         let first = open(None, &kept, &[0x10000, 0x10002, 0x10005, 0x10001, 0x10003]);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_are_dropped_and_partitions_without_keys_get_none_that_could_have_been_revoked() {
+    fn orphan_keys_dropped_and_missing_keys_stay_unset() {
         let kept = Arc::new(RecordedKeys::default());
         let stored = open(None, &kept, &[0x10000, 0x10001]).read().encode();
         let again = open(Some(&stored), &kept, &[0x10001, 0x10002]);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_another_device_and_bytes_that_are_no_keys_are_refused() {
+    fn foreign_or_damaged_keys_are_refused() {
         let kept = Arc::new(RecordedKeys::default());
         let stored = open(None, &kept, &[]).read().encode();
         let initial = InitialKey::new(&[1; 32]).expect("32 bytes");

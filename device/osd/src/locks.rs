@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_objects_are_held_once_each_and_a_change_among_them_counts() {
+    fn shared_stripe_takes_strongest_object_lock() {
         let locks = Locks::new();
         let ids: Vec<_> = (0..4000).map(|object| ObjectId::new(0x10000, object)).collect();
         let mut wanted: Vec<_> = ids.iter().map(|&id| (id, false)).collect();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_held_alone_keeps_nobody_out_of_others() {
+    fn exclusive_partition_lock_leaves_others_accessible() {
         let locks = Locks::new();
         let (one, other) = (0x10000, 0x10001);
         assert_ne!(stripe(one, PARTITION_STRIPES), stripe(other, PARTITION_STRIPES));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_for_looks_and_the_whole_waits_for_all() {
+    fn change_lock_waits_for_readers() {
         let locks = Locks::new();
         let id = ObjectId::new(0x10000, 0x10000);
         let steps = AtomicUsize::new(0);

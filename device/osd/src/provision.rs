@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_formatted_opens_again() {
+    fn formatted_directory_reopens() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("d");
         let made = made(&root);
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn each_start_counts_the_epoch_up_and_skips_zero() {
+    fn boot_epoch_increments_and_skips_zero() {
         let dir = tempfile::tempdir().unwrap();
         let made = made(&dir.path().join("d"));
         assert_eq!(made.begin_boot().unwrap().epoch, 1);
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_states_have_names_of_their_own() {
+    fn invalid_directories_have_distinct_errors() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("d");
         assert!(matches!(DataDir::open(&root), Err(ProvisionError::NotInitialised(_))));
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_cannot_be_made_leaves_an_interrupted_init() {
+    fn failed_store_creation_leaves_interrupted_init() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("d");
         let failed = DataDir::format(&root, identity(), key(), |_| Err::<(), _>(io::Error::other("full")));
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_other_things_in_it_is_left_alone() {
+    fn non_empty_directory_is_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.tex"), "x").unwrap();
         let refused = DataDir::format(dir.path(), identity(), key(), |_| Ok::<(), io::Error>(()));
@@ -568,14 +568,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_do_not_fit_an_iscsi_name_are_refused() {
+    fn invalid_device_names_are_refused() {
         for name in ["", "A", "a b", "ä", &"x".repeat(NAME_MAX + 1)] {
             assert!(matches!(Identity::new(name, 0, [0; 12]), Err(ProvisionError::Name(_))), "{name:?}");
         }
     }
 
     #[test]
-    fn the_key_never_shows_in_debug_output() {
+    fn debug_output_hides_key() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!format!("{:?}", made(&dir.path().join("d"))).to_lowercase().contains("a5a5"));
     }

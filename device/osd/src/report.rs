@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_in_neither_set() {
+    fn failed_function_is_in_neither_set() {
         let mut progress = Progress::new(true, false);
         progress.complete(Functions::VALIDATION);
         progress.complete(Functions::COMMAND_CAPABILITY);

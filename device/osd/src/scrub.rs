@@ -627,7 +627,7 @@ mod tests {
 
     /// A saved position decodes to the same position; an invalid one is ignored.
     #[test]
-    fn a_walk_is_found_again_where_it_was() {
+    fn scrub_position_round_trips() {
         let id = ObjectId::new(0x10000, 0x10007);
         let walk = Walk {
             running: true,

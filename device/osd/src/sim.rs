@@ -232,7 +232,7 @@ mod tests {
     use crate::folder::{load, replace, store};
 
     #[test]
-    fn stored_content_is_old_or_new_after_a_crash() {
+    fn slot_file_is_old_or_new_after_crash() {
         for seed in 0..200 {
             for fault in [Fault::Power(4), Fault::Error(4)] {
                 let folder = SimFolder::new(seed);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_is_old_or_new_after_a_crash_at_every_step() {
+    fn replaced_file_is_old_or_new_after_crash() {
         for seed in 0..200 {
             for step in 1..=3 {
                 for fault in [Fault::Power(3 + step), Fault::Error(3 + step)] {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_come_at_growing_pauses_and_end_when_it_is_done() {
+    fn stranded_retries_back_off_until_done() {
         let stranded = Stranded::default();
         assert_eq!(stranded.due(5), None);
         stranded.add(7);

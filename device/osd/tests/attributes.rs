@@ -1,4 +1,5 @@
-//! The attribute engine through the logical unit: formats, order, access, lengths, wildcards, timestamps, quotas.
+//! Attributes through the logical unit: formats, order, access, lengths, wildcards, timestamps,
+//! quotas.
 
 use crate::support::{Answer, Bench, PID, START_MS, Wish, user, value, values};
 use sealstone_osd::cdb::*;
@@ -33,7 +34,7 @@ fn write(bench: &Bench, start: u64, data: &[u8]) -> Answer {
 }
 
 #[test]
-fn a_value_set_is_the_value_got_and_no_bytes_remove_it() {
+fn set_attribute_reads_back_and_empty_removes() {
     let bench = bench();
     for object in [user(OID), ObjectId::of_partition(PID), ObjectId::ROOT] {
         set(&bench, object, 0xF000_0003, 1, b"sixteen bytes 16").good();
@@ -82,7 +83,8 @@ fn one_attribute_is_set_by_the_cdb_alone() {
     capability.permissions = Permissions::ALL_OSD1;
     cdb.capability = capability.encode();
     let reply = open.raw(crate::support::NEXUS, &cdb.encode().unwrap(), &[], 0);
-    // The partition was made under CMDRSP and keeps its floor, whatever the configuration says now.
+    // The partition was created under CMDRSP and keeps its floor, whatever the configuration says
+    // now.
     assert_eq!(reply.status.byte(), 2);
     cdb.command = Command::SetAttributes(Target { object: ObjectId::ROOT });
     cdb.attributes =
@@ -93,7 +95,7 @@ fn one_attribute_is_set_by_the_cdb_alone() {
 }
 
 #[test]
-fn every_attribute_asked_for_is_answered_in_order_and_undefined_ones_with_no_bytes() {
+fn get_list_answers_in_order_with_empty_undefined() {
     let bench = bench();
     let ids = [4, 5, 6, 7, 8, 9, 0x80, 0x81, 0xC0, 0x100, 3, 0x7F].map(|number| (0x9000_0001, number));
     let command = Command::GetAttributes(Target { object: ObjectId::ROOT });
@@ -106,7 +108,7 @@ fn every_attribute_asked_for_is_answered_in_order_and_undefined_ones_with_no_byt
 }
 
 #[test]
-fn wildcards_give_what_is_defined_and_leave_out_what_may_not_be_seen() {
+fn wildcards_return_defined_and_permitted_attributes() {
     let bench = bench();
     set(&bench, user(OID), APP, 1, b"a").good();
     set(&bench, user(OID), APP, 7, b"b").good();
@@ -149,7 +151,7 @@ fn the_directory_names_the_pages_that_are_there() {
 }
 
 #[test]
-fn what_cannot_be_set_changes_nothing_and_is_named() {
+fn unsettable_attribute_is_named_and_changes_nothing() {
     let bench = bench();
     let before = bench.state_hash();
     for (object, page, number, bytes) in [
@@ -170,7 +172,7 @@ fn what_cannot_be_set_changes_nothing_and_is_named() {
 }
 
 #[test]
-fn a_write_whose_attributes_cannot_be_set_does_not_write() {
+fn write_with_unsettable_attribute_does_not_write() {
     let bench = bench();
     let before = bench.state_hash();
     let command = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
@@ -181,7 +183,7 @@ fn a_write_whose_attributes_cannot_be_set_does_not_write() {
 }
 
 #[test]
-fn a_short_allocation_cuts_the_list_and_keeps_its_length() {
+fn short_allocation_truncates_list_keeps_length() {
     let bench = bench();
     let ids = [(1, 1), (1, 2), (1, 0x82)];
     let command = Command::GetAttributes(Target { object: user(OID) });
@@ -197,7 +199,7 @@ fn a_short_allocation_cuts_the_list_and_keeps_its_length() {
 }
 
 #[test]
-fn pages_come_in_page_format_and_others_as_the_null_page() {
+fn pages_without_format_return_null_page() {
     let bench = bench();
     let page = |object, page: u32| {
         bench.run(Command::GetAttributes(Target { object }), Wish::page(page), &[]).good().attributes
@@ -222,7 +224,7 @@ fn malformed_lists_are_refused_before_anything_happens() {
     let before = bench.state_hash();
     let wish =
         Wish { get: vec![AttributeId::new(1, 1)], allocation: 64, ..Wish::set(&[(APP, 1, b"abcdefgh")]) };
-    // Under CMDRSP the data is not covered, so that the list itself is what is judged.
+    // Under CMDRSP the data is not covered, so the list itself is checked.
     for (byte, change, sense) in [(0, 0x01, 0x2600), (23, 0xFF, 0x1A00), (8, 0xFF, 0x2600)] {
         let mut ready = bench.ready(command, &wish, &[], &capability);
         if byte == 8 {
@@ -285,10 +287,10 @@ fn timestamps_follow_what_happens_unless_told_not_to() {
     assert_eq!(time(&bench, 3), START_MS + 30);
     assert_eq!(time(&bench, 2), START_MS + 40);
     assert_eq!(time(&bench, 1), START_MS);
-    // Set by hand.
+    // Set explicitly.
     set(&bench, user(OID), 3, 4, &[0, 0, 0, 0, 0, 9]).good();
     assert_eq!(time(&bench, 4), 9);
-    // A flush stores the times of access; a restart finds them.
+    // A flush stores the access times; a restart reads them.
     at(50);
     bench.run(read, Wish::default(), &[]).good();
     let flush = Flush { object: user(OID), scope: FlushScope::Everything, start: 0, length: 0 };
@@ -296,7 +298,7 @@ fn timestamps_follow_what_happens_unless_told_not_to() {
     let again = Bench::start(sealstone_device::OsdConfig::default(), bench.store.clone(), 2, 0);
     again.keys.lock().add_partition(PID).unwrap();
     assert_eq!(time(&again, 4), START_MS + 50);
-    // The bypass attribute of the partition stops them.
+    // The bypass attribute of the partition stops timestamps.
     set(&bench, ObjectId::of_partition(PID), 0x3000_0003, 0xFFFF_FFFE, &[0x7F]).good();
     at(60);
     write(&bench, 0, b"y").good();
@@ -319,14 +321,14 @@ fn quotas_bind() {
     write(&bench, 4096, &[2; 4096]).good();
     let read = Command::Read(Extent { object: user(OID), start: 8191, length: 1 });
     assert_eq!(bench.run(read, Wish::default(), &[]).good().data, [2]);
-    // The partition counts.
+    // The quota counts existing partitions.
     set(&bench, ObjectId::ROOT, 0x9000_0002, 0x20002, &1u64.to_be_bytes()).good();
     let another = Command::CreatePartition(CreatePartition { partition: 0 });
     assert_eq!(bench.run(another, Wish::default(), &[]).sense(), (7, 0x5507));
 }
 
 #[test]
-fn a_full_store_goes_on_reading_and_removing() {
+fn full_store_allows_read_and_remove() {
     let bench =
         Bench::with(Default::default(), std::sync::Arc::new(sealstone_store::MemoryStore::new(1 << 20)));
     bench.create_partition(PID);

@@ -1,4 +1,5 @@
-//! How much attributes may cost: lists that repeat, wildcards over much, many objects at once; and what they do cost.
+//! Cost limits of attributes: repeated lists, large wildcards, many objects at once; and the actual
+//! cost.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ const OID: u64 = 0x10000;
 const APP: u32 = 0x1_0000;
 const ALL: u32 = AttributeId::ALL;
 
-/// An object with as many attributes as it can have at most, and nearly as many bytes.
+/// Creates an object with the maximum number of attributes, and nearly the maximum of bytes.
 fn laden() -> Plain {
     let plain = Plain::with_object(Generation::Osd2);
     for page in 0..60u32 {
@@ -22,7 +23,7 @@ fn laden() -> Plain {
     plain
 }
 
-/// However a list is made up, no command looks through more than a few times what an object can hold.
+/// No list makes a command process more than a few times what an object can hold.
 #[test]
 fn no_list_costs_more_than_its_share() {
     let plain = laden();
@@ -35,7 +36,7 @@ fn no_list_costs_more_than_its_share() {
         (!reply.sense.is_empty()).then(|| triple(&crate::plain::sense(&reply)))
     };
     let refused = Some((5, 0x5500));
-    assert_eq!(list(AttributeId::new(ALL, ALL), 1), None, "everything, once");
+    assert_eq!(list(AttributeId::new(ALL, ALL), 1), None, "everything, requested once");
     assert_eq!(list(AttributeId::new(ALL, ALL), 8191), refused);
     assert_eq!(list(AttributeId::new(ALL, 0x1234), 8191), refused);
     assert_eq!(list(AttributeId::new(APP, ALL), 8191), refused);
@@ -43,11 +44,11 @@ fn no_list_costs_more_than_its_share() {
     assert_eq!(list(AttributeId::new(0, ALL), 8191), refused);
     assert_eq!(list(AttributeId::new(0, APP), 8191), refused);
     assert_eq!(list(AttributeId::new(0, APP), 30), None);
-    assert_eq!(list(AttributeId::new(1, 1), 8191), None, "short values may be asked for often");
+    assert_eq!(list(AttributeId::new(1, 1), 8191), None, "short values may be requested often");
 }
 
 #[test]
-fn many_objects_are_told_as_if_each_had_been_looked_at() {
+fn create_reports_full_length_for_many_objects() {
     let plain = Plain::with_object(Generation::Osd2);
     let names = [AttributeId::new(1, 2), AttributeId::new(APP, 1), AttributeId::new(3, ALL)];
     let set = [(AttributeId::new(APP, 1), b"given".to_vec())];
@@ -65,12 +66,12 @@ fn many_objects_are_told_as_if_each_had_been_looked_at() {
     for allocation in [8, 100, 5000] {
         let cut = run(allocation);
         assert_eq!(cut.len(), allocation as usize);
-        assert_eq!(cut[..8], whole[..8], "the whole length, though most were not looked at");
+        assert_eq!(cut[..8], whole[..8], "the full length, though most were not read");
     }
 }
 
 #[test]
-fn a_create_makes_at_most_so_many_objects_times_attributes() {
+fn create_limits_objects_times_attributes() {
     let plain = Plain::with_object(Generation::Osd2);
     let set: Vec<_> = (0..8).map(|number| (AttributeId::new(APP, number + 1), vec![1; 4])).collect();
     let (cdb, out) = plain.with_lists(create(0, 0xFFFF), &[], &set, &[]);
@@ -83,7 +84,7 @@ fn a_create_makes_at_most_so_many_objects_times_attributes() {
 }
 
 #[test]
-fn long_work_is_told_to_the_shell_beforehand() {
+fn long_work_reports_long_cost() {
     let plain = Plain::with_object(Generation::Osd2);
     let cost = |count: usize| {
         let (cdb, _) =
@@ -99,7 +100,7 @@ fn long_work_is_told_to_the_shell_beforehand() {
 }
 
 #[test]
-fn a_removal_tells_what_it_gives_back() {
+fn removal_reports_freed_capacity() {
     let plain = Plain::with_object(Generation::Osd2);
     let change = AttributeId::new(0xFFFF_FFFE, 6);
     let of = |command: Command, data: &[u8]| {

@@ -1,4 +1,4 @@
-//! Which comes first in each command: its own work, setting attributes, getting them.
+//! Order within each command: its own work, setting attributes, getting attributes.
 
 use crate::plain::{Plain, create, get_attributes, set_attributes, triple, values};
 use crate::support::{PID, user};
@@ -9,7 +9,7 @@ use sealstone_scsi::Functions;
 const OID: u64 = 0x10000;
 const BOTH: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
 
-/// What a command with this set and get list gives back.
+/// Runs a command with this set and get list, and returns the retrieved values.
 #[track_caller]
 fn both(
     plain: &Plain,
@@ -25,22 +25,23 @@ fn both(
     values(plain.generation, plain.attributes(&cdb, &reply)).into_iter().map(|(_, value)| value).collect()
 }
 
-/// Commands that leave their object: their work, then set, then get. The set reaches what the work made.
+/// Commands that keep their object: work, then set, then get. The set affects objects that the work
+/// created.
 #[test]
 fn work_then_set_then_get() {
     for generation in BOTH {
         let plain = Plain::with_object(generation);
         let extent = |start, length| Extent { object: user(OID), start, length };
         let length = |value: u64| value.to_be_bytes().to_vec();
-        // The write extends to 8, the set cuts to 4, the get sees 4.
+        // The write extends to 8, the set truncates to 4, the get returns 4.
         let cut = (1, 0x82, &4u64.to_be_bytes()[..]);
         let write = Command::Write(extent(0, 8));
         assert_eq!(both(&plain, write, b"01234567", cut, &[(1, 0x82)]), [length(4)]);
-        // The append starts where the object ends before the set.
+        // The append starts at the end of the object before the set.
         let append = Command::Append(Append { object: user(OID), length: 2 });
         let got = both(&plain, append, b"ab", cut, &[(0xFFFF_FFFE, 5), (1, 0x82)]);
         assert_eq!(got, [length(4), length(4)]);
-        // The read returns what was there before the set.
+        // The read returns the data from before the set.
         let read = Command::Read(extent(0, 4));
         let (cdb, out) = plain.with_lists(
             read,
@@ -51,7 +52,7 @@ fn work_then_set_then_get() {
         let reply = plain.good(&cdb, &out);
         assert_eq!(reply.data_in[..4], *b"0123");
         assert_eq!(values(generation, plain.attributes(&cdb, &reply))[0].1, length(2));
-        // What is created gets the attributes.
+        // The created object gets the attributes.
         let name = (1, 9, &b"named"[..]);
         let got = both(&plain, create(OID + 1, 1), &[], name, &[(1, 9), (1, 2)]);
         assert_eq!(got, [b"named".to_vec(), length(OID + 1)]);
@@ -77,7 +78,7 @@ fn work_then_set_then_get() {
     assert_eq!(both(&plain, Command::Punch(extent(0, 2)), &[], cut, &[(1, 0x82)]), [four]);
 }
 
-/// Commands after which the object is gone: set, get, then their work.
+/// Commands that remove their object: set, get, then work.
 #[test]
 fn attributes_before_a_removal() {
     for generation in BOTH {
@@ -91,7 +92,7 @@ fn attributes_before_a_removal() {
     }
 }
 
-/// GET ATTRIBUTES gets, then sets; SET ATTRIBUTES the other way round.
+/// GET ATTRIBUTES gets, then sets; SET ATTRIBUTES sets, then gets.
 #[test]
 fn get_attributes_gets_first() {
     for generation in BOTH {
@@ -104,9 +105,10 @@ fn get_attributes_gets_first() {
     }
 }
 
-/// An attribute that cannot be set after the work is done: the work stays done, and the sense data say so.
+/// If setting an attribute fails after the work, the work stays done, and the sense data reports
+/// that.
 #[test]
-fn a_quota_that_binds_only_the_attribute_leaves_the_work_done() {
+fn attribute_quota_failure_keeps_completed_work() {
     let plain = Plain::with_object(Generation::Osd2);
     plain.set(user(OID), 2, 1, &100u64.to_be_bytes());
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
@@ -145,12 +147,12 @@ fn the_current_command_page_is_about_the_command() {
         assert_eq!(split(&written), (0x80, PID, OID, 0));
         let append = Command::Append(Append { object: user(OID), length: 2 });
         assert_eq!(split(&page(append, b"ab")), (0x80, PID, OID, 5));
-        assert_eq!(split(&page(create(0, 5), &[])), (0x80, PID, OID + 5, 0), "the highest one");
+        assert_eq!(split(&page(create(0, 5), &[])), (0x80, PID, OID + 5, 0), "the highest id");
         assert_eq!(split(&page(get_attributes(ObjectId::of_partition(PID)), &[])), (0x02, PID, 0, 0));
         assert_eq!(split(&page(get_attributes(ObjectId::ROOT), &[])), (0x01, 0, 0, 0));
         let partition = Command::CreatePartition(CreatePartition { partition: 0 });
         assert_eq!(split(&page(partition, &[])), (0x02, PID + 1, 0, 0));
-        // In page format nothing else can be fetched of several objects at once.
+        // In page format nothing else can be retrieved from several objects at once.
         let cdb = plain.with_page(create(0, 2), 3, 4096);
         assert_eq!(triple(&plain.sense(&cdb, &[])), (5, 0x1A00));
     }

@@ -1,4 +1,5 @@
-//! Every standard attribute of every type of object: length, access, page format, identification, directory.
+//! Every standard attribute of every object type: length, access, page format, identification,
+//! directory.
 
 use crate::plain::{Plain, create, create_partition, get_attributes, set_attributes, triple, values};
 use crate::support::{PID, START_MS, user};
@@ -18,7 +19,7 @@ fn object_of(kind: ObjectType) -> Option<ObjectId> {
     }
 }
 
-/// The object that a standard page belongs to, if it is one of those that the test made.
+/// Returns the object of a standard page, if it is one that the test created.
 fn object_with(page: u32) -> Option<ObjectId> {
     match page::owner(page) {
         page::Owner::Object(kind, _) => object_of(kind),
@@ -27,7 +28,7 @@ fn object_with(page: u32) -> Option<ObjectId> {
 }
 
 #[test]
-fn defined_attributes_have_their_length_and_only_those_marked_can_be_set() {
+fn defined_attributes_match_row_length_and_access() {
     for generation in BOTH {
         let plain = Plain::with_object(generation);
         let mut defined = 0;
@@ -57,7 +58,7 @@ fn defined_attributes_have_their_length_and_only_those_marked_can_be_set() {
 }
 
 #[test]
-fn pages_say_in_page_format_what_they_say_in_list_format() {
+fn page_format_matches_list_format() {
     for generation in BOTH {
         let plain = Plain::with_object(generation);
         for &(number, _) in PAGES {
@@ -73,7 +74,7 @@ fn pages_say_in_page_format_what_they_say_in_list_format() {
             assert_eq!(bytes.len(), 8 + layout.length as usize, "{number:#x}");
             assert_eq!(bytes[4..8], layout.length.to_be_bytes());
             for (attribute, value) in page::parse(generation, number, bytes).unwrap() {
-                // The very asking changes it.
+                // Reading this attribute changes it.
                 let accessed = number & 0xFFFF == 3 && attribute == 2;
                 let listed = plain.get(object, number, attribute);
                 assert!(accessed || listed.is_empty() || listed == value, "{number:#x}/{attribute:#x}");
@@ -83,7 +84,7 @@ fn pages_say_in_page_format_what_they_say_in_list_format() {
 }
 
 #[test]
-fn identifications_name_the_standard_pages_and_directories_list_them() {
+fn directories_list_standard_page_identifications() {
     let plain = Plain::with_object(Generation::Osd2);
     for kind in [ObjectType::Root, ObjectType::Partition, ObjectType::User] {
         let object = object_of(kind).unwrap();
@@ -111,7 +112,7 @@ fn identifications_name_the_standard_pages_and_directories_list_them() {
 }
 
 #[test]
-fn quotas_of_the_root_are_those_of_new_partitions() {
+fn new_partitions_inherit_root_quotas() {
     let plain = Plain::new(Generation::Osd2);
     let quotas: [(u32, u32, &[u8]); 4] = [
         (1, 1, &77_000u64.to_be_bytes()),
@@ -126,7 +127,7 @@ fn quotas_of_the_root_are_those_of_new_partitions() {
     for (_, partition, value) in quotas {
         assert_eq!(plain.get(ObjectId::of_partition(PID), 0x3000_0002, partition), value);
     }
-    // What changes at the root later is for later partitions.
+    // Later changes at the root affect later partitions only.
     plain.set(ObjectId::ROOT, 0x9000_0002, 0x10002, &[]);
     assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0002, 0x10002), [0xFF; 8]);
     assert_eq!(plain.get(ObjectId::of_partition(PID), 0x3000_0002, 0x10002), 99u64.to_be_bytes());
@@ -152,7 +153,7 @@ fn a_partitions_times_are_those_of_its_contents() {
     assert_eq!((time(4), time(5)), (START_MS + 200, START_MS + 100));
     plain.good(&plain.cdb(Command::Remove(sealstone_osd::cdb::Target { object: user(OID) })), &[]);
     assert_eq!(time(5), START_MS + 300);
-    // Set by hand, and not while the partition's bypass says so.
+    // Set explicitly, and not while the partition's bypass is active.
     plain.set(partition, 0x3000_0003, 5, &[0, 0, 0, 0, 0, 7]);
     plain.set(partition, 0x3000_0003, 0xFFFF_FFFE, &[0x7F]);
     plain.good(&plain.cdb(create(0, 1)), &[]);
@@ -160,7 +161,7 @@ fn a_partitions_times_are_those_of_its_contents() {
 }
 
 #[test]
-fn the_attributes_access_page_takes_lists_of_names_only() {
+fn attributes_access_page_accepts_only_name_lists() {
     let plain = Plain::with_object(Generation::Osd2);
     let partition = ObjectId::of_partition(PID);
     let names: Vec<u8> = [0x0001_0003u32, 1, 0x0001_0003, 7].into_iter().flat_map(u32::to_be_bytes).collect();
@@ -172,7 +173,7 @@ fn the_attributes_access_page_takes_lists_of_names_only() {
     let reply = plain.good(&cdb, &out);
     let numbers: Vec<u32> =
         values(Generation::Osd2, plain.attributes(&cdb, &reply)).iter().map(|(id, _)| id.number).collect();
-    assert_eq!(numbers, [0, 5, 0xFFFF_FF00], "a page of four thousand million numbers is not walked");
+    assert_eq!(numbers, [0, 5, 0xFFFF_FF00], "a page of four thousand million numbers is not enumerated");
     for wrong in [&names[..7], &vec![0; 8 * 1025]] {
         let (cdb, out) = plain.setting(partition, 0x3000_0004, 6, wrong);
         assert_eq!(triple(&plain.sense(&cdb, &out)), (5, 0x2600));
@@ -198,11 +199,11 @@ fn one_attribute_is_set_from_the_cdb() {
     assert_eq!(plain.get(user(OID), 1, 9), b"eighteen bytes, ok");
     plain.good(&one(name, b""), &[]);
     assert_eq!(plain.get(user(OID), 1, 9), b"");
-    // The mistake is in the CDB, not in a list.
+    // The error points into the CDB, not into a list.
     let sense = plain.sense(&one(AttributeId::new(1, 1), &[0; 8]), &[]);
     assert_eq!(triple(&sense), (5, 0x2400));
     assert_eq!(sense.field.unwrap().byte, 52);
-    // With any command: a write that names what it wrote.
+    // With any command: a write that sets the name of its object.
     let mut cdb =
         plain.cdb(Command::Write(sealstone_osd::cdb::Extent { object: user(OID), start: 0, length: 3 }));
     cdb.attributes = one(AttributeId::new(0x1_0000, 1), b"tag").attributes;
@@ -222,20 +223,20 @@ fn the_adjustable_clock_moves_forward_or_waits() {
     assert_eq!(ms(&plain.get(ObjectId::ROOT, 0x9000_0005, 9)), START_MS + 3_600_000);
     at(1000);
     assert_eq!(clock(), START_MS + 3_601_000);
-    // Back: it stands until time has caught up.
+    // Back: it stands still until time has caught up.
     plain.set(ObjectId::ROOT, 0x9000_0005, 9, &bytes(START_MS + 3_591_000));
     assert_eq!(clock(), START_MS + 3_601_000);
     at(10_000);
     assert_eq!(clock(), START_MS + 3_601_000);
     at(12_000);
     assert_eq!(clock(), START_MS + 3_602_000);
-    // Too far either way.
+    // Too large a step in either direction.
     for wrong in [START_MS + 3_602_000 - 55_000, START_MS + 3_602_000 + 86_400_001] {
         let (cdb, out) = plain.setting(ObjectId::ROOT, 0x9000_0005, 9, &bytes(wrong));
         assert_eq!(triple(&plain.sense(&cdb, &out)), (5, 0x2600));
         assert_eq!(clock(), START_MS + 3_602_000);
     }
-    // A restart finds the adjustment.
+    // A restart keeps the adjustment.
     let config = sealstone_device::OsdConfig { insecure_nosec: true, ..Default::default() };
     let again = crate::support::Bench::start(config, plain.bench.store.clone(), 2, 0);
     let again = Plain { bench: again, generation: Generation::Osd2 };
@@ -243,7 +244,7 @@ fn the_adjustable_clock_moves_forward_or_waits() {
 }
 
 #[test]
-fn a_capability_with_an_access_list_reaches_what_the_list_names() {
+fn access_list_limits_attributes_of_capability() {
     use crate::support::{Bench, Wish};
     use sealstone_osd::capability::{Range, Scope};
     use sealstone_osd::cdb::Target;
@@ -254,7 +255,7 @@ fn a_capability_with_an_access_list_reaches_what_the_list_names() {
     let partition = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
     let names: Vec<u8> = [0x1_0000, 1, 1, AttributeId::ALL].into_iter().flat_map(u32::to_be_bytes).collect();
     let list = Wish::set(&[(0x3000_0004, 5, &names)]);
-    // What others may reach follows from it: SET_ATTR alone does not make it.
+    // SET_ATTR alone does not grant access to it.
     let mut weak = bench.capability(&partition, SecurityMethod::AllData);
     weak.permissions = Permissions::SET_ATTR;
     assert_eq!(bench.run_with(partition, list.clone(), &[], &weak).sense(), (5, 0x2400));
@@ -279,13 +280,13 @@ fn a_capability_with_an_access_list_reaches_what_the_list_names() {
         assert_eq!(refused.sense(), (5, 0x2400));
         assert_eq!(refused.sense.unwrap().field.unwrap().byte, 80 + 56, "ALLOWED ATTRIBUTES ACCESS");
     }
-    // Of everything, what the list names whole.
+    // Of all attributes, the pages that the list names completely.
     let all = run(get, 5, Wish::get(&[(AttributeId::ALL, AttributeId::ALL)])).good();
     assert!(crate::support::values(&all.attributes).iter().all(|(id, _)| id.page == 1));
 }
 
 #[test]
-fn the_default_duplication_methods_are_those_that_the_device_has() {
+fn default_duplication_methods_accept_supported_codes_only() {
     let plain = Plain::with_object(Generation::Osd2);
     let partition = ObjectId::of_partition(PID);
     let page = 0x3000_0001;
@@ -307,7 +308,7 @@ fn the_default_duplication_methods_are_those_that_the_device_has() {
         plain.set(partition, page, number, &[]);
         assert_eq!(plain.get(partition, page, number), first.to_be_bytes());
     }
-    // The descriptors of continuation segments that there are, and how long one may be.
+    // Descriptors supported in continuation segments, and their maximum length.
     let root = |kind: u32| plain.get(ObjectId::ROOT, 0x9000_0001, 0x700_0000 + kind);
     for (kind, most) in [
         (0x0001, 65_488_u32),

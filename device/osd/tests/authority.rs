@@ -1,4 +1,5 @@
-//! What must be refused is refused, with the right sense data, a record, and no change (docs/design/security.md 8.4, 8.5).
+//! Commands without authority are refused with the right sense data, an audit record, and no change
+//! (docs/design/security.md 8.4, 8.5).
 
 #[path = "authority/clock.rs"]
 mod clock;
@@ -47,7 +48,7 @@ fn read() -> Command {
     Command::Read(extent(user(OID)))
 }
 
-/// One command of every action that this device implements.
+/// One command of every implemented action.
 fn implemented() -> Vec<(Command, &'static [u8])> {
     let container = |object| FlushContainer { object, scope: ContainerScope::Everything };
     let partition = ObjectId::of_partition(PID);
@@ -124,7 +125,7 @@ fn implemented() -> Vec<(Command, &'static [u8])> {
     .collect()
 }
 
-/// Those on collections, but QUERY, which needs a continuation segment: see `query.rs`.
+/// Commands on collections, except QUERY, which needs a continuation segment: see `query.rs`.
 fn on_collections() -> impl Iterator<Item = Command> {
     let members = Members { object: user(CID), immediate: false };
     let list = List {
@@ -164,23 +165,23 @@ fn refused(answer: &crate::support::Answer, code: u16) {
     assert_eq!(answer.sense(), (5, code));
 }
 
-/// The order of checks: a nonce before the data, the data before what the capability allows.
+/// Order of checks: nonce before data, data before permissions.
 #[test]
-fn what_is_not_authentic_is_refused_before_what_is_not_allowed() {
+fn authentication_is_checked_before_permission() {
     let bench = bench();
     let before = bench.state_hash();
     let command = write();
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     capability.permissions = Permissions::NONE;
     let sent = |ready: &crate::support::Ready| bench.verify(ready, &bench.send(ready)).unwrap();
-    // Not allowed, and nothing else: refused for that.
+    // Only the permission is missing.
     let mut ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
     let answer = sent(&ready);
     refused(&answer, 0x2400);
     assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129, "the permissions");
-    // The same once more: its nonce is heard first.
+    // Repeated: the nonce is checked first.
     refused(&sent(&ready), 0x2406);
-    // Not allowed, and with other data than was signed: refused for the data.
+    // Permission missing and data changed: the data is checked first.
     ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
     ready.data_out[0] ^= 1;
     refused(&sent(&ready), 0x260F);
@@ -206,10 +207,10 @@ fn every_row_needs_each_of_its_permissions() {
 }
 
 #[test]
-fn what_is_not_implemented_is_an_unknown_service_action() {
+fn unimplemented_actions_are_unknown_service_actions() {
     let bench = bench();
     let known = implemented().into_iter().map(|(command, _)| command.action());
-    // These bring a segment, and so are not among the samples.
+    // These need a segment, so they are not among the samples.
     let known: Vec<_> = known.chain([Action::Query, Action::CopyUserObjects, Action::Rewrite]).collect();
     for row in SERVICE_ACTIONS.iter().filter(|row| !known.contains(&row.action)) {
         for fill in [0x00, 0xFF] {
@@ -279,7 +280,7 @@ fn each_bit_of_a_capability_is_covered() {
 }
 
 #[test]
-fn a_check_value_of_zeros_or_ones_is_none() {
+fn constant_check_values_are_refused() {
     let bench = bench();
     let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
     for fill in [0x00, 0xFF] {
@@ -305,7 +306,7 @@ fn each_byte_of_the_cdb_is_covered() {
 }
 
 #[test]
-fn a_replay_is_refused_on_every_nexus_and_changes_nothing() {
+fn replay_is_refused_on_every_nexus() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 4 });
     let capability = bench.capability(&append, SecurityMethod::AllData);
@@ -321,7 +322,7 @@ fn a_replay_is_refused_on_every_nexus_and_changes_nothing() {
 }
 
 #[test]
-fn a_partition_made_again_does_not_hear_old_commands() {
+fn recreated_partition_refuses_old_commands() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 4 });
     let capability = bench.capability(&append, SecurityMethod::AllData);
@@ -332,12 +333,12 @@ fn a_partition_made_again_does_not_hear_old_commands() {
     assert_eq!(bench.send(&ready).status, Status::CheckCondition);
     bench.create_partition(PID);
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
-    assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 0], "its key is gone");
+    assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 0], "its key was removed");
     assert_eq!(bench.store.stat(user(OID)).unwrap().length, 0);
 }
 
 #[test]
-fn of_many_threads_with_the_same_request_one_wins() {
+fn identical_requests_on_threads_succeed_once() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 1 });
     let capability = bench.capability(&append, SecurityMethod::AllData);
@@ -374,7 +375,7 @@ fn attributes_narrow_the_window_and_freeze_keys() {
 }
 
 #[test]
-fn a_capability_is_good_for_its_own_object_time_tag_and_bytes_only() {
+fn capability_fields_are_all_enforced() {
     let bench = bench();
     bench.run(Command::Create(Create { object: user(OID + 1), count: 1 }), Wish::default(), &[]).good();
     let full = bench.capability(&read(), SecurityMethod::AllData);
@@ -406,7 +407,7 @@ fn a_capability_is_good_for_its_own_object_time_tag_and_bytes_only() {
 }
 
 #[test]
-fn an_object_made_again_under_its_id_is_another_one() {
+fn recreated_object_refuses_old_capability() {
     let bench = bench();
     let old =
         Capability { object_created_ms: START_MS, ..bench.capability(&read(), SecurityMethod::AllData) };
@@ -433,10 +434,10 @@ fn changing_the_tag_revokes_at_once() {
     refused(&bench.run_with(read(), Wish::default(), &[], &capability), 0x2400);
 }
 
-/// Its tag cannot be compared with that of an object that is gone: nothing runs by it, whatever the command makes of an
-/// object that is not there, and what is made under the id later is not its own.
+/// Its tag cannot be compared with that of a removed object: no command runs with it, and a later
+/// object with the same id does not match it.
 #[test]
-fn an_old_credential_does_nothing_where_its_object_is_gone() {
+fn credential_of_removed_object_does_nothing() {
     let bench = bench();
     bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
     let before = bench.state_hash();
@@ -502,7 +503,7 @@ fn no_weaker_method_than_the_floor_gets_through() {
 }
 
 #[test]
-fn capkey_is_bound_to_the_token_of_its_nexus() {
+fn capkey_is_bound_to_nexus_token() {
     let capkey = Some(SecurityMethod::CapKey);
     for (method_floor, insecure_capkey, secure_channel, status) in [
         (None, true, false, Status::Good),
@@ -533,7 +534,7 @@ fn capkey_is_bound_to_the_token_of_its_nexus() {
         let ready = bench.ready_with_token(read(), &Wish::default(), &[], &capability, &first);
         let reply = bench.raw(nexus, &ready.cdb, &[], 4);
         assert_eq!(reply.status, status, "{method_floor:?} {insecure_capkey} {secure_channel}");
-        // Another nexus has another token, and a reset draws a new one outside of TLS.
+        // Another nexus has another token, and a reset creates a new one outside of TLS.
         assert_eq!(bench.raw(NEXUS, &ready.cdb, &[], 4).status, Status::CheckCondition);
         bench.unit.reset();
         assert_eq!(token() == first, secure_channel);
@@ -544,7 +545,7 @@ fn capkey_is_bound_to_the_token_of_its_nexus() {
 }
 
 #[test]
-fn a_flipped_bit_of_data_is_found_before_anything_is_written() {
+fn flipped_data_bit_is_refused_before_writing() {
     let bench = bench();
     let before = bench.state_hash();
     let capability = bench.capability(&write(), SecurityMethod::AllData);
@@ -567,7 +568,7 @@ fn a_flipped_bit_of_data_is_found_before_anything_is_written() {
 }
 
 #[test]
-fn a_piggybacked_attribute_without_its_permission_stops_the_command() {
+fn attribute_without_permission_stops_command() {
     let bench = bench();
     let before = bench.state_hash();
     let mut capability = bench.capability(&write(), SecurityMethod::AllData);
@@ -617,7 +618,7 @@ fn permitted_read_past_the_end_leaves_no_record() {
     refused(&bench.run(beyond, Wish::default(), &[]), 0x2400);
     bench.run(Command::Read(Extent { start: 2, ..extent(user(OID)) }), Wish::default(), &[]);
     assert_eq!(*bench.log.0.lock(), [""; 0]);
-    // Without the right to read it is a refusal.
+    // Without read permission it is a refusal.
     let mut capability = bench.capability(&beyond, SecurityMethod::AllData);
     capability.permissions = Permissions::WRITE;
     bench.run_with(beyond, Wish::default(), &[], &capability);
@@ -625,7 +626,7 @@ fn permitted_read_past_the_end_leaves_no_record() {
 }
 
 #[test]
-fn the_device_says_who_it_is_and_where_it_stands() {
+fn inquiry_and_readiness_identify_device() {
     let bench = bench();
     let inquiry = bench.raw(NEXUS, &[0x12, 0, 0, 0, 96, 0], &[], 96).data_in;
     assert_eq!((inquiry[0], &inquiry[8..16]), (0x11, &b"SEALSTON"[..]));
@@ -643,7 +644,7 @@ fn the_device_says_who_it_is_and_where_it_stands() {
     let unknown = bench.raw(NEXUS, &[0x28; 10], &[], 512);
     assert_eq!(sealstone_scsi::Sense::parse(&unknown.sense).unwrap().code.0, 0x2000);
 
-    // A nexus hears of power on first, but INQUIRY does not wait for that.
+    // A nexus gets POWER ON first, but INQUIRY does not report it.
     bench.unit.nexus_established(NexusId(9), &InitiatorPort::new("iqn.test:other"));
     assert_eq!(bench.raw(NexusId(9), &[0x12, 0, 0, 0, 96, 0], &[], 96).status, Status::Good);
     let sense = bench.raw(NexusId(9), &[3, 1, 0, 0, 252, 0], &[], 252).data_in;
@@ -654,7 +655,7 @@ fn the_device_says_who_it_is_and_where_it_stands() {
 }
 
 #[test]
-fn the_response_check_value_can_be_fetched_as_an_attribute() {
+fn response_icv_is_readable_as_attribute() {
     let bench = bench();
     let capability = bench.capability(&read(), SecurityMethod::AllData);
     let ready = bench.ready(read(), &Wish::get(&[(0xFFFF_FFFE, 1)]), &[], &capability);
@@ -667,7 +668,7 @@ fn the_response_check_value_can_be_fetched_as_an_attribute() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// No bytes make the device panic, and none without a proof change anything.
+    /// No input makes the device panic, and no unauthenticated input changes anything.
     #[test]
     fn arbitrary_bytes_change_nothing(
         mut cdb in proptest::collection::vec(any::<u8>(), 0..260),
@@ -689,7 +690,7 @@ proptest! {
         let _ = bench.unit.cost(NEXUS, &cdb);
     }
 
-    /// Nor where NOSEC lets everything through to the handlers.
+    /// The same where NOSEC passes everything to the handlers.
     #[test]
     fn arbitrary_commands_without_security_do_not_panic(
         mut cdb in proptest::collection::vec(any::<u8>(), 236),

@@ -1,11 +1,13 @@
-//! Block units lie in a partition that no OSD command can name: below the first id that T10 lets a client have.
+//! Block units are in a partition that no OSD command can address: below the first id that T10
+//! allows clients.
 
 use crate::support::{Bench, Wish};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_scsi::Status;
 
-/// As `sealstone_block::BLOCK_PARTITION`; the crate stands below this one.
+/// Same value as `sealstone_block::BLOCK_PARTITION`; that crate is below this one in the dependency
+/// order.
 const PARTITION: u64 = 0xB10C;
 
 #[test]

@@ -1,4 +1,4 @@
-//! `osd init` and `osd serve`: the directory of a device from its first to its later starts.
+//! `osd init` and `osd serve`: the directory of a device over several starts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn start(root: &Path, ms: u64) -> Result<(boot::Running, Arc<Fake>), BootError> 
 }
 
 #[test]
-fn every_start_is_a_new_epoch_and_the_lease_is_kept() {
+fn restart_increments_epoch_and_keeps_lease() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("osd");
     let made = boot::init(&root, new_device()).unwrap();
@@ -45,7 +45,7 @@ fn every_start_is_a_new_epoch_and_the_lease_is_kept() {
     assert_eq!(first.boot_epoch, 1);
     first.unit.shut_down().unwrap();
     drop(first);
-    // An hour back: not ready, until the time is right again.
+    // An hour back: not ready until the time is correct again.
     let (second, fake) = start(&root, START_MS - 3_600_000).unwrap();
     assert_eq!(second.boot_epoch, 2);
     assert!(second.unit.upkeep().is_err());
@@ -69,7 +69,7 @@ fn every_start_is_a_new_epoch_and_the_lease_is_kept() {
 }
 
 #[test]
-fn one_process_at_a_time_and_no_second_init() {
+fn second_process_and_second_init_fail() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("osd");
     assert!(matches!(start(&root, START_MS), Err(BootError::Provision(ProvisionError::NotInitialised(_)))));
@@ -83,7 +83,7 @@ fn one_process_at_a_time_and_no_second_init() {
 }
 
 #[test]
-fn a_capacity_the_store_cannot_have_leaves_an_interrupted_init() {
+fn unsupported_capacity_leaves_interrupted_init() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("osd");
     let made = boot::init(&root, NewDevice { capacity: 1, ..new_device() });
@@ -92,7 +92,7 @@ fn a_capacity_the_store_cannot_have_leaves_an_interrupted_init() {
 }
 
 #[test]
-fn orderly_restarts_in_a_row_leave_the_clock_where_it_is() {
+fn clean_restarts_do_not_advance_clock() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("osd");
     drop(boot::init(&root, new_device()).unwrap());
@@ -104,7 +104,7 @@ fn orderly_restarts_in_a_row_leave_the_clock_where_it_is() {
 }
 
 #[test]
-fn the_first_start_stores_the_keys_and_no_later_one_goes_without() {
+fn starts_after_first_require_key_file() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("osd");
@@ -134,7 +134,7 @@ fn the_first_start_stores_the_keys_and_no_later_one_goes_without() {
 }
 
 #[test]
-fn a_device_on_a_raw_device_starts_again_and_finds_its_own() {
+fn raw_device_restarts_and_keeps_its_data() {
     let dir = tempfile::tempdir().unwrap();
     let (root, raw) = (dir.path().join("osd"), dir.path().join("raw"));
     std::fs::File::create(&raw).unwrap().set_len(160 << 20).unwrap();

@@ -1,4 +1,4 @@
-//! Collections: making, joining, listing, removing, and what the attributes say of them.
+//! Collections: create, join, list, remove, and their attributes.
 
 use crate::support::{Answer, Bench, PID, Wish, user, value, values};
 use sealstone_device::OsdConfig;
@@ -17,7 +17,8 @@ const CID: u64 = 0x20000;
 /// The spontaneous collection: all user objects of a partition.
 const EVERYTHING: u64 = 0x1082;
 
-/// Runs a command with a capability of the type that its object has: the tests keep collections apart by number.
+/// Runs a command with a capability of the object's type. The tests use fixed numbers for
+/// collections.
 fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     let object = command.object();
@@ -88,7 +89,7 @@ fn remove(bench: &Bench, cid: u64, force: bool) -> Answer {
     run(bench, command, Wish::default())
 }
 
-/// ILLEGAL REQUEST, INVALID FIELD IN CDB at this byte.
+/// Checks for ILLEGAL REQUEST, INVALID FIELD IN CDB at this byte.
 #[track_caller]
 fn refused_at(answer: &Answer, byte: u16) {
     assert_eq!(answer.sense(), (5, 0x2400));
@@ -96,7 +97,7 @@ fn refused_at(answer: &Answer, byte: u16) {
 }
 
 #[test]
-fn a_user_object_joins_moves_and_leaves_by_its_collections_page() {
+fn collections_page_joins_moves_and_leaves() {
     let bench = Bench::with_partition();
     create(&bench, OID, 2);
     collection(&bench, CID);
@@ -111,11 +112,12 @@ fn a_user_object_joins_moves_and_leaves_by_its_collections_page() {
         run(&bench, Command::GetAttributes(Target { object: user(OID) }), Wish::get(&[(4, 0xFFFF_FFFF)]));
     let numbers: Vec<u32> = values(&all.good().attributes).iter().map(|(id, _)| id.number).collect();
     assert_eq!(numbers, [0, 2, 7]);
-    // Twice in one collection is once too often, whatever the number.
+    // An object joins a collection only once, under any number.
     let twice = join(&bench, OID, 3, CID);
     assert_eq!(twice.sense(), (5, 0x2600));
     assert_eq!(twice.sense.unwrap().attributes, [(4, 3)]);
-    // Another collection under the same number is a move; the same one is nothing new.
+    // Setting another collection under the same number moves the object; setting the same one
+    // changes nothing.
     collection(&bench, CID + 2);
     join(&bench, OID, 7, CID).good();
     join(&bench, OID, 7, CID + 2).good();
@@ -133,7 +135,7 @@ fn only_linked_collections_of_the_partition_are_joined() {
     create(&bench, OID, 2);
     tracking(&bench, CID + 1, 0).good();
     for (wrong, why) in [
-        (CID, "not there"),
+        (CID, "does not exist"),
         (OID + 1, "a user object"),
         (CID + 1, "tracking"),
         (EVERYTHING, "spontaneous"),
@@ -186,7 +188,7 @@ fn removing_keeps_memberships_exact() {
 }
 
 #[test]
-fn the_partition_counts_and_limits_collections_and_user_objects() {
+fn partition_quotas_count_objects_and_collections() {
     let bench = Bench::with_partition();
     let partition = ObjectId::of_partition(PID);
     create(&bench, OID, 2);
@@ -212,7 +214,7 @@ fn the_partition_counts_and_limits_collections_and_user_objects() {
 }
 
 #[test]
-fn ids_are_shared_with_user_objects_and_reserved_ones_refused() {
+fn collection_ids_shared_with_objects_reserved_refused() {
     let bench = Bench::with_partition();
     create(&bench, OID, 1);
     let make = |cid| run(&bench, Command::CreateCollection(Target { object: user(cid) }), Wish::default());
@@ -227,7 +229,7 @@ fn ids_are_shared_with_user_objects_and_reserved_ones_refused() {
     assert_eq!(got[1].1, [0], "linked");
     let taken = run(&bench, Command::Create(Create { object: user(OID + 1), count: 1 }), Wish::default());
     refused_at(&taken, 24);
-    // Commands on user objects do not take collections, nor the other way round.
+    // Commands on user objects do not accept collections, and vice versa.
     let read = Command::Read(Extent { object: user(OID + 1), start: 0, length: 1 });
     let capability = bench.capability(&read, SecurityMethod::AllData);
     assert_eq!(bench.run_with(read, Wish::default(), &[], &capability).status, Status::CheckCondition);
@@ -263,12 +265,12 @@ fn a_collection_has_its_own_pages() {
 }
 
 #[test]
-fn the_spontaneous_collection_holds_every_user_object_of_its_partition() {
+fn spontaneous_collection_contains_all_user_objects() {
     let bench = Bench::with_partition();
     create(&bench, OID, 3);
     collection(&bench, CID);
     assert_eq!(members(&bench, EVERYTHING), [OID, OID + 1, OID + 2]);
-    assert_eq!(members(&bench, 0), [CID], "it is known without being listed");
+    assert_eq!(members(&bench, 0), [CID], "accessible without being listed");
     let id = user(EVERYTHING);
     assert_eq!(get(&bench, id, 0x6000_0001, 0xA), [0xEF]);
     assert_eq!(number(&bench, id, 0x6000_0004, 0x10), 3);
@@ -281,7 +283,7 @@ fn the_spontaneous_collection_holds_every_user_object_of_its_partition() {
 }
 
 #[test]
-fn a_series_of_short_lists_is_the_whole_collection_and_tells_changes() {
+fn list_series_is_complete_and_reports_changes() {
     let bench = Bench::with_partition();
     create(&bench, OID, 100);
     collection(&bench, CID);
@@ -348,14 +350,14 @@ fn members_and_collections_are_listed_with_attributes() {
 }
 
 #[test]
-fn a_user_tracking_collection_takes_over_the_members_of_its_source() {
+fn tracking_collection_copies_source_members() {
     let bench = Bench::with_partition();
     create(&bench, OID, 300);
     tracking(&bench, CID, EVERYTHING).good();
     assert_eq!(get(&bench, user(CID), 0x6000_0001, 0xA), [1]);
     assert_eq!(members(&bench, CID).len(), 300);
     assert_eq!(memberships(&bench, OID), [0; 0], "no attribute names it");
-    // What comes later is no member; what goes, goes.
+    // Objects created later are not members; removed objects are removed from it.
     create(&bench, OID + 500, 1);
     run(&bench, Command::Remove(Target { object: user(OID) }), Wish::default()).good();
     assert_eq!(members(&bench, CID).len(), 299);
@@ -367,13 +369,13 @@ fn a_user_tracking_collection_takes_over_the_members_of_its_source() {
     assert_eq!(members(&bench, CID + 1), members(&bench, CID));
     refused_at(&tracking(&bench, CID + 2, CID + 9), 40);
     refused_at(&tracking(&bench, CID + 2, OID + 1), 40);
-    assert_eq!(members(&bench, 0), [CID, CID + 1], "what was refused is not there");
+    assert_eq!(members(&bench, 0), [CID, CID + 1], "the refused one does not exist");
     remove(&bench, CID, true).good();
     assert_eq!(members(&bench, CID + 1).len(), 299);
 }
 
 #[test]
-fn a_flush_of_a_collection_asks_for_a_collection() {
+fn flush_collection_requires_collection() {
     let bench = Bench::with_partition();
     create(&bench, OID, 1);
     collection(&bench, CID);
@@ -441,7 +443,7 @@ fn an_osd1_initiator_uses_collections_too() {
 }
 
 #[test]
-fn each_command_needs_its_permission_and_a_capability_of_a_collection() {
+fn collection_commands_check_permission_and_object_type() {
     let bench = Bench::with_partition();
     create(&bench, OID, 1);
     collection(&bench, CID);

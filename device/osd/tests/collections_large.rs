@@ -1,4 +1,4 @@
-//! Large partitions and collections: what is answered stays within the allocation, and others get their turn.
+//! Large partitions and collections: answers fit the allocation, and other commands run in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,12 +80,13 @@ fn everything_is_listed_and_queried_within_the_allocation() {
     println!("QUERY of {count}: {:?}", begun.elapsed());
     assert_eq!(parse_matches(&whole).unwrap().len() as u64, count - count / 2);
     let part = query(&bench, 1000);
-    assert!(part.len() <= 1000 && part[..8] == whole[..8], "cut, with its whole length");
+    assert!(part.len() <= 1000 && part[..8] == whole[..8], "truncated, with its full length");
 }
 
-/// A creation in the same partition, and a change of a member, wait for one step at most, not for the whole command.
+/// A creation in the same partition, and a change of a member, wait for at most one step, not for
+/// the whole command.
 #[test]
-fn others_get_their_turn_while_many_objects_are_gone_through() {
+fn long_iterations_let_other_commands_run() {
     let bench = large();
     let over = AtomicBool::new(false);
     let (longest, changes, whole) = std::thread::scope(|scope| {
@@ -111,6 +112,7 @@ fn others_get_their_turn_while_many_objects_are_gone_through() {
         (longest, changes, whole)
     });
     println!("{changes} pairs of changes within {whole:?}, the longest took {longest:?}");
-    // The steps are hundreds; one that held its locks for the whole command would let hardly any change in.
+    // There are hundreds of steps. A command that held its locks throughout would allow hardly any
+    // change.
     assert!(changes >= 8, "{changes} within {whole:?}");
 }

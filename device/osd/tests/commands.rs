@@ -1,4 +1,4 @@
-//! Every command's happy path, and its own refusals, signed under ALLDATA.
+//! Success cases and specific refusals of every command, signed under ALLDATA.
 
 use crate::support::{Bench, PID, Wish, user, value, values};
 use sealstone_osd::capability::{Range, Scope};
@@ -36,7 +36,7 @@ fn length(bench: &Bench, oid: u64) -> u64 {
 }
 
 #[test]
-fn what_was_written_is_read_back() {
+fn written_data_is_read_back() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 3, b"objects");
@@ -45,7 +45,7 @@ fn what_was_written_is_read_back() {
 }
 
 #[test]
-fn reading_past_the_end_gives_what_is_there_and_says_how_much() {
+fn read_past_end_returns_data_and_length() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"12345");
@@ -73,7 +73,7 @@ fn attributes_come_with_data_past_the_end_too() {
 }
 
 #[test]
-fn append_goes_to_the_end_and_tells_where() {
+fn append_writes_at_end_and_reports_offset() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     for (start, data) in [(0u64, &b"ab"[..]), (2, b"cde")] {
@@ -85,7 +85,7 @@ fn append_goes_to_the_end_and_tells_where() {
 }
 
 #[test]
-fn clear_and_punch_change_the_range_and_nothing_else() {
+fn clear_and_punch_change_only_their_range() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"0123456789");
@@ -120,7 +120,7 @@ fn several_objects_are_created_at_once() {
     let ids: Vec<_> =
         list.map(|entry| (entry.object, entry.values.iter().next().unwrap().1.to_vec())).collect();
     assert_eq!(ids, [0, 1, 2].map(|n| (OID + n, (OID + n).to_be_bytes().to_vec())));
-    // Of a page only the Current Command page can be had of several.
+    // From several objects only the Current Command page can be retrieved.
     let page = bench.run(command, Wish::page(1), &[]);
     assert_eq!(page.sense(), (5, 0x1A00));
     let current = bench.run(command, Wish::page(0xFFFF_FFFE), &[]).good();
@@ -144,7 +144,7 @@ fn ids_are_checked() {
 }
 
 #[test]
-fn a_removed_object_is_gone_and_tells_its_attributes_first() {
+fn remove_returns_attributes_then_removes() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"x");
@@ -156,7 +156,7 @@ fn a_removed_object_is_gone_and_tells_its_attributes_first() {
 }
 
 #[test]
-fn a_partition_goes_when_it_is_empty_or_with_its_contents() {
+fn remove_partition_requires_empty_or_with_contents() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     let remove = |with_contents| Command::RemovePartition(RemovePartition { partition: PID, with_contents });
@@ -177,7 +177,7 @@ fn the_device_chooses_a_partition_id() {
 }
 
 #[test]
-fn format_leaves_no_partition_and_the_capacity_asked_for() {
+fn format_removes_partitions_and_sets_capacity() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     let format = |capacity| Command::FormatOsd(FormatOsd { capacity });
@@ -226,7 +226,7 @@ fn list(
 }
 
 #[test]
-fn a_list_is_cut_at_whole_entries_and_goes_on() {
+fn list_truncates_at_entries_and_continues() {
     let bench = Bench::with_partition();
     bench.run(Command::Create(Create { object: user(0), count: 5 }), Wish::default(), &[]).good();
     let partition = ObjectId::of_partition(PID);
@@ -299,9 +299,9 @@ fn scattered_pieces_land_where_the_list_says() {
     assert_eq!(send(Command::Read(extent(user(OID), 1, 5)), &[]).data, b"YZabc");
 }
 
-/// A capability for some bytes serves a list whose pieces all lie within them, and no other.
+/// A capability for a byte range accepts lists whose pieces are all in the range.
 #[test]
-fn every_piece_of_a_list_lies_within_the_range_of_the_capability() {
+fn scatter_pieces_must_fit_capability_range() {
     use sealstone_osd::continuation::{Piece, Segment};
     let bench = Bench::with_partition();
     create(&bench, OID);
@@ -320,12 +320,12 @@ fn every_piece_of_a_list_lies_within_the_range_of_the_capability() {
     };
     let read = |start, length| Command::Read(extent(user(OID), start, length));
     let written = |start, length| Command::Write(extent(user(OID), start, length));
-    // The first byte, the last one, both, and the end of the range without a byte.
+    // The first byte, the last one, both, and an empty piece at the end of the range.
     for pieces in [&[(16, 4)][..], &[(28, 4)], &[(31, 1), (16, 3)], &[(16, 4), (32, 0)]] {
         assert_eq!(send(read(0, 4), &[], Some(pieces)).good().data, b"....", "{pieces:?}");
     }
     send(written(0, 4), b"abcd", Some(&[(16, 2), (30, 2)])).good();
-    // Offsets count from STARTING BYTE.
+    // Offsets are relative to STARTING BYTE.
     assert_eq!(send(read(14, 4), &[], Some(&[(2, 2), (16, 2)])).good().data, b"abcd");
     let before = bench.state_hash();
     let outside: [(Command, Option<&[(u64, u64)]>); 7] = [
@@ -335,7 +335,7 @@ fn every_piece_of_a_list_lies_within_the_range_of_the_capability() {
         (written(0, 4), Some(&[(15, 1), (16, 3)])),
         (written(0, 4), Some(&[(16, 4), (33, 0)])),
         (written(1, 4), Some(&[(15, 3), (31, 1)])),
-        // A segment that brings no list: the CDB's own bytes count.
+        // A segment without a list: the range in the CDB counts.
         (written(15, 4), None),
     ];
     for (command, pieces) in outside {
@@ -368,7 +368,7 @@ fn objects_survive_a_restart_and_counts_are_right() {
 }
 
 #[test]
-fn an_initiator_that_takes_less_gets_less_and_hears_how_much_there_was() {
+fn short_data_in_reports_full_length() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"0123456789");
@@ -386,7 +386,7 @@ fn an_initiator_that_takes_less_gets_less_and_hears_how_much_there_was() {
     let reply = bench.raw(crate::support::NEXUS, &ready.cdb, &[], 16);
     assert_eq!(reply.data_in[..], *b"0123456789\0\0\0\0\0\0");
     assert_eq!(bench.verify(&ready, &reply).unwrap().sense.unwrap().command_specific, Some(10));
-    // More than the pool has: try again.
+    // More than the pool has: BUSY.
     let ready = bench.ready(huge, &Wish::default(), &[], &capability);
     assert_eq!(bench.raw(crate::support::NEXUS, &ready.cdb, &[], usize::MAX).status, Status::Busy);
 }
@@ -412,7 +412,7 @@ fn appends_of_many_threads_do_not_overlap() {
 }
 
 #[test]
-fn a_list_with_attributes_takes_a_get_list_and_nothing_else() {
+fn list_with_attributes_accepts_only_get_list() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     let command = Command::List(List {
@@ -437,7 +437,7 @@ fn every_command_has_a_documented_cost() {
     }
 }
 
-/// A capability with every permission, for bytes of the object alone.
+/// Returns a capability with every permission, for a byte range of the object.
 fn for_bytes(bench: &Bench, command: &Command, start: u64, length: u64) -> Capability {
     let whole = bench.capability(command, SecurityMethod::AllData);
     let descriptor = Descriptor::User {
@@ -467,7 +467,7 @@ fn restricted_capability_leaves_length_and_other_bytes_alone() {
     let target = Target { object: user(OID) };
     let map = ReadMap { object: user(OID), allocation: 64, start: 0, kind: 0 };
     let before = bench.state_hash();
-    // The object has 4 bytes, the capability is for them.
+    // The object has 4 bytes, the capability covers them.
     let only = (0, 4);
     for (command, wish, data) in [
         (append, Wish::default(), &b"more"[..]),
@@ -493,7 +493,7 @@ fn restricted_capability_leaves_length_and_other_bytes_alone() {
     run(four, Wish::default(), b"DATA", only).good();
     run(Command::SetAttributes(target), length_set(3), b"", only).good();
     run(Command::SetAttributes(target), length_set(4), b"", only).good();
-    // APPEND lands at the end, which the range covers once.
+    // APPEND writes at the end, which the range covers once.
     run(append, Wish::default(), b"more", (4, 4)).good();
     denied(&run(append, Wish::default(), b"more", (4, 4)));
     // A write beyond the end stays within its range, and so does the new length.

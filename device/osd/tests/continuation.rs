@@ -1,4 +1,4 @@
-//! CDB continuation segments: scatter/gather lists at their edges, and where mistakes in a segment are told.
+//! CDB continuation segments: limits of scatter/gather lists, and positions of errors in a segment.
 
 use crate::plain::{Plain, triple};
 use crate::support::user;
@@ -50,14 +50,14 @@ impl Scatter {
 }
 
 #[test]
-fn pieces_are_written_in_the_order_of_the_list_and_the_last_one_wins() {
+fn overlapping_pieces_write_in_list_order() {
     let scatter = Scatter::new();
     assert!(scatter.write(0, &[(20, 4), (0, 4), (2, 4)], b"aaaabbbbcccc").sense.is_empty());
     assert_eq!(scatter.read(0, 24), b"bbcccc\0\0\0\0\0\0\0\0\0\0\0\0\0\0aaaa");
-    // The same bytes twice: the later piece is what stays.
+    // The same bytes twice: the later piece remains.
     assert!(scatter.write(0, &[(0, 3), (0, 3)], b"oldnew").sense.is_empty());
     assert_eq!(scatter.read(0, 3), b"new");
-    // Offsets count from STARTING BYTE, wherever that is.
+    // Offsets are relative to STARTING BYTE.
     assert!(scatter.write(100, &[(5, 2), (0, 1)], b"xyz").sense.is_empty());
     assert_eq!(scatter.read(100, 7), b"z\0\0\0\0xy");
 }
@@ -72,25 +72,25 @@ fn a_read_gathers_overlapping_pieces_each_for_itself() {
     };
     assert_eq!(read(&[(8, 2), (0, 4), (2, 4)]).data_in[..], b"8901232345"[..]);
     assert_eq!(read(&[(3, 0), (0, 1), (9, 1)]).data_in[..], b"09"[..]);
-    // Past the end: zeros, and what was there is told.
+    // Past the end: zeros, and the number of existing bytes is reported.
     let past = read(&[(0, 2), (9, 3)]);
     let sense = crate::plain::sense(&past);
     assert_eq!((triple(&sense), sense.command_specific), ((1, 0x3B17), Some(3)));
     assert_eq!(past.data_in[..], b"019\0\0"[..]);
-    // A piece that begins beyond the end is pointed at.
+    // The error points to the piece that starts beyond the end.
     let beyond = crate::plain::sense(&read(&[(0, 2), (11, 1)]));
     assert_eq!((triple(&beyond), beyond.field), ((5, 0x2400), Some(FieldPointer::parameter(48 + 16))));
 }
 
 #[test]
-fn lists_of_nothing_and_of_very_much_have_their_limits() {
+fn scatter_list_limits_are_enforced() {
     let scatter = Scatter::new();
-    assert!(scatter.write(0, &[], b"").sense.is_empty(), "no piece of no bytes");
+    assert!(scatter.write(0, &[], b"").sense.is_empty(), "an empty list");
     let sum = crate::plain::sense(&scatter.write(0, &[], b"abc"));
     assert_eq!((triple(&sum), sum.field), ((5, 0x2400), Some(FieldPointer::cdb(48))));
     let sum = crate::plain::sense(&scatter.write(0, &[(0, u64::MAX), (0, 4)], b"abc"));
     assert_eq!(triple(&sum), (5, 0x2400));
-    // As many pieces as the continuation length that the root page tells has room for.
+    // As many pieces as fit the continuation length in the root page.
     let most = scatter.0.get(ObjectId::ROOT, 0x9000_0001, 0xA);
     let most = u32::from_be_bytes(most.try_into().unwrap());
     let count = u64::from(most - 48) / 16;
@@ -109,7 +109,7 @@ fn lists_of_nothing_and_of_very_much_have_their_limits() {
 }
 
 #[test]
-fn mistakes_in_the_segment_are_pointed_at() {
+fn segment_errors_point_to_byte() {
     let scatter = Scatter::new();
     let write = Command::Write(extent(0, 3));
     let action = write.row().osd2.unwrap();
@@ -125,12 +125,12 @@ fn mistakes_in_the_segment_are_pointed_at() {
     };
     assert_eq!(change(0, 2), FieldPointer::parameter(0), "format");
     assert_eq!(change(3, 0x85), FieldPointer::parameter(2), "another service action");
-    assert_eq!(change(41, 9), FieldPointer::parameter(40), "a descriptor that nobody knows");
+    assert_eq!(change(41, 9), FieldPointer::parameter(40), "an unknown descriptor");
     assert_eq!(change(41, 2), FieldPointer::parameter(40), "a query list in a WRITE");
     assert_eq!(change(43, 1), FieldPointer::parameter(40), "padding that does not fit");
     assert_eq!(change(47, 15), FieldPointer::parameter(40), "half a piece");
     assert_eq!(change(47, 32), FieldPointer::parameter(40), "past the end of the segment");
-    // Two lists: the second is one too many.
+    // A second list is refused.
     let twice = [&good[..], &good[40..]].concat();
     let sense = scatter.bad(write, &twice, b"abc");
     assert_eq!(sense.field, Some(FieldPointer::parameter(64)));
@@ -138,7 +138,7 @@ fn mistakes_in_the_segment_are_pointed_at() {
 }
 
 #[test]
-fn lengths_that_no_segment_has_are_refused_at_the_length() {
+fn invalid_segment_lengths_point_to_length() {
     let scatter = Scatter::new();
     for length in [8u32, 40, 47, 49, 60] {
         let mut wire = scatter.0.cdb(Command::Write(extent(0, 3))).encode().unwrap().to_vec();
@@ -172,7 +172,7 @@ fn commands_that_take_no_segment_refuse_one() {
 }
 
 #[test]
-fn attribute_lists_count_from_the_start_of_the_buffer_segment_included() {
+fn attribute_list_offsets_include_segment() {
     let scatter = Scatter::new();
     let command = Command::Write(extent(0, 6));
     let segment = pieces(&[(0, 3), (8, 3)]).encode(command.row().osd2.unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! COPY USER OBJECTS, and the extension capability that its source needs.
+//! COPY USER OBJECTS, and the extension capability for its source.
 
 use crate::support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 use sealstone_osd::capability::{Range, Scope};
@@ -29,7 +29,7 @@ fn source(attributes: bool) -> CopySource {
     CopySource { object: user(OID), attributes, freeze: true, time: 0 }
 }
 
-/// A capability to read the source.
+/// Returns a capability to read the source.
 fn reading() -> Capability {
     Capability {
         object_type: ObjectType::User,
@@ -69,13 +69,13 @@ fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_copy_has_the_bytes_and_takes_no_space_until_it_is_written() {
+fn copy_shares_blocks_until_written() {
     let bench = bench();
     let used = bench.store.space().used;
     copy(&bench, copy_to(user(COPY)), source(false)).good();
     assert_eq!(bench.store.space().used, used);
     assert_eq!(read(&bench, user(COPY), 3 * BLOCK + 5), [7; 3 * BLOCK as usize + 5]);
-    assert_eq!(get(&bench, user(COPY), 1, 9), [0u8; 0], "attributes were not asked for");
+    assert_eq!(get(&bench, user(COPY), 1, 9), [0u8; 0], "attributes were not requested");
     let write = Command::Write(Extent { object: user(COPY), start: 0, length: 4 });
     bench.run(write, Wish::default(), b"copy").good();
     assert_eq!((read(&bench, user(COPY), 4), read(&bench, user(OID), 4)), (b"copy".to_vec(), vec![7; 4]));
@@ -94,7 +94,7 @@ fn attributes_come_along_if_asked_but_no_authority() {
 }
 
 #[test]
-fn a_copy_goes_to_another_partition_and_to_an_id_that_the_device_chooses() {
+fn copy_supports_other_partition_and_chosen_id() {
     let bench = bench();
     bench.create_partition(OTHER);
     let answer = copy(&bench, copy_to(ObjectId::new(OTHER, 0)), source(false)).good();
@@ -104,7 +104,7 @@ fn a_copy_goes_to_another_partition_and_to_an_id_that_the_device_chooses() {
 }
 
 #[test]
-fn a_source_is_read_only_by_who_may_read_it() {
+fn copy_requires_read_permission_on_source() {
     let bench = bench();
     let before = bench.state_hash();
     let refused = |extensions: &[Capability]| {
@@ -139,9 +139,9 @@ fn a_source_is_read_only_by_who_may_read_it() {
     answer.good();
 }
 
-/// Whoever only saw the capability, or a proof for another command, proves nothing.
+/// A capability without its key, or a proof for another command, authenticates nothing.
 #[test]
-fn a_proof_serves_one_command_of_who_holds_the_key() {
+fn extension_proof_is_bound_to_command_and_key() {
     let bench = bench();
     let command = Command::CopyUserObjects(copy_to(user(COPY)));
     let capability = bench.capability(&command, SecurityMethod::AllData);
@@ -159,7 +159,8 @@ fn a_proof_serves_one_command_of_who_holds_the_key() {
     let proof = proof_of(&ready, sealed.len());
     assert_ne!(proof, SIGN_HERE);
     for stale in [[0; 32], proof] {
-        // Signed anew by the bearer of the first capability, who does not hold the extension's key.
+        // Signed again by the bearer of the first capability, who does not have the extension's
+        // key.
         let wire = segment(stale).encode(0x8893).unwrap();
         let forged = bench.ready_scattered(command, &Wish::default(), &[], &capability, wire);
         let reply = bench.send(&forged);
@@ -171,7 +172,7 @@ fn a_proof_serves_one_command_of_who_holds_the_key() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_refused_where_it_stands() {
+fn invalid_copy_points_to_its_field() {
     let bench = bench();
     let refused = |to: CopyObjects, from: CopySource| {
         let answer = copy(&bench, to, from);
@@ -185,7 +186,7 @@ fn what_cannot_be_copied_is_refused_where_it_stands() {
     assert_eq!(refused(copy_to(user(OID)), source(false)), Some(24), "onto itself");
     assert_eq!(refused(copy_to(user(5)), source(false)), Some(24), "no id for objects");
     copy(&bench, to, source(false)).good();
-    assert_eq!(refused(to, source(false)), Some(24), "it is there");
+    assert_eq!(refused(to, source(false)), Some(24), "the id exists");
     bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
     assert_eq!(refused(copy_to(user(COPY + 1)), source(false)), Some(48), "nothing to copy");
 }
@@ -207,5 +208,5 @@ fn quotas_of_the_destination_bind_copies() {
     quota(0x3000_0002, 0x10002, 1);
     assert_eq!(copy(&bench, copy_to(user(COPY)), source(false)).sense(), (7, 0x5507), "count");
     assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0001, 0x81), before);
-    assert!(bench.store.stat(user(COPY)).is_err(), "nothing is left of a copy that failed");
+    assert!(bench.store.stat(user(COPY)).is_err(), "a failed copy leaves nothing");
 }

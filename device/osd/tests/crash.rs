@@ -1,5 +1,6 @@
-//! Keys and power: at every step of every command that changes keys, the device comes back with the keys of before or of
-//! after, and with the partitions that go with them (docs/design/security.md 3.6: one journaled transaction).
+//! Power loss at every step of every command that changes keys: after a restart the device has the
+//! old or the new keys, and the matching partitions (docs/design/security.md 3.6: one journaled
+//! transaction).
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use sealstone_seal::exchange::Exchange;
 use sealstone_store::sim::{Fault as DiskFault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options};
 
-/// What survives a power loss.
+/// State that survives a power loss.
 #[derive(Clone)]
 struct Media {
     folder: SimFolder,
@@ -59,7 +60,7 @@ impl Media {
     }
 }
 
-/// One command that changes keys, and the same change on the manager's own hierarchy.
+/// A command that changes keys, and the same change in the manager's own hierarchy.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Root,
@@ -99,7 +100,7 @@ impl Change {
         }
     }
 
-    /// Sends it. `true`: acknowledged; then the bench's hierarchy is changed too.
+    /// Sends the command. If it was acknowledged, returns true and changes the bench's hierarchy.
     fn send(self, bench: &Bench) -> (bool, crate::support::Keys) {
         let before = bench.keys.lock().clone();
         let mut after = before.clone();
@@ -176,10 +177,11 @@ fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
     (status, after)
 }
 
-/// Everything that tells one state of keys and partitions from another, seen from outside with given keys.
+/// Whether the device's keys and partitions match the given keys, tested from outside.
 fn works(bench: &Bench, keys: &crate::support::Keys) -> bool {
     let held = std::mem::replace(&mut *bench.keys.lock(), keys.clone());
-    // The highest key that this hierarchy still shares with the device decides what can be asked.
+    // The highest key that this hierarchy still shares with the device determines what can be
+    // tested.
     let create = |partition| {
         Command::SetKey(SetKey { partition, key: KeyToSet::Working(15), identifier: [1; 7], seed: [1; 20] })
     };
@@ -198,13 +200,14 @@ fn works(bench: &Bench, keys: &crate::support::Keys) -> bool {
     all
 }
 
-/// The partitions of the store.
+/// Returns the partitions of the store.
 fn partitions(bench: &Bench) -> Vec<u64> {
     let all = bench.store.list(ObjectId::of_partition(PID), 100).unwrap();
     all.into_iter().filter(|(id, _)| id.is_partition()).map(|(id, _)| id.partition).collect()
 }
 
-/// The state after a crash is the one before the command or the one after it, whole; after it if it was acknowledged.
+/// Checks that the state after a crash is exactly that before or after the command; after it if it
+/// was acknowledged.
 fn check(
     what: &str,
     media: &Media,
@@ -218,8 +221,8 @@ fn check(
         keys.partitions().filter(|id| *id != 0).eq(there.iter().copied())
             && works(&survivor.fork().boot(), keys)
     };
-    // A command that was cut off may have left the store as it was and the keys too, or both changed. Of a format or a
-    // removal the objects may be gone in part, but never the keys before the partition.
+    // An interrupted command may have changed nothing, or both. A format or removal may have
+    // removed some objects, but never the keys before the partition.
     let old = !acknowledged && fits(before);
     assert!(old || fits(after), "{what}: acknowledged {acknowledged}, partitions {there:x?}");
 }
@@ -249,11 +252,11 @@ fn manager(bench: &Bench) {
 }
 
 #[test]
-fn power_lost_at_any_step_of_the_key_file_leaves_old_or_new_keys() {
+fn key_file_crash_leaves_old_or_new_keys() {
     for change in CHANGES {
         for seed in 0..4 {
             let prepared = prepared(seed);
-            // A removal says first that the ids will have no factory keys again.
+            // A removal first records that the ids have no factory keys any more.
             let stores = if matches!(change, Change::RemovePartition | Change::Format) { 2 } else { 1 };
             for step in 1..=stores + 1 {
                 let mut media = prepared.fork();
@@ -270,7 +273,7 @@ fn power_lost_at_any_step_of_the_key_file_leaves_old_or_new_keys() {
 }
 
 #[test]
-fn power_lost_at_any_step_of_the_store_leaves_partitions_with_their_keys() {
+fn store_crash_leaves_partitions_with_keys() {
     for change in [Change::CreatePartition, Change::RemovePartition, Change::Format] {
         for seed in 0..3 {
             let prepared = prepared(seed);
@@ -291,9 +294,9 @@ fn power_lost_at_any_step_of_the_store_leaves_partitions_with_their_keys() {
     }
 }
 
-/// Whatever a crash left of a removal: where the partition is gone, its factory keys are too.
+/// If a crash left a partition removed, its factory keys are removed too.
 #[test]
-fn a_removal_that_was_cut_off_gives_no_factory_keys_back() {
+fn interrupted_removal_restores_no_factory_keys() {
     let mut gone = 0;
     for change in [Change::RemovePartition, Change::Format] {
         let prepared = prepared(5);
@@ -326,7 +329,7 @@ fn a_removal_that_was_cut_off_gives_no_factory_keys_back() {
 }
 
 #[test]
-fn a_key_file_that_cannot_be_written_changes_nothing_and_stops_further_changes() {
+fn failed_key_write_blocks_further_key_changes() {
     let mut media = prepared(1);
     let bench = media.boot();
     manager(&bench);
@@ -337,7 +340,7 @@ fn a_key_file_that_cannot_be_written_changes_nothing_and_stops_further_changes()
     let object = ObjectId::new(PID, 0x10000);
     let look = Command::GetAttributes(Target { object });
     bench.run(look, Wish::get(&[(1, 0x82)]), &[]).good();
-    // The medium works again, but what it holds is not known: not before the next start.
+    // The disk works again, but its content is unknown until the next start.
     let answer = bench.run(Change::Working.command(), Wish::default(), &[]);
     assert_eq!(answer.sense(), (4, 0x4400));
     drop(bench);
@@ -347,7 +350,7 @@ fn a_key_file_that_cannot_be_written_changes_nothing_and_stops_further_changes()
 }
 
 #[test]
-fn stored_keys_are_opened_by_their_own_seal_and_never_by_an_older_copy() {
+fn stored_keys_require_own_seal_and_generation() {
     let mut media = prepared(1);
     let old = media.fork();
     let bench = media.boot();
@@ -361,7 +364,7 @@ fn stored_keys_are_opened_by_their_own_seal_and_never_by_an_older_copy() {
     let generation = open(&media.folder, 0).unwrap().generation().load(std::sync::atomic::Ordering::SeqCst);
     assert!(matches!(open(&old.folder, generation), Err(ProvisionError::KeysOld { .. })));
     open(&media.folder, generation).unwrap();
-    // A bit of it changed; another seal; one of the two missing; no key in the clear.
+    // One bit changed; another seal; one of the two files missing; no key in the clear.
     let sealed = folder::load(&media.folder, KEYS_FILE, 1 << 20).unwrap().unwrap().to_vec();
     for at in [0, 8, 60, sealed.len() - 1] {
         let mut bad = sealed.clone();
@@ -387,7 +390,7 @@ fn stored_keys_are_opened_by_their_own_seal_and_never_by_an_older_copy() {
 }
 
 #[test]
-fn a_device_that_was_restarted_keeps_every_key_that_was_set() {
+fn restart_keeps_every_set_key() {
     let mut media = prepared(3);
     let bench = media.boot();
     manager(&bench);
@@ -408,7 +411,7 @@ fn a_device_that_was_restarted_keeps_every_key_that_was_set() {
         *bench.keys.lock() = keys.clone();
     }
     drop(bench);
-    // No orderly end: the power fails.
+    // No clean shutdown: the power fails.
     let bench = media.crash().boot();
     assert!(works(&bench, &keys));
 }

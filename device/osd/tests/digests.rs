@@ -1,4 +1,4 @@
-//! Check values over stored digests: what the device hashes, and what it need not.
+//! Check values over stored digests: which bytes the device hashes, and which not.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectS
 
 const OID: u64 = 0x1_0000;
 const PAGE: u32 = 0x1_0007;
-/// The partition's digest profile.
+/// Attribute with the partition's digest profile.
 const PROFILE: (u32, u32) = (0x3000_F006, 1);
 
-/// The backend that keeps digests.
+/// Returns a store that keeps digests.
 fn disk() -> (tempfile::TempDir, Arc<dyn ObjectStore>) {
     let folder = tempfile::tempdir().unwrap();
     let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
@@ -28,7 +28,7 @@ fn disk() -> (tempfile::TempDir, Arc<dyn ObjectStore>) {
     (folder, Arc::new(DiskStore::open(medium, Options::default()).unwrap()))
 }
 
-/// Each backend; the one in memory computes every digest anew.
+/// Returns each kind of store. The memory store computes every digest.
 fn stores() -> [(tempfile::TempDir, Arc<dyn ObjectStore>); 2] {
     [(tempfile::tempdir().unwrap(), Arc::new(MemoryStore::new(64 << 20))), disk()]
 }
@@ -37,7 +37,7 @@ fn content(length: usize) -> Vec<u8> {
     (0..length as u32).map(|at| (at * 7 + at / 251 + at / 65_521) as u8).collect()
 }
 
-/// A command by the algorithm of a slot.
+/// Runs a command with the algorithm of a slot.
 fn run(bench: &Bench, slot: u8, command: Command, wish: Wish, data: &[u8]) -> Answer {
     let capability =
         Capability { icv_algorithm: slot, ..bench.capability(&command, SecurityMethod::AllData) };
@@ -60,7 +60,7 @@ fn create(bench: &Bench) {
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
 }
 
-/// What was hashed and taken from the store meanwhile.
+/// Returns the counts of hashed bytes and used digests during `work`.
 fn during(bench: &Bench, work: impl FnOnce()) -> HashingCount {
     let before = bench.unit.hashing();
     work();
@@ -83,7 +83,7 @@ fn bench_on(store: Arc<dyn ObjectStore>, insecure_adhash: bool) -> Bench {
     bench
 }
 
-/// The promise of the whole: a device touches no byte of a whole unit for cryptography when it is read.
+/// The device hashes no byte of a whole unit when it is read.
 #[test]
 fn a_protected_read_hashes_only_its_edges() {
     let (_folder, store) = disk();
@@ -95,7 +95,7 @@ fn a_protected_read_hashes_only_its_edges() {
         for (start, length, units, edges) in [
             (0, 262_144, 16, 0),
             (16_384, 65_536, 4, 0),
-            // The last unit is whole where the object ends.
+            // The last unit is whole if the object ends there.
             (262_144, 37_856, 3, 0),
             (5000, 65_536, 3, 65_536 - 3 * 16_384),
             (5000, 100, 0, 100),
@@ -110,13 +110,14 @@ fn a_protected_read_hashes_only_its_edges() {
     }
 }
 
-/// The client checks what it has digests of: the device does so when it is asked, and where nobody else could.
+/// The client verifies data that it has digests of. The device does so on request, and where no
+/// client can.
 #[test]
-fn rot_is_found_by_the_client_and_with_fua_by_the_device() {
+fn corruption_found_by_client_or_fua_read() {
     let (folder, store) = disk();
     let bench = bench_on(store, false);
     create(&bench);
-    // No two blocks are alike.
+    // No two blocks are equal.
     let bytes: Vec<u8> =
         (0..25_000_u32).flat_map(|word| word.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
     write(&bench, SLOT_UNITS_BLAKE3, 0, &bytes);
@@ -138,18 +139,19 @@ fn rot_is_found_by_the_client_and_with_fua_by_the_device() {
         let reply = bench.send(&ready);
         (reply.status, bench.verify(&ready, &reply).map(|answer| (answer.data, answer.sense)))
     };
-    // As the device sends it, with the digests of what it should be.
+    // As the device sends it, with the digests of the original data.
     let (status, answer) = heard(SLOT_UNITS_BLAKE3, all, 0, 100_000, false);
     assert_eq!((status, answer.unwrap_err()), (Status::Good, ReplyError::DataInIcv));
     assert!(bench.store.known_damage(user(OID)).is_empty());
-    // A unit that the range cuts, a MAC over all bytes, digests that nobody stores, no check value, FUA: the device's.
+    // The device verifies in these cases: a unit cut by the range, a MAC over all bytes, digests
+    // that are not stored, no check value, FUA.
     for (slot, method, start, length, fua) in [
         (SLOT_UNITS_BLAKE3, all, 0, 100_000, true),
         (SLOT_UNITS_BLAKE3, all, 40_000, 5000, false),
         (SLOT_HMAC_SHA256, all, 0, 100_000, false),
         (SLOT_UNITS_SHA1, all, 0, 100_000, false),
         (SLOT_HMAC_SHA256, signed, 0, 100_000, false),
-        // Now it is known, and everybody is told.
+        // Now the damage is known and reported in any case.
         (SLOT_UNITS_BLAKE3, all, 0, 100_000, false),
     ] {
         let (status, answer) = heard(slot, method, start, length, fua);
@@ -162,9 +164,9 @@ fn rot_is_found_by_the_client_and_with_fua_by_the_device() {
     assert!(read(&bench, SLOT_UNITS_BLAKE3, 49_152, 50_848) == bytes[49_152..]);
 }
 
-/// A large read that is answered from stored digests is as short as one without check values.
+/// A large read answered from stored digests costs as little as one without check values.
 #[test]
-fn a_read_is_long_where_its_bytes_are_hashed() {
+fn read_cost_depends_on_stored_digests() {
     const LENGTH: u64 = 1 << 20;
     let (_folder, store) = disk();
     let bench = bench_on(store, false);
@@ -185,7 +187,8 @@ fn a_read_is_long_where_its_bytes_are_hashed() {
     assert_eq!(cost(SLOT_UNITS_BLAKE3, all, reading), Cost::Heavy(LENGTH));
 }
 
-/// Whatever was written by whatever method, reads by every algorithm verify, in every profile of the partition.
+/// Data written by any method can be read and verified with every algorithm, in every profile of
+/// the partition.
 #[test]
 fn every_algorithm_reads_from_every_profile() {
     let slots = [SLOT_HMAC_SHA256, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1, SLOT_UNITS_ADHASH];
@@ -203,7 +206,7 @@ fn every_algorithm_reads_from_every_profile() {
             create(&bench);
             let mut bytes = content(200_000);
             write(&bench, SLOT_UNITS_SHA1, 0, &bytes);
-            // Changes of every alignment, by each algorithm.
+            // Changes of every alignment, with each algorithm.
             for (number, slot) in slots.into_iter().enumerate() {
                 for (start, length) in [(4000, 700), (8192, 8192), (60_000, 50_000), (199_000, 3000)] {
                     let patch = vec![number as u8 ^ 0x5A; length];
@@ -223,7 +226,8 @@ fn every_algorithm_reads_from_every_profile() {
                     match (own == Some(slot), slot) {
                         (_, SLOT_HMAC_SHA256) => assert_eq!(counted, HashingCount::default()),
                         (true, _) if keeps => assert!(counted.hashed_bytes < 2 * 16_384, "{counted:?}"),
-                        // The partition keeps other digests: computed from the bytes, never refused.
+                        // The partition keeps other digests: computed from the bytes, never
+                        // refused.
                         _ => {
                             assert_eq!((counted.hashed_bytes, counted.stored_units), (length as u64, 0))
                         }
@@ -236,9 +240,9 @@ fn every_algorithm_reads_from_every_profile() {
     }
 }
 
-/// What is changed by other commands than WRITE has its digests too.
+/// Data changed by commands other than WRITE has digests too.
 #[test]
-fn reads_verify_after_every_way_of_changing_an_object() {
+fn reads_verify_after_every_kind_of_change() {
     for (_folder, store) in stores() {
         let bench = bench_on(store, false);
         create(&bench);
@@ -273,7 +277,7 @@ fn reads_verify_after_every_way_of_changing_an_object() {
 }
 
 #[test]
-fn a_partitions_profile_is_set_before_it_has_objects() {
+fn digest_profile_changes_only_while_empty() {
     for (_folder, store) in stores() {
         let bench = bench_on(store, false);
         let told = || {
@@ -287,7 +291,7 @@ fn a_partitions_profile_is_set_before_it_has_objects() {
         for wrong in [6, 255] {
             assert_eq!(set_profile(&bench, wrong).sense(), (5, 0x2600), "{wrong}");
         }
-        // What is broken only where the administrator asked for it.
+        // Broken profiles only if the administrator enabled them.
         for broken in [Profile::AdHash128, Profile::AdHash256] {
             assert_eq!(set_profile(&bench, broken.code()).sense(), (5, 0x2600));
         }
@@ -297,9 +301,9 @@ fn a_partitions_profile_is_set_before_it_has_objects() {
     }
 }
 
-/// What else a list sets is not set either where the profile cannot be.
+/// If the profile cannot be set, nothing else in the list is set.
 #[test]
-fn a_profile_that_cannot_be_set_keeps_its_whole_list_from_being_set() {
+fn refused_profile_refuses_whole_set_list() {
     const OLDEST_NONCE: (u32, u32) = (0x3000_0005, 2);
     const TEN_SECONDS: [u8; 6] = [0, 0, 0, 0, 0x27, 0x10];
     for (_folder, store) in stores() {
@@ -323,14 +327,14 @@ fn a_profile_that_cannot_be_set_keeps_its_whole_list_from_being_set() {
             assert_eq!(set(other).sense(), (5, 0x2600), "{other}");
         }
         assert_eq!(told(), before);
-        // What it is already it may be called.
+        // Setting the present profile again is allowed.
         set(Profile::DEFAULT.code()).good();
         assert_eq!(told()[0].1, TEN_SECONDS);
         assert_eq!(told()[1], before[1]);
     }
 }
 
-/// One page of an application's attributes is covered by its stored digest.
+/// One page of application attributes is covered by its stored digest.
 #[test]
 fn a_whole_page_of_attributes_is_not_hashed() {
     for (_folder, store) in stores() {
@@ -353,13 +357,13 @@ fn a_whole_page_of_attributes_is_not_hashed() {
         let set = Wish::set(&[(PAGE, 1, b"ONE!")]);
         bench.run(Command::SetAttributes(Target { object: user(OID) }), set, &[]).good();
         assert_eq!(values(&get(&all, 4096).attributes)[0], one(1, b"ONE!"));
-        // Cut, or by name: the bytes of the list are hashed.
+        // Truncated, or requested by name: the bytes of the list are hashed.
         let counted = during(&bench, || {
             assert_eq!(values(&get(&all, 64).attributes).len(), 1);
             assert_eq!(values(&get(&[(PAGE, 1)], 4096).attributes), [one(1, b"ONE!")]);
         });
         assert_eq!(counted.stored_pages, 0);
-        // By an algorithm with another digest than the partition keeps.
+        // With an algorithm whose digest differs from the partition's profile.
         let wish = Wish::get(&all);
         let command = Command::GetAttributes(Target { object: user(OID) });
         let answer = run(&bench, SLOT_UNITS_SHA1, command, wish, &[]).good();
@@ -367,9 +371,9 @@ fn a_whole_page_of_attributes_is_not_hashed() {
     }
 }
 
-/// No store has the collection of all objects, and none a digest of its pages.
+/// The spontaneous collection is not stored, so its pages have no stored digest.
 #[test]
-fn a_whole_page_of_the_collection_that_no_store_has_is_empty() {
+fn spontaneous_collection_page_is_empty() {
     for (_folder, store) in stores() {
         let bench = bench_on(store, false);
         let everything = user(0x1082);
@@ -386,7 +390,7 @@ fn a_whole_page_of_the_collection_that_no_store_has_is_empty() {
     }
 }
 
-/// A duplicate shares what is stored, and the digests with it.
+/// A duplicate shares stored data with its digests.
 #[test]
 fn a_clone_keeps_the_digests_of_its_source() {
     const CLONE: u64 = PID + 1;

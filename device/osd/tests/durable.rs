@@ -1,5 +1,5 @@
-//! FUA: what was answered GOOD is there after the power failed, without a flush; and of a command that was cut off all is
-//! there or nothing (R+1/120h to 123h).
+//! FUA: acknowledged commands survive a power failure without a flush, and an interrupted command
+//! is atomic (R+1/120h to 123h).
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn start(medium: &SimMedium) -> Bench {
     bench
 }
 
-/// A device with two objects, all of it on stable storage.
+/// Creates a device with two objects, all of it durable.
 fn prepared(seed: u64) -> SimMedium {
     let medium = SimMedium::new(seed);
     format(&medium, &FormatOptions::new(64 << 20, [7; 16])).unwrap();
@@ -42,7 +42,7 @@ fn prepared(seed: u64) -> SimMedium {
     medium
 }
 
-/// Every command that changes something in a partition, with an attribute set beside it where there is an object left.
+/// Returns every command that changes a partition, with an attribute set where an object remains.
 fn changes() -> Vec<(Command, &'static [u8], bool)> {
     let object = user(OID);
     let extent = |start, length| Extent { object, start, length };
@@ -65,7 +65,7 @@ fn wish(with_attribute: bool, fua: bool) -> Wish {
 }
 
 #[test]
-fn what_fua_acknowledged_survives_a_power_cut_without_a_flush() {
+fn fua_write_survives_power_loss_without_flush() {
     let mut unsynced = 0;
     for (command, data, with_attribute) in changes() {
         for fua in [true, false] {
@@ -83,12 +83,13 @@ fn what_fua_acknowledged_survives_a_power_cut_without_a_flush() {
             assert!(!fua || survived == after, "{command:?}");
         }
     }
-    // The write log may keep a change without FUA, so the syncs alone distinguish the two.
+    // The write log may keep a change without FUA, so only the number of syncs shows the
+    // difference.
     assert!(unsynced > 0, "without FUA some commands sync nothing, or this shows nothing");
 }
 
 #[test]
-fn a_read_with_fua_makes_what_it_returns_durable() {
+fn fua_read_makes_data_durable() {
     let medium = prepared(4);
     let bench = start(&medium);
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
@@ -100,9 +101,10 @@ fn a_read_with_fua_makes_what_it_returns_durable() {
     assert_eq!(start(&survivor).run(read, Wish::default(), &[]).good().data, seen);
 }
 
-/// Data and attributes of one command land together, whenever the power fails; what was acknowledged is there.
+/// Data and attributes of one command are stored together, whenever the power fails. Acknowledged
+/// ones are stored.
 #[test]
-fn a_command_that_is_cut_off_is_there_whole_or_not_at_all() {
+fn interrupted_command_is_atomic() {
     let (old, new) = (vec![0x11; 300_000], vec![0x22; 300_000]);
     let extent = Extent { object: user(OID), start: 0, length: 300_000 };
     let version = AttributeId::new(0x1_0000, 1);
@@ -145,9 +147,9 @@ fn a_command_that_is_cut_off_is_there_whole_or_not_at_all() {
     assert!(cut > 0);
 }
 
-/// What the root tells of it: bytes of data, their alignment, bytes of attributes, both together.
+/// Attributes of the root: bytes of data, their alignment, bytes of attributes, both together.
 #[test]
-fn the_atomicity_that_is_told_is_what_one_command_can_carry() {
+fn reported_atomicity_covers_one_command() {
     let medium = prepared(6);
     let bench = start(&medium);
     let tell = |number| {

@@ -1,7 +1,8 @@
-//! What Linux 4.14 with open-osd and exofs really sent to another target, sent to this one.
+//! Replays commands that Linux 4.14 with open-osd and exofs sent to another target.
 //!
-//! The capture: mkexofs, mount, writing files, unmount; 236-byte CDBs under NOSEC (trap T2). Every command that the
-//! other target answered with GOOD has to be answered with GOOD, and what was written has to come back.
+//! The capture: mkexofs, mount, writing files, unmount; 236-byte CDBs under NOSEC (trap T2). Every
+//! command that the other target answered with GOOD must get GOOD, and written data must be
+//! readable.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ fn captured_linux_session_gets_the_same_answers() {
             assert_eq!(
                 names(&reply.data_in),
                 names(&exchange.data_in),
-                "{what}: all, in the order asked for"
+                "{what}: all, in the requested order"
             );
         }
         assert_eq!(reply.status == Status::Good, reply.sense.is_empty(), "{what}");

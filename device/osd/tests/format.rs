@@ -1,4 +1,4 @@
-//! FORMAT OSD: what others hear meanwhile, what remains, and what does not come back.
+//! FORMAT OSD: status of other commands meanwhile, remaining state, and removed state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn list(object: ObjectId) -> Command {
 }
 
 #[test]
-fn others_hear_format_in_progress_until_it_is_done() {
+fn format_in_progress_reported_until_done() {
     let plain = Plain::with_object(Generation::Osd2);
     plain.bench.login(OTHER);
     plain.good(&plain.cdb(create(0, 0xFFFF)), &[]);
@@ -58,13 +58,13 @@ fn others_hear_format_in_progress_until_it_is_done() {
     let in_progress = Some((2, 0x0404));
     assert_eq!(told, BTreeSet::from([None, in_progress]));
     assert!(read_told.contains(&in_progress), "{read_told:?}");
-    // The last one may come when it is over: the object is gone.
+    // The last command may run after the end of the format: the object is removed.
     assert!(read_told.iter().all(|one| [in_progress, Some((5, 0x2400))].contains(one)), "{read_told:?}");
     assert!(plain.bench.raw(OTHER, &[0; 6], &[], 0).sense.is_empty(), "ready again");
 }
 
 #[test]
-fn nothing_of_the_partitions_remains_and_the_root_is_as_new() {
+fn format_removes_partitions_and_resets_root() {
     for generation in [Generation::Osd1, Generation::Osd2] {
         let plain = Plain::with_object(generation);
         let extent = Extent { object: user(OID), start: 0, length: 5 };
@@ -85,7 +85,7 @@ fn nothing_of_the_partitions_remains_and_the_root_is_as_new() {
         let listed = plain.good(&plain.cdb(list(ObjectId::ROOT)), &[]);
         assert_eq!(Listing::parse(generation, &listed.data_in).unwrap().ids().count(), 0);
         assert_eq!(plain.bench.store.list(ObjectId::of_partition(1), 9).unwrap(), []);
-        // The same partition again is another one.
+        // A recreated partition is a different one.
         plain.good(&plain.cdb(create_partition(PID)), &[]);
         let listed = plain.good(&plain.cdb(list(ObjectId::of_partition(PID))), &[]);
         assert_eq!(Listing::parse(generation, &listed.data_in).unwrap().ids().count(), 0);
@@ -108,15 +108,16 @@ fn the_formatted_capacity_is_what_can_be_used() {
     plain.good(&plain.cdb(write(16384)), &[1; 16384]);
     plain.good(&plain.cdb(format(0)), &[]);
     assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0001, 0x80), total.to_be_bytes());
-    // OSD-1 has the capacity elsewhere.
+    // OSD-1 has the capacity in another field.
     let plain = Plain { generation: Generation::Osd1, ..plain };
     let sense = plain.sense(&plain.cdb(format(total + 1)), &[]);
     assert_eq!(sense.field.unwrap().byte, 36);
 }
 
-/// Objects whose partition is gone, by damage or by a crash of old, never turn up in a new partition of that id.
+/// Objects without a partition, due to damage or an old crash, never appear in a new partition with
+/// that id.
 #[test]
-fn objects_without_a_partition_stay_out_of_new_ones() {
+fn orphan_objects_stay_out_of_new_partitions() {
     let store = Arc::new(MemoryStore::new(1 << 20));
     store.create(user(OID), ObjectType::User).unwrap();
     store.write(user(OID), 0, b"somebody's").unwrap();

@@ -1,4 +1,4 @@
-//! A store that lost a page of its index: no list is short without saying so.
+//! A store that lost a page of its index: every incomplete list reports that.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn page(bench: &Bench, initial: u64) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn a_list_goes_on_up_to_what_is_lost_and_ends_there_with_an_error() {
+fn list_returns_entries_before_gap_then_error() {
     let store = Arc::new(Faulty::new());
     let bench = Bench::with(OsdConfig::default(), Arc::clone(&store) as Arc<dyn ObjectStore>);
     bench.create_partition(PID);
@@ -35,12 +35,12 @@ fn a_list_goes_on_up_to_what_is_lost_and_ends_there_with_an_error() {
     bench.run(create, Wish::default(), &[]).good();
     assert_eq!(page(&bench, 0), ((OID..OID + 10).collect(), 0));
     store.lose(ObjectId::new(PID, OID + 4), ObjectId::new(PID, OID + 6));
-    assert_eq!(page(&bench, 0), ((OID..OID + 4).collect(), OID + 4), "it goes on where nothing can be told");
+    assert_eq!(page(&bench, 0), ((OID..OID + 4).collect(), OID + 4), "continues at the gap");
     assert_eq!(list(&bench, OID + 4).sense(), UNRECOVERED);
     assert_eq!(list(&bench, OID + 6).sense(), UNRECOVERED);
     assert_eq!(page(&bench, OID + 7), ((OID + 7..OID + 10).collect(), 0), "behind the gap");
     store.lose(ObjectId::new(PID, 1), ObjectId::new(PID, OID + 6));
-    assert_eq!(list(&bench, 0).sense(), UNRECOVERED, "nothing comes before");
+    assert_eq!(list(&bench, 0).sense(), UNRECOVERED, "no entry before the gap");
     store.lose(ObjectId::new(PID + 1, 0), ObjectId::new(PID + 9, 0));
     assert_eq!(page(&bench, 0), ((OID..OID + 10).collect(), 0), "that is another partition's");
 }

@@ -1,4 +1,4 @@
-//! OPTIONS and TIMESTAMPS CONTROL of the CDB: isolation methods, FUA, DPO, immediate tracking where there is none.
+//! OPTIONS and TIMESTAMPS CONTROL of the CDB: isolation methods, FUA, DPO, immediate tracking.
 
 use crate::plain::{Plain, create, get_attributes, triple};
 use crate::support::{PID, user};
@@ -12,7 +12,7 @@ fn write(length: u64) -> Command {
 }
 
 #[test]
-fn the_methods_that_the_page_tells_are_accepted_and_no_other() {
+fn only_reported_isolation_methods_are_accepted() {
     let plain = Plain::with_object(Generation::Osd2);
     let supported = plain.get(ObjectId::ROOT, 0x9000_0001, 0x111);
     assert_eq!(supported.len(), 32);
@@ -31,7 +31,7 @@ fn the_methods_that_the_page_tells_are_accepted_and_no_other() {
 }
 
 #[test]
-fn the_default_method_can_be_set_to_any_supported_one() {
+fn default_isolation_method_is_settable() {
     let plain = Plain::with_object(Generation::Osd2);
     assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0001, 0x110), [4]);
     for method in [1u8, 2, 4, 5] {
@@ -47,8 +47,8 @@ fn the_default_method_can_be_set_to_any_supported_one() {
     assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0001, 0x110), [4]);
 }
 
-/// A list that asks for STRICT sees all its objects at one moment: two attributes that are always set together in
-/// one command after another are never seen apart by more than the one being set.
+/// A list with STRICT shows all its objects at one moment: two attributes that are set alternately
+/// differ by at most one.
 #[test]
 fn a_strict_list_sees_one_moment() {
     let plain = Plain::with_object(Generation::Osd2);
@@ -58,7 +58,7 @@ fn a_strict_list_sees_one_moment() {
         let writer = &plain;
         scope.spawn(move || {
             for round in 1..=rounds {
-                // First the one, then the other: at any one moment the first is ahead by at most one.
+                // First one, then the other: at any moment the first is ahead by at most one.
                 for object in [OID, OID + 1] {
                     writer.set(user(object), 0x1_0000, 1, &round.to_be_bytes());
                 }
@@ -98,7 +98,7 @@ fn a_strict_list_sees_one_moment() {
 }
 
 #[test]
-fn fua_and_dpo_change_nothing_that_can_be_seen() {
+fn fua_and_dpo_have_no_visible_effect() {
     let plain = Plain::with_object(Generation::Osd2);
     for (fua, dpo) in [(true, false), (false, true), (true, true)] {
         let mut cdb = plain.cdb(write(3));
@@ -120,7 +120,7 @@ fn timestamps_control_of_a_vendor_is_not_ours() {
 }
 
 #[test]
-fn immediate_tracking_is_refused_where_no_tracking_is_defined() {
+fn immediate_tracking_is_refused_if_undefined() {
     let plain = Plain::with_object(Generation::Osd2);
     for command in [write(3), get_attributes(user(OID)), create(0, 1)] {
         let mut wire = plain.cdb(command).encode().unwrap().to_vec();
@@ -128,7 +128,7 @@ fn immediate_tracking_is_refused_where_no_tracking_is_defined() {
         let sense = crate::plain::sense(&plain.wire(&wire, b"abc"));
         assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 11), "{command:?}");
     }
-    // OSD-1 knows no such bit.
+    // OSD-1 has no such bit.
     let plain = Plain { generation: Generation::Osd1, ..plain };
     let mut wire = plain.cdb(write(3)).encode().unwrap().to_vec();
     wire[11] |= 0x80;

@@ -38,7 +38,8 @@ fn look(partition: u64) -> Command {
     Command::GetAttributes(Target { object: ObjectId::new(partition, OID) })
 }
 
-/// Sends a look under a working key of the bench's own hierarchy; tells whether it was let in.
+/// Sends a command under a working key of the bench's own hierarchy; returns whether it was
+/// admitted.
 fn enters(bench: &Bench, partition: u64, version: u8) -> bool {
     let command = look(partition);
     let capability =
@@ -59,7 +60,7 @@ fn identifier(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8
 }
 
 #[test]
-fn a_new_working_key_replaces_its_version_and_no_other() {
+fn set_working_key_replaces_only_its_version() {
     let bench = bench();
     assert!(enters(&bench, PID, 0), "the factory's");
     // Version 3 was never set.
@@ -69,7 +70,7 @@ fn a_new_working_key_replaces_its_version_and_no_other() {
     assert!(enters(&bench, PID, 3) && enters(&bench, PID, 0) && enters(&bench, OTHER_PID, 0));
     assert_eq!(identifier(&bench, ObjectId::of_partition(PID), 0x3000_0005, 0x8003), [7; 7]);
 
-    // A cached credential of the old key is refused too, and one of the new key let in.
+    // A cached credential of the old key is refused too, and one of the new key admitted.
     bench.run(set_key(PID, KeyToSet::Working(0), 9), Wish::default(), &[]).good();
     assert!(!enters(&bench, PID, 0), "the bench still signs with the factory's key");
     assert!(enters(&bench, PID, 3) && enters(&bench, OTHER_PID, 0));
@@ -78,7 +79,7 @@ fn a_new_working_key_replaces_its_version_and_no_other() {
 }
 
 #[test]
-fn a_new_partition_key_voids_the_working_keys_of_its_partition() {
+fn set_partition_key_voids_its_working_keys() {
     let bench = bench();
     bench.run(set_key(PID, KeyToSet::Partition, 5), Wish::default(), &[]).good();
     assert!(!enters(&bench, PID, 0) && enters(&bench, OTHER_PID, 0));
@@ -87,7 +88,7 @@ fn a_new_partition_key_voids_the_working_keys_of_its_partition() {
     bench.keys.lock().set_working(PID, 0, &[6; 20], [6; 7]).unwrap();
     assert!(enters(&bench, PID, 0));
     assert_eq!(identifier(&bench, ObjectId::of_partition(PID), 0x3000_0005, 0x7FFF), [5; 7]);
-    // The page says which identifiers are there.
+    // The page lists the existing identifiers.
     let page = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
     let page = bench.run(page, Wish::page(0x3000_0005), &[]).good().attributes;
     assert_eq!(page.len(), 0x96 + 8);
@@ -96,7 +97,7 @@ fn a_new_partition_key_voids_the_working_keys_of_its_partition() {
 }
 
 #[test]
-fn a_new_root_key_voids_every_key_below_it() {
+fn set_root_key_voids_keys_below() {
     let bench = bench();
     bench.run(set_key(0, KeyToSet::Root, 3), Wish::default(), &[]).good();
     assert!(!enters(&bench, PID, 0) && !enters(&bench, OTHER_PID, 0));
@@ -132,7 +133,7 @@ fn keys_are_set_in_osd1_too() {
     bench.create_partition(PID);
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
     let command = set_key(PID, KeyToSet::Working(1), 8);
-    // Slot 0 is HMAC-SHA1: a tag of SHA-256 does not fit the fields of OSD-1.
+    // Slot 0 is HMAC-SHA1: a SHA-256 check value does not fit the fields of OSD-1.
     let capability = Capability {
         generation: Generation::Osd1,
         format: Generation::Osd1,
@@ -145,7 +146,7 @@ fn keys_are_set_in_osd1_too() {
 }
 
 #[test]
-fn a_key_is_set_only_with_the_key_above_it() {
+fn set_key_requires_parent_key() {
     let bench = bench();
     let other_keys = [
         KeySelector::Master,
@@ -172,7 +173,7 @@ fn a_key_is_set_only_with_the_key_above_it() {
 }
 
 #[test]
-fn below_cmdrsp_without_pol_sec_and_twice_no_key_is_set() {
+fn set_key_requires_cmdrsp_polsec_and_freshness() {
     let bench = bench();
     let command = set_key(PID, KeyToSet::Working(0), 1);
     for method in [SecurityMethod::NoSec, SecurityMethod::CapKey] {
@@ -194,13 +195,14 @@ fn below_cmdrsp_without_pol_sec_and_twice_no_key_is_set() {
 }
 
 #[test]
-fn operands_that_cannot_be_are_refused_at_their_field() {
+fn invalid_key_operands_point_to_field() {
     let bench = bench();
     let field = |answer: Answer| {
         assert_eq!(answer.sense(), (5, 0x2400));
         answer.sense.unwrap().field.unwrap().byte
     };
-    // A root key of a partition: the credential is the master's, and its capability is for that partition.
+    // A root key of a partition: the credential is the master's, and its capability is for that
+    // partition.
     let command = set_key(PID, KeyToSet::Root, 1);
     assert_eq!(field(bench.run(command, Wish::default(), &[])), 16);
     let command = set_key(0x77777, KeyToSet::Partition, 1);
@@ -208,7 +210,7 @@ fn operands_that_cannot_be_are_refused_at_their_field() {
     assert!(enters(&bench, PID, 0));
 }
 
-/// The client's end of an exchange.
+/// The client's side of an exchange.
 struct Client {
     secret: Secret,
     value: Vec<u8>,
@@ -266,7 +268,7 @@ fn the_master_key_is_exchanged_in_every_group() {
         change(&bench, &client, [&client.value, &client.device]).good();
         bench.keys.lock().accept_master([2; 7]);
         assert!(!enters(&bench, PID, 0), "{group:?}: everything below is void");
-        // Root and partition zero come first, then anything can be read again.
+        // Root and partition zero first, then everything can be read again.
         bench.run(set_key(0, KeyToSet::Root, 3), Wish::default(), &[]).good();
         bench.keys.lock().set_root(&[3; 20], [3; 7]);
         for partition in [0, PID] {
@@ -281,7 +283,7 @@ fn the_master_key_is_exchanged_in_every_group() {
 }
 
 #[test]
-fn the_groups_are_told_by_the_attributes() {
+fn attributes_report_dh_groups() {
     let bench = bench();
     for (slot, group) in Group::ALL.iter().enumerate() {
         let number = 0x8000_0010 + u32::try_from(slot).unwrap();
@@ -291,7 +293,7 @@ fn the_groups_are_told_by_the_attributes() {
 }
 
 #[test]
-fn values_that_differ_from_the_exchanged_ones_leave_the_keys_as_they_are() {
+fn mismatched_exchange_values_keep_keys() {
     let bench = bench();
     for wrong in 0..2 {
         let (answer, client) = seed(&bench, Group::X25519);
@@ -304,19 +306,19 @@ fn values_that_differ_from_the_exchanged_ones_leave_the_keys_as_they_are() {
         let at = [0, 4 + 32][wrong];
         assert_eq!(answer.sense.unwrap().field.unwrap().byte, at);
         assert!(enters(&bench, PID, 0));
-        // The exchange is over.
+        // The exchange has ended.
         assert_eq!(change(&bench, &client, [&client.value, &client.device]).sense(), (5, 0x2C00));
     }
 }
 
 #[test]
-fn one_exchange_at_a_time_of_one_nexus_within_ten_seconds() {
+fn key_exchange_is_exclusive_and_expires() {
     let bench = bench();
     let (answer, client) = seed(&bench, Group::X25519);
     answer.good();
     assert_eq!(seed(&bench, Group::X25519).0.sense(), (5, 0x2C00));
     propose(&bench, &client);
-    // Another nexus cannot end it, and does not end it by trying.
+    // Another nexus cannot end it, and a failed attempt does not end it.
     let other = NexusId(2);
     bench.login(other);
     let parameters = BothValues { client: &client.value, device: &client.device }.encode().unwrap();
@@ -338,7 +340,7 @@ fn one_exchange_at_a_time_of_one_nexus_within_ten_seconds() {
     propose(&bench, &client);
     bench.fake.ms.store(START_MS + EXCHANGE_MS + 1, Ordering::SeqCst);
     assert_eq!(change(&bench, &client, [&client.value, &client.device]).sense(), (5, 0x2C00));
-    // The nexus is gone, or the logical unit was reset.
+    // The nexus was lost, or the logical unit was reset.
     for end in [|bench: &Bench| bench.unit.nexus_lost(NEXUS), |bench: &Bench| bench.unit.reset()] {
         let (answer, client) = seed(&bench, Group::X25519);
         answer.good();
@@ -367,12 +369,12 @@ fn bad_groups_lengths_and_values_are_refused() {
         assert_eq!(send(Group::Modp2048.code(), &value).sense(), (5, 0x2600));
     }
     assert_eq!(send(Group::Modp2048.code(), &[0xFF; 256]).sense(), (5, 0x2600));
-    // None of them is an exchange under way.
+    // None of them starts an exchange.
     seed(&bench, Group::X25519).0.good();
 }
 
 #[test]
-fn the_device_value_is_cut_to_the_allocation_length() {
+fn device_value_truncates_to_allocation() {
     let bench = bench();
     let secret = Secret::draw(Group::X25519, &mut |into: &mut [u8]| bench.fill_random(into));
     let command = Command::SetMasterKey(SetMasterKey {
@@ -386,9 +388,9 @@ fn the_device_value_is_cut_to_the_allocation_length() {
     assert_eq!((data.len(), &data[..4]), (8, &[0, 0, 0, 32][..]), "the length is that of the whole value");
 }
 
-/// Credentials that wait for their turn while their key is replaced do not run afterwards.
+/// Waiting commands whose key is replaced do not run afterwards.
 #[test]
-fn nothing_runs_under_a_key_that_was_replaced() {
+fn replaced_key_stops_waiting_commands() {
     let bench = bench();
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
     let capability = bench.capability(&write, SecurityMethod::CmdRsp);
@@ -399,7 +401,7 @@ fn nothing_runs_under_a_key_that_was_replaced() {
             let (bench, done) = (&bench, &done);
             scope.spawn(move || {
                 for ready in part {
-                    // Read before sending: once it is set, no old credential may be let in.
+                    // Read before sending: once it is set, no old credential may be admitted.
                     let after = done.load(Ordering::SeqCst);
                     let status = bench.send(ready).status;
                     assert!(!(after && status == Status::Good), "a revoked credential wrote");
@@ -412,7 +414,7 @@ fn nothing_runs_under_a_key_that_was_replaced() {
 }
 
 #[test]
-fn a_partition_made_again_has_no_keys_and_nothing_of_before_fits() {
+fn recreated_partition_has_no_keys() {
     let bench = bench();
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
     let capability = bench.capability(&write, SecurityMethod::CmdRsp);
@@ -428,14 +430,14 @@ fn a_partition_made_again_has_no_keys_and_nothing_of_before_fits() {
     for stale in [&ready, &old] {
         assert_eq!(bench.send(stale).sense[1..4], [5, 0x24, 0]);
     }
-    assert!(!enters(&bench, PID, 0), "the factory's keys are not there");
+    assert!(!enters(&bench, PID, 0), "there are no factory keys");
     bench.renew_keys(PID);
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
     assert!(enters(&bench, PID, 0));
     let renewed = std::mem::replace(&mut *bench.keys.lock(), factory);
     assert!(!enters(&bench, PID, 0));
     *bench.keys.lock() = renewed;
-    // A clone under an id of before has none either, and FORMAT OSD forgets no id.
+    // A clone under an old id has none either, and FORMAT OSD forgets no id.
     bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), Wish::default(), &[]).good();
     for partition in [PID, OTHER_PID] {
         bench.run(Command::CreatePartition(CreatePartition { partition }), Wish::default(), &[]).good();
@@ -448,14 +450,14 @@ fn a_partition_made_again_has_no_keys_and_nothing_of_before_fits() {
 }
 
 #[test]
-fn a_format_keeps_the_root_key_and_revokes_nothing_back_to_life() {
+fn format_keeps_root_key_and_revocations() {
     let bench = bench();
     bench.run(set_key(0, KeyToSet::Working(0), 6), Wish::default(), &[]).good();
     let factory = bench.keys.lock().clone();
     bench.keys.lock().set_working(0, 0, &[6; 20], [6; 7]).unwrap();
     let format = Command::FormatOsd(FormatOsd { capacity: 0 });
     bench.run(format, Wish::default(), &[]).good();
-    // Whoever still has a credential of the factory's key of partition zero stays outside.
+    // A credential of the factory key of partition zero stays refused.
     let current = std::mem::replace(&mut *bench.keys.lock(), factory);
     let list = Command::CreatePartition(CreatePartition { partition: PID });
     assert_eq!(bench.run(list, Wish::default(), &[]).sense(), (5, 0x2400));
@@ -479,9 +481,9 @@ fn capkey_credentials_die_with_their_key_too() {
     assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 0]);
 }
 
-/// The pages of keys and policy need POL/SEC and cannot be written where they tell of keys.
+/// The pages of keys and policy need POL/SEC, and identifiers of keys cannot be set.
 #[test]
-fn key_identifiers_are_read_with_pol_sec_and_never_set() {
+fn key_identifiers_need_polsec_and_are_readonly() {
     let bench = bench();
     let object = ObjectId::of_partition(PID);
     let get = Command::GetAttributes(Target { object });
@@ -499,9 +501,9 @@ fn key_identifiers_are_read_with_pol_sec_and_never_set() {
     assert_eq!(AttributeId::new(0x3000_0005, 0x8000).page, 0x3000_0005);
 }
 
-/// Our own attributes: the security manager freezes the audit value of whoever is suspected, and only theirs.
+/// Vendor attributes: the security manager freezes one audit value, which affects no other.
 #[test]
-fn a_frozen_audit_value_is_refused_until_it_is_thawed() {
+fn frozen_audit_value_is_refused_until_cleared() {
     const PAGE: u32 = 0x9000_F005;
     let bench = bench();
     let command = look(PID);
@@ -516,7 +518,8 @@ fn a_frozen_audit_value_is_refused_until_it_is_thawed() {
     set(7, &suspect.audit).good();
     assert_eq!(ask(&suspect).sense(), (5, 0x2404));
     ask(&capability).good();
-    // Neither a format nor whoever lacks POL/SEC thaws it; 20 bytes or none, and no more than 64 of them.
+    // Neither a format nor a client without POL/SEC clears it. Values have 20 bytes or none, and
+    // there are at most 64.
     bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), Wish::default(), &[]).good();
     bench.create_partition(PID);
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();

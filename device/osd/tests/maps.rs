@@ -35,7 +35,7 @@ fn stretch(kind: u16, offset: u64, length: u64) -> Stretch {
     Stretch { kind, offset, length: length as u32 }
 }
 
-/// Data in blocks 2 and 3 and 10, 20 blocks long.
+/// Creates an object of 20 blocks with data in blocks 2, 3 and 10.
 fn sparse() -> Bench {
     let bench = Bench::with_partition();
     create(&bench, OID);
@@ -75,7 +75,7 @@ fn a_map_tells_data_from_holes() {
 }
 
 #[test]
-fn a_map_that_cannot_be_is_refused_where_it_stands() {
+fn invalid_read_map_points_to_field() {
     let bench = sparse();
     let field = |command| {
         let answer = run(&bench, command);
@@ -88,11 +88,11 @@ fn a_map_that_cannot_be_is_refused_where_it_stands() {
     assert_eq!(field(read_map(user(OID + 1), 4096, 0, ALL)), 24);
     let compare =
         |object| Command::ReadMapsAndCompare(ReadMap { object, allocation: 4096, start: 0, kind: ALL });
-    assert_eq!(field(compare(user(OID))), 16, "nobody's duplicate");
+    assert_eq!(field(compare(user(OID))), 16, "not a duplicate");
 }
 
 #[test]
-fn maps_are_compared_with_the_source_of_a_duplicate() {
+fn compare_maps_uses_duplicate_source() {
     let bench = sparse();
     create(&bench, OID + 1);
     write(&bench, user(OID + 1), 0, b"gone later");
@@ -126,7 +126,7 @@ fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_check_finds_rot_tells_it_and_forgets_it_when_it_is_cured() {
+fn structure_check_records_and_clears_corruption() {
     let medium = SimMedium::new(1);
     format(&medium, &FormatOptions { segment: Some(8 << 20), ..FormatOptions::new(16 << 20, [7; 16]) })
         .unwrap();
@@ -141,7 +141,7 @@ fn a_check_finds_rot_tells_it_and_forgets_it_when_it_is_cured() {
     let summary = |object, base: u32| get(&bench, object, base + 6, 1);
     check(&bench, partition).good();
     assert_eq!((summary(user(OID), 0), summary(partition, 0x3000_0000)), (vec![0], vec![0]));
-    // The first data ever written lies at the start of the first segment.
+    // The first data written is at the start of the first segment.
     medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
     medium.rot("segment-00000", 6 * BLOCK, 1);
     check(&bench, partition).good();
@@ -162,7 +162,7 @@ fn a_check_finds_rot_tells_it_and_forgets_it_when_it_is_cured() {
     check(&bench, root).good();
     assert_eq!(get(&bench, root, 0x9000_0006, 6), 1u64.to_be_bytes(), "one damaged partition");
     assert_eq!(get(&bench, root, 0x9000_0006, 2), [1]);
-    // Written anew it is sound; the map knows at once, the attributes after the next check.
+    // Rewritten data is readable: the map shows it at once, the attributes after the next check.
     write(&bench, user(OID), 5 * BLOCK, &[8; 2 * BLOCK as usize]);
     assert_eq!(map(ALL), [stretch(WRITTEN, 0, 10 * BLOCK)]);
     check(&bench, root).good();
@@ -172,7 +172,7 @@ fn a_check_finds_rot_tells_it_and_forgets_it_when_it_is_cured() {
 }
 
 #[test]
-fn others_work_while_a_check_runs() {
+fn commands_run_during_structure_check() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     create(&bench, OID + 1);

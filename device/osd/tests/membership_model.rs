@@ -1,5 +1,5 @@
-//! Collections against a plain model: whatever order objects and collections come, join, leave and go in, both ends of
-//! every membership and all counts agree, on both stores, and after a restart.
+//! Collections against a plain model: after any sequence of changes both ends of every membership
+//! and all counts agree, on both stores, and after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,10 +24,10 @@ enum Step {
     Create(u64),
     Remove(u64),
     CreateCollection(u64),
-    /// Collection, source: one of the collections, or everything.
+    /// Collection, source: one of the collections, or all objects.
     Track(u64, Option<u64>),
     RemoveCollection(u64, bool),
-    /// Object, number, collection; none leaves.
+    /// Object, number, collection; `None` leaves.
     Put(u64, u32, Option<u64>),
     RemoveMembers(u64),
     Restart,
@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Default)]
 struct Model {
-    /// Objects, with the collection that each number of theirs names.
+    /// Objects, with the collection of each of their numbers.
     objects: BTreeMap<u64, BTreeMap<u32, u64>>,
     /// Linked collections.
     linked: BTreeSet<u64>,
@@ -81,7 +81,7 @@ impl Model {
         self.objects.remove(&oid).is_some()
     }
 
-    /// Whether the step succeeds.
+    /// Applies a step. Returns whether it succeeds.
     fn apply(&mut self, step: &Step) -> bool {
         match *step {
             Step::Create(oid) => {
@@ -129,7 +129,7 @@ impl Model {
     }
 }
 
-/// Runs a command with a capability of the type that its object has.
+/// Runs a command with a capability of the object's type.
 fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     let object = command.object();

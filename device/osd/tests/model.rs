@@ -11,7 +11,7 @@ use sealstone_scsi::Status;
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options};
 
 const OID: u64 = 0x10000;
-/// Objects of the test stay below this, bytes: several blocks.
+/// Upper limit of object lengths in the test, in bytes: several blocks.
 const SPAN: u64 = 40_000;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the vector does.
+/// Applies a step to the vector.
 fn apply(model: &mut Vec<u8>, step: &Step) -> bool {
     let index = |at: u64| usize::try_from(at).unwrap();
     match step {
@@ -117,7 +117,7 @@ fn compare(store: Arc<dyn ObjectStore>, steps: &[Step]) -> Result<(), TestCaseEr
             prop_assert_eq!(answer.status == Status::Good, allowed, "{:?}", step);
         }
         prop_assert_eq!(bench.store.stat(user(OID)).unwrap().length, model.len() as u64);
-        // What the partition says is what the object takes.
+        // The partition reports the space that the object uses.
         let used = bench.run(
             Command::GetAttributes(Target { object: sealstone_osd::ObjectId::of_partition(PID) }),
             Wish::get(&[(0x3000_0001, 0x81)]),
@@ -152,7 +152,7 @@ proptest! {
 }
 
 #[test]
-fn overwriting_a_nearly_full_disk_goes_on_for_ever() {
+fn nearly_full_disk_allows_repeated_overwrite() {
     let folder = tempfile::tempdir().unwrap();
     let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
     let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
@@ -188,7 +188,7 @@ fn overwriting_a_nearly_full_disk_goes_on_for_ever() {
 }
 
 #[test]
-fn large_overwrites_find_the_space_that_the_last_one_freed() {
+fn large_overwrites_reuse_freed_space() {
     for length in [7u64, 12, 20].map(|mib| mib << 20) {
         let folder = tempfile::tempdir().unwrap();
         let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
@@ -199,7 +199,7 @@ fn large_overwrites_find_the_space_that_the_last_one_freed() {
         bench.create_partition(PID);
         bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
         let chunk = vec![7; usize::try_from(length).unwrap()];
-        // As many as leave room for one more: an overwrite needs its new blocks before the old ones are free.
+        // One fewer than fits: an overwrite needs new blocks before the old ones are free.
         let count = (64 << 20) / length - 1;
         for at in (0..count).chain(0..count).chain(0..count) {
             let extent = Extent { object: user(OID), start: at * length, length };

@@ -29,7 +29,8 @@ fn bench(config: OsdConfig) -> Bench {
     bench
 }
 
-/// What the command needs, in the layout of OSD-1: one descriptor for user objects and collections, no range.
+/// Returns the required capability in the layout of OSD-1: one descriptor for user objects and
+/// collections, no range.
 fn capability(bench: &Bench, command: &Command, method: SecurityMethod) -> Capability {
     let osd2 = bench.capability(command, method);
     let object = command.object();
@@ -62,7 +63,7 @@ fn list(object: ObjectId) -> Command {
 }
 
 #[test]
-fn a_session_of_osd1_works_under_every_signed_method() {
+fn osd1_session_works_under_signed_methods() {
     for method in METHODS {
         let bench = bench(OsdConfig::default());
         let run = |command, wish, data: &[u8]| run(&bench, command, method, wish, data);
@@ -152,11 +153,15 @@ fn several_objects_come_as_object_attribute_value() {
     }
     let wish = Wish { allocation: 20, ..Wish::get(&[(1, 2)]) };
     let cut = run(&bench, create, SecurityMethod::AllData, wish, &[]).good().attributes;
-    assert_eq!((cut.len(), &cut[2..4]), (20, &(3u16 * 26).to_be_bytes()[..]), "cut, its length whole");
+    assert_eq!(
+        (cut.len(), &cut[2..4]),
+        (20, &(3u16 * 26).to_be_bytes()[..]),
+        "truncated, with its full length"
+    );
 }
 
 #[test]
-fn every_field_of_an_80_byte_capability_is_checked_and_pointed_at() {
+fn osd1_capability_fields_checked_with_pointer() {
     let bench = bench(OsdConfig::default());
     let create = Command::Create(Create { object: user(OID), count: 1 });
     run(&bench, create, SecurityMethod::CmdRsp, Wish::default(), &[]).good();
@@ -188,7 +193,7 @@ fn every_field_of_an_80_byte_capability_is_checked_and_pointed_at() {
     let wrong = Capability { format: Generation::Osd2, ..good };
     let ready = bench.ready(read, &Wish::default(), &[], &wrong);
     assert_eq!(bench.send(&ready).status, Status::CheckCondition);
-    // An algorithm whose values have no room in 20 bytes cannot even be asked for.
+    // An algorithm whose values do not fit in 20 bytes cannot be requested.
     let slot_1 = Capability { icv_algorithm: 1, ..good };
     let mut ready = bench.ready(read, &Wish::default(), &[], &good);
     let at = usize::from(pointer::CAPABILITY);
@@ -197,7 +202,7 @@ fn every_field_of_an_80_byte_capability_is_checked_and_pointed_at() {
 }
 
 #[test]
-fn check_values_of_osd1_protect_commands_data_and_replies() {
+fn osd1_check_values_protect_all_parts() {
     for slot in [SLOT_HMAC_SHA1, SLOT_UNITS_SHA1] {
         protects_commands_data_and_replies(slot);
     }
@@ -246,14 +251,14 @@ fn protects_commands_data_and_replies(slot: u8) {
 }
 
 #[test]
-fn what_only_osd2_has_is_refused_in_a_200_byte_cdb() {
+fn osd2_features_are_refused_in_osd1_cdb() {
     let plain = Plain::with_object(Generation::Osd1);
     // CDBFMT 1.
     let mut wire = plain.cdb(Command::SetAttributes(Target { object: user(OID) })).encode().unwrap().to_vec();
     wire[11] = 0x10;
     let sense = crate::plain::sense(&plain.wire(&wire, &[]));
     assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 11));
-    // Service actions that have no code there.
+    // Service actions that have no code in OSD-1.
     for row in SERVICE_ACTIONS.iter().filter(|row| row.osd1.is_none()) {
         let code = row.osd2.unwrap() - 0x80;
         let mut wire = plain.cdb(Command::Read(extent(0, 0))).encode().unwrap().to_vec();
@@ -261,14 +266,14 @@ fn what_only_osd2_has_is_refused_in_a_200_byte_cdb() {
         let sense = crate::plain::sense(&plain.wire(&wire, &[]));
         assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 8), "{}", row.name);
     }
-    // Isolation bits and CDB continuation lengths are reserved bytes of other fields there.
+    // Isolation bits and CDB continuation lengths are reserved in OSD-1.
     let mut wire = plain.cdb(Command::Read(extent(0, 0))).encode().unwrap().to_vec();
     wire[10] |= 0x07;
     assert!(plain.wire(&wire, &[]).sense.is_empty());
 }
 
 #[test]
-fn a_device_told_so_answers_no_osd1() {
+fn osd1_disabled_device_refuses_osd1() {
     let bench = Bench::with(
         OsdConfig { insecure_nosec: true, ..OsdConfig::default() },
         Arc::new(MemoryStore::new(1 << 20)),
@@ -279,7 +284,7 @@ fn a_device_told_so_answers_no_osd1() {
     assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 8));
 }
 
-/// Trap T1: open-osd says 228 additional bytes in CDBs of 200.
+/// Trap T1: open-osd sends 228 additional bytes in CDBs of 200.
 #[test]
 fn the_additional_length_of_open_osd_is_understood() {
     let plain = Plain::with_object(Generation::Osd1);
@@ -293,7 +298,7 @@ fn the_additional_length_of_open_osd_is_understood() {
 }
 
 #[test]
-fn lists_of_osd1_stand_unaligned_and_at_offsets_of_256() {
+fn osd1_lists_are_unaligned_at_256_offsets() {
     let plain = Plain::with_object(Generation::Osd1);
     let names = [AttributeId::new(0x1_0000, 1), AttributeId::new(0x1_0000, 2), AttributeId::new(1, 1)];
     let set = [(names[0], b"odd".to_vec()), (names[1], b"longer value".to_vec())];
@@ -303,7 +308,7 @@ fn lists_of_osd1_stand_unaligned_and_at_offsets_of_256() {
     assert_eq!(bytes[..4], [9, 0, 0, 10 + 3 + 10 + 12 + 10 + 8]);
     assert_eq!(bytes.len(), 4 + 53);
     assert_eq!(bytes[4..17], [0, 1, 0, 0, 0, 0, 0, 1, 0, 3, b'o', b'd', b'd']);
-    // Cut anywhere, the length in it stays whole.
+    // Truncated anywhere, the list keeps its full length.
     for allocation in [2u32, 4, 13, 14, 56] {
         let mut cdb = cdb;
         let AttributeParameters::List { get: Some(get), .. } = &mut cdb.attributes else { unreachable!() };
@@ -311,7 +316,7 @@ fn lists_of_osd1_stand_unaligned_and_at_offsets_of_256() {
         let reply = plain.good(&cdb, &out);
         assert_eq!(plain.attributes(&cdb, &reply), &bytes[..allocation as usize]);
     }
-    // A value of no bytes removes; one of FFFFh bytes is no value.
+    // An empty value removes; one of FFFFh bytes is not a value.
     let (cdb, mut out) = plain.with_lists(
         Command::SetAttributes(Target { object: user(OID) }),
         &[],
@@ -324,7 +329,7 @@ fn lists_of_osd1_stand_unaligned_and_at_offsets_of_256() {
     assert_eq!(triple(&plain.sense(&cdb, &out)), (5, 0x1A00));
 }
 
-/// Collections of OSD-1: one descriptor type serves user objects and collections.
+/// Collections of OSD-1: one descriptor type for user objects and collections.
 #[test]
 fn collections_and_keys_of_osd1() {
     for method in METHODS {

@@ -22,7 +22,7 @@ fn function(object: ObjectId, function: u8, tag: u64) -> Command {
 }
 
 #[test]
-fn an_embedded_command_does_what_it_does_by_itself() {
+fn embedded_command_matches_direct_command() {
     for generation in BOTH {
         let plain = Plain::with_object(generation);
         for cdb in [
@@ -46,7 +46,7 @@ fn an_embedded_command_does_what_it_does_by_itself() {
 }
 
 #[test]
-fn the_mistakes_of_an_embedded_command_are_told_where_it_stands() {
+fn embedded_command_errors_point_into_outer_cdb() {
     let plain = Plain::with_object(Generation::Osd2);
     let sense = |cdb: &[u8]| plain.sense(&plain.cdb(scsi(ObjectId::ROOT, cdb)), &[]);
     let unknown = sense(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
@@ -72,9 +72,9 @@ fn without_dev_mgmt_neither_is_performed() {
     }
 }
 
-/// Under ALLDATA the check value covers what the embedded command says.
+/// Under ALLDATA the check value covers the data of the embedded command.
 #[test]
-fn what_an_embedded_command_says_is_sealed_like_data() {
+fn embedded_command_data_is_sealed() {
     let bench = Bench::with_partition();
     let command = scsi(ObjectId::of_partition(PID), &[0x12, 0, 0, 0, 96, 0]);
     let answer = bench.run(command, Wish::get(&[(0x3000_0001, 1)]), &[]).good();
@@ -89,7 +89,7 @@ fn what_an_embedded_command_says_is_sealed_like_data() {
     assert!(bench.verify(&ready, &reply).is_err());
 }
 
-/// A task manager that says what it was told to say, and remembers what it was asked.
+/// A task manager with a fixed answer that records its orders.
 struct Manager {
     asked: Mutex<Vec<TaskOrder>>,
     says: TaskResult,
@@ -134,18 +134,18 @@ fn each_function_becomes_its_order_and_its_answer() {
                 assert_eq!(*manager.asked.lock(), Vec::from_iter(order), "{code:#x}");
             }
         }
-        // Tasks that do not end in time: try again.
+        // Tasks that do not end in time: BUSY.
         let manager = Manager { asked: Mutex::default(), says: TaskResult::Unfinished };
         let cdb = plain.cdb(function(ObjectId::ROOT, 0x02, 0)).encode().unwrap();
         assert_eq!(plain.bench.raw_with(NEXUS, &cdb, &[], 64, &manager).status, Status::Busy);
-        // Where nobody manages tasks.
+        // Without a task manager.
         let reply = plain.good(&plain.cdb(function(ObjectId::ROOT, 0x02, 0)), &[]);
         assert_eq!(TaskResponse::parse(&reply.data_in).unwrap().response, ServiceResponse::Rejected);
     }
 }
 
 #[test]
-fn what_ends_others_work_needs_the_root_and_reserved_functions_are_refused() {
+fn task_functions_on_others_require_root() {
     let plain = Plain::with_object(Generation::Osd2);
     for code in [0x04, 0x08] {
         let sense = plain.sense(&plain.cdb(function(user(0x10000), code, 0)), &[]);
@@ -156,13 +156,13 @@ fn what_ends_others_work_needs_the_root_and_reserved_functions_are_refused() {
         let sense = plain.sense(&plain.cdb(function(ObjectId::ROOT, code, 0)), &[]);
         assert_eq!((triple(&sense), sense.field), ((5, 0x2400), Some(FieldPointer::cdb(39))), "{code:#x}");
     }
-    // Short allocations cut the answer.
+    // Short allocations truncate the answer.
     let cut = PerformTask { object: ObjectId::ROOT, allocation: 5, function: 0x81, tag: 0 };
     let reply = plain.good(&plain.cdb(Command::PerformTask(cut)), &[]);
     assert_eq!(reply.data_in[..], [0, 6, 0, 0, 8]);
 }
 
-/// A nexus reset takes the old security token with it.
+/// A nexus reset replaces the security token.
 #[test]
 fn a_nexus_reset_renews_the_security_token() {
     let plain = Plain::with_object(Generation::Osd2);

@@ -1,4 +1,4 @@
-//! QUERY and the commands on members; immediate commands and what their tracking collections tell.
+//! QUERY and the commands on members; immediate commands and their tracking collections.
 
 use std::sync::Arc;
 
@@ -17,13 +17,14 @@ use sealstone_store::MemoryStore;
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;
 const EVERYTHING: u64 = 0x1082;
-/// An attribute of an application: one byte.
+/// An application attribute of one byte.
 const GRADE: AttributeId = AttributeId::new(0x1_0000, 1);
 const LENGTH: AttributeId = AttributeId::new(1, 0x82);
 /// The Command Tracking page.
 const TRACKING: u32 = 0x6000_0004;
 
-/// Runs a command with a capability of the type that its object has: the tests keep collections apart by number.
+/// Runs a command with a capability of the object's type. The tests use fixed numbers for
+/// collections.
 fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     let object = command.object();
@@ -35,7 +36,7 @@ fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
     bench.run_with(command, wish, &[], &capability)
 }
 
-/// Objects whose grade is their place.
+/// Creates objects whose grade is their index.
 fn graded(bench: &Bench, count: u8) {
     for place in 0..count {
         let create = Command::Create(Create { object: user(OID + u64::from(place)), count: 1 });
@@ -65,7 +66,7 @@ fn page(bench: &Bench, cid: u64, number: u32) -> Vec<u8> {
     value(&run(bench, command, Wish::get(&[(TRACKING, number)])).good().attributes)
 }
 
-/// Sends a QUERY with a list, or with any bytes in its place.
+/// Sends a QUERY with a list, or with any other bytes.
 fn send(
     bench: &Bench,
     query: Query,
@@ -79,7 +80,7 @@ fn send(
     send_with(bench, command, Some(list), further.as_slice(), &capability)
 }
 
-/// A capability for a second collection.
+/// Returns a capability for a second collection.
 fn second(bench: &Bench, cid: u64, permissions: Permissions) -> sealstone_osd::Capability {
     let command = Command::RemoveCollection(RemoveCollection { object: user(cid), force: false });
     sealstone_osd::Capability { permissions, ..bench.capability(&command, SecurityMethod::AllData) }
@@ -153,7 +154,7 @@ fn union_intersection_and_ranges_select_members() {
 }
 
 #[test]
-fn an_answer_is_cut_to_the_allocation_and_tells_its_whole_length() {
+fn query_truncates_answer_reports_full_length() {
     let bench = Bench::with_partition();
     graded(&bench, 9);
     let short = Query { allocation: 12 + 8 * 4 + 3, ..ask(EVERYTHING) };
@@ -174,15 +175,15 @@ fn matches_go_into_a_tracking_collection() {
     assert_eq!(query(&bench, into, QueryType::Union, &[(GRADE, &[4], &[])]).good().data, b"");
     assert_eq!(members(&bench, CID), [OID + 4, OID + 5]);
     query(&bench, into, QueryType::Union, &[(GRADE, &[], &[0])]).good();
-    assert_eq!(members(&bench, CID), [OID, OID + 4, OID + 5], "what was there stays");
+    assert_eq!(members(&bench, CID), [OID, OID + 4, OID + 5], "existing members stay");
     assert_eq!(page(&bench, CID, 3), 0x88A0_u16.to_be_bytes());
     assert_eq!(page(&bench, CID, 0x11), 6_u64.to_be_bytes());
-    // The one query's answer is the next one's question.
+    // The result of one query is the input of the next.
     assert_eq!(matches(query(&bench, ask(CID), QueryType::Union, &[(GRADE, &[1], &[4])])), [4]);
 }
 
 #[test]
-fn what_is_wrong_with_a_query_is_told_by_its_field() {
+fn query_errors_point_to_field() {
     let bench = Bench::with_partition();
     graded(&bench, 2);
     collection(&bench, CID, [OID]);
@@ -209,7 +210,7 @@ fn what_is_wrong_with_a_query_is_told_by_its_field() {
     }
     let partition_page = [(AttributeId::new(0x3000_0001, 1), &[][..], &[][..])];
     refused_at(&query(&bench, ask(CID), QueryType::Union, &partition_page), 48);
-    // Rights: QUERY for any, M_OBJECT for matches, POL_SEC for what protects objects.
+    // Permissions: QUERY for all, M_OBJECT for matches, POL_SEC for security attributes.
     let list = QueryList { kind: QueryType::Union, criteria: Vec::new() }.encode().unwrap();
     let less = |bit: Permissions| {
         move |one: &mut sealstone_osd::Capability| one.permissions = one.permissions.without(bit)
@@ -222,9 +223,9 @@ fn what_is_wrong_with_a_query_is_told_by_its_field() {
     assert_eq!(members(&bench, CID + 1), [0; 0]);
 }
 
-/// Whatever the capability of the command allows of the one collection, the other one asks for its own.
+/// The second collection needs its own capability, whatever the first one allows.
 #[test]
-fn a_second_collection_is_reached_only_by_who_holds_a_capability_of_it() {
+fn second_collection_requires_own_capability() {
     let bench = Bench::with_partition();
     graded(&bench, 3);
     collection(&bench, CID, [OID, OID + 1]);
@@ -263,7 +264,7 @@ fn a_second_collection_is_reached_only_by_who_holds_a_capability_of_it() {
         refused(&[sealstone_osd::Capability { object_created_ms: 9, ..sound }], Some(48));
         refused(&[sealstone_osd::Capability { expires_ms: 1, ..sound }], Some(48));
         refused(&[sealstone_osd::Capability { object_type: ObjectType::User, ..sound }], Some(48));
-        // What proves nothing tells nothing.
+        // An unauthenticated capability gets no details.
         refused(&[sealstone_osd::Capability { key_version: 3, ..sound }], None);
         refused(&[sealstone_osd::Capability { method: SecurityMethod::NoSec, ..sound }], None);
         refused(&[sealstone_osd::Capability { method: SecurityMethod::CapKey, ..sound }], None);
@@ -280,9 +281,9 @@ fn a_second_collection_is_reached_only_by_who_holds_a_capability_of_it() {
     assert_eq!(members(&bench, CID + 2), [OID, OID + 1]);
 }
 
-/// The right to the second collection is asked for again before each step.
+/// Authority for the second collection is checked again before each step.
 #[test]
-fn a_second_collection_whose_tag_changes_is_filled_no_further() {
+fn tag_change_stops_filling_second_collection() {
     let bench = Bench::with_partition();
     graded(&bench, 3);
     tracking(&bench, CID, 0);
@@ -325,7 +326,7 @@ fn attributes_of_all_members_are_fetched_and_set() {
     }
     assert_eq!(bench.store.stat(user(OID + 2)).unwrap().length, 100);
     assert_eq!(bench.store.stat(user(OID)).unwrap().length, 0, "no member");
-    // Cut, with its whole length; and set before get, or get before set, as the command says.
+    // Truncated, with its full length; set before get, or get before set, depending on the command.
     let short = Wish { allocation: 40, ..wish };
     let cut = bench.run(Command::GetMemberAttributes(members), short, &[]).good();
     assert_eq!(cut.attributes.len(), 40);
@@ -340,7 +341,7 @@ fn attributes_of_all_members_are_fetched_and_set() {
     };
     assert_eq!(first(bench.run(Command::GetMemberAttributes(members), both(&[70]), &[]).good()), [1]);
     assert_eq!(first(bench.run(Command::SetMemberAttributes(members), both(&[71]), &[]).good()), [71]);
-    // Pages of members are wanted, and none in page format.
+    // Only pages of members are allowed, and none in page format.
     let collections = bench.run(Command::GetMemberAttributes(members), Wish::get(&[(0x6000_0001, 2)]), &[]);
     assert_eq!(collections.sense(), (5, 0x2600));
     let in_page_format = bench.run(Command::GetMemberAttributes(members), Wish::page(3), &[]);
@@ -358,7 +359,7 @@ fn member_objects_are_removed_and_the_collection_stays() {
     let remove = Command::RemoveMemberObjects(Members { object: user(CID), immediate: false });
     bench.run(remove, Wish::default(), &[]).good();
     assert_eq!(members(&bench, CID), [0; 0]);
-    assert_eq!(members(&bench, CID + 1), [0; 0], "gone from every collection");
+    assert_eq!(members(&bench, CID + 1), [0; 0], "removed from every collection");
     assert_eq!(bench.store.space().objects, 1 + 1 + 2 + 20);
     let partition = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
     let count = bench.run(partition, Wish::get(&[(0x3000_0001, 0xC1)]), &[]).good();
@@ -366,7 +367,7 @@ fn member_objects_are_removed_and_the_collection_stays() {
 }
 
 #[test]
-fn members_that_ask_for_a_stronger_method_are_not_reached_by_a_weaker_one() {
+fn member_floor_blocks_weaker_method() {
     let bench = Bench::with_partition();
     graded(&bench, 3);
     collection(&bench, CID, OID..OID + 3);
@@ -392,11 +393,11 @@ fn members_that_ask_for_a_stronger_method_are_not_reached_by_a_weaker_one() {
     assert_eq!(kept, None);
     let list = QueryList { kind: QueryType::Union, criteria: Vec::new() }.encode().unwrap();
     let weaker = send(&bench, ask(EVERYTHING), &list, |one| one.method = SecurityMethod::CmdRsp);
-    assert!(!matches(weaker).contains(&1), "it matches nothing");
+    assert!(!matches(weaker).contains(&1), "it does not match");
 }
 
 #[test]
-fn an_immediate_command_goes_on_after_its_status_and_is_tracked() {
+fn immediate_command_continues_and_is_tracked() {
     let bench = Bench::with_partition();
     graded(&bench, 150);
     tracking(&bench, CID, 0);
@@ -405,7 +406,7 @@ fn an_immediate_command_goes_on_after_its_status_and_is_tracked() {
     assert_eq!(members(&bench, CID), [0; 0], "the status came first");
     assert_eq!((page(&bench, CID, 1), page(&bench, CID, 2)), (vec![0], vec![0x88, 0xA0]));
     assert_eq!(page(&bench, CID, 3), [0, 0]);
-    // One command at a time; and the collection that tells about it stays.
+    // One command at a time, and the tracking collection stays.
     refused_at(&query(&bench, into, QueryType::Union, &[]), 24);
     let remove = RemoveCollection { object: user(CID), force: true };
     refused_at(&bench.run(Command::RemoveCollection(remove), Wish::default(), &[]), 24);
@@ -434,9 +435,9 @@ fn an_immediate_command_goes_on_after_its_status_and_is_tracked() {
     assert_eq!(members(&bench, CID + 1).len(), 100);
 }
 
-/// A thread of its own runs them as soon as they come, ends with them, and tells so.
+/// The worker thread runs jobs as soon as they arrive, ends with them, and reports it.
 #[test]
-fn a_worker_runs_immediate_commands_and_gives_them_up_when_the_device_ends() {
+fn worker_runs_immediate_commands_until_shutdown() {
     let bench = Bench::with_partition();
     graded(&bench, 200);
     let unit = Arc::clone(&bench.unit);
@@ -452,7 +453,7 @@ fn a_worker_runs_immediate_commands_and_gives_them_up_when_the_device_ends() {
     assert_eq!((unit.work_counts().immediate, unit.work_counts().immediate_ended), (0, 3));
     assert_eq!(members(&bench, CID + 2).len(), 200);
     drop(worker);
-    // What comes after the end is not begun, and is told as given up.
+    // A job queued after the shutdown does not start, and is reported as aborted.
     let create = CreateTracking { object: user(CID + 9), source: EVERYTHING, immediate: true };
     bench.track(create).good();
     assert!(unit.work());
@@ -462,7 +463,7 @@ fn a_worker_runs_immediate_commands_and_gives_them_up_when_the_device_ends() {
 }
 
 #[test]
-fn immediate_commands_need_something_that_tells_how_they_ended() {
+fn immediate_commands_require_tracking_collection() {
     let bench = Bench::with_partition();
     graded(&bench, 3);
     collection(&bench, CID, [OID]);
@@ -496,7 +497,7 @@ fn the_queue_of_immediate_commands_is_bounded() {
 }
 
 #[test]
-fn a_command_whose_right_was_taken_away_does_not_go_on() {
+fn revoked_command_stops_at_next_step() {
     let bench = Bench::with_partition();
     graded(&bench, 3);
     tracking(&bench, CID, EVERYTHING);
@@ -513,7 +514,7 @@ fn a_command_whose_right_was_taken_away_does_not_go_on() {
     bench.run_with(remove, Wish::default(), &[], &capability).good();
     set(8);
     assert!(bench.unit.work());
-    assert_eq!(members(&bench, CID).len(), 3, "nothing was removed after the tag had changed");
+    assert_eq!(members(&bench, CID).len(), 3, "nothing removed after the tag changed");
     assert_eq!(page(&bench, CID, 3), [0x88, 0xA1]);
     let sense = Sense::parse(&page(&bench, CID, 4)).unwrap();
     assert_eq!((sense.key.nibble(), sense.code.0), (5, 0x2400));
@@ -527,9 +528,9 @@ fn a_command_whose_right_was_taken_away_does_not_go_on() {
     );
 }
 
-/// What an administrator froze does not go on either: the key, or the audit value of its bearer.
+/// A frozen key, or a frozen audit value of the bearer, stops a command too.
 #[test]
-fn a_command_whose_key_or_audit_value_was_frozen_does_not_go_on() {
+fn frozen_key_or_audit_stops_command() {
     let audit = b"auditor-of-the-tests";
     for (object, page, number, value) in [
         (ObjectId::of_partition(PID), 0x3000_0005, 5, &[0, 1][..]),
@@ -552,7 +553,7 @@ fn a_command_whose_key_or_audit_value_was_frozen_does_not_go_on() {
 }
 
 #[test]
-fn a_restart_ends_what_was_under_way() {
+fn restart_aborts_running_immediate_commands() {
     let store = Arc::new(MemoryStore::new(64 << 20));
     let bench = Bench::with(OsdConfig::default(), store.clone());
     bench.create_partition(PID);

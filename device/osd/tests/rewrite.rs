@@ -1,4 +1,4 @@
-//! REWRITE: all or nothing, under conditions, with what was there before if asked.
+//! REWRITE: atomic, under conditions, with the old bytes on request.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn fill(bench: &Bench, data: &[u8]) {
     bench.run(write, Wish::set(&[(VERSION.page, VERSION.number, b"v1")]), data).good();
 }
 
-/// Range and flags.
+/// Returns a command with range and flags.
 fn range(start: u64, length: u32) -> Rewrite {
     Rewrite {
         object: user(OID),
@@ -105,7 +105,7 @@ fn operations_run_in_their_order_on_the_range() {
 }
 
 #[test]
-fn a_condition_that_fails_changes_nothing_and_tells_where() {
+fn failed_condition_reports_position_changes_nothing() {
     let bench = bench(b"0123456789");
     let before = bench.state_hash();
     let conditional = Rewrite { conditional: true, ..range(2, 6) };
@@ -138,7 +138,7 @@ fn a_condition_that_fails_changes_nothing_and_tells_where() {
     assert_eq!(content(&bench), b"01Z3456789");
 }
 
-/// Compare and set of a version in one command: of two who read the same version one wins.
+/// Compare and set of a version in one command: of two clients with the same version, one succeeds.
 #[test]
 fn version_is_compared_and_set_atomically() {
     let bench = bench(b"balance: 100");
@@ -154,7 +154,7 @@ fn version_is_compared_and_set_atomically() {
 }
 
 #[test]
-fn what_was_there_comes_back_or_its_digest() {
+fn rewrite_returns_old_bytes_or_digest() {
     let bench = bench(b"0123456789");
     let old = Rewrite { returns: RewriteReturn::Old, ..range(4, 4) };
     assert_eq!(run(&bench, old, &[(Action::Fill(1), 0, 4, b"-")]).good().data, b"4567");
@@ -188,7 +188,7 @@ fn an_object_grows_only_if_that_is_allowed() {
 }
 
 #[test]
-fn each_right_is_asked_for() {
+fn rewrite_checks_every_permission() {
     let bench = bench(b"0123456789");
     let before = bench.state_hash();
     let refused = |rewrite, steps: &[Step<'_>], without| {
@@ -207,13 +207,13 @@ fn each_right_is_asked_for() {
     refused(conditional, &[(Action::Compare, 0, 1, b"0")], Permissions::REWRITE_CONDITIONAL);
     let attribute = Action::CompareAttribute(VERSION);
     refused(conditional, &[(attribute, 0, 2, b"v1")], Permissions::GET_ATTR);
-    // COPY moves what READ would tell; the CDB does not tell of it.
+    // COPY moves data that READ would return; the CDB does not show that.
     refused(range(0, 4), &[(Action::Copy(2), 0, 1, b"")], Permissions::READ);
     send(&bench, range(0, 4), replace, Wish::default(), Permissions::READ | Permissions::GET_ATTR).good();
 }
 
 #[test]
-fn a_range_that_the_capability_does_not_allow_is_refused() {
+fn rewrite_range_must_fit_capability() {
     use sealstone_osd::capability::{Range, Scope};
     let bench = bench(b"0123456789");
     let command = Command::Rewrite(Rewrite { operands: 1, ..range(2, 4) });
@@ -231,7 +231,8 @@ fn a_range_that_the_capability_does_not_allow_is_refused() {
     }
 }
 
-/// Wherever the power fails: the old bytes with the old version, or the new ones with the new one.
+/// At whatever point the power fails: the old bytes with the old version, or the new ones with the
+/// new version.
 #[test]
 fn bytes_and_attributes_change_together_across_a_crash() {
     let medium = SimMedium::new(5);

@@ -1,5 +1,5 @@
-//! The scrub of a running device, and the check of one that rests: rot is found, told once, remembered over a restart, and
-//! forgotten when it was written anew.
+//! The scrub of a running device, and the offline check: corruption is found, reported once,
+//! remembered over a restart, and cleared when it was rewritten.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use sealstone_store::sim::SimMedium;
 use sealstone_store::{BLOCK, DiskStore, FormatOptions, Medium as _, ObjectStore, Options, format};
 
 const OID: u64 = 0x10000;
-/// How often the walk notes where it is.
+/// Interval at which the position is saved.
 const SAVE_EVERY_MS: u64 = 5_000;
 
 struct Disk {
@@ -51,7 +51,7 @@ impl Disk {
         bench
     }
 
-    /// The first data ever written lies at the start of the first segment.
+    /// Corrupts a block. The first data written is at the start of the first segment.
     fn rot(&self, block: u64) {
         self.medium.rot("segment-00000", block * BLOCK + 100, 0x10);
     }
@@ -76,7 +76,7 @@ fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
 }
 
-/// Until nothing is left to do; gives the bytes read.
+/// Steps until nothing is left to do; returns the bytes read.
 fn scrub(bench: &Bench) -> u64 {
     let mut bytes = 0;
     loop {
@@ -92,14 +92,14 @@ fn blocks(first: u64, count: u64) -> Damage {
     Damage { ranges: vec![Range { offset: first * BLOCK, length: count * BLOCK }], attributes: false }
 }
 
-/// What the audit log says about scrubs.
+/// Returns the audit log entries about scrubs.
 fn told(bench: &Bench) -> Vec<String> {
     let log = bench.log.0.lock();
     log.iter().filter(|line| line.contains("SCRUB")).cloned().collect()
 }
 
 #[test]
-fn a_scrub_finds_rot_tells_it_once_and_takes_it_back_when_it_was_written_anew() {
+fn scrub_reports_corruption_once_and_clears_repair() {
     let mut disk = Disk::new();
     let bench = disk.start();
     for oid in [OID, OID + 1] {
@@ -124,10 +124,11 @@ fn a_scrub_finds_rot_tells_it_once_and_takes_it_back_when_it_was_written_anew() 
     assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0006, 6), 1u64.to_be_bytes());
     assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0006, 6), 1u64.to_be_bytes());
     let lines = told(&bench);
-    assert_eq!(lines.len(), 1, "told once: {lines:?}");
+    assert_eq!(lines.len(), 1, "reported once: {lines:?}");
     assert!(lines[0].contains("failed Some(\"damaged\") Some((3, 17, 0))"), "{lines:?}");
 
-    // A part of a damaged block cannot be written; the whole block can, and is sound then without another pass.
+    // A partial write of a damaged block fails; writing the whole block repairs it without another
+    // pass.
     let part = Command::Write(Extent { object: user(OID), start: 5 * BLOCK, length: 10 });
     assert_eq!(bench.run(part, Wish::default(), &[0; 10]).sense(), (3, 0x1100));
     write(&bench, OID, 5 * BLOCK, &[8; BLOCK as usize]);
@@ -143,18 +144,18 @@ fn a_scrub_finds_rot_tells_it_once_and_takes_it_back_when_it_was_written_anew() 
 }
 
 #[test]
-fn what_a_read_stumbled_over_is_noted_without_a_pass() {
+fn failed_read_records_damage_without_pass() {
     let mut disk = Disk::new();
     let bench = disk.start();
     make(&bench, OID, 10);
     disk.rot(7);
-    // A part of a unit: whole ones are left to whoever gets their digests.
+    // A part of a unit. Clients verify whole units with digests.
     let read = Command::Read(Extent { object: user(OID), start: 7 * BLOCK + 1, length: 100 });
     assert_eq!(run(&bench, read).sense(), (3, 0x1100));
     scrub(&bench);
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(7, 1))]);
     assert!(!bench.unit.scrub_state().running);
-    // What is removed is not damaged any more.
+    // A removed object is not damaged any more.
     run(&bench, Command::Remove(Target { object: user(OID) })).good();
     scrub(&bench);
     assert_eq!(bench.unit.damaged(), []);
@@ -162,7 +163,7 @@ fn what_a_read_stumbled_over_is_noted_without_a_pass() {
 }
 
 #[test]
-fn a_restart_forgets_no_damage_and_goes_on_where_the_pass_was() {
+fn restart_keeps_damage_and_resumes_pass() {
     let mut disk = Disk::new();
     let bench = disk.start();
     make(&bench, OID, 1024);
@@ -171,7 +172,7 @@ fn a_restart_forgets_no_damage_and_goes_on_where_the_pass_was() {
     disk.rot(1000);
     bench.unit.scrub_begin().unwrap();
     let mut before = 0;
-    // Root, partition, and two pieces of the first object; then it is noted where it is.
+    // Root, partition, and two pieces of the first object; then the position is saved.
     while before < 2 * (1 << 20) {
         let ScrubStep::Worked { bytes } = bench.unit.scrub_step().unwrap() else { panic!("ended early") };
         before += bytes;
@@ -179,7 +180,7 @@ fn a_restart_forgets_no_damage_and_goes_on_where_the_pass_was() {
     bench.fake.ms.fetch_add(SAVE_EVERY_MS, Ordering::SeqCst);
     let ScrubStep::Worked { bytes } = bench.unit.scrub_step().unwrap() else { panic!("ended early") };
     before += bytes;
-    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(3, 1))], "half an object is noted too");
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(3, 1))], "damage of half an object is recorded too");
     bench.store.flush().unwrap();
     drop(bench);
 
@@ -195,7 +196,7 @@ fn a_restart_forgets_no_damage_and_goes_on_where_the_pass_was() {
 }
 
 #[test]
-fn a_pass_that_is_stopped_stays_stopped_over_a_restart() {
+fn stopped_pass_stays_stopped_after_restart() {
     let mut disk = Disk::new();
     let bench = disk.start();
     make(&bench, OID, 1024);
@@ -210,11 +211,11 @@ fn a_pass_that_is_stopped_stays_stopped_over_a_restart() {
     let bench = disk.start();
     assert!(!bench.unit.scrub_state().running);
     bench.unit.scrub_begin().unwrap();
-    assert_eq!(scrub(&bench), 1024 * BLOCK, "the next one begins anew");
+    assert_eq!(scrub(&bench), 1024 * BLOCK, "the next pass starts at the beginning");
 }
 
 #[test]
-fn a_scrub_and_writers_never_call_sound_bytes_damaged() {
+fn scrub_with_writers_reports_no_false_damage() {
     let bench = Bench::with_partition();
     make(&bench, OID, 1024);
     make(&bench, OID + 1, 16);
@@ -239,7 +240,7 @@ fn a_scrub_and_writers_never_call_sound_bytes_damaged() {
 }
 
 #[test]
-fn a_device_that_rests_is_checked_without_keys_and_told_what_was_found() {
+fn offline_check_needs_no_keys() {
     let mut disk = Disk::new();
     let bench = disk.start();
     make(&bench, OID, 10);
@@ -254,10 +255,10 @@ fn a_device_that_rests_is_checked_without_keys_and_told_what_was_found() {
     assert_eq!((found.findings[0].id, found.findings[0].kind), (user(OID + 1), Some(ObjectType::User)));
     assert_eq!(found.findings[0].damage(), blocks(2, 1));
     let again = inspect(&store, None, |_| {}).unwrap();
-    assert_eq!(again, found, "looking changes nothing");
+    assert_eq!(again, found, "the check changes nothing");
     let noted = inspect(&store, Some(START_MS), |_| {}).unwrap();
     assert_eq!((noted.noted, noted.findings), (1, found.findings));
-    assert_eq!(inspect(&store, Some(START_MS), |_| {}).unwrap().noted, 0, "noted once");
+    assert_eq!(inspect(&store, Some(START_MS), |_| {}).unwrap().noted, 0, "recorded once");
     drop(store);
 
     let bench = disk.start();
@@ -268,10 +269,10 @@ fn a_device_that_rests_is_checked_without_keys_and_told_what_was_found() {
     assert_eq!(bench.unit.damaged(), []);
 }
 
-/// Whatever page of the index rots: the device starts if it can find itself in it, serves what is sound, and its scrub names
-/// every object that it cannot give.
+/// Whichever page of the index is corrupt: the device starts if it can read its own state, serves
+/// intact data, and its scrub names every object that it cannot serve.
 #[test]
-fn an_index_with_a_rotten_page_is_scrubbed_to_its_end_and_every_loss_has_a_name() {
+fn corrupt_index_page_scrub_names_every_loss() {
     const OBJECTS: u64 = 40;
     let mut disk = Disk::new();
     let bench = disk.start();
@@ -312,16 +313,16 @@ fn an_index_with_a_rotten_page_is_scrubbed_to_its_end_and_every_loss_has_a_name(
             if data.is_ok() {
                 assert!(buffer.iter().all(|&byte| byte == id.object as u8), "page {page}: {id}: wrong bytes");
             }
-            assert!(sound || damaged.contains(&id), "page {page}: {id} is not told: {damaged:?}");
+            assert!(sound || damaged.contains(&id), "page {page}: {id} is not reported: {damaged:?}");
             lossy += u64::from(!sound);
         }
     }
     assert!(started > 0 && lossy > 0, "{started} started, {lossy} losses");
 }
 
-/// A digest that is not of the bytes, though all checksums are right, is damage as rot is.
+/// A digest that does not match the data is damage, even if all checksums match.
 #[test]
-fn a_running_device_finds_digests_that_are_not_of_the_bytes() {
+fn scrub_finds_mismatched_digests() {
     let mut disk = Disk::new();
     let bench = disk.start();
     make(&bench, OID, 600);
@@ -338,7 +339,7 @@ fn a_running_device_finds_digests_that_are_not_of_the_bytes() {
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(unit, 4))]);
     assert_eq!(get(&bench, user(OID), 6, 1), [1]);
     assert_eq!(told(&bench).len(), 1);
-    // So does OBJECT STRUCTURE CHECK, and READ MAP shows it.
+    // OBJECT STRUCTURE CHECK finds it too, and READ MAP shows it.
     let check = Command::ObjectStructureCheck(Target { object: ObjectId::of_partition(PID) });
     run(&bench, check).good();
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(unit, 4))]);
@@ -347,7 +348,8 @@ fn a_running_device_finds_digests_that_are_not_of_the_bytes() {
     assert_eq!(bench.unit.damaged(), []);
 }
 
-/// What a PUNCH moved has no digests: the next pass makes them, once, and counts what it reads for that.
+/// Data moved by PUNCH has no digests. The next pass computes them once, and counts the bytes read
+/// for that.
 #[test]
 fn a_pass_makes_the_digests_that_are_missing() {
     let mut disk = Disk::new();
@@ -370,7 +372,7 @@ fn a_pass_makes_the_digests_that_are_missing() {
     assert_eq!(bench.unit.scrub_state().digested, 0);
 }
 
-/// Steps until nothing is left to do; gives how often it failed.
+/// Steps until nothing is left to do; returns the number of failures.
 fn scrub_over_failures(bench: &Bench) -> usize {
     let mut failures = 0;
     loop {
@@ -379,12 +381,12 @@ fn scrub_over_failures(bench: &Bench) -> usize {
             Ok(ScrubStep::Idle) => return failures,
             Err(_) => failures += 1,
         }
-        assert!(failures < 100, "it does not get past an object");
+        assert!(failures < 100, "the scrub does not continue after an object");
     }
 }
 
 #[test]
-fn an_object_that_can_never_be_read_costs_the_others_nothing() {
+fn unreadable_object_does_not_stop_scrub() {
     let store = Arc::new(Faulty::new());
     let bench = Bench::start(OsdConfig::default(), store.clone(), 1, 0);
     bench.create_partition(PID);
@@ -403,8 +405,8 @@ fn an_object_that_can_never_be_read_costs_the_others_nothing() {
         assert_eq!((unread[0].id, unread[0].at, unread.len()), (user(OID + 2), 0, 1));
         assert!(unread[0].error.contains("reading data"), "{unread:?}");
     }
-    assert_eq!(told(&bench).len(), 1, "told once");
-    // Looked at out of turn it ends, too.
+    assert_eq!(told(&bench).len(), 1, "reported once");
+    // An early examination ends, too.
     let read = Command::Read(Extent { object: user(OID + 2), start: 0, length: 1 });
     run(&bench, read).good();
     assert_eq!(scrub_over_failures(&bench), 0);
@@ -414,10 +416,10 @@ fn an_object_that_can_never_be_read_costs_the_others_nothing() {
     assert_eq!((bench.unit.damaged(), bench.unit.scrub_state().unread), (vec![], 0));
 }
 
-/// An object with as many attributes as there can be takes no note of its damage. It is told all the same, once, and the
-/// walk goes on.
+/// An object with the maximum of attributes cannot record its damage. It is still reported once,
+/// and the pass continues.
 #[test]
-fn damage_that_cannot_be_noted_is_told_and_stops_nothing() {
+fn unrecordable_damage_is_still_reported() {
     let mut disk = Disk::new();
     let bench = disk.start();
     make(&bench, OID, 10);

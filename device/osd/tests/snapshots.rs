@@ -1,4 +1,5 @@
-//! Snapshots and clones of partitions: cheap, whole, read-only where they must be, whatever interrupts them.
+//! Snapshots and clones of partitions: cheap, complete, read-only where required, also after
+//! interruptions.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use sealstone_store::{BLOCK, DiskStore, FormatOptions, MemoryStore, Options, for
 const OID: u64 = 0x10000;
 const SNAP: u64 = 0x20000;
 const CLONE: u64 = 0x30000;
-/// Partition Duplicates, our page.
+/// The vendor page Partition Duplicates.
 const DUPLICATES: u32 = 0x3000_F004;
 const ILLEGAL: u8 = 5;
 
@@ -46,7 +47,7 @@ fn run(bench: &Bench, command: Command) -> Answer {
     bench.run(command, Wish::default(), &[])
 }
 
-/// Runs a command that makes a partition, and learns its keys.
+/// Runs a command that creates a partition, and updates the bench's keys.
 fn make(bench: &Bench, command: Command) {
     run(bench, command).good();
     bench.keys.lock().add_partition(command.object().partition).unwrap();
@@ -58,7 +59,7 @@ fn refused(answer: &Answer, key: u8, code: u16, byte: Option<u16>) {
     assert_eq!(answer.sense.as_ref().unwrap().field.map(|field| field.byte), byte);
 }
 
-/// A partition of three objects with 100 000 bytes each.
+/// Creates a partition of three objects with 100 000 bytes each.
 fn bench() -> Bench {
     let bench = Bench::with_partition();
     for object in 0..3 {
@@ -71,7 +72,7 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn a_snapshot_is_what_its_source_was_and_copies_nothing() {
+fn snapshot_equals_source_without_copying() {
     let bench = bench();
     let used = bench.store.space().used;
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
@@ -89,7 +90,7 @@ fn a_snapshot_is_what_its_source_was_and_copies_nothing() {
 }
 
 #[test]
-fn both_ends_say_where_a_duplicate_comes_from() {
+fn duplicate_and_source_record_lineage() {
     let bench = bench();
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
     make(&bench, Command::CreateClone(duplicate(CLONE, SNAP)));
@@ -100,7 +101,7 @@ fn both_ends_say_where_a_duplicate_comes_from() {
     assert_eq!((page(SNAP, 4), page(CLONE, 5)), (vec![1], 2u32.to_be_bytes().to_vec()));
     assert_eq!((page(PID, 7), page(PID, 8)), (1u32.to_be_bytes().to_vec(), 0u32.to_be_bytes().to_vec()));
     assert_eq!((page(PID, 9), page(SNAP, 0xA)), (SNAP.to_be_bytes().to_vec(), CLONE.to_be_bytes().to_vec()));
-    // What others were made of stays until they are gone.
+    // The source of duplicates stays until they are removed.
     let remove =
         |partition| run(&bench, Command::RemovePartition(RemovePartition { partition, with_contents: true }));
     assert_eq!(remove(PID).sense(), (ILLEGAL, 0x2C00));
@@ -114,7 +115,7 @@ fn both_ends_say_where_a_duplicate_comes_from() {
 }
 
 #[test]
-fn nothing_in_a_snapshot_changes() {
+fn snapshot_contents_are_readonly() {
     let bench = bench();
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
     let before = bench.state_hash();
@@ -144,22 +145,22 @@ fn nothing_in_a_snapshot_changes() {
     let set = bench.run(Command::SetAttributes(Target { object }), Wish::set(&[(1, 9, b"x")]), &[]);
     assert_eq!(set.sense(), (protect, code));
     let set = bench.run(Command::Read(extent), Wish::set(&[(1, 9, b"x")]), &[]);
-    assert_eq!(set.sense(), (protect, code), "nor by the way");
+    assert_eq!(set.sense(), (protect, code), "nor as a side effect");
     read(&bench, object, 3).good();
     assert_eq!(bench.state_hash(), before);
-    // The partition itself may be named, and removed.
+    // The partition itself may be named and removed.
     let named = Command::SetAttributes(Target { object: ObjectId::of_partition(SNAP) });
     bench.run(named, Wish::set(&[(0x3000_0001, 9, b"monday")]), &[]).good();
     run(&bench, Command::RemovePartition(RemovePartition { partition: SNAP, with_contents: true })).good();
 }
 
 #[test]
-fn a_clone_goes_its_own_way() {
+fn clone_diverges_from_source() {
     let bench = bench();
     make(&bench, Command::CreateClone(duplicate(CLONE, PID)));
     let used = bench.store.space().used;
     write(&bench, id(CLONE, OID), 0, b"clone").good();
-    assert_eq!(bench.store.space().used, used + BLOCK, "one block was parted");
+    assert_eq!(bench.store.space().used, used + BLOCK, "one block is no longer shared");
     write(&bench, id(PID, OID + 1), 0, b"source").good();
     create(&bench, id(CLONE, OID + 7)).good();
     assert_eq!(read(&bench, id(PID, OID), 5).good().data, [1; 5]);
@@ -168,7 +169,7 @@ fn a_clone_goes_its_own_way() {
 }
 
 #[test]
-fn a_restore_brings_bytes_and_attributes_back_but_no_authority() {
+fn restore_replaces_contents_but_not_authority() {
     let bench = bench();
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
     let created = get(&bench, id(PID, OID), 3, 1);
@@ -189,9 +190,9 @@ fn a_restore_brings_bytes_and_attributes_back_but_no_authority() {
     assert_eq!(get(&bench, id(PID, OID + 2), 1, 0x82), 100_000u64.to_be_bytes());
     assert_eq!(get(&bench, id(PID, OID), 1, 9), b"name");
     assert_eq!(get(&bench, id(PID, OID), 0x1_0000, 8), [0u8; 0]);
-    assert_eq!(read(&bench, id(PID, OID + 9), 1).sense(), (ILLEGAL, 0x2400), "it was not there");
+    assert_eq!(read(&bench, id(PID, OID + 9), 1).sense(), (ILLEGAL, 0x2400), "it did not exist");
     assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0001, 0xC1), 3u64.to_be_bytes());
-    // A revocation stays, and what was removed comes back as another object.
+    // A revocation stays, and a removed object is restored as a new object.
     assert_eq!(get(&bench, id(PID, OID), 5, 0x4000_0001), [0, 0, 0, 9]);
     assert_eq!(get(&bench, id(PID, OID), 3, 1), created);
     assert!(get(&bench, id(PID, OID + 1), 3, 1) > created);
@@ -201,7 +202,7 @@ fn a_restore_brings_bytes_and_attributes_back_but_no_authority() {
 }
 
 #[test]
-fn a_refresh_follows_the_source() {
+fn refresh_copies_current_source() {
     let bench = bench();
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
     make(&bench, Command::CreateClone(duplicate(CLONE, PID)));
@@ -223,7 +224,7 @@ fn a_refresh_follows_the_source() {
 }
 
 #[test]
-fn what_cannot_be_duplicated_is_refused_where_it_stands() {
+fn invalid_duplication_points_to_field() {
     let bench = bench();
     bench.create_partition(PID + 1);
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
@@ -289,7 +290,7 @@ fn collections_come_along_with_their_members() {
 }
 
 #[test]
-fn a_restore_brings_no_tag_of_a_collection_back_and_every_membership_with_its_attribute() {
+fn restore_keeps_collection_tags_and_restores_memberships() {
     let bench = bench();
     let (tag, born) = (AttributeId::new(0x6000_0005, 0x4000_0001), AttributeId::new(0x6000_0003, 1));
     let membership = AttributeId::new(4, 1);
@@ -319,7 +320,7 @@ fn a_restore_brings_no_tag_of_a_collection_back_and_every_membership_with_its_at
 }
 
 #[test]
-fn a_restore_brings_a_user_object_back_whose_number_a_collection_took() {
+fn restore_replaces_collection_by_user_object() {
     let bench = bench();
     make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
     run(&bench, Command::Remove(Target { object: id(PID, OID + 1) })).good();
@@ -328,7 +329,7 @@ fn a_restore_brings_a_user_object_back_whose_number_a_collection_took() {
     assert_eq!(read(&bench, id(PID, OID + 1), 5).good().data, [2; 5]);
 }
 
-/// A device on a simulated disk.
+/// Creates a device on a simulated disk.
 fn on_disk(seed: u64) -> SimMedium {
     let medium = SimMedium::new(seed);
     format(&medium, &FormatOptions { segment: Some(4 << 20), ..FormatOptions::new(16 << 20, [7; 16]) })
@@ -341,7 +342,7 @@ fn start(medium: &SimMedium, epoch: u16) -> Bench {
     Bench::start(OsdConfig::default(), Arc::new(store), epoch, 0)
 }
 
-/// What is in a partition, by number; `None` if there is no such partition.
+/// Returns the objects of a partition by id; `None` if there is no such partition.
 fn contents(bench: &Bench, partition: u64) -> Option<Vec<(u64, Vec<u8>, Vec<u8>)>> {
     bench.store.stat(ObjectId::of_partition(partition)).ok()?;
     let objects = bench.store.list(id(partition, 1), 1000).unwrap();
@@ -358,7 +359,8 @@ fn contents(bench: &Bench, partition: u64) -> Option<Vec<(u64, Vec<u8>, Vec<u8>)
     )
 }
 
-/// The power fails at each write and sync of CREATE SNAPSHOT: after the next start the snapshot is whole or never was.
+/// The power fails at each write and sync of CREATE SNAPSHOT: after the next start the snapshot is
+/// complete or does not exist.
 #[test]
 fn no_half_snapshot_survives_a_crash() {
     let medium = on_disk(1);
@@ -383,7 +385,7 @@ fn no_half_snapshot_survives_a_crash() {
         bench.keys.lock().add_partition(PID).unwrap();
         let calls = medium.calls();
         medium.fault(Fault::Power(calls.writes + calls.syncs + point));
-        // Each operation a group of its own: many states that a crash could leave.
+        // Each operation is its own group: many states that a crash could leave.
         let answer = {
             let store = &bench.store;
             std::thread::scope(|scope| {
@@ -421,7 +423,8 @@ fn no_half_snapshot_survives_a_crash() {
     assert!(whole_ones >= 1 && none > 3, "{whole_ones} whole, {none} none");
 }
 
-/// As above for RESTORE: after the next start the partition is what it was, or what the snapshot is.
+/// The same for RESTORE: after the next start the partition has the old contents or those of the
+/// snapshot.
 #[test]
 fn no_half_restore_survives_a_crash() {
     let medium = on_disk(2);
@@ -477,7 +480,7 @@ fn no_half_restore_survives_a_crash() {
 }
 
 #[test]
-fn a_partition_of_many_objects_costs_its_records_and_no_data() {
+fn duplicating_many_objects_copies_no_data() {
     let bench = Bench::with(OsdConfig::default(), Arc::new(MemoryStore::new(64 << 20)));
     bench.create_partition(PID);
     let create = Command::Create(Create { object: id(PID, 0), count: 5000 });

@@ -1,4 +1,5 @@
-//! What fails in the middle of a duplication, or loses its right there, leaves nothing half done and nothing lost.
+//! Failures and loss of authority in the middle of a duplication leave neither partial results nor
+//! lost data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,8 @@ fn read(bench: &Bench, object: u64) -> Answer {
     run(bench, Command::Read(Extent { object: id(object), start: 0, length: 3 }))
 }
 
-/// A partition with objects, a snapshot of it, and other bytes in the objects since; two are gone and one is new.
+/// Creates a partition with objects, a snapshot of it, and later changes: two objects are removed
+/// and one is new.
 fn bench() -> (Bench, Arc<Faulty>) {
     let store = Arc::new(Faulty::new());
     let bench = Bench::with(OsdConfig::default(), Arc::clone(&store) as Arc<dyn ObjectStore>);
@@ -69,7 +71,7 @@ fn is_restored(bench: &Bench) {
 }
 
 #[test]
-fn a_restore_that_fails_midway_is_busy_until_the_device_has_brought_it_to_its_end() {
+fn failed_restore_is_busy_until_completed() {
     let mut midway = 0;
     for nth in 1..200 {
         let (bench, store) = bench();
@@ -82,7 +84,7 @@ fn a_restore_that_fails_midway_is_busy_until_the_device_has_brought_it_to_its_en
         }
         assert_eq!(answer.sense(), (7, 0x5507), "{nth}");
         if bench.unit.work_counts().stranded == 0 {
-            // Before anything was replaced: all is as it was.
+            // Before anything was replaced: nothing has changed.
             store.heal();
             assert_eq!(read(&bench, OID).good().data, b"new");
             run(&bench, Command::RestorePartition(duplicate(PID, SNAP))).good();
@@ -90,15 +92,15 @@ fn a_restore_that_fails_midway_is_busy_until_the_device_has_brought_it_to_its_en
             continue;
         }
         midway += 1;
-        // Nobody sees half of it, not even who sends the command again.
+        // The partial state is hidden, also from a repetition of the command.
         assert_eq!(read(&bench, OID).status, Status::Busy, "{nth}");
         assert_eq!(run(&bench, Command::RestorePartition(duplicate(PID, SNAP))).status, Status::Busy);
-        // What it needs stays, whatever is asked.
+        // The snapshot that it needs cannot be removed.
         let remove = RemovePartition { partition: SNAP, with_contents: true };
         assert_eq!(run(&bench, Command::RemovePartition(remove)).sense(), (5, 0x2C00), "{nth}");
         assert!(bench.unit.work(), "the first attempt is due at once");
         assert!(!bench.unit.work(), "the next one after a pause");
-        assert_eq!(read(&bench, OID).status, Status::Busy, "there is no room yet");
+        assert_eq!(read(&bench, OID).status, Status::Busy, "there is no free space yet");
         store.heal();
         bench.fake.ms.fetch_add(1000, Ordering::SeqCst);
         assert!(bench.unit.work());
@@ -107,11 +109,11 @@ fn a_restore_that_fails_midway_is_busy_until_the_device_has_brought_it_to_its_en
         run(&bench, Command::RemovePartition(remove)).good();
         is_restored(&bench);
     }
-    panic!("it never came to its end");
+    panic!("it was never completed");
 }
 
 #[test]
-fn an_object_that_a_failed_restore_brought_back_is_a_new_one_all_the_same() {
+fn failed_restore_recreates_object_as_new() {
     let tag = (5_u32, 0x4000_0001_u32);
     let mut seen = 0;
     for nth in 1..60 {
@@ -140,12 +142,12 @@ fn an_object_that_a_failed_restore_brought_back_is_a_new_one_all_the_same() {
 }
 
 #[test]
-fn a_snapshot_that_fails_midway_never_was() {
+fn failed_snapshot_leaves_nothing() {
     const NEW: u64 = 0x30000;
     for nth in 1..200 {
         let (bench, store) = bench();
         let before = bench.state_hash();
-        // So much fails that it cannot be undone either, at first.
+        // So much fails that it cannot be undone at first either.
         store.fail(nth, 3);
         let answer = run(&bench, Command::CreateSnapshot(duplicate(NEW, PID)));
         if answer.status == Status::Good {
@@ -158,16 +160,17 @@ fn a_snapshot_that_fails_midway_never_was() {
         assert_eq!(bench.state_hash(), before, "{nth}");
         run(&bench, Command::CreateSnapshot(duplicate(NEW, PID))).good();
     }
-    panic!("it never came to its end");
+    panic!("it was never completed");
 }
 
-/// SET KEY in the middle of a command that goes on for long: its right ends there.
+/// SET KEY in the middle of a long command ends the command's authority.
 fn revoked(command: Command, at: u64) -> (Bench, Answer) {
     let (bench, store) = bench();
     for extra in 0..200 {
         run(&bench, Command::Create(Create { object: id(OID + 100 + extra), count: 1 })).good();
     }
-    // Frozen at the step: nothing of the command goes on until SET KEY is under way, which waits for the step.
+    // Paused at the step: the command does not continue until SET KEY is in progress, which waits
+    // for the step.
     let zero = !matches!(command, Command::ObjectStructureCheck(_));
     let partition = if zero { 0 } else { PID };
     let set = SetKey { partition, key: KeyToSet::Working(0), identifier: [4; 7], seed: [4; 20] };
@@ -195,19 +198,19 @@ fn revoked(command: Command, at: u64) -> (Bench, Answer) {
 }
 
 #[test]
-fn a_snapshot_under_way_ends_with_the_key_that_began_it() {
+fn key_change_aborts_running_snapshot() {
     const NEW: u64 = 0x30000;
     let (bench, answer) = revoked(Command::CreateSnapshot(duplicate(NEW, PID)), 40);
-    assert_eq!(answer.status, Status::Busy, "sent again it is refused for good");
-    assert!(bench.store.stat(ObjectId::of_partition(NEW)).is_err(), "and it never was");
+    assert_eq!(answer.status, Status::Busy, "a retry is refused permanently");
+    assert!(bench.store.stat(ObjectId::of_partition(NEW)).is_err(), "and it does not exist");
     assert!(bench.store.list(ObjectId::new(NEW, 1), 1).unwrap().iter().all(|(id, _)| id.partition != NEW));
     let again = run(&bench, Command::CreateSnapshot(duplicate(NEW, PID)));
     assert_eq!(again.sense(), (5, 0x2400));
 }
 
-/// A restore past its point of no return is the device's own work: it comes to its end, whole.
+/// After its point of no return the device completes a restore by itself.
 #[test]
-fn a_restore_under_way_is_whole_whoever_loses_the_right_to_it() {
+fn restore_completes_after_key_change() {
     let (bench, store) = bench();
     let restore = Command::RestorePartition(duplicate(PID, SNAP));
     let mut capability = bench.capability(&restore, SecurityMethod::AllData);

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_goes_first_and_equals_in_the_order_they_came() {
+    fn shortest_job_runs_first_equals_in_order() {
         let (long, release) = held();
         let (done, order) = mpsc::channel();
         for (name, bytes) in
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_drops_the_pool_loses_no_job() {
+    fn dropped_pool_still_runs_jobs() {
         let (long, release) = held();
         let (done, order) = mpsc::channel();
         for number in 0..10 {

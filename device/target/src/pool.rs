@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn all_connections_of_a_source_have_one_part_together() {
+    fn connections_of_source_share_buffer_quota() {
         let memory = BufferPool::new(64 * 1024, Arc::default());
         let source = Arc::new(BufferQuota::new(32 * 1024));
         let share = || BufferShare::of_source(Arc::clone(&memory), 64 * 1024, Arc::clone(&source));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_come_back_however_they_are_let_go() {
+    fn buffers_are_freed_however_dropped() {
         let (memory, share) = share(1 << 20, 1 << 20);
         let buffers = CommandBuffers::new(Arc::clone(&share));
         let frozen = {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_makes_few_records_and_each_refusal_is_in_one() {
+    fn refusal_flood_is_combined_and_fully_counted() {
         let (collected, now) = (Arc::new(CollectedRefusals::default()), Arc::new(AtomicU64::new(0)));
         let time = Arc::clone(&now);
         let refusals = RefusalLog::new(
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn many_sources_are_told_as_others() {
+    fn many_sources_are_reported_as_others() {
         let collected = Arc::new(CollectedRefusals::default());
         let refusals = RefusalLog::new(RefusalSinkHandle::by(collected.clone()), MonotonicClock::new(|| 0));
         for n in 0..3 * KINDS_MAX {

@@ -1,7 +1,7 @@
 //! Registry of live sessions, and the signals between them: reinstatement and resets.
 //!
-//! Contract: an [`SessionEntry`] is registered while it exists; [`SessionRegistry::enter`] waits for the entry
-//! that it replaces.
+//! Contract: a [`SessionEntry`] is registered while it exists; [`SessionRegistry::enter`] waits for
+//! the entry that it replaces.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_handle_joins_its_own_session_and_no_other() {
+    async fn tsih_rejoins_only_its_own_session() {
         let sessions = SessionRegistry::new(Arc::default());
         let (control, letters) = mailbox();
         let first = sessions.enter(wanted(1, 0, 5), control.clone()).await.unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_account_does_not_replace_the_session_of_another() {
+    async fn login_cannot_replace_session_of_other_account() {
         let sessions = SessionRegistry::new(Arc::default());
         let (control, letters) = mailbox();
         let of = |user: Option<&str>| SessionRequest { user: user.map(str::to_owned), ..wanted(1, 0, 0) };
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_never_zero_and_never_of_a_living_session() {
+    fn session_handles_are_nonzero_and_unused() {
         let sessions = SessionRegistry::new(Arc::default());
         assert!((0..70_000).all(|_| sessions.tsih() != 0));
     }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_address_or_a_network_of_one_host() {
+    fn source_is_ipv4_address_or_ipv6_64() {
         assert_eq!(source("10.0.0.1:3000"), source("10.0.0.1:4000"));
         assert_eq!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.1:1"));
         assert_eq!(source("[2001:db8:1:2::3]:1"), source("[2001:db8:1:2:ffff::4]:2"));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_so_many_places_and_others_have_theirs() {
+    fn open_connections_are_limited_per_source() {
         let (_, sources) = sources(2, ConnectionRate::UNBOUNDED);
         let first = sources.enter("a".into()).unwrap();
         let _second = sources.enter("a".into()).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_that_goes_on_knocking_is_too_fast_in_the_end() {
+    fn refused_connections_also_take_tokens() {
         let (_, sources) = sources(1, ConnectionRate { burst: 3, per_second: 0 });
         let _first = sources.enter("a".into()).unwrap();
         let turned: Vec<_> = (0..3).map(|_| sources.enter("a".into()).err()).collect();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_who_is_here_is_not_forgotten() {
+    fn source_table_is_bounded_and_keeps_connected() {
         let (_, sources) = sources(1, ConnectionRate { burst: 2, per_second: 0 });
         let here = sources.enter("here".into()).unwrap();
         for n in 0..2 * SOURCES_MAX {

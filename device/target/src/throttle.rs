@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_refuse_their_source_and_account_for_a_while() {
+    fn chap_failures_throttle_source_and_account() {
         let (now, failures) = failures(5);
         for _ in 0..FAILURES_MAX {
             assert!(failures.admits("a", "alice"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_names_do_not_refuse_account_that_logged_in() {
+    fn invented_names_do_not_throttle_known_account() {
         let (_, failures) = failures(5);
         failures.passed("a", "alice");
         for n in 0..10 * SOURCE_FAILURES_MAX {

@@ -140,7 +140,7 @@ async fn with_target(work: impl FnOnce(Arc<Unit>, std::net::SocketAddr) + Send +
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_found_and_ended_by_its_tag() {
+async fn task_is_found_and_aborted_by_tag() {
     with_target(|unit, address| {
         let mut client = Client::login(address, 1);
         assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE, "the querying command does not count");
@@ -165,7 +165,7 @@ async fn a_task_is_found_and_ended_by_its_tag() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_set_is_ended_but_for_the_command_that_asks() {
+async fn abort_task_set_spares_ordering_command() {
     with_target(|unit, address| {
         let mut client = Client::login(address, 1);
         let mut other = Client::login(address, 2);
@@ -282,7 +282,7 @@ async fn orders_that_cross_both_come_to_an_end() {
 /// Commands that wait in the connection, because too many run elsewhere, end too when they are
 /// ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_ended_before_it_began_is_not_waited_for_for_ever() {
+async fn aborted_queued_commands_do_not_block() {
     with_target(|_, address| {
         let mut client = Client::login(address, 1);
         // Together with the ordering command, as many as run elsewhere at once.
@@ -304,7 +304,7 @@ async fn who_was_ended_before_it_began_is_not_waited_for_for_ever() {
 
 /// A long command that was ended while it waited for a slot does not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_command_that_was_ended_does_not_begin() {
+async fn aborted_long_command_does_not_start() {
     let mut config = TargetConfig::new(NAME);
     config.long_per_source_max = 1;
     let unit = Arc::new(Unit::default());
@@ -326,7 +326,7 @@ async fn a_long_command_that_was_ended_does_not_begin() {
 
 /// A connection that breaks while a command waits for others leaves no thread behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_connection_frees_who_waits() {
+async fn broken_connection_frees_waiting_commands() {
     with_target(|unit, address| {
         let mut client = Client::login(address, 1);
         client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);

@@ -78,12 +78,12 @@ const TESTS: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_judges_of_the_iscsi_layer_are_content() {
+async fn libiscsi_tests_pass_with_inline_commands() {
     judge(TESTS, Cost::Inline, TargetConfig::new(NAME)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_judges_of_the_iscsi_layer_are_content_when_commands_run_elsewhere() {
+async fn libiscsi_tests_pass_with_blocking_commands() {
     let mut config = TargetConfig::new(NAME);
     config.protocol.policy.initial_r2t = true;
     config.protocol.policy.max_burst = 8192;

@@ -54,7 +54,7 @@ fn at_work(address: std::net::SocketAddr, stop: &Arc<AtomicBool>) -> std::thread
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_connections_disturb_nobody() {
+async fn ten_thousand_connections_do_not_disturb_client() {
     let mut config = quick();
     config.connections_max = 40;
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
@@ -100,7 +100,7 @@ impl RefusalSink for CollectedRefusals {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_from_one_address_shuts_out_no_other() {
+async fn flood_from_one_source_spares_others() {
     const FLOOD: u64 = 2000;
     let collected = Arc::new(CollectedRefusals::default());
     let mut config = quick();
@@ -139,7 +139,7 @@ async fn a_flood_from_one_address_shuts_out_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_connections_of_one_address_make_place_for_newer_ones() {
+async fn newer_logins_evict_silent_connections() {
     let mut config = quick();
     config.protocol.login_timeout_ms = 20_000;
     config.logins_per_source_max = 5;
@@ -168,7 +168,7 @@ async fn silent_connections_of_one_address_make_place_for_newer_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_truncation_and_oversize_end_only_their_own_connection() {
+async fn malformed_input_ends_only_its_connection() {
     let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
     let stop = Arc::new(AtomicBool::new(false));
     let worker = at_work(running.address, &stop);
@@ -200,7 +200,7 @@ async fn garbage_truncation_and_oversize_end_only_their_own_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_peers_are_let_go() {
+async fn slow_peers_are_disconnected() {
     let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     blocking(move || {
@@ -236,7 +236,7 @@ async fn slow_peers_are_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_never_reads_holds_little_and_not_for_long() {
+async fn non_reading_client_is_bounded_and_closed() {
     let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     let client = blocking(move || {
@@ -260,7 +260,7 @@ async fn a_client_that_never_reads_holds_little_and_not_for_long() {
 /// An initiator that reads 512 bytes at a time gets only as many commands done as it reads answers
 /// of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_segments_let_nobody_hold_more() {
+async fn short_segments_do_not_grow_memory() {
     let mut config = quick();
     config.write_timeout_ms = 20_000;
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
@@ -307,7 +307,7 @@ async fn login_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_login_of_the_same_port_replaces_the_session() {
+async fn new_login_replaces_session_of_port() {
     let disk = Disk::new(16 << 20, Cost::Inline);
     let running = Running::start(quick(), disk.clone()).await;
     let address = running.address;
@@ -347,7 +347,7 @@ async fn a_panicking_command_harms_only_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_waits_does_not_hold_up_the_others() {
+async fn blocking_command_does_not_delay_others() {
     let disk = Disk::new(16 << 20, Cost::Inline);
     let running = Running::start(quick(), disk.clone()).await;
     let address = running.address;
@@ -368,7 +368,7 @@ async fn a_command_that_waits_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reset_reaches_the_unit_and_the_other_sessions() {
+async fn lun_reset_reaches_unit_and_sessions() {
     let disk = Disk::new(16 << 20, Cost::Inline);
     let running = Running::start(quick(), disk.clone()).await;
     let address = running.address;

@@ -170,7 +170,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_commands_go_first_in_the_session_of_a_long_one_too() {
+async fn short_commands_overtake_long_in_session() {
     let mut config = TargetConfig::new(NAME);
     config.pace = CommandPacing { short_first: true, slices: false };
     let unit = Arc::new(Plain::default());
@@ -197,7 +197,7 @@ async fn short_commands_go_first_in_the_session_of_a_long_one_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn units_come_and_go_and_their_initiators_hear_of_it() {
+async fn attach_and_detach_raise_unit_attention() {
     let running = Running::start(TargetConfig::new(NAME), Arc::new(Plain::default())).await;
     let (address, target) = (running.address, running.target.clone());
     blocking(move || {
@@ -227,7 +227,7 @@ async fn units_come_and_go_and_their_initiators_hear_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_loses_commands_to_another_hears_why() {
+async fn cleared_commands_raise_unit_attention() {
     let unit = Arc::new(Plain::default());
     let running = Running::start(TargetConfig::new(NAME), unit.clone()).await;
     let address = running.address;
@@ -262,7 +262,7 @@ async fn who_loses_commands_to_another_hears_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_target_reset_reaches_every_unit_and_a_cold_one_every_connection() {
+async fn target_reset_reaches_all_units_and_connections() {
     let mut config = TargetConfig::new(NAME);
     config.protocol.allow_target_reset = true;
     let (one, two) = (Arc::new(Plain::default()), Arc::new(Plain::default()));

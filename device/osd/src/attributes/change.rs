@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_keeps_cannot_be_set() {
+    fn device_maintained_attributes_are_readonly() {
         use ObjectType::{Partition, Root, User};
         assert!(refused(Root, 0x9000_0001, 3, &[0; 20]));
         assert!(refused(Root, 0x9000_0001, 0x81, &[0; 8]));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_lowered_by_any_weaker_method_and_by_removal() {
+    fn weaker_method_or_removal_lowers_floor() {
         let id = AttributeId::new(0x3000_0005, 1);
         let lowers = |value: &[u8]| lowers_floor(ObjectType::Partition, id, value, SecurityMethod::CmdRsp);
         assert!(lowers(&[0]) && lowers(&[1]) && lowers(&[]));

@@ -145,7 +145,7 @@ fn document() -> String {
 }
 
 #[test]
-fn the_reference_says_what_the_table_says() {
+fn attribute_reference_matches_table() {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/reference/attributes.md"].iter().collect();
     let document = document();
     if std::env::var_os("SEALSTONE_WRITE_DOCS").is_some() {

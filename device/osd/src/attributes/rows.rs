@@ -527,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_a_page_ascend_and_belong_to_it() {
+    fn attribute_rows_ascend_within_page() {
         for rows in ROWS {
             assert!(rows.iter().all(|row| row.page == rows[0].page && row.kind == rows[0].kind));
             assert!(rows.iter().all(|row| row.first <= row.last));
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_values_and_defaults_have_the_length_of_their_row() {
+    fn fixed_values_and_defaults_fit_row_length() {
         for row in ROWS.iter().copied().flatten() {
             match row.source {
                 Fixed(value) => assert!(row.length.fits(value), "{row:?}"),

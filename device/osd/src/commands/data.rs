@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dense_object_reserves_only_what_lies_beyond_its_end() {
+    fn dense_object_reserves_only_growth() {
         let dense = Stat { kind: ObjectType::User, length: 5000, used_bytes: 8192 };
         assert_eq!(exact_growth(dense, 5000, blocks_touched(0, 5000)), 0);
         assert_eq!(exact_growth(dense, 9000, blocks_touched(4000, 5000)), BLOCK);

@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_are_those_given_out() {
+    fn only_issued_list_identifiers_are_valid() {
         assert_eq!(series(0, 7), Some(7));
         assert_eq!(series(SERIES | 5, 7), Some(5));
         assert_eq!(series(SERIES | 8, 7), None);

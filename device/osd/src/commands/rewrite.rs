@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_carried_out_of_a_number_is_lost() {
+    fn add_overflow_wraps() {
         let mut number = [0xFF, 0xFF];
         add(&mut number, &[2, 0]);
         assert_eq!(number, [1, 0]);

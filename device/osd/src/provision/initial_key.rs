@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_file_comes_back_and_anything_else_is_named_without_being_quoted() {
+    fn key_file_errors_never_quote_content() {
         let key = InitialKey(Zeroizing::new([0xA5; MASTER_KEY_LEN]));
         let file = KeyFile { system_id: [7; SYSTEM_ID_LEN], name: "osd1".to_owned(), key };
         let text = file.to_text();

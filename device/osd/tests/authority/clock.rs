@@ -28,7 +28,7 @@ fn a_nonce_outside_the_window_tells_the_clock() {
 }
 
 #[test]
-fn a_clock_set_back_keeps_the_device_not_ready() {
+fn clock_set_back_makes_device_not_ready() {
     let bench = Bench::start(OsdConfig::default(), Arc::new(MemoryStore::new(1 << 20)), 2, START_MS + 30_000);
     assert_eq!(
         bench.raw(NEXUS, &[0; 6], &[], 0).sense[1..4],
@@ -50,7 +50,7 @@ fn a_clock_set_back_keeps_the_device_not_ready() {
 }
 
 #[test]
-fn clock_set_back_continues_and_refuses_every_captured_command() {
+fn sound_clock_step_back_refuses_captured_commands() {
     let bench = bench();
     bench.fake.sound.store(true, Ordering::SeqCst);
     let days = 3 * 86_400_000;
@@ -68,22 +68,22 @@ fn clock_set_back_continues_and_refuses_every_captured_command() {
         }
     };
     runs(START_MS + 1_000);
-    // The wrong time is taken over, and a minute later the right one again.
+    // The wrong time is accepted, and a minute later the correct one again.
     runs(START_MS + days);
     runs(START_MS + days + 30_000);
     runs(START_MS + 60_000);
     runs(START_MS + 70_000);
-    // Right before the time that was used already, and right after it.
+    // Just before the time that was already used, and just after it.
     runs(START_MS + days - 25_000);
     runs(START_MS + days + 35_000);
-    // Within it the device waits, and says so.
+    // Within it the device waits, and reports that.
     bench.fake.ms.store(START_MS + days + 10_000, Ordering::SeqCst);
     bench.unit.upkeep().unwrap();
     assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).sense[1..4], [2, 4, 1]);
     assert_eq!(bench.run(read(), Wish::default(), &[]).sense(), (2, 0x0401));
 }
 
-/// A command that was sent before is refused as seen, or for its time.
+/// Checks that a captured command is refused as replayed or for its time.
 fn refused_for_time(answer: &support::Answer) {
     assert!(matches!(answer.sense(), (5, 0x2406 | 0x2407)), "{:?}", answer.sense());
 }

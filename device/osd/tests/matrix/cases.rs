@@ -1,4 +1,4 @@
-//! The refusals: each sample with each single thing wrong, by each method.
+//! The refusals: each sample with each single defect, by each method.
 
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{Action, pointer};
@@ -13,54 +13,54 @@ use super::conditions::{self as condition, Condition};
 use super::samples::Sample;
 use super::support::{START_MS, Wish};
 
-/// What is done to the capability before it is signed.
+/// Change of the capability before it is signed.
 pub type Edit = Box<dyn Fn(&mut Capability)>;
 
-/// What is done to the command besides.
+/// Change of the command in addition.
 pub enum Finish {
-    /// Nothing.
+    /// None.
     AsIs,
-    /// Bytes of the CDB are replaced, and it is signed again, as if they had been so from the start.
+    /// Replaces bytes of the CDB and signs it again.
     Sign(Vec<(usize, Vec<u8>)>),
-    /// Bytes of the CDB are changed by exclusive or after signing.
+    /// XORs bytes of the CDB after signing.
     Tamper(Vec<(usize, Vec<u8>)>),
-    /// A byte of the Data-Out Buffer is changed: distance from its end.
+    /// Changes a byte of the Data-Out Buffer; distance from its end.
     DataOut(usize),
-    /// A byte of the Data-Out Buffer is changed: distance from its start.
+    /// Changes a byte of the Data-Out Buffer; distance from its start.
     DataOutFront(usize),
-    /// The last byte of the list of attributes in the Data-Out Buffer is changed.
+    /// Changes the last byte of the attribute list in the Data-Out Buffer.
     List,
-    /// The Data-Out Buffer ends a byte early.
+    /// The Data-Out Buffer ends one byte early.
     Short,
     /// The Data-Out Buffer is empty.
     Empty,
-    /// It is sent twice; the first time it is refused for want of permission.
+    /// Sends it twice; the first time it is refused for lack of permission.
     Twice,
-    /// The nonce is so many milliseconds off, signed.
+    /// Shifts the nonce by this many milliseconds, and signs it.
     Nonce(i64),
-    /// Signed with another key.
+    /// Signs with another key.
     Key(Key),
     /// CAPKEY with the token of another nexus.
     Token,
 }
 
-/// Keys that are not the one that counts.
+/// Wrong keys.
 #[derive(Clone, Copy)]
 pub enum Key {
-    /// The same, of a device with another system id.
+    /// The same level, of a device with another system id.
     ForeignDevice,
-    /// The same, below another master key.
+    /// The same level, below another master key.
     StaleMaster,
-    /// That of another level or partition.
+    /// A key of another level or partition.
     WrongLevel,
 }
 
-/// Which device it is sent to.
+/// Configurations of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Device {
-    /// Takes CAPKEY.
+    /// Accepts CAPKEY.
     Lenient,
-    /// As it comes: CMDRSP at least.
+    /// The default: CMDRSP at least.
     Strict,
     /// The default method of root and partition is ALLDATA.
     Raised,
@@ -70,33 +70,33 @@ pub enum Device {
 
 pub struct Case {
     pub condition: Condition,
-    /// What exactly.
+    /// Description of the defect.
     pub what: String,
     pub method: SecurityMethod,
     pub device: Device,
     pub wish: Wish,
     pub edit: Edit,
-    /// What is done to the extension capability before it is proven.
+    /// Change of the extension capability before it is authenticated.
     pub further: Further,
     pub finish: Finish,
 }
 
-/// What is done to the extension capability of a command that reaches a further object.
+/// Change of the extension capability of a command on a second object.
 pub enum Further {
-    /// Nothing.
+    /// None.
     Sound,
-    /// It is changed before it is proven.
+    /// Changed before it is authenticated.
     Changed(Edit),
-    /// It comes with a proof that is none.
+    /// Sent with an invalid proof.
     Unproven,
-    /// It does not come.
+    /// Not sent.
     Missing,
 }
 
 pub const METHODS: [SecurityMethod; 3] =
     [SecurityMethod::CapKey, SecurityMethod::CmdRsp, SecurityMethod::AllData];
 
-/// Commands that no method below CMDRSP may bring.
+/// Whether the command requires at least CMDRSP.
 pub fn needs_signature(sample: &Sample) -> bool {
     matches!(
         sample.row.action,
@@ -113,7 +113,7 @@ pub fn needs_signature(sample: &Sample) -> bool {
     )
 }
 
-/// Does the partition's working key sign it?
+/// Whether the partition's working key signs it.
 fn by_partition_key(sample: &Sample) -> bool {
     sample.command.object().partition != 0
         && !matches!(
@@ -127,7 +127,7 @@ fn by_partition_key(sample: &Sample) -> bool {
         )
 }
 
-/// Page of the object type that its attributes stand in.
+/// Returns the page of the object type with its attributes.
 fn page(sample: &Sample, offset: u32) -> u32 {
     let base = match sample.kind {
         ObjectType::Root => 0x9000_0000,
@@ -138,7 +138,8 @@ fn page(sample: &Sample, offset: u32) -> u32 {
     base + offset
 }
 
-/// A range that does not cover the whole object and still allows the command of a sample, if there is one.
+/// Returns a range that does not cover the whole object but allows the command of a sample, if
+/// there is one.
 fn own_range(sample: &Sample) -> Option<Range> {
     match sample.row.bytes {
         ByteRule::None => Some(Range { start: 0, length: 4096 }),
@@ -147,7 +148,7 @@ fn own_range(sample: &Sample) -> Option<Range> {
     }
 }
 
-/// A descriptor as an object type has it.
+/// Returns the descriptor for an object type.
 pub fn descriptor(generation: Generation, kind: ObjectType, allowed: ObjectId, scope: Scope) -> Descriptor {
     match (kind, generation) {
         (ObjectType::User, _) | (ObjectType::Collection, Generation::Osd1) => {
@@ -160,7 +161,7 @@ pub fn descriptor(generation: Generation, kind: ObjectType, allowed: ObjectId, s
     }
 }
 
-/// A capability that allows the sample, and every attribute.
+/// Returns a capability that allows the sample, and every attribute.
 pub fn full(sample: &Sample, method: SecurityMethod) -> Capability {
     let generation = sample.generation;
     Capability {
@@ -220,7 +221,7 @@ impl Collector<'_> {
         });
     }
 
-    /// The right to the further object, with each single thing wrong.
+    /// Adds the extension capability with each single defect.
     fn further(&mut self, sound: Capability) {
         let mut add = |condition, what: &str, further| {
             self.cases.push(Case {
@@ -273,7 +274,7 @@ impl Collector<'_> {
                 one.descriptor = self::descriptor(Generation::Osd2, kind, allowed, scope);
             }),
         );
-        // Of a partition: it is signed as one of partition 10000h is, and says something else of itself.
+        // Of a partition: signed like one of partition 10000h, with other content.
         edit(
             condition::FURTHER_DESCRIPTOR_TYPE,
             "of a partition",
@@ -337,7 +338,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Attributes beside the command, and the permission without which they are refused.
+    /// Returns attributes next to the command, and the permission without which they are refused.
     fn attributes(&self) -> Vec<(&'static str, Wish, Permissions)> {
         let number = if matches!(self.sample.kind, ObjectType::Root | ObjectType::Partition) {
             1
@@ -356,7 +357,7 @@ impl Collector<'_> {
         if self.sample.kind != ObjectType::Collection {
             all.push(("set a quota without OBJ_MGMT", set(2, 1, &[9; 8]), Permissions::OBJ_MGMT));
         }
-        // CAPKEY sets no policy attribute at all: that is another condition.
+        // CAPKEY never sets a policy attribute: that is another condition.
         if self.method == SecurityMethod::CapKey {
             all.retain(|(what, ..)| !what.starts_with("set a policy"));
         }
@@ -427,7 +428,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Capabilities for too few bytes, by the rule of the row, and for attributes that reveal or set the length.
+    /// Adds capabilities for too few bytes, by the rule of the row, and attributes that reveal or
+    /// set the length.
     fn byte_ranges(&mut self, object: ObjectId) {
         let ranged = move |range| {
             move |capability: &mut Capability| {
@@ -451,7 +453,7 @@ impl Collector<'_> {
                 self.field(condition::RANGE, "one byte short", ranged(short));
             }
         }
-        // A range that the command itself may use: what is refused is the attribute.
+        // A range that the command itself may use: the attribute is refused.
         let Some(own) = own_range(self.sample) else { return };
         let last = own.start.saturating_add(own.length);
         let beyond: &'static [u8] = Box::leak(Box::new((last + 1).to_be_bytes()));
@@ -465,7 +467,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Codes that no capability has, signed as they are.
+    /// Adds invalid codes, signed as they are.
     fn codes(&mut self) {
         let generation = self.sample.generation;
         let at = |offset: usize, byte: u8| Finish::Sign(vec![(80 + offset, vec![byte])]);
@@ -504,7 +506,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Fields of the capability changed after signing: one bit, or to another code that there is.
+    /// Adds fields of the capability changed after signing: one bit, or to another valid code.
     fn tampered_capability(&mut self) {
         let generation = self.sample.generation;
         let mut fields: Vec<(&str, usize, u8)> = vec![
@@ -513,7 +515,7 @@ impl Collector<'_> {
             ("capability discriminator", 30, 1),
             ("object created time", 47, 1),
             ("object type", 48, self.other_type()),
-            // Of the permissions, one more: what an attacker wants.
+            // One more permission: what an attacker wants.
             ("permissions bit mask", 49, self.other_permission()),
         ];
         fields.extend(match generation {
@@ -538,7 +540,7 @@ impl Collector<'_> {
                 Finish::Tamper(vec![(80 + at, vec![bits])]),
             );
         }
-        // The method: up and down, as far as the floor of the device lets it through.
+        // The method: lower and higher, as far as the floor of the device admits it.
         for other in METHODS {
             if other != self.method && !(other == SecurityMethod::CapKey && needs_signature(self.sample)) {
                 let bits = other as u8 ^ self.method as u8;
@@ -566,11 +568,11 @@ impl Collector<'_> {
 
     fn other_permission(&self) -> u8 {
         let has = full(self.sample, self.method).permissions.bytes()[0];
-        // The highest bit that is not there; WRITE goes if all are.
+        // The highest missing bit; WRITE is removed if all are present.
         (0..8).rev().map(|bit| 1 << bit).find(|bit| has & bit == 0).unwrap_or(0x40)
     }
 
-    /// Fields of the CDB outside the capability changed after signing.
+    /// Adds fields of the CDB outside of the capability changed after signing.
     fn tampered_cdb(&mut self) {
         let generation = self.sample.generation;
         let length = usize::from(pointer::length(generation));
@@ -720,7 +722,7 @@ impl Collector<'_> {
     }
 }
 
-/// Everything that is wrong with one sample, one thing at a time.
+/// Returns every single defect of one sample.
 pub fn all(sample: &Sample) -> Vec<Case> {
     let mut cases = Vec::new();
     for method in METHODS {
@@ -787,7 +789,7 @@ pub fn all(sample: &Sample) -> Vec<Case> {
     cases
 }
 
-/// Is the change of a CDB one that is found before the check value is? Gives what is found then.
+/// Returns the condition that is found before the check value, if the change of the CDB causes one.
 pub fn found_first(bytes: &[u8], canonical: bool, key_known: bool) -> Option<Condition> {
     if Cdb::parse(bytes).is_err() {
         return None;

@@ -1,20 +1,20 @@
-//! What is heard of each refusal: written down here by hand, not taken from the code that it checks.
-//!
-//! Truth: docs/design/security.md 3.3; docs/design/t10-osd.md 4.5, 5.3.
+//! Expected sense data of each refusal, written independently of the code under test.
 
-/// A way in which a command may lack authority.
+/// A way in which a command can lack authority.
 pub struct Condition {
-    /// As the matrix names it.
+    /// Name in the matrix.
     pub name: &'static str,
     /// Name in audit records and metrics.
     pub reason: &'static str,
     /// Additional sense code and qualifier; the key is always ILLEGAL REQUEST.
     pub code: u16,
-    /// Byte of the CDB that the sense data points at, OSD-1 and OSD-2; 0 for no field pointer.
+    /// Byte of the CDB that the sense data points to, OSD-1 and OSD-2; 0 for no field pointer.
     pub pointer: [u16; 2],
-    /// Had the sender proven possession of a credential? Then the reply is sealed and tells functions.
+    /// Whether the sender had authenticated a credential. Then the reply is sealed and reports
+    /// functions.
     pub proven: bool,
-    /// Is it about an extension capability? Then the first one was proven whatever this one is, and the reply is sealed.
+    /// Whether it is about an extension capability. Then the first one was authenticated, and the
+    /// reply is sealed.
     pub further: bool,
 }
 
@@ -30,12 +30,13 @@ const fn coded(name: &'static str, reason: &'static str, code: u16) -> Condition
     Condition { name, reason, code, pointer: [0, 0], proven: true, further: false }
 }
 
-/// About an extension capability: the pointer is CDB CONTINUATION LENGTH, where its segment is told.
+/// Condition of an extension capability. The pointer is CDB CONTINUATION LENGTH, the position of
+/// its segment.
 const fn further(name: &'static str, reason: &'static str) -> Condition {
     Condition { name, reason, code: 0x2400, pointer: [0, 48], proven: true, further: true }
 }
 
-/// The same, of one that nobody proved.
+/// Condition of an extension capability that was not authenticated.
 const fn further_unproven(name: &'static str, reason: &'static str) -> Condition {
     Condition { pointer: [0, 0], proven: false, ..further(name, reason) }
 }

@@ -1,8 +1,9 @@
-//! Each command with each single thing wrong is refused: with the sense data that docs say, an audit record, a count,
-//! and without a change.
+//! Each command with each single defect is refused with the documented sense data, an audit record,
+//! a count, and without a change.
 //!
-//! One table makes all of it: the service actions of `sealstone_osd::table`. The refusals stand in
-//! `docs/standards/refusals.json` for machines to read; with `SEALSTONE_BLESS=1` the test writes it anew.
+//! All cases are generated from one table, the service actions of `sealstone_osd::table`. The
+//! refusals are in `docs/standards/refusals.json` for machines; with `SEALSTONE_BLESS=1` the test
+//! writes that file.
 //! Truth: docs/design/security.md 3.3, 8.4; docs/standards/security.md section 3.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -33,7 +34,7 @@ use samples::{CID, OID, Sample};
 use shot::Shot;
 use support::{Bench, NEXUS, PID, START_MS, Wish};
 
-/// Fewer refusals than this, and something fell out of the matrix.
+/// Minimum number of refusals; fewer means that cases are missing.
 const REFUSALS_MIN: usize = 20_000;
 /// INQUIRY for VPD page B1h, security token.
 const TOKEN: [u8; 6] = [0x12, 1, 0xB1, 0, 0xFF, 0];
@@ -65,13 +66,13 @@ fn bench(device: Device) -> Bench {
     bench
 }
 
-/// What the nexus proves itself with under CAPKEY.
+/// Returns the token of the nexus for CAPKEY.
 fn token(bench: &Bench) -> SecurityToken {
     let reply = bench.raw(NEXUS, &TOKEN, &[], 255);
     SecurityToken(reply.data_in[4..36].try_into().unwrap())
 }
 
-/// Does the device answer the sample at all? With everything right nothing is missing but perhaps an object.
+/// Whether the device implements the sample. If everything is right, at most an object is missing.
 fn answers(sample: &Sample, method: SecurityMethod) -> bool {
     let bench = bench(Device::Lenient);
     let ready = bench.build(
@@ -89,11 +90,14 @@ fn answers(sample: &Sample, method: SecurityMethod) -> bool {
         return false;
     }
     let name = format!("{} {} {} {method}", sample.generation, sample.row.name, sample.name());
-    assert!(!log.iter().any(|line| line.contains(" refused ")), "{name} lacks nothing: {log:?} {reply:?}");
+    assert!(
+        !log.iter().any(|line| line.contains(" refused ")),
+        "{name} has full authority: {log:?} {reply:?}"
+    );
     true
 }
 
-/// The devices that shots are fired at.
+/// The devices under test.
 struct Range {
     benches: BTreeMap<Device, (Bench, SecurityToken)>,
 }
@@ -126,7 +130,7 @@ fn sense_of(condition: &Condition, generation: Generation) -> Option<FieldPointe
     (pointer != 0).then(|| FieldPointer::cdb(pointer))
 }
 
-/// Fires one shot and looks at everything that it must leave behind. Gives what is wrong.
+/// Sends one request and checks all its effects. Returns the error, if any.
 fn fire(bench: &Bench, case: &Case, shot: &Shot, expected: &Condition) -> Result<(), String> {
     let parsed = Cdb::parse(&shot.cdb).map_err(|error| error.to_string())?;
     let generation = parsed.generation;
@@ -187,7 +191,7 @@ fn fire(bench: &Bench, case: &Case, shot: &Shot, expected: &Condition) -> Result
     }
 }
 
-/// A refusal of one sample, without its methods and without the sample.
+/// Returns the JSON of a refusal, without methods and commands.
 fn entry(generation: Generation, case: &Case, expected: &Condition) -> String {
     let pointer = match generation.select(expected.pointer) {
         0 => "null".to_owned(),
@@ -200,12 +204,12 @@ fn entry(generation: Generation, case: &Case, expected: &Condition) -> String {
     )
 }
 
-/// The matrix: the same refusal of several commands by several methods stands there once.
+/// The matrix, in which equal refusals of several commands and methods are merged.
 #[derive(Default)]
 struct Matrix {
-    /// Refusals of the sample at hand, with their methods, in order.
+    /// Refusals of the current sample, with their methods, in order.
     sample: Vec<(String, BTreeSet<&'static str>)>,
-    /// Refusals with their methods, and the commands that hear them.
+    /// Refusals with their methods, and the commands that cause them.
     lines: Vec<(String, Vec<String>)>,
 }
 
@@ -252,7 +256,7 @@ impl Matrix {
 }
 
 #[test]
-fn every_command_is_refused_for_every_single_thing_that_is_wrong() {
+fn every_command_refuses_every_single_defect() {
     let range = Range::new();
     let mut matrix = Matrix::default();
     let mut wrong = Vec::new();
@@ -288,13 +292,13 @@ fn every_command_is_refused_for_every_single_thing_that_is_wrong() {
             wrong.push(format!("{} {} changed something", sample.generation, sample.row.name));
         }
     }
-    assert!(not_there.is_empty(), "in the table and not on the device: {not_there:?}");
+    assert!(not_there.is_empty(), "in the table but not implemented: {not_there:?}");
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(60)].join("\n"));
     assert!(fired >= REFUSALS_MIN, "{fired} refusals");
     current(&matrix.write());
 }
 
-/// The matrix in the documentation is the one that was tested.
+/// Checks that the matrix in the documentation is the tested one.
 fn current(text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/standards/refusals.json");
     if std::env::var_os("SEALSTONE_BLESS").is_some() {
@@ -310,7 +314,7 @@ fn current(text: &str) {
     );
 }
 
-/// Whoever may do everything to one object may do nothing to another.
+/// A capability with all permissions for one object grants none for another.
 #[test]
 fn a_capability_grants_nothing_beyond_its_object() {
     let bench = bench(Device::Lenient);

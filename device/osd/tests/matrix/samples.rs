@@ -1,6 +1,7 @@
-//! One command for every row of the command table, every generation and every type of object that it can address.
+//! One command for every row of the command table, every generation and every object type that it
+//! can address.
 //!
-//! Made from the row alone, on the wire, so that a new row is in the matrix without anybody's doing.
+//! Generated from the row alone, on the wire, so that a new row is in the matrix automatically.
 
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{OPERATION_CODE, pointer};
@@ -16,29 +17,29 @@ use sealstone_osd::{
 use super::support::{PID, SIGN_HERE};
 
 pub const GENERATIONS: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
-/// The user object and the collection that every bench has.
+/// The user object and the collection of every bench.
 pub const OID: u64 = 0x1_0001;
 pub const CID: u64 = 0x1_0002;
-/// A second collection, which no bench has: what is asked for first is the right to it.
+/// A second collection, which does not exist: authority is checked first.
 const OTHER_CID: u64 = 0x1_0003;
-/// A partition that no bench has.
+/// A partition that does not exist.
 const NEW_PARTITION: u64 = 0x1_0007;
-/// Bytes of data of commands that bring some.
+/// Data of commands that send some.
 const DATA: &[u8] = b"DATA";
-/// ALLOCATION LENGTH of commands that fetch some.
+/// ALLOCATION LENGTH of commands that return data.
 const ALLOCATION: u64 = 64;
 
-/// A command, and what goes with it.
+/// A command with its data.
 pub struct Sample {
     pub row: &'static ServiceAction,
     pub generation: Generation,
     /// Type of the object that it addresses here.
     pub kind: ObjectType,
-    /// Told apart from other samples of the row.
+    /// Distinguishes samples of the same row.
     pub note: &'static str,
     pub command: Command,
     pub continuation: Vec<u8>,
-    /// What it needs of a further object: the extension capability that the segment brings.
+    /// Extension capability that it needs, in the segment.
     pub further: Option<Capability>,
 }
 
@@ -47,7 +48,7 @@ impl Sample {
         &DATA[..usize::try_from(self.command.data_out_len()).unwrap()]
     }
 
-    /// The segment with another extension capability and proof, or with none.
+    /// Returns the segment with another extension capability and proof, or without one.
     pub fn continuation_with(&self, further: Option<&Capability>, proof: [u8; 32]) -> Vec<u8> {
         let segment = Segment::parse(&self.command, &self.continuation).unwrap();
         let extensions = further.map(Capability::encode).into_iter().collect();
@@ -55,7 +56,7 @@ impl Sample {
         Segment { extensions, proofs, ..segment }.encode(self.row.osd2.unwrap()).unwrap()
     }
 
-    /// As the matrix names it.
+    /// Returns the name in the matrix.
     pub fn name(&self) -> String {
         let kind = match self.kind {
             ObjectType::Root => "root",
@@ -140,7 +141,7 @@ fn sample(
     let object = address(row, kind);
     put(pointer::PARTITION, &object.partition.to_be_bytes());
     put(pointer::OBJECT, &object.object.to_be_bytes());
-    // SET MASTER KEY has its two lengths where others have one; empty lists will do.
+    // SET MASTER KEY has two lengths instead of one; empty lists are sufficient.
     let length = match row.transfer {
         Transfer::Out => DATA.len() as u64,
         Transfer::In if row.name == "READ" => DATA.len() as u64,
@@ -148,12 +149,12 @@ fn sample(
         Transfer::None if matches!(row.name, "CLEAR" | "PUNCH") => DATA.len() as u64,
         Transfer::None | Transfer::Both => 0,
     };
-    // The allocation length is 0 where the matches go into a collection.
+    // The allocation length is 0 if the matches go into a collection.
     let length = if note == INTO_ANOTHER { 0 } else { length };
     if [INTO_ANOTHER, OF_ANOTHER].contains(&note) {
         put(pointer::start(generation), &OTHER_CID.to_be_bytes());
     }
-    // REWRITE has two lengths of four bytes: operands, and the range.
+    // REWRITE has two lengths of four bytes: operands and range.
     let length = if row.name == "REWRITE" { DATA.len() as u64 * (1 << 32 | 1) } else { length };
     if length > 0 {
         put(pointer::length(generation), &length.to_be_bytes());
@@ -167,7 +168,8 @@ fn sample(
     Sample { row, generation, kind, note, command, continuation, further }
 }
 
-/// What a command needs of a further object: to read the source of a copy or the other collection, or to fill it.
+/// Returns the extension capability of a command: to read the source of a copy or of another
+/// collection, or to fill one.
 fn further(row: &ServiceAction, generation: Generation, note: &str) -> Option<Capability> {
     let scope = Scope::default();
     let collection = Descriptor::Collection { scope, allowed: ObjectId::new(PID, OTHER_CID) };

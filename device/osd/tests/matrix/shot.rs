@@ -1,4 +1,4 @@
-//! From a case to the bytes that are sent, and to what must be heard.
+//! Converts a case to the bytes that are sent, and to the expected condition.
 
 use sealstone_crypto::RustCrypto;
 use sealstone_osd::cdb::pointer;
@@ -12,17 +12,18 @@ use super::conditions::{self as condition, Condition};
 use super::samples::Sample;
 use super::support::{Bench, MASTER, PID, Ready, SIGN_HERE, SYSTEM_ID};
 
-/// Bytes ready to be sent.
+/// A request ready to be sent.
 pub struct Shot {
     pub cdb: Vec<u8>,
     pub data_out: Vec<u8>,
     pub data_in_max: usize,
     pub expected: Condition,
-    /// The client can check the reply with what it kept.
+    /// State to verify the reply with.
     pub ready: Option<Ready>,
 }
 
-/// Builds a case; `None` if its change makes a CDB that cannot even be read, which is no refusal of authority.
+/// Builds a case. Returns `None` if its change makes the CDB unparsable, which is not a refusal of
+/// authority.
 pub fn build(bench: &Bench, token: SecurityToken, sample: &Sample, case: &Case) -> Option<Shot> {
     let mut capability = full(sample, case.method);
     (case.edit)(&mut capability);
@@ -84,7 +85,7 @@ pub fn build(bench: &Bench, token: SecurityToken, sample: &Sample, case: &Case) 
     Some(Shot { cdb, data_out, data_in_max, expected, ready: genuine.then_some(ready) })
 }
 
-/// The continuation segment, with the extension capability that the case wants.
+/// Returns the continuation segment with the extension capability of the case.
 fn continuation(sample: &Sample, further: &Further) -> Vec<u8> {
     match (further, sample.further) {
         (Further::Sound, _) | (_, None) => sample.continuation.clone(),
@@ -97,12 +98,12 @@ fn continuation(sample: &Sample, further: &Further) -> Vec<u8> {
     }
 }
 
-/// The key that has to sign a CDB.
+/// Returns the key that must sign a CDB.
 fn signer_of(sample: &Sample, cdb: &[u8]) -> KeySelector {
     selector(&sample.command, cdb[81] >> 4)
 }
 
-/// What a changed CDB is refused for.
+/// Returns the condition for a changed CDB.
 fn tampered(bench: &Bench, generation: Generation, cdb: &[u8], expected: Condition) -> Option<Condition> {
     if expected.reason != condition::REQUEST_ICV.reason {
         return Some(expected);
@@ -115,7 +116,7 @@ fn tampered(bench: &Bench, generation: Generation, cdb: &[u8], expected: Conditi
     found_first(cdb, bytes.is_canonical(), known)
 }
 
-/// A hierarchy and a key of it that is not the one that counts.
+/// Returns a hierarchy and a wrong key of it.
 fn other_key(key: Key, right: KeySelector) -> (KeyHierarchy<RustCrypto>, KeySelector) {
     let hierarchy = |master: [u8; 32], system_id| {
         let mut keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&master).unwrap(), system_id);
@@ -133,7 +134,7 @@ fn other_key(key: Key, right: KeySelector) -> (KeyHierarchy<RustCrypto>, KeySele
     }
 }
 
-/// Signs a CDB whatever it says.
+/// Signs a CDB with any content.
 fn sign(
     cdb: &mut [u8],
     generation: Generation,

@@ -1,4 +1,4 @@
-//! A device without security, and CDBs exactly as a test writes them.
+//! A device without security, with CDBs exactly as a test writes them.
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unreachable_pub, reason = "shared by the test files beside it")]
@@ -18,7 +18,7 @@ use sealstone_store::{MemoryStore, ObjectStore};
 
 use crate::support::{Bench, NEXUS, PID};
 
-/// Bytes of data-in that a test takes at most.
+/// Longest data-in that a test accepts.
 pub const DATA_IN_MAX: usize = 8 << 20;
 
 pub struct Plain {
@@ -36,7 +36,7 @@ impl Plain {
         Self { bench: Bench::with(config, store), generation }
     }
 
-    /// With partition 10000h and a user object 10000h in it.
+    /// Creates partition 10000h with user object 10000h.
     pub fn with_object(generation: Generation) -> Self {
         let plain = Self::new(generation);
         plain.good(&plain.cdb(create_partition(PID)), &[]);
@@ -44,7 +44,7 @@ impl Plain {
         plain
     }
 
-    /// A CDB that may do everything.
+    /// Returns a CDB with all permissions.
     pub fn cdb(&self, command: Command) -> Cdb {
         let mut cdb = Cdb::new(self.generation, command);
         cdb.capability = capability(self.generation, Permissions::ALL_OSD2).encode();
@@ -67,13 +67,13 @@ impl Plain {
         reply
     }
 
-    /// Sense of a command that must fail.
+    /// Returns the sense data of a command that must fail.
     #[track_caller]
     pub fn sense(&self, cdb: &Cdb, data_out: &[u8]) -> Sense {
         sense(&self.send(cdb, data_out))
     }
 
-    /// The command with a get list, and the set list before it; both stand after `data`.
+    /// Returns the command with a get list, and the set list before it, both after `data`.
     pub fn with_lists(
         &self,
         command: Command,
@@ -95,7 +95,7 @@ impl Plain {
         (cdb, out)
     }
 
-    /// The command with a page to get.
+    /// Returns the command with a page to get.
     pub fn with_page(&self, command: Command, page: u32, allocation: u32) -> Cdb {
         let mut cdb = self.cdb(command);
         let get = Some(GetPage { page, retrieved: retrieved(&cdb, allocation) });
@@ -103,7 +103,7 @@ impl Plain {
         cdb
     }
 
-    /// The command with one attribute to set in page format.
+    /// Returns the command with one attribute to set in page format.
     pub fn with_value(&self, command: Command, data: &[u8], id: AttributeId, value: &[u8]) -> (Cdb, Vec<u8>) {
         let mut cdb = self.cdb(command);
         let mut out = data.to_vec();
@@ -112,13 +112,13 @@ impl Plain {
         (cdb, out)
     }
 
-    /// Attributes of a reply.
+    /// Returns the attributes of a reply.
     pub fn attributes<'a>(&self, cdb: &Cdb, reply: &'a ScsiReply) -> &'a [u8] {
         let at = cdb.attributes.retrieved_segment().unwrap().offset as usize;
         &reply.data_in[at.min(reply.data_in.len())..]
     }
 
-    /// One attribute of an object.
+    /// Returns one attribute of an object.
     #[track_caller]
     pub fn get(&self, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
         let (cdb, out) = self.with_lists(get_attributes(object), &[], &[], &[AttributeId::new(page, number)]);
@@ -152,7 +152,7 @@ fn place(generation: Generation, out: &mut Vec<u8>, bytes: &[u8]) -> Segment {
     Segment { offset, length: bytes.len() as u32 }
 }
 
-/// Only its permission bits count under NOSEC.
+/// Returns a capability. Only its permission bits count under NOSEC.
 pub fn capability(generation: Generation, permissions: Permissions) -> Capability {
     Capability {
         generation,
@@ -175,7 +175,7 @@ pub fn sense(reply: &ScsiReply) -> Sense {
     Sense::parse(&reply.sense).expect("sense data")
 }
 
-/// Sense key and code.
+/// Returns sense key and code.
 pub fn triple(sense: &Sense) -> (u8, u16) {
     (sense.key.nibble(), sense.code.0)
 }

@@ -1,4 +1,4 @@
-//! A store that fails when it is told to, and tells of what is done to it.
+//! A store with injected failures, which reports changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,17 +10,17 @@ use sealstone_store::{
     KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
 };
 
-/// What happens after each change: the number of it since the start.
+/// Called after each change with its number since the start.
 pub(crate) type After = Box<dyn FnMut(u64) + Send>;
 
-/// Objects in memory; one change, or all of them, have no room.
+/// A memory store in which one change, or all of them, fail for lack of space.
 pub(crate) struct Faulty {
     pub(crate) inner: MemoryStore,
     changes: AtomicU64,
-    /// The change that fails, counted from 1; and how many after it do too.
+    /// The first failing change, counted from 1, and the number of failures after it.
     fails: Mutex<(u64, u64)>,
     after: Mutex<Option<After>>,
-    /// Objects from the first id to the second are lost without a trace.
+    /// Objects from the first id to the second are lost.
     gap: Mutex<Option<(ObjectId, ObjectId)>>,
     /// An object that cannot be examined.
     sick: Mutex<Option<ObjectId>>,
@@ -38,7 +38,7 @@ impl Faulty {
         }
     }
 
-    /// From now on this object cannot be examined; with `None` all can be.
+    /// Makes this object unexaminable; `None` ends that.
     pub(crate) fn sicken(&self, id: Option<ObjectId>) {
         *self.sick.lock() = id;
     }
@@ -52,23 +52,23 @@ impl Faulty {
         }
     }
 
-    /// The `nth` change from now on fails, and `more` after it.
+    /// Makes the `nth` change from now on fail, and `more` after it.
     pub(crate) fn fail(&self, nth: u64, more: u64) {
         *self.fails.lock() = (self.changes.load(Ordering::SeqCst) + nth, more);
     }
 
-    /// Objects from `first` to `last` cannot be listed any more.
+    /// Makes objects from `first` to `last` impossible to list.
     #[allow(dead_code, reason = "not every test file loses objects")]
     pub(crate) fn lose(&self, first: ObjectId, last: ObjectId) {
         *self.gap.lock() = Some((first, last));
     }
 
-    /// No change fails any more.
+    /// Ends all failures of changes.
     pub(crate) fn heal(&self) {
         *self.fails.lock() = (0, 0);
     }
 
-    /// Calls `after` after each change, with their number since now.
+    /// Calls `after` after each change, with the number of changes since now.
     pub(crate) fn after(&self, mut after: impl FnMut(u64) + Send + 'static) {
         let from = self.changes.load(Ordering::SeqCst);
         *self.after.lock() = Some(Box::new(move |at| after(at - from)));

@@ -1,4 +1,4 @@
-//! A device on a store in memory, and clients that sign what they send.
+//! A device on a memory store, and clients that sign their commands.
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unreachable_pub, reason = "shared by the test files beside it")]
@@ -38,7 +38,7 @@ pub const START_MS: u64 = 0x019b_76da_abe8;
 pub const PID: u64 = 0x10000;
 pub const NEXUS: NexusId = NexusId(1);
 
-/// A clock that the test moves, and bytes that a counter makes.
+/// A clock controlled by the test, and deterministic random bytes.
 #[derive(Default)]
 pub struct Fake {
     pub ms: AtomicU64,
@@ -91,7 +91,7 @@ pub struct HeapBuffers;
 
 impl Buffers for HeapBuffers {
     fn take(&self, len: usize) -> Option<Vec<u8>> {
-        // Whatever was in it before must not get out.
+        // Previous content of a buffer must not leak.
         (len <= 64 << 20).then(|| vec![0xEE; len])
     }
 
@@ -102,7 +102,7 @@ impl Buffers for HeapBuffers {
 
 pub type Keys = KeyHierarchy<RustCrypto>;
 
-/// A proof that is to be made when the command is signed.
+/// Placeholder of a proof that is computed when the command is signed.
 pub const SIGN_HERE: [u8; 32] = [0xEE; 32];
 
 pub struct Bench {
@@ -113,7 +113,7 @@ pub struct Bench {
     pub keys: Mutex<KeyHierarchy<RustCrypto>>,
 }
 
-/// What a command gets and sets, as the test says it.
+/// Attributes that a command gets and sets.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     pub get: Vec<AttributeId>,
@@ -143,7 +143,7 @@ impl Wish {
     }
 }
 
-/// A command ready to send, with what its reply is checked against.
+/// A command ready to send, with the state to verify its reply.
 pub struct Ready {
     pub cdb: Vec<u8>,
     pub data_out: Vec<u8>,
@@ -152,7 +152,7 @@ pub struct Ready {
     pub signer: Signer<RustCrypto>,
 }
 
-/// A reply that verified.
+/// A verified reply.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: Status,
@@ -168,7 +168,7 @@ impl Answer {
         self
     }
 
-    /// Sense key, code and qualifier.
+    /// Returns sense key, code and qualifier.
     pub fn sense(&self) -> (u8, u16) {
         let sense = self.sense.as_ref().expect("sense data");
         (sense.key.nibble(), sense.code.0)
@@ -198,7 +198,7 @@ impl Bench {
         Self::attempt(config, store, boot_epoch, lease_ms, keys).unwrap()
     }
 
-    /// A device on a store that may be damaged; `None` if it cannot start.
+    /// Starts a device on a store that may be damaged; `None` if it cannot start.
     pub fn try_start(store: Arc<dyn ObjectStore>, boot_epoch: u16, lease_ms: u64) -> Option<Self> {
         Self::attempt(OsdConfig::default(), store, boot_epoch, lease_ms, KeyRecord::volatile()).ok()
     }
@@ -238,7 +238,7 @@ impl Bench {
         assert_eq!(ready.status, Status::CheckCondition, "the attention comes first");
     }
 
-    /// With partition 10000h made.
+    /// Creates partition 10000h.
     pub fn with_partition() -> Self {
         let bench = Self::new();
         bench.create_partition(PID);
@@ -258,7 +258,7 @@ impl Bench {
         }
     }
 
-    /// A partition made again has no keys: it gets a pair and working key 0.
+    /// Sets a pair of keys and working key 0 of a recreated partition.
     pub fn renew_keys(&self, pid: u64) {
         use sealstone_osd::cdb::{KeyToSet, SetKey};
         let set =
@@ -269,7 +269,7 @@ impl Bench {
         self.keys.lock().set_working(pid, 0, &[0xA1; 20], [0xA1; 7]).unwrap();
     }
 
-    /// CREATE USER TRACKING COLLECTION with all the rights that it needs, on the source too.
+    /// Runs CREATE USER TRACKING COLLECTION with all needed authority, also for the source.
     #[track_caller]
     pub fn track(&self, create: sealstone_osd::cdb::CreateTracking) -> Answer {
         let command = Command::CreateTrackingCollection(create);
@@ -313,7 +313,7 @@ impl Bench {
         })
     }
 
-    /// A capability that allows exactly what the command needs, and every attribute.
+    /// Returns a capability that allows exactly what the command needs, and every attribute.
     pub fn capability(&self, command: &Command, method: SecurityMethod) -> Capability {
         let object = command.object();
         let object_type = *command.object_types().last().unwrap();
@@ -348,7 +348,7 @@ impl Bench {
         self.build(command, wish, data, capability, Vec::new(), &SecurityToken([0; 32]))
     }
 
-    /// Signed with a key of the test's choice.
+    /// Signs with a key of the test's choice.
     pub fn ready_under(
         &self,
         command: Command,
@@ -398,11 +398,11 @@ impl Bench {
         self.build_under(command, wish, data, capability, continuation, token, None)
     }
 
-    /// Signs as the holder of a capability of its own.
+    /// Signs with the key of another capability.
     pub fn signer(&self, capability: &Capability) -> Signer<RustCrypto> {
         let keys = self.keys.lock();
         let issued = Credential::issue(&keys, &AlgorithmSlots::WITH_BROKEN, capability);
-        // Where there is no such key, any will do for what must be refused anyway.
+        // If the key does not exist, any key will do for a command that must be refused.
         let credential = issued.unwrap_or_else(|_| {
             Credential::issue_under(&keys, &AlgorithmSlots::WITH_BROKEN, KeySelector::Master, capability)
                 .unwrap()
@@ -464,7 +464,8 @@ impl Bench {
             let keys = self.keys.lock();
             let selector = key.unwrap_or_else(|| selector(&command, capability.key_version));
             let issued = Credential::issue_under(&keys, &AlgorithmSlots::WITH_BROKEN, selector, capability);
-            // A partition that is not there has no keys; any key will do for what must be refused anyway.
+            // A partition that does not exist has no keys; any key will do for a command that must
+            // be refused.
             issued.unwrap_or_else(|_| {
                 Credential::issue_under(&keys, &AlgorithmSlots::WITH_BROKEN, KeySelector::Master, capability)
                     .unwrap()
@@ -528,7 +529,7 @@ impl Bench {
         self.finish(&self.ready(command, &wish, data, capability))
     }
 
-    /// Sends, and verifies what is sealed.
+    /// Sends, and verifies a sealed reply.
     #[track_caller]
     fn finish(&self, ready: &Ready) -> Answer {
         let reply = self.send(ready);
@@ -543,14 +544,14 @@ impl Bench {
         })
     }
 
-    /// Under ALLDATA, with all the rights the command needs.
+    /// Runs a command under ALLDATA, with all needed permissions.
     #[track_caller]
     pub fn run(&self, command: Command, wish: Wish, data: &[u8]) -> Answer {
         let capability = self.capability(&command, SecurityMethod::AllData);
         self.run_with(command, wish, data, &capability)
     }
 
-    /// Everything that the store holds, as one number; times of access left out.
+    /// Returns a hash of the store's content without access times.
     pub fn state_hash(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash as _, Hasher as _};
         let mut hasher = DefaultHasher::new();
@@ -568,13 +569,13 @@ impl Bench {
     }
 }
 
-/// The values of a retrieved list.
+/// Returns the values of a retrieved list.
 pub fn values(attributes: &[u8]) -> Vec<(AttributeId, Vec<u8>)> {
     let list = sealstone_osd::attribute::list::Values::parse_retrieved(Generation::Osd2, attributes).unwrap();
     list.iter().map(|(id, value)| (id, value.to_vec())).collect()
 }
 
-/// The value of the only attribute of a retrieved list.
+/// Returns the value of the only attribute of a retrieved list.
 pub fn value(attributes: &[u8]) -> Vec<u8> {
     values(attributes).pop().expect("one attribute").1
 }

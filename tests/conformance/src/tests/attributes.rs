@@ -20,7 +20,7 @@ behaviours! { "Attributes";
     Osd "t10-osd 3.2" embedded_length_of_a_set_list_is_ignored;
     Osd "t10-osd 3.1" each_object_type_has_attributes_of_its_own;
     Osd "t10-osd 3.1" a_page_of_another_object_type_is_refused;
-    Osd "t10-osd 3.5" what_the_device_keeps_cannot_be_set;
+    Osd "t10-osd 3.5" device_maintained_attributes_are_readonly;
     Osd "t10-osd 3.1" reserved_pages_cannot_be_set;
     Osd "t10-osd 5.1 type 08h" a_refused_attribute_is_named;
     Osd "t10-osd 5.2" nothing_is_set_if_one_attribute_is_refused;
@@ -165,7 +165,7 @@ fn a_page_of_another_object_type_is_refused(device: &mut Device) {
     refuses_attribute(device.run(request));
 }
 
-fn what_the_device_keeps_cannot_be_set(device: &mut Device) {
+fn device_maintained_attributes_are_readonly(device: &mut Device) {
     let object = device.create();
     for (page, number) in [(1, 1), (1, 2), (1, 0x81)] {
         refuses_attribute(device.set(object, page, number, &[0; 8]));

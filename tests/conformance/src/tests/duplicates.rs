@@ -7,10 +7,10 @@ use crate::suite::behaviours;
 
 behaviours! { "Snapshots, clones, copies";
     Osd2 "t10-osd 1.2 CREATE SNAPSHOT" a_snapshot_keeps_what_its_source_was;
-    Osd2 "device: snapshots" nothing_in_a_snapshot_changes;
-    Osd2 "t10-osd 1.2 CREATE CLONE" a_clone_goes_its_own_way;
+    Osd2 "device: snapshots" snapshot_contents_are_readonly;
+    Osd2 "t10-osd 1.2 CREATE CLONE" clone_diverges_from_source;
     Osd2 "t10-osd 1.2 RESTORE PARTITION FROM SNAPSHOT" a_restore_brings_the_past_back;
-    Osd2 "t10-osd 1.2 REFRESH SNAPSHOT OR CLONE" a_refresh_follows_the_source;
+    Osd2 "t10-osd 1.2 REFRESH SNAPSHOT OR CLONE" refresh_copies_current_source;
     Osd2 "t10-osd 1.2 DETACH CLONE" a_detached_clone_stays_when_its_source_goes;
     Osd2 "device: DETACH CLONE, REMOVE PARTITION" a_source_is_not_removed_before_its_snapshots;
     Osd2 "t10-osd 1.2 CREATE SNAPSHOT" a_source_that_is_not_there_is_refused;
@@ -71,7 +71,7 @@ fn a_snapshot_keeps_what_its_source_was(device: &mut Device) {
     remove(device, id);
 }
 
-fn nothing_in_a_snapshot_changes(device: &mut Device) {
+fn snapshot_contents_are_readonly(device: &mut Device) {
     let object = device.object(b"then");
     let id = snapshot(device);
     within(device, id, |device| {
@@ -89,7 +89,7 @@ fn nothing_in_a_snapshot_changes(device: &mut Device) {
     remove(device, id);
 }
 
-fn a_clone_goes_its_own_way(device: &mut Device) {
+fn clone_diverges_from_source(device: &mut Device) {
     let object = device.object(b"common");
     let id = clone(device);
     within(device, id, |device| {
@@ -118,7 +118,7 @@ fn a_restore_brings_the_past_back(device: &mut Device) {
     remove(device, id);
 }
 
-fn a_refresh_follows_the_source(device: &mut Device) {
+fn refresh_copies_current_source(device: &mut Device) {
     let object = device.object(b"then");
     let id = snapshot(device);
     device.write(object, 0, b"now!");
