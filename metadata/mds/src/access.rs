@@ -27,7 +27,7 @@ const GROUP_EXECUTE: u16 = 0o010;
 /// The authenticated user of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// Account.
+    /// Name of the account.
     pub user: UserName,
     /// Role, which limits the requests that it may send.
     pub role: Role,
@@ -39,13 +39,13 @@ pub struct Principal {
 
 /// One of the three permissions; `Search` of a directory is `execute` of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Right {
+pub(crate) enum AccessRight {
     Read = 4,
     Write = 2,
-    Pass = 1,
+    Search = 1,
 }
 
-impl Right {
+impl AccessRight {
     /// Returns the rights that an access for reading, writing or both needs.
     pub(crate) fn to(reads: bool, writes: bool) -> impl Iterator<Item = Self> {
         [reads.then_some(Self::Read), writes.then_some(Self::Write)].into_iter().flatten()
@@ -54,7 +54,7 @@ impl Right {
 
 impl Principal {
     /// Fails unless the user has a right on a node.
-    pub(crate) fn needs(&self, right: Right, inode: &Inode, subject: &str) -> Result<()> {
+    pub(crate) fn needs(&self, right: AccessRight, inode: &Inode, subject: &str) -> Result<()> {
         self.needs_all([right], inode, subject)
     }
 
@@ -62,14 +62,14 @@ impl Principal {
     /// grant all of them.
     pub(crate) fn needs_all(
         &self,
-        rights: impl IntoIterator<Item = Right>,
+        rights: impl IntoIterator<Item = AccessRight>,
         inode: &Inode,
         subject: &str,
     ) -> Result<()> {
         let wanted = rights.into_iter().fold(0, |bits, right| bits | right as u8);
         // The role check refuses read-only users already; this is a second line, if a request is
         // classified wrongly.
-        let reads_only = self.role == Role::ReadOnly && wanted & Right::Write as u8 != 0;
+        let reads_only = self.role == Role::ReadOnly && wanted & AccessRight::Write as u8 != 0;
         if !reads_only && (self.is_admin() || self.is_granted(wanted, inode)) {
             Ok(())
         } else {
@@ -115,7 +115,7 @@ impl Principal {
 
     /// Fails unless the user may add and remove entries of a directory.
     pub(crate) fn needs_entries(&self, directory: &Inode, subject: &str) -> Result<()> {
-        self.needs_all([Right::Write, Right::Pass], directory, subject)
+        self.needs_all([AccessRight::Write, AccessRight::Search], directory, subject)
     }
 
     /// Fails unless the user may remove this entry from its directory.
@@ -150,7 +150,7 @@ impl Principal {
         }
         let runs_as_other =
             inode.mode & SETUID != 0 || inode.mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
-        let may_change = self.needs_all([Right::Read, Right::Write], inode, subject).is_ok();
+        let may_change = self.needs_all([AccessRight::Read, AccessRight::Write], inode, subject).is_ok();
         if inode.kind == FileKind::File && !runs_as_other && may_change {
             Ok(())
         } else {
@@ -202,11 +202,11 @@ mod tests {
                 ("staff", &[], 0),
             ];
             for (who, groups, shift) in classes {
-                for right in [Right::Read, Right::Write, Right::Pass] {
+                for right in [AccessRight::Read, AccessRight::Write, AccessRight::Search] {
                     let expected = (mode >> shift) & right as u16 != 0;
                     let may = |role| member(who, role, groups).needs(right, &file, "").is_ok();
                     assert_eq!(may(Role::User), expected, "{mode:o} {who} {right:?}");
-                    assert_eq!(may(Role::ReadOnly), expected && right != Right::Write);
+                    assert_eq!(may(Role::ReadOnly), expected && right != AccessRight::Write);
                     assert!(may(Role::Admin));
                 }
             }
@@ -219,7 +219,7 @@ mod tests {
         let with = |mode| Inode { acl: Some(Acl::parse(list).unwrap()), ..inode("alice", mode) };
         let rights = |who: &str, groups: &[&str], mode| {
             let may = |right| member(who, Role::User, groups).needs(right, &with(mode), "").is_ok();
-            [Right::Read, Right::Write, Right::Pass].map(may)
+            [AccessRight::Read, AccessRight::Write, AccessRight::Search].map(may)
         };
         let (yes, no) = (true, false);
         // Owner and others get what the mode grants.
@@ -233,11 +233,13 @@ mod tests {
         assert_eq!(rights("dave", &["dev", "ops"], 0o074), [no, yes, yes]);
         assert_eq!(rights("dave", &["dev", "staff"], 0o070), [yes, yes, no]);
         // One group has to grant all requested rights at once, as in the kernel.
-        let together = [Right::Write, Right::Pass];
+        let together = [AccessRight::Write, AccessRight::Search];
         let may = |groups: &[&str]| member("dave", Role::User, groups).needs_all(together, &with(0o070), "");
         assert!(may(&["dev", "ops"]).is_err());
         assert!(
-            member("bob", Role::User, &[]).needs_all([Right::Read, Right::Write], &with(0o070), "").is_ok()
+            member("bob", Role::User, &[])
+                .needs_all([AccessRight::Read, AccessRight::Write], &with(0o070), "")
+                .is_ok()
         );
         // The mask is the group bits of the mode.
         assert_eq!(rights("bob", &[], 0o040), [yes, no, no]);
@@ -247,7 +249,7 @@ mod tests {
     #[test]
     fn group_bits_without_group_grant_nothing() {
         let file = Inode { group: None, ..inode("alice", 0o070) };
-        assert!(member("bob", Role::User, &["staff"]).needs(Right::Read, &file, "").is_err());
+        assert!(member("bob", Role::User, &["staff"]).needs(AccessRight::Read, &file, "").is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use sealstone_mds_protocol::login::SessionId;
 
 use crate::limiter::LoginSource;
 
-/// One decision.
+/// An audit record: one decision.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditRecord<'a> {
     /// Time, milliseconds since 1970.

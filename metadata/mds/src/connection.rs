@@ -25,7 +25,7 @@ use crate::handle::Waiting;
 use crate::limiter::LoginSource;
 use crate::login::PendingLogin;
 use crate::server::Mds;
-use crate::violation::{Violation, ViolationContext};
+use crate::violation::{ProtocolViolation, ViolationContext};
 
 /// What the caller does after a frame.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ enum ConnectionPhase {
     Registering { user: UserName, code: Secret, until_ms: u64 },
     /// Logged in.
     Active { session: SessionId, received: Sequence, sent: Sequence },
-    /// Over.
+    /// The connection is closed.
     Closed,
 }
 
@@ -167,14 +167,14 @@ impl Connection {
             phase @ (ConnectionPhase::Fresh
             | ConnectionPhase::PendingLogin { .. }
             | ConnectionPhase::Registering { .. }) => {
-                let why = Violation::Sequence(header.sequence);
+                let why = ProtocolViolation::Sequence(header.sequence);
                 self.violation(mds, &phase, header.kind.name(), &why, now_ms)
             }
             ConnectionPhase::Closed => self.violation(
                 mds,
                 &ConnectionPhase::Closed,
                 header.kind.name(),
-                &Violation::OutOfPlace,
+                &ProtocolViolation::OutOfPlace,
                 now_ms,
             ),
         };
@@ -207,7 +207,7 @@ impl Connection {
         // After 2^32 frames the client reconnects.
         let Some(sequence) = sequence else {
             let name = MessageType::Response.name();
-            let output = self.violation(mds, &open(session), name, &Violation::Exhausted, now_ms).1;
+            let output = self.violation(mds, &open(session), name, &ProtocolViolation::Exhausted, now_ms).1;
             self.phase = ConnectionPhase::Closed;
             return output;
         };
@@ -220,7 +220,7 @@ impl Connection {
     /// the connection.
     pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
         let phase = std::mem::replace(&mut self.phase, ConnectionPhase::Closed);
-        let output = self.violation(mds, &phase, "", &Violation::Frame(error), now_ms).1;
+        let output = self.violation(mds, &phase, "", &ProtocolViolation::Frame(error), now_ms).1;
         match error {
             WireError::Frame("version" | "profile") => {
                 refuse(LoginError { code: LoginErrorCode::Version, retry_ms: 0 }).1
@@ -235,7 +235,7 @@ impl Connection {
         mds: &Mds,
         phase: &ConnectionPhase,
         message: &'static str,
-        why: &Violation,
+        why: &ProtocolViolation,
         now_ms: u64,
     ) -> (ConnectionPhase, Output) {
         let (action, user, session) = match phase {
@@ -261,7 +261,7 @@ impl Connection {
         rng: &mut dyn Entropy,
     ) -> (ConnectionPhase, Output) {
         let refused =
-            |why: &Violation| self.violation(mds, &ConnectionPhase::Fresh, kind.name(), why, now_ms);
+            |why: &ProtocolViolation| self.violation(mds, &ConnectionPhase::Fresh, kind.name(), why, now_ms);
         match kind {
             MessageType::Request => match Request::decode(body) {
                 Ok((id, request @ Request::Hello { .. })) => {
@@ -275,26 +275,26 @@ impl Connection {
                 }
                 Err((Some(id), error)) => {
                     let failure = error.into();
-                    refused(&Violation::Malformed(error));
+                    refused(&ProtocolViolation::Malformed(error));
                     (
                         ConnectionPhase::Closed,
                         Output { close: true, ..respond(id, &Response::Failed { failure }, 0) },
                     )
                 }
-                Err((None, error)) => refused(&Violation::Malformed(error)),
+                Err((None, error)) => refused(&ProtocolViolation::Malformed(error)),
             },
             MessageType::LoginStart => match decode_message::<LoginStart>(body) {
                 Ok(start) => self.start(mds, &start, None, now_ms, rng),
-                Err(error) => refused(&Violation::Malformed(error)),
+                Err(error) => refused(&ProtocolViolation::Malformed(error)),
             },
             MessageType::LoginAgain => match decode_message::<LoginAgain>(body) {
                 Ok(again) => self.start(mds, &again.start, Some(&again.cookie), now_ms, rng),
-                Err(error) => refused(&Violation::Malformed(error)),
+                Err(error) => refused(&ProtocolViolation::Malformed(error)),
             },
             MessageType::RegisterStart => {
                 let start = match decode_message::<RegisterStart>(body) {
                     Ok(start) => start,
-                    Err(error) => return refused(&Violation::Malformed(error)),
+                    Err(error) => return refused(&ProtocolViolation::Malformed(error)),
                 };
                 match mds.register_start(self.source, &start, now_ms) {
                     Ok(response) => {
@@ -312,9 +312,9 @@ impl Connection {
                     Ok(ok) => (open(resume.session), message(MessageType::LoginOk, 0, &ok)),
                     Err(error) => refuse(error),
                 },
-                Err(error) => refused(&Violation::Malformed(error)),
+                Err(error) => refused(&ProtocolViolation::Malformed(error)),
             },
-            _ => refused(&Violation::OutOfPlace),
+            _ => refused(&ProtocolViolation::OutOfPlace),
         }
     }
 
@@ -351,12 +351,12 @@ impl Connection {
         now_ms: u64,
     ) -> (ConnectionPhase, Output) {
         let upload = match kind {
-            MessageType::RegisterUpload => decode_message(body).map_err(Violation::Malformed),
-            _ => Err(Violation::OutOfPlace),
+            MessageType::RegisterUpload => decode_message(body).map_err(ProtocolViolation::Malformed),
+            _ => Err(ProtocolViolation::OutOfPlace),
         };
         let upload = upload.and_then(|upload: RegisterUpload| {
             let same = upload.user == user && upload.code == code;
-            if same { Ok(upload) } else { Err(Violation::OtherEnrolment) }
+            if same { Ok(upload) } else { Err(ProtocolViolation::OtherEnrolment) }
         });
         let upload = match upload {
             Ok(upload) => upload,
@@ -388,8 +388,10 @@ impl Connection {
         rng: &mut dyn Entropy,
     ) -> (ConnectionPhase, Output) {
         let finish = match kind {
-            MessageType::LoginFinish => decode_message::<LoginFinish>(body).map_err(Violation::Malformed),
-            _ => Err(Violation::OutOfPlace),
+            MessageType::LoginFinish => {
+                decode_message::<LoginFinish>(body).map_err(ProtocolViolation::Malformed)
+            }
+            _ => Err(ProtocolViolation::OutOfPlace),
         };
         let finish = match finish {
             Ok(finish) => finish,
@@ -416,12 +418,13 @@ impl Connection {
         (session, mut received, mut sent): (SessionId, Sequence, Sequence),
         now_ms: u64,
     ) -> (ConnectionPhase, Output) {
-        let refused = |why: &Violation| self.violation(mds, &open(session), header.kind.name(), why, now_ms);
+        let refused =
+            |why: &ProtocolViolation| self.violation(mds, &open(session), header.kind.name(), why, now_ms);
         if !received.accept(header.sequence) {
-            return refused(&Violation::Sequence(header.sequence));
+            return refused(&ProtocolViolation::Sequence(header.sequence));
         }
         // After 2^32 frames the client reconnects.
-        let Some(sequence) = sent.advance() else { return refused(&Violation::Exhausted) };
+        let Some(sequence) = sent.advance() else { return refused(&ProtocolViolation::Exhausted) };
         let phase = ConnectionPhase::Active { session, received, sent };
         match header.kind {
             // Valid requests were taken out before.
@@ -429,8 +432,8 @@ impl Connection {
                 Err((Some(id), error)) => {
                     (phase, respond(id, &Response::Failed { failure: error.into() }, sequence))
                 }
-                Err((None, error)) => refused(&Violation::Malformed(error)),
-                Ok(_) => refused(&Violation::OutOfPlace),
+                Err((None, error)) => refused(&ProtocolViolation::Malformed(error)),
+                Ok(_) => refused(&ProtocolViolation::OutOfPlace),
             },
             MessageType::Logout => match decode_message::<Logout>(body) {
                 Ok(logout) if logout.session == session => {
@@ -451,10 +454,10 @@ impl Connection {
                         }
                     }
                 }
-                Ok(_) => refused(&Violation::OtherSession),
-                Err(error) => refused(&Violation::Malformed(error)),
+                Ok(_) => refused(&ProtocolViolation::OtherSession),
+                Err(error) => refused(&ProtocolViolation::Malformed(error)),
             },
-            _ => refused(&Violation::OutOfPlace),
+            _ => refused(&ProtocolViolation::OutOfPlace),
         }
     }
 }

@@ -122,7 +122,7 @@ record! {
     /// The keys of a partition.
     #[derive(Clone)]
     pub struct PartitionRecord {
-        /// `KeyHierarchy::encode_partition`.
+        /// Encoded by `KeyHierarchy::encode_partition`.
         pub keys: KeyBytes,
         /// Whether the partition exists on the device.
         pub created: bool,

@@ -129,7 +129,7 @@ pub const fn security_method(method: Method) -> SecurityMethod {
 pub struct DeviceAddress {
     /// Number of the device.
     pub id: DeviceId,
-    /// `iscsi://HOST:PORT/IQN/LUN`.
+    /// As `iscsi://HOST:PORT/IQN/LUN`.
     pub url: String,
     /// OSD system id that it must report.
     pub system_id: [u8; 20],

@@ -90,7 +90,7 @@ impl DirectoryError {
 }
 
 /// A source of users and groups.
-pub trait Directory: Send + Sync + 'static {
+pub trait UserDirectory: Send + Sync + 'static {
     /// Returns the current entry of a user. May take some seconds at most.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ pub(crate) enum DirectoryVerdict {
 
 impl Mds {
     /// Sets the directory, once, before serving. Without one, directory accounts cannot log in.
-    pub fn set_directory(&self, directory: Arc<dyn Directory>) {
+    pub fn set_directory(&self, directory: Arc<dyn UserDirectory>) {
         // A second call has no effect, because sessions depend on answers of the first directory.
         let _ = self.directory.set(directory);
     }

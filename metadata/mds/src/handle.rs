@@ -35,7 +35,7 @@ mod nodes;
 mod people;
 mod quotas;
 
-use delegate::{DelegationRequest, Issue};
+use delegate::{DelegationRequest, IssueParams};
 
 pub use leases::Waiting;
 
@@ -215,7 +215,7 @@ impl Mds {
             Request::Open { path, access, method } => self.open_file(who, &path, access, method, now_ms, rng),
             Request::RenewGrants { handle, method } => self.renew(who, handle, method, now_ms, rng),
             Request::Commit { intent, size, mtime_ns, checksum } => {
-                let stat = self.with_ending(now_ms, |tx, ending| {
+                let stat = self.with_unlink_context(now_ms, |tx, ending| {
                     namespace::commit(tx, who, intent, CommitParams { size, mtime_ns, checksum }, ending)
                 })?;
                 Ok(Response::Stat { stat })
@@ -225,13 +225,13 @@ impl Mds {
                 Ok(Response::Done {})
             }
             Request::Rename { from, to, replace } => {
-                self.with_ending(now_ms, |tx, ending| {
+                self.with_unlink_context(now_ms, |tx, ending| {
                     namespace::rename(tx, who, &from, &to, replace, ending)
                 })?;
                 Ok(Response::Done {})
             }
             Request::Remove { path, recursive } => {
-                let (count, more) = self.with_ending(now_ms, |tx, ending| {
+                let (count, more) = self.with_unlink_context(now_ms, |tx, ending| {
                     namespace::remove(tx, who, &path, recursive, &self.remove_cursors, ending)
                 })?;
                 Ok(Response::Removed { count, more })
@@ -406,12 +406,13 @@ impl Mds {
             let new = NewIntent { size_hint, mode, replace, method, expires_ms, grants_until_ms };
             namespace::begin_create(tx, who, path, new, |tx| {
                 let inode = InodeId(next_number(tx, counter::INODE)?);
-                let (layout, placed) = self.lay_out(tx, inode, size_hint, (&pool, now_ms), &path.shown())?;
+                let (layout, placed) =
+                    self.allocate_layout(tx, inode, size_hint, (&pool, now_ms), &path.shown())?;
                 Ok((inode, layout, placed))
             })
         })?;
         let terms = (method, CREATE_RIGHTS, grants_until_ms);
-        let issue = Issue::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        let issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
         let written = Written::Create(intent, record.inode);
         let counted = size_hint.unwrap_or_default();
         if let Err(error) = self.check_lengths_later(written, &who.user, counted, grants_until_ms) {
@@ -439,7 +440,7 @@ impl Mds {
     }
 
     /// Chooses devices and allocates objects for a file.
-    pub(crate) fn lay_out(
+    pub(crate) fn allocate_layout(
         &self,
         tx: &mut dyn Transaction,
         inode: InodeId,
@@ -491,7 +492,14 @@ impl Mds {
         let grants = match &layout {
             Some(layout) => {
                 let terms = (self.method(method), rights(access), until);
-                self.issue(&issuing, who, &Issue::whole(IssueKind::Open, id, layout, terms), now_ms, rng)?.0
+                self.issue(
+                    &issuing,
+                    who,
+                    &IssueParams::whole(IssueKind::Open, id, layout, terms),
+                    now_ms,
+                    rng,
+                )?
+                .0
             }
             None => Vec::new(),
         };
@@ -539,7 +547,7 @@ impl Mds {
                 (record.inode, record.layout, 0, CREATE_RIGHTS)
             }
         };
-        let issue = Issue::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
+        let issue = IssueParams::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
         let grants = self.issue(&issuing, who, &issue, now_ms, rng)?.0;
         Ok(Response::Grants { layout, generation, grants })
     }

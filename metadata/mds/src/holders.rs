@@ -13,7 +13,7 @@ use sealstone_mds_protocol::{ClientId, UserName, record};
 use crate::error::{MdsError, Result};
 use crate::holds::HOLD_MS;
 use crate::keys;
-use crate::namespace::{self, Ending};
+use crate::namespace::{self, UnlinkContext};
 use crate::records::{decode, save};
 use crate::server::Mds;
 use crate::shared::ServerName;
@@ -186,7 +186,7 @@ impl Mds {
             let page = namespace::orphans(&*self.store.snapshot()?, after.as_deref(), ORPHANS_PAGE, now_ms)?;
             let removing = self.holds.removing(self.config.shared, now_ms);
             let reap_due_ms = now_ms.saturating_add(self.config.reap_grace_ms);
-            let ending = Ending { reap_due_ms, now_ms, removing: &removing };
+            let ending = UnlinkContext { reap_due_ms, now_ms, removing: &removing };
             if page.iter().any(|key| namespace::is_swept(key, drops, &ending)) {
                 self.update(|tx| namespace::sweep_orphans(tx, &page, drops, &ending))?;
                 sweeps += 1;

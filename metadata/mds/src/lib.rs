@@ -65,7 +65,7 @@ pub use counters::Counters;
 pub use device_keys::{KeyAction, KeyStep, StepOutcome};
 pub use devices::{DeviceAddress, ServerPurpose, SharedSpace, security_method};
 pub use directory::{
-    DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles,
+    DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles, UserDirectory,
 };
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};

@@ -28,7 +28,7 @@ use crate::records::{Account, AccountCredential, DirectoryGroups, SUITE_PAPER, S
 use crate::revoke;
 use crate::server::{Mds, Wait};
 use crate::sessions::{self, SessionTable};
-use crate::violation::{Violation, ViolationContext};
+use crate::violation::{ProtocolViolation, ViolationContext};
 
 const fn error(code: LoginErrorCode) -> LoginError {
     LoginError { code, retry_ms: 0 }
@@ -86,7 +86,7 @@ impl Mds {
         now_ms: u64,
         mut rng: &mut dyn Entropy,
     ) -> std::result::Result<(LoginChallenge, PendingLogin), LoginError> {
-        let record_violation = |why: &Violation| {
+        let record_violation = |why: &ProtocolViolation| {
             let (message, user) = (MessageType::LoginStart.name(), Some(&start.user));
             self.record_violation(
                 source,
@@ -96,7 +96,7 @@ impl Mds {
             );
         };
         if Stretch::for_suite(start.suite).is_err() {
-            record_violation(&Violation::Suite(start.suite));
+            record_violation(&ProtocolViolation::Suite(start.suite));
             return Err(error(LoginErrorCode::Suite));
         }
         if let Err(wait) = self.throttle(&start.user, source, now_ms) {
@@ -123,7 +123,7 @@ impl Mds {
                 (challenge, PendingLogin { started, credential, asks_directory, _half_open })
             })
             .map_err(|_| {
-                record_violation(&Violation::Element);
+                record_violation(&ProtocolViolation::Element);
                 error(LoginErrorCode::Malformed)
             })
     }
@@ -376,7 +376,7 @@ impl Mds {
         let response = self.login_keys.register(&start.user, &start.request).map_err(|_| {
             let (message, user) = (MessageType::RegisterStart.name(), Some(&start.user));
             let at = ViolationContext { action: "enrol", message, user, session: None };
-            self.record_violation(source, at, &Violation::Element, now_ms);
+            self.record_violation(source, at, &ProtocolViolation::Element, now_ms);
             error(LoginErrorCode::Malformed)
         })?;
         Ok(RegisterResponse { response })
@@ -395,7 +395,7 @@ impl Mds {
             add(&self.counters.login_refused, 1);
             let message = MessageType::RegisterUpload.name();
             let at = ViolationContext { action: "enrol", message, user: Some(user), session: None };
-            self.record_violation(source, at, &Violation::Record, now_ms);
+            self.record_violation(source, at, &ProtocolViolation::Record, now_ms);
             return Err(error(LoginErrorCode::Malformed));
         }
         let credential = AccountCredential { suite: upload.suite, record: upload.record };

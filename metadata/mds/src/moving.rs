@@ -289,7 +289,7 @@ impl Mds {
             let Some(index) = reason.next(layout, file.size) else { return Ok(MoveStart::NothingToMove) };
             let from = layout.objects()[index];
             // A pending retag goes first, and truncated bytes are cleared at the old place.
-            let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
+            let busy = tx.get(&keys::retag(from))?.is_some() || file.truncated_from.is_some();
             let length = layout.object_length(index, file.size);
             let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
             // Programs with a capability file cannot get a new one, so they must not be fenced.
@@ -326,8 +326,10 @@ impl Mds {
             let begun = ObjectMove { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::moving(inode), &begun)?;
             let filled = length > 0 && must_exist(&file, length);
-            let (relieves, stays) =
-                (matches!(reason, MoveReason::Relieve(_)), may_be_running(file.placing_until_ms, now_ms));
+            let (relieves, stays) = (
+                matches!(reason, MoveReason::Relieve(_)),
+                may_be_running(file.in_place_grants_until_ms, now_ms),
+            );
             Ok(MoveStart::Started(MoveOrder { inode, from, to, filled, relieves, stays }))
         })?;
         if matches!(begun, MoveStart::Started(_)) {
@@ -365,7 +367,7 @@ impl Mds {
             let lasting = self.holdings(now_ms).is_lasting(from, now_ms);
             let replaced = |file: &Inode| {
                 let layout = file.layout.as_ref()?;
-                let touched = file.generation != generation || file.old_from.is_some();
+                let touched = file.generation != generation || file.truncated_from.is_some();
                 let waits = touched || lasting || may_be_made(file, now_ms);
                 layout.replaced(usize::from(index), from, to).filter(|_| !waits)
             };
@@ -380,7 +382,7 @@ impl Mds {
                 abandon(tx, order.inode, now_ms)?;
                 return Ok(false);
             }
-            let (guard_ms, file_placing_ms) = (file.create_grants_until_ms, file.placing_until_ms);
+            let (guard_ms, file_placing_ms) = (file.create_grants_until_ms, file.in_place_grants_until_ms);
             file.layout = Some(layout);
             let known = file.placed.as_mut().and_then(|placed| placed.chosen.get_mut(usize::from(index)));
             if let Some(known) = known {
@@ -548,7 +550,7 @@ fn queue_copy_removal(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> R
 /// Whether an object with `length` bytes of the file must exist on its device. Objects of a file
 /// created by `put` exist if they have bytes.
 fn must_exist(file: &Inode, length: u64) -> bool {
-    file.made || (!file.sparse && length > 0)
+    file.objects_exist || (!file.sparse && length > 0)
 }
 
 /// Whether a command of a credential valid until then may still run; 0: there was none.
@@ -558,5 +560,5 @@ const fn may_be_running(until_ms: u64, now_ms: u64) -> bool {
 
 /// Whether in-place writers may create objects of the file, including one that was moved meanwhile.
 const fn may_be_made(file: &Inode, now_ms: u64) -> bool {
-    !file.made && may_be_running(file.placing_until_ms, now_ms)
+    !file.objects_exist && may_be_running(file.in_place_grants_until_ms, now_ms)
 }

@@ -11,7 +11,7 @@ use sealstone_mds_protocol::{
     Name, PAGE_MAX, PlacementRecord, Stat, UserName, Wire, WireWriter,
 };
 
-use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
+use crate::access::{AccessRight, MODE_MASK, Principal, SETGID, STICKY};
 use crate::error::{MdsError, Result};
 use crate::handle::leases::sees_names;
 use crate::keys;
@@ -43,13 +43,13 @@ pub(crate) use nodes::{
 };
 pub(crate) use owner::{NewOwner, check_owner, set_mode, set_node, set_owner};
 pub(crate) use remove::{RemoveCursors, remove};
-pub(crate) use rename::{Rename, rename, rename_node};
+pub(crate) use rename::{RenameParams, rename, rename_node};
 pub use sizes::ClearItem;
 pub(crate) use sizes::{
-    Writing, allocate, check_clear, clear_of, cleared, cut_to_size, next_clears, note_creating, written,
+    WriteReport, allocate, check_clear, clear_of, cleared, cut_to_size, next_clears, note_creating, written,
 };
 pub(crate) use trees::{clear_tree, set_tree, tree_of};
-pub(crate) use unlink::{Ending, close, is_swept, orphans, queue_objects, sweep_orphans};
+pub(crate) use unlink::{UnlinkContext, close, is_swept, orphans, queue_objects, sweep_orphans};
 pub(crate) use walk::need_directory;
 pub(crate) use walk::{FinalLink, resolve};
 use walk::{PathLookup, PathStep, resolve_to};
@@ -152,7 +152,7 @@ pub(crate) fn read_dir<S: Snapshot + ?Sized>(
 ) -> Result<(Vec<DirEntry>, bool)> {
     let (id, directory) = resolve(view, who, path)?;
     need_directory(&directory, &path.shown())?;
-    who.needs(Right::Read, &directory, &path.shown())?;
+    who.needs(AccessRight::Read, &directory, &path.shown())?;
     page(view, who, (id, &directory), after, limit)
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
     sees_names(id)?;
-    let passes = who.needs(Right::Pass, directory, "").is_ok();
+    let passes = who.needs(AccessRight::Search, directory, "").is_ok();
     let all = keys::entries(id);
     let from = after.map_or_else(|| all.clone(), |name| [&keys::entry(id, name)[..], &[0]].concat());
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
@@ -277,7 +277,7 @@ pub(crate) fn file_for<S: Snapshot + ?Sized>(
 /// Fails unless the node is a file that the user may open with this access.
 pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
     need_file(inode, subject)?;
-    who.needs_all(Right::to(access != Access::Write, access != Access::Read), inode, subject)
+    who.needs_all(AccessRight::to(access != Access::Write, access != Access::Read), inode, subject)
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {

@@ -42,7 +42,7 @@ record! {
     /// Key of an account in this profile: as secret as its passphrase.
     #[derive(Clone)]
     pub struct PaperKeyRecord {
-        /// k.
+        /// The key k of the paper.
         pub key: [u8; 20],
         /// Creation time of the account: a later account of the same name has no key.
         pub created_ms: u64,

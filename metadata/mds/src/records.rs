@@ -52,20 +52,20 @@ record! {
         /// Reason for the choice of that layout.
         pub placed: Option<PlacementRecord>,
         /// Whether all objects of the layout exist on their devices.
-        pub made: bool,
+        pub objects_exist: bool,
         /// Whether bytes were written in place. Then bytes that an object does not have read as
         /// zeros.
         pub sparse: bool,
         /// From this offset the objects may hold truncated bytes. The file does not grow beyond it
         /// until they are cleared.
-        pub old_from: Option<u64>,
+        pub truncated_from: Option<u64>,
         /// As stated at commit.
         pub checksum: Option<Checksum>,
         /// Until then a credential that may create its objects can be valid.
         pub create_grants_until_ms: u64,
         /// The time until which such a credential of an in-place writer can be valid, of whose
         /// writes nothing was reported yet.
-        pub placing_until_ms: u64,
+        pub in_place_grants_until_ms: u64,
         /// Target of a symbolic link.
         pub target: Option<LinkTarget>,
         /// Number of extended attributes.
@@ -113,12 +113,12 @@ impl Inode {
             tree: None,
             layout: None,
             placed: None,
-            made: false,
+            objects_exist: false,
             sparse: false,
-            old_from: None,
+            truncated_from: None,
             checksum: None,
             create_grants_until_ms: 0,
-            placing_until_ms: 0,
+            in_place_grants_until_ms: 0,
             target: None,
             xattrs: 0,
             xattr_bytes: 0,
@@ -295,7 +295,7 @@ record! {
         pub url: Text<512>,
         /// Pin of its TLS certificate.
         pub pin: Option<DevicePin>,
-        /// State.
+        /// State of the device.
         pub state: DeviceState,
         /// Last reported capacity, bytes.
         pub total: u64,

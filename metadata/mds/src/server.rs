@@ -22,7 +22,7 @@ use crate::check::LastCheck;
 use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, ServerPurpose, SharedSpace};
-use crate::directory::Directory;
+use crate::directory::UserDirectory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::fence::Fences;
@@ -142,7 +142,7 @@ pub struct Mds {
     pub(crate) half_open: Arc<AtomicUsize>,
     logins_waiting: AtomicUsize,
     pub(crate) key_lock: Mutex<SeedExchanges>,
-    pub(crate) directory: OnceLock<Arc<dyn Directory>>,
+    pub(crate) directory: OnceLock<Arc<dyn UserDirectory>>,
     /// Read-locked while credentials are issued; write-locked while they are revoked.
     pub(crate) issuing: RwLock<()>,
     pub(crate) grant_log: Arc<dyn GrantLog>,

@@ -13,7 +13,7 @@ use crate::server::Mds;
 
 /// Reasons for closing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
+pub(crate) enum ProtocolViolation {
     /// Not a frame of this profile, or longer than allowed.
     #[error("invalid frame: {0}")]
     Frame(WireError),
@@ -46,7 +46,7 @@ pub(crate) enum Violation {
     Record,
 }
 
-impl Violation {
+impl ProtocolViolation {
     /// Returns its name in the audit log.
     pub(crate) const fn verdict(&self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl Mds {
         &self,
         source: LoginSource,
         at: ViolationContext<'_>,
-        why: &Violation,
+        why: &ProtocolViolation,
         time_ms: u64,
     ) {
         add(&self.counters.violations, 1);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::{Condvar, Mutex};
 use rand::rngs::OsRng;
 use sealstone_channel::TlsError;
-use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, DirectoryLookup, Entropy};
+use sealstone_mds::{DirectoryEntry, DirectoryError, DirectoryLookup, Entropy, UserDirectory};
 use sealstone_mds_protocol::login::{LoginError, LoginErrorCode};
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, DeviceState, ErrorCode, FilePath, FrameHeader, MessageType, Method, Name,
@@ -431,7 +431,7 @@ impl Slow {
     }
 }
 
-impl Directory for Slow {
+impl UserDirectory for Slow {
     fn look_up(&self, _: &UserName) -> Result<DirectoryLookup, DirectoryError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut busy = self.busy.lock();

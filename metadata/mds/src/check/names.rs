@@ -175,7 +175,7 @@ fn check_node(job: &CheckJob, id: InodeId, node: &Inode, global: &GlobalRecords)
             job.add_finding(finding(FindingKind::Record, Some(id), &text));
         }
     }
-    if node.old_from.is_some() != global.clears.contains(&id) {
+    if node.truncated_from.is_some() != global.clears.contains(&id) {
         let text = "its inode and its clear record disagree";
         job.add_finding(finding(FindingKind::Record, Some(id), text));
     }

@@ -85,7 +85,8 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
     each_between(view, &from, &until, |key, value| {
         job.ensure_running()?;
         // Damaged records were reported before.
-        if let (Some(id), Ok(Inode { layout: Some(layout), made, .. })) = (keys::inode_id(key), decode(value))
+        if let (Some(id), Ok(Inode { layout: Some(layout), objects_exist: made, .. })) =
+            (keys::inode_id(key), decode(value))
         {
             of_file(Some(id), &layout, made);
         }
@@ -143,6 +144,6 @@ fn each<T: sealstone_mds_protocol::Wire, S: Snapshot + ?Sized>(
 
 pub(super) fn has<S: Snapshot + ?Sized>(view: &S, node: InodeId, object: ObjectRef) -> Result<bool> {
     let node: Option<Inode> = load(view, &keys::inode(node))?;
-    let layout = node.filter(|node| node.made).and_then(|node| node.layout);
+    let layout = node.filter(|node| node.objects_exist).and_then(|node| node.layout);
     Ok(layout.is_some_and(|layout| layout.objects().contains(&object)))
 }

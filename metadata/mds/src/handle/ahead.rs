@@ -22,7 +22,7 @@ use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::keys;
 use crate::leases::{Who, Wish};
-use crate::namespace::{self, Ending, NewNode, Rename};
+use crate::namespace::{self, NewNode, RenameParams, UnlinkContext};
 use crate::once::{self, Asked, Told};
 use crate::records::{Inode, load, save};
 use crate::server::Mds;
@@ -292,7 +292,7 @@ impl Mds {
         let (mut upto, mut failure) = (changes.len(), None);
         loop {
             let mut refused = None;
-            let told = self.with_ending(now_ms, |tx, ending| {
+            let told = self.with_unlink_context(now_ms, |tx, ending| {
                 // Another server may have been faster, and this be the second time.
                 refused = None;
                 once::answer(tx, Some(memo), |tx| {
@@ -346,7 +346,12 @@ impl Telling<'_> {
         Ok(at_ms.clamp(earliest_ms, earliest_ms.max(self.now_ms.saturating_add(CLOCKS_DIFFER_MS))))
     }
 
-    fn apply(&mut self, tx: &mut dyn Transaction, change: &NameChange, ending: &Ending<'_>) -> Result<()> {
+    fn apply(
+        &mut self,
+        tx: &mut dyn Transaction,
+        change: &NameChange,
+        ending: &UnlinkContext<'_>,
+    ) -> Result<()> {
         match change {
             NameChange::Create(made) => self.make(tx, made),
             // It is, after this.
@@ -355,7 +360,7 @@ impl Telling<'_> {
                 let UnlinkOp { directory, name, inode, at_ms, .. } = removed;
                 let at_ms = self.at(tx, *directory, *at_ms)?;
                 is_as_told(tx, directory.inode, name, Some(*inode))?;
-                let ending = Ending { now_ms: at_ms, ..*ending };
+                let ending = UnlinkContext { now_ms: at_ms, ..*ending };
                 namespace::remove_node(tx, self.who, (directory.inode, name), false, &ending).map(drop)
             }
             NameChange::Rename(renamed) => {
@@ -367,14 +372,14 @@ impl Telling<'_> {
                     return Err(MdsError::refused(ErrorCode::IsADirectory, from.shown()));
                 }
                 is_as_told(tx, to_directory.inode, to, *replaced)?;
-                let way = Rename {
+                let way = RenameParams {
                     from_parent: from_directory.inode,
                     from,
                     to_parent: to_directory.inode,
                     to,
                     mode: RenameMode::Replace,
                 };
-                let ending = Ending { now_ms: at_ms, ..*ending };
+                let ending = UnlinkContext { now_ms: at_ms, ..*ending };
                 namespace::rename_node(tx, self.who, &way, &ending).map(drop)
             }
         }

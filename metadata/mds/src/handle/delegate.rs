@@ -32,12 +32,12 @@ const DELEGATED_WRITE: Permissions =
 
 /// Read lock taken before rights are checked. The end of a session and revocations wait for it, so
 /// that the checked rights are valid until the credentials were sent.
-pub(super) struct Issuing<'a> {
+pub(super) struct IssueGuard<'a> {
     _turn: RwLockReadGuard<'a, ()>,
 }
 
 /// Credentials to be issued.
-pub(super) struct Issue {
+pub(super) struct IssueParams {
     pub(super) kind: IssueKind,
     pub(super) inode: InodeId,
     pub(super) parts: Vec<(ObjectRef, Range)>,
@@ -48,7 +48,7 @@ pub(super) struct Issue {
     pub(super) expires_ms: u64,
 }
 
-impl Issue {
+impl IssueParams {
     /// Returns the parameters for all objects of a file.
     pub(super) fn whole(
         kind: IssueKind,
@@ -78,23 +78,23 @@ pub(super) struct DelegationRequest {
 
 impl Mds {
     /// Takes the lock for issuing credentials; once in a request.
-    pub(super) fn issuing(&self) -> Issuing<'_> {
-        Issuing { _turn: self.issuing.read() }
+    pub(super) fn issuing(&self) -> IssueGuard<'_> {
+        IssueGuard { _turn: self.issuing.read() }
     }
 
     /// Issues one grant for each part, and returns the principal in the devices' audit logs.
     pub(super) fn issue(
         &self,
-        _: &Issuing<'_>,
+        _: &IssueGuard<'_>,
         who: &Principal,
-        issue: &Issue,
+        issue: &IssueParams,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<(Vec<Grant>, [u8; 20])> {
         if self.sessions.expires_ms(&who.session).is_none() {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
-        let &Issue { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
+        let &IssueParams { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
         // Writers, and programs that cannot request a new location, have priority over moves.
         let has_priority = permissions.contains(Permissions::WRITE) || kind == IssueKind::Delegate;
         let view =
@@ -205,7 +205,7 @@ impl Mds {
         if write {
             permissions = permissions | DELEGATED_WRITE;
         }
-        let issue = Issue {
+        let issue = IssueParams {
             kind: IssueKind::Delegate,
             inode,
             parts,

@@ -16,7 +16,7 @@ use sealstone_mds_protocol::{
     Stat,
 };
 
-use crate::access::{Principal, Right};
+use crate::access::{AccessRight, Principal};
 use crate::counters::add;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
@@ -499,7 +499,7 @@ impl Mds {
         };
         if !self.holds.held(&who.user, client_id, id, now_ms).includes(wanted) {
             let file = namespace::node(&*self.store.snapshot()?, id)?;
-            who.needs_all(Right::to(wanted.reads, wanted.writes), &file, "node")?;
+            who.needs_all(AccessRight::to(wanted.reads, wanted.writes), &file, "node")?;
         }
         let by = (who.user.clone(), client_id);
         if !self.leases.is_led(&by, now_ms) && kind == LeaseKind::Write {

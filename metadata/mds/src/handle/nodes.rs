@@ -11,16 +11,16 @@ use sealstone_mds_protocol::{
 };
 use sealstone_osd::Permissions;
 
-use super::delegate::{Issue, Issuing};
+use super::delegate::{IssueGuard, IssueParams};
 use super::leases::as_server;
-use crate::access::{Principal, Right};
+use crate::access::{AccessRight, Principal};
 use crate::devices::{READ_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::leases::{BARRED_MS, Use};
 use crate::lengths::Written;
-use crate::namespace::{self, Ending, NewNode, Rename, Writing};
+use crate::namespace::{self, NewNode, RenameParams, UnlinkContext, WriteReport};
 use crate::once::{self, Asked, Memo, Told};
 use crate::records::Inode;
 use crate::server::Mds;
@@ -28,7 +28,7 @@ use crate::store::Transaction;
 
 /// Who wants what of a file.
 struct Opening<'a> {
-    issuing: &'a Issuing<'a>,
+    issuing: &'a IssueGuard<'a>,
     who: &'a Principal,
     id: InodeId,
     held: Held,
@@ -37,13 +37,13 @@ struct Opening<'a> {
 
 impl Mds {
     /// Runs changes by which nodes may end as one transaction.
-    pub(super) fn with_ending<T>(
+    pub(super) fn with_unlink_context<T>(
         &self,
         now_ms: u64,
-        mut work: impl FnMut(&mut dyn Transaction, &Ending<'_>) -> Result<T>,
+        mut work: impl FnMut(&mut dyn Transaction, &UnlinkContext<'_>) -> Result<T>,
     ) -> Result<T> {
         let removing = self.holds.removing(self.config.shared, now_ms);
-        let ending = Ending { reap_due_ms: self.reap_due(now_ms), now_ms, removing: &removing };
+        let ending = UnlinkContext { reap_due_ms: self.reap_due(now_ms), now_ms, removing: &removing };
         self.update(|tx| work(tx, &ending))
     }
 
@@ -85,7 +85,7 @@ impl Mds {
                 let client_id = client_id.filter(|_| through);
                 let held = client_id.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
                 let terms = (held, self.has_directory());
-                let set = self.with_ending(now_ms, |tx, ending| {
+                let set = self.with_unlink_context(now_ms, |tx, ending| {
                     namespace::set_node(tx, who, id, &change, terms, ending)
                 });
                 let stat = self.clearing(set)?;
@@ -154,7 +154,7 @@ impl Mds {
             }
             Request::RemoveNode { parent, name, directory } => {
                 let place = (self.node(who, parent)?, &name);
-                self.with_ending(now_ms, |tx, ending| {
+                self.with_unlink_context(now_ms, |tx, ending| {
                     once::answer(tx, memo, |tx| {
                         let stat = namespace::remove_node(tx, who, place, directory, ending)?;
                         Ok(Response::Stat { stat })
@@ -163,8 +163,8 @@ impl Mds {
             }
             Request::RenameNode { from_parent, from, to_parent, to, mode } => {
                 let (from_parent, to_parent) = (self.node(who, from_parent)?, self.node(who, to_parent)?);
-                let way = Rename { from_parent, from: &from, to_parent, to: &to, mode };
-                self.with_ending(now_ms, |tx, ending| {
+                let way = RenameParams { from_parent, from: &from, to_parent, to: &to, mode };
+                self.with_unlink_context(now_ms, |tx, ending| {
                     once::answer(tx, memo, |tx| {
                         let (moved, other) = namespace::rename_node(tx, who, &way, ending)?;
                         Ok(Response::Renamed { moved, other })
@@ -227,7 +227,7 @@ impl Mds {
             Request::Written { node, size_at_least, mtime_ns, generation, made, fit, client_id } => {
                 let id = self.node(who, node)?;
                 self.may_write(who, id, client_id, now_ms)?;
-                let writing = Writing { size_at_least, mtime_ns, generation, made, fit };
+                let writing = WriteReport { size_at_least, mtime_ns, generation, made, fit };
                 let due_ms = self.reap_due(now_ms);
                 let written = self.update(|tx| namespace::written(tx, who, id, &writing, due_ms, now_ms));
                 let (stat, over) = self.clearing(written)?;
@@ -338,8 +338,8 @@ impl Mds {
             return Ok(held);
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
-        who.needs(Right::Write, &file, "node")?;
-        let reads = who.needs_all([Right::Read, Right::Write], &file, "node").is_ok();
+        who.needs(AccessRight::Write, &file, "node")?;
+        let reads = who.needs_all([AccessRight::Read, AccessRight::Write], &file, "node").is_ok();
         Ok(Held { reads, writes: true })
     }
 
@@ -384,7 +384,7 @@ impl Mds {
         namespace::need_file(&file, "node")?;
         let may_reclaim = reclaim && file.owner == who.user;
         if !before.includes(held) && !may_reclaim {
-            who.needs_all(Right::to(held.reads, held.writes), &file, "node")?;
+            who.needs_all(AccessRight::to(held.reads, held.writes), &file, "node")?;
         }
         let by = (who.user.clone(), client_id);
         if held.writes {
@@ -451,7 +451,7 @@ impl Mds {
         if held.writes {
             self.clearing(namespace::check_clear(&file))?;
         }
-        if held.writes && !file.made && file.layout.is_some() {
+        if held.writes && !file.objects_exist && file.layout.is_some() {
             // Nobody sees that.
             file = as_server(|| self.update(|tx| namespace::note_creating(tx, id, until_ms)))?;
         }
@@ -460,8 +460,8 @@ impl Mds {
         }
         let grants = match &file.layout {
             Some(layout) => {
-                let terms = (method, rights(held, !file.made), until_ms);
-                self.issue(issuing, who, &Issue::whole(kind, id, layout, terms), now_ms, rng)?.0
+                let terms = (method, rights(held, !file.objects_exist), until_ms);
+                self.issue(issuing, who, &IssueParams::whole(kind, id, layout, terms), now_ms, rng)?.0
             }
             None => Vec::new(),
         };
@@ -472,7 +472,7 @@ impl Mds {
         if held.writes && kind == IssueKind::Create {
             self.check_lengths_later(Written::File(id), &who.user, 0, until_ms)?;
         }
-        let (stat, made, sparse) = (file.stat(id), file.made, file.sparse);
+        let (stat, made, sparse) = (file.stat(id), file.objects_exist, file.sparse);
         Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0, lease: None })
     }
 
@@ -493,7 +493,7 @@ impl Mds {
         let allocated = self.update(|tx| {
             namespace::allocate(tx, id, until_ms, |tx| {
                 let place = |tx: &mut dyn Transaction, size_hint| {
-                    self.lay_out(tx, id, size_hint, (&pool, now_ms), "node")
+                    self.allocate_layout(tx, id, size_hint, (&pool, now_ms), "node")
                 };
                 match place(tx, size_hint) {
                     // The file may have holes, which take no space: only the devices know whether
@@ -513,7 +513,7 @@ impl Mds {
     /// Fresh grants for what a holder has open.
     pub(super) fn renew_node(
         &self,
-        issuing: &Issuing<'_>,
+        issuing: &IssueGuard<'_>,
         who: &Principal,
         (node, access, client_id): (Node, Access, ClientId),
         method: Method,
@@ -551,7 +551,7 @@ impl Mds {
             Err(_) => return Ok(()),
         };
         if left == 0 {
-            self.with_ending(now_ms, |tx, ending| namespace::close(tx, id, ending))?;
+            self.with_unlink_context(now_ms, |tx, ending| namespace::close(tx, id, ending))?;
         }
         Ok(())
     }

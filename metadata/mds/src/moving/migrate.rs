@@ -99,7 +99,8 @@ impl Mds {
             if self.is_in_use(tx, inode, &file, from, now_ms)? {
                 return Ok(MoveStart::InUse);
             }
-            let (to, mut placed) = self.lay_out(tx, inode, Some(file.size), (&pool, now_ms), "file")?;
+            let (to, mut placed) =
+                self.allocate_layout(tx, inode, Some(file.size), (&pool, now_ms), "file")?;
             placed.outgrew = u16::try_from(from.width()).ok();
             let first_tag = tags::draw(tx, from.width())?;
             let mut filled = Vec::with_capacity(from.width());
@@ -153,7 +154,7 @@ impl Mds {
     fn is_changing(&self, file: &Inode, layout: &Layout, now_ms: u64) -> bool {
         let holdings = self.holdings(now_ms);
         let lasting = layout.objects().iter().any(|object| holdings.is_lasting(*object, now_ms));
-        lasting || file.old_from.is_some() || may_be_running(file.placing_until_ms, now_ms)
+        lasting || file.truncated_from.is_some() || may_be_running(file.in_place_grants_until_ms, now_ms)
     }
 
     /// Whether all devices refuse all older credentials for the file. Also true for an abandoned
@@ -213,8 +214,8 @@ impl Mds {
             file.layout = Some(to);
             file.placed = Some(placed);
             // The copier created all of them, and no other client had the right to.
-            file.made = true;
-            (file.create_grants_until_ms, file.placing_until_ms) = (0, 0);
+            file.objects_exist = true;
+            (file.create_grants_until_ms, file.in_place_grants_until_ms) = (0, 0);
             save(tx, &keys::inode(order.inode), &file)?;
             tx.delete(&keys::carrying(order.inode))?;
             tx.delete(&keys::outgrown(order.inode))?;

@@ -10,10 +10,10 @@ use sealstone_mds_protocol::{
 
 use super::acl::inherit;
 use super::sizes::mark_outgrown;
-use super::unlink::{Ending, queue_objects, unlink_name};
+use super::unlink::{UnlinkContext, queue_objects, unlink_name};
 use super::walk::{FinalLink, place};
 use super::{CommitParams, check_size, child, inherited_group, owner, touch};
-use crate::access::{MODE_MASK, Principal, Right};
+use crate::access::{AccessRight, MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
@@ -183,7 +183,7 @@ pub(crate) fn commit(
     who: &Principal,
     id: IntentId,
     done: CommitParams,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<Stat> {
     let now_ms = ending.now_ms;
     check_size(done.size)?;
@@ -200,7 +200,7 @@ pub(crate) fn commit(
         Some((old_id, old)) => {
             check_replaceable(who, &directory, &old, intent.replace, name)?;
             file.version = old.version + 1;
-            if old.kind == FileKind::File && who.needs(Right::Write, &old, name).is_ok() {
+            if old.kind == FileKind::File && who.needs(AccessRight::Write, &old, name).is_ok() {
                 keep_attributes(tx, (old_id, &old), (intent.inode, &mut file))?;
                 owner::clear_setid_bits(who, &mut file);
             } else {
@@ -215,7 +215,7 @@ pub(crate) fn commit(
     quota::begin(tx, &file)?;
     file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);
     // Empty objects of a stripe need not exist.
-    file.made = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
+    file.objects_exist = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
     file.layout = Some(intent.layout.clone());
     file.placed.clone_from(&intent.placed);
     file.checksum = done.checksum;

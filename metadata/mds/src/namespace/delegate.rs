@@ -3,7 +3,7 @@
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Layout, Stat};
 
 use super::resolve;
-use crate::access::{Principal, Right};
+use crate::access::{AccessRight, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::records::{Inode, ns, save};
@@ -32,7 +32,7 @@ fn check<S: Snapshot + ?Sized>(
     super::need_file(&inode, &path.shown())?;
     let empty = || MdsError::refused(ErrorCode::Invalid, "file is empty");
     let layout = inode.layout.clone().ok_or_else(empty)?;
-    who.needs_all(Right::to(wanted.read, wanted.write), &inode, &path.shown())?;
+    who.needs_all(AccessRight::to(wanted.read, wanted.write), &inode, &path.shown())?;
     let end = wanted.end.unwrap_or(inode.size);
     if wanted.start >= end || end > inode.size {
         let subject = format!("bytes {}..{end} of a file of {} bytes", wanted.start, inode.size);

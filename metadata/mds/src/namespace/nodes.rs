@@ -10,9 +10,9 @@ use sealstone_mds_protocol::{
 
 use super::acl::inherit;
 use super::trees::check_same;
-use super::unlink::{Ending, drop_directory, unlink_name};
+use super::unlink::{UnlinkContext, drop_directory, unlink_name};
 use super::{child, inherited_group, is_empty, need_directory, owner, page, touch};
-use crate::access::{MODE_MASK, Principal, Right, SETGID};
+use crate::access::{AccessRight, MODE_MASK, Principal, SETGID};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
@@ -45,7 +45,7 @@ pub(crate) fn node<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Inode>
 fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, subject: &str) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, subject)?;
-    who.needs(Right::Pass, &inode, subject)?;
+    who.needs(AccessRight::Search, &inode, subject)?;
     Ok(inode)
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
 pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, "directory")?;
-    who.needs(Right::Read, &inode, "directory")?;
+    who.needs(AccessRight::Read, &inode, "directory")?;
     Ok(inode)
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn remove_node(
     who: &Principal,
     (parent, name): (InodeId, &Name),
     is_directory: bool,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<Stat> {
     let subject = name.shown();
     let above = directory(tx, who, parent, &subject)?;

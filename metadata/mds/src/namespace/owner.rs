@@ -7,9 +7,9 @@ use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, GroupName, InodeId, NodeChange, SetTime, Stat, UserName,
 };
 
-use super::unlink::Ending;
+use super::unlink::UnlinkContext;
 use super::{check_size, need_file, resolve, sizes};
-use crate::access::{MODE_MASK, Principal, Right, SETGID, SETUID};
+use crate::access::{AccessRight, MODE_MASK, Principal, SETGID, SETUID};
 use crate::error::{MdsError, Result};
 use crate::records::{Account, Inode, load, ns, save};
 use crate::store::{Snapshot, Transaction};
@@ -112,7 +112,7 @@ pub(crate) fn set_node(
     id: InodeId,
     change: &NodeChange,
     (held, any_group): (bool, bool),
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<Stat> {
     let mut inode = super::nodes::node(tx, id)?;
     let now_ns = ns(ending.now_ms);
@@ -126,7 +126,7 @@ pub(crate) fn set_node(
     if let Some(size) = change.size {
         need_file(&inode, "size")?;
         if !held {
-            who.needs(Right::Write, &inode, "size")?;
+            who.needs(AccessRight::Write, &inode, "size")?;
         }
         check_size(size)?;
         sizes::resize(tx, id, &mut inode, size, ending.reap_due_ms, ending.now_ms)?;
@@ -157,7 +157,7 @@ fn resolve_time(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> R
         }
         SetTime::Now => {
             if who.needs_ownership(inode, "times").is_err() {
-                who.needs(Right::Write, inode, "times")?;
+                who.needs(AccessRight::Write, inode, "times")?;
             }
             Ok(now_ns)
         }

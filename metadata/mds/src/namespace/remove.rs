@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name};
 
-use super::unlink::{Ending, drop_directory, unlink_name};
+use super::unlink::{UnlinkContext, drop_directory, unlink_name};
 use super::walk::{FinalLink, place};
 use super::{inode, touch};
 use crate::access::Principal;
@@ -108,7 +108,7 @@ pub(crate) fn remove(
     path: &FilePath,
     recursive: bool,
     cursors: &RemoveCursors,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<(u64, bool)> {
     let now_ms = ending.now_ms;
     let (top, found) = place(tx, who, path, FinalLink::NoFollow)?;

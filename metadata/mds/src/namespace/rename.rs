@@ -6,17 +6,17 @@
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Stat};
 
 use super::trees::check_same;
-use super::unlink::{Ending, drop_directory, unlink_name};
+use super::unlink::{UnlinkContext, drop_directory, unlink_name};
 use super::walk::{FinalLink, NameInDirectory, place};
 use super::{DEPTH_MAX, ROOT, child, inode, is_empty, need_directory, nodes, touch};
-use crate::access::{Principal, Right};
+use crate::access::{AccessRight, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::records::{Inode, save};
 use crate::store::Transaction;
 
 /// Parameters of a rename by parent node.
-pub(crate) struct Rename<'a> {
+pub(crate) struct RenameParams<'a> {
     pub(crate) from_parent: InodeId,
     pub(crate) from: &'a Name,
     pub(crate) to_parent: InodeId,
@@ -34,7 +34,7 @@ pub(crate) fn rename(
     from: &FilePath,
     to: &FilePath,
     replace: bool,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<()> {
     let (source, moved) = place(tx, who, from, FinalLink::NoFollow)?;
     let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, from.shown()))?;
@@ -52,14 +52,14 @@ pub(crate) fn rename(
 pub(crate) fn rename_node(
     tx: &mut dyn Transaction,
     who: &Principal,
-    rename: &Rename<'_>,
-    ending: &Ending<'_>,
+    rename: &RenameParams<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<RenameOutcome> {
     let subject = [&*rename.from.shown(), &*rename.to.shown()];
     let at = |directory, name: &Name, subject: &str| {
         let directory_inode = nodes::node(tx, directory)?;
         need_directory(&directory_inode, subject)?;
-        who.needs(Right::Pass, &directory_inode, subject)?;
+        who.needs(AccessRight::Search, &directory_inode, subject)?;
         let found = child(tx, directory, name)?;
         Ok::<_, MdsError>((NameInDirectory { directory, directory_inode, name: name.clone() }, found))
     };
@@ -76,7 +76,7 @@ fn rename_entry(
     (target, old): (NameInDirectory, Option<(InodeId, Inode)>),
     mode: RenameMode,
     [from, to]: [&str; 2],
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<RenameOutcome> {
     match (mode, &old) {
         (RenameMode::NoReplace, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, to)),
@@ -152,7 +152,7 @@ fn check_may_leave(
 ) -> Result<()> {
     who.needs_removal(&place.directory_inode, node, subject)?;
     if across && node.is_directory() {
-        who.needs(Right::Write, node, subject)?;
+        who.needs(AccessRight::Write, node, subject)?;
     }
     Ok(())
 }
@@ -164,7 +164,7 @@ fn remove_target(
     (old_id, mut old): (InodeId, Inode),
     moved: &Inode,
     to: &str,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<Inode> {
     match (moved.is_directory(), old.is_directory()) {
         (false, false) => unlink_name(tx, old_id, old, ending),

@@ -22,7 +22,7 @@ const CLEAR_RETRY_MS: u32 = 10;
 
 /// Fails while truncated bytes are being cleared: new bytes could be cleared with them.
 pub(crate) fn check_clear(file: &Inode) -> Result<()> {
-    if file.old_from.is_some() { Err(MdsError::Refused(Failure::busy(CLEAR_RETRY_MS))) } else { Ok(()) }
+    if file.truncated_from.is_some() { Err(MdsError::Refused(Failure::busy(CLEAR_RETRY_MS))) } else { Ok(()) }
 }
 
 /// Changes the size of a file; the caller saves the inode.
@@ -63,7 +63,7 @@ fn truncate_objects(
     }
     file.generation = file.generation.wrapping_add(1);
     if file.layout.is_some() {
-        if file.old_from.replace(size).is_none() {
+        if file.truncated_from.replace(size).is_none() {
             count(tx, counter::CLEARS, 1)?;
         }
         save(tx, &keys::clear(id), &())?;
@@ -92,13 +92,13 @@ pub(crate) fn cut_to_size(
 fn release_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap_due_ms: u64) -> Result<()> {
     let Some(layout) = file.layout.take() else { return Ok(()) };
     queue_objects(tx, layout.objects(), reap_due_ms, file.create_grants_until_ms)?;
-    if file.old_from.take().is_some() {
+    if file.truncated_from.take().is_some() {
         forget_clear(tx, id)?;
     }
     file.placed = None;
-    file.made = false;
+    file.objects_exist = false;
     file.create_grants_until_ms = 0;
-    file.placing_until_ms = 0;
+    file.in_place_grants_until_ms = 0;
     file.generation = file.generation.wrapping_add(1);
     Ok(())
 }
@@ -124,14 +124,14 @@ pub(crate) fn allocate(
             let (layout, placed) = lay_out(tx)?;
             file.layout = Some(layout.clone());
             file.placed = Some(placed);
-            file.made = false;
+            file.objects_exist = false;
             file.sparse = true;
             layout
         }
     };
-    if !file.made {
+    if !file.objects_exist {
         file.create_grants_until_ms = file.create_grants_until_ms.max(grants_until_ms);
-        file.placing_until_ms = file.placing_until_ms.max(grants_until_ms);
+        file.in_place_grants_until_ms = file.in_place_grants_until_ms.max(grants_until_ms);
         save(tx, &keys::inode(id), &file)?;
     }
     Ok((file, layout))
@@ -141,16 +141,16 @@ pub(crate) fn allocate(
 /// nothing if all objects exist.
 pub(crate) fn note_creating(tx: &mut dyn Transaction, id: InodeId, until_ms: u64) -> Result<Inode> {
     let mut file = nodes::node(tx, id)?;
-    if !file.made && file.layout.is_some() {
+    if !file.objects_exist && file.layout.is_some() {
         file.create_grants_until_ms = file.create_grants_until_ms.max(until_ms);
-        file.placing_until_ms = file.placing_until_ms.max(until_ms);
+        file.in_place_grants_until_ms = file.in_place_grants_until_ms.max(until_ms);
         save(tx, &keys::inode(id), &file)?;
     }
     Ok(file)
 }
 
 /// Report of a write.
-pub(crate) struct Writing {
+pub(crate) struct WriteReport {
     pub(crate) size_at_least: u64,
     pub(crate) mtime_ns: Option<i64>,
     pub(crate) generation: u32,
@@ -167,7 +167,7 @@ pub(crate) fn written(
     tx: &mut dyn Transaction,
     who: &Principal,
     id: InodeId,
-    writing: &Writing,
+    writing: &WriteReport,
     reap_due_ms: u64,
     now_ms: u64,
 ) -> Result<WriteOutcome> {
@@ -195,7 +195,7 @@ pub(crate) fn written(
         file.size = size;
         file.sparse = true;
     }
-    file.made |= writing.made && file.layout.is_some();
+    file.objects_exist |= writing.made && file.layout.is_some();
     if writing.made && writing.size_at_least == 0 && writing.mtime_ns.is_none() {
         // The existence of its objects is not a visible change.
         save(tx, &keys::inode(id), &file)?;
@@ -254,7 +254,7 @@ pub(crate) fn next_clears<S: Snapshot + ?Sized>(
 /// Returns the clear work of a file, if there is any.
 pub(crate) fn clear_of<S: Snapshot + ?Sized>(view: &S, inode: InodeId) -> Result<Option<ClearItem>> {
     let file = load::<Inode, _>(view, &keys::inode(inode))?;
-    let Some((file, size)) = file.and_then(|file| file.old_from.map(|size| (file, size))) else {
+    let Some((file, size)) = file.and_then(|file| file.truncated_from.map(|size| (file, size))) else {
         return Ok(None);
     };
     let objects = file.layout.iter().flat_map(|layout| {
@@ -268,8 +268,8 @@ pub(crate) fn clear_of<S: Snapshot + ?Sized>(view: &S, inode: InodeId) -> Result
 pub(crate) fn cleared(tx: &mut dyn Transaction, items: &[ClearItem]) -> Result<()> {
     for item in items {
         let Some(mut file) = load::<Inode, _>(tx, &keys::inode(item.inode))? else { continue };
-        if file.old_from == Some(item.size) && file.generation == item.generation {
-            file.old_from = None;
+        if file.truncated_from == Some(item.size) && file.generation == item.generation {
+            file.truncated_from = None;
             // Bytes written behind the end since the truncation may have been cleared too.
             file.generation = file.generation.wrapping_add(1);
             save(tx, &keys::inode(item.inode), &file)?;

@@ -14,7 +14,7 @@ use crate::records::{Inode, count, counter, load, save};
 use crate::store::{Snapshot, Transaction};
 
 /// Context of a removal.
-pub(crate) struct Ending<'a> {
+pub(crate) struct UnlinkContext<'a> {
     /// Time at which the objects of removed files are removed.
     pub(crate) reap_due_ms: u64,
     pub(crate) now_ms: u64,
@@ -27,7 +27,7 @@ pub(super) fn unlink_name(
     tx: &mut dyn Transaction,
     id: InodeId,
     mut node: Inode,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<Inode> {
     node.links = node.links.saturating_sub(1);
     node.changes(ending.now_ms);
@@ -56,7 +56,7 @@ pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due
             tx.delete(&key)?;
         }
     }
-    if node.old_from.is_some() {
+    if node.truncated_from.is_some() {
         forget_clear(tx, id)?;
     }
     if let Some(layout) = &node.layout {
@@ -80,7 +80,7 @@ pub(super) fn forget_clear(tx: &mut dyn Transaction, id: InodeId) -> Result<()> 
 }
 
 /// Drops an orphan after a close, if no other client has it open.
-pub(crate) fn close(tx: &mut dyn Transaction, id: InodeId, ending: &Ending<'_>) -> Result<()> {
+pub(crate) fn close(tx: &mut dyn Transaction, id: InodeId, ending: &UnlinkContext<'_>) -> Result<()> {
     let Some(node) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(()) };
     if node.links > 0 || !ending.removing.may_go(id) {
         return Ok(());
@@ -102,7 +102,7 @@ pub(crate) fn orphans<S: Snapshot + ?Sized>(
 }
 
 /// Whether the sweep has to act on this orphan.
-pub(crate) fn is_swept(key: &[u8], drops: bool, ending: &Ending<'_>) -> bool {
+pub(crate) fn is_swept(key: &[u8], drops: bool, ending: &UnlinkContext<'_>) -> bool {
     let Some((due_ms, id)) = keys::orphan_parts(key) else { return false };
     !ending.removing.is_free(id) || (drops && due_ms <= ending.now_ms)
 }
@@ -113,7 +113,7 @@ pub(crate) fn sweep_orphans(
     tx: &mut dyn Transaction,
     page: &[Vec<u8>],
     drops: bool,
-    ending: &Ending<'_>,
+    ending: &UnlinkContext<'_>,
 ) -> Result<()> {
     for key in page.iter().filter(|key| is_swept(key, drops, ending)) {
         let Some((_, id)) = keys::orphan_parts(key) else { continue };

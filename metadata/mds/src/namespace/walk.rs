@@ -6,7 +6,7 @@
 use sealstone_mds_protocol::{ErrorCode, FOLLOW_MAX, FileKind, FilePath, InodeId, Name};
 
 use super::{ROOT, child, inode};
-use crate::access::{Principal, Right};
+use crate::access::{AccessRight, Principal};
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
 use crate::store::Snapshot;
@@ -67,7 +67,7 @@ pub(super) fn walk<S: Snapshot + ?Sized>(
     let mut followed = 0;
     while let Some(step) = rest.pop() {
         need_directory(&at, &subject)?;
-        who.needs(Right::Pass, &at, &subject)?;
+        who.needs(AccessRight::Search, &at, &subject)?;
         let name = match step {
             PathStep::Up => {
                 id = at.parent;

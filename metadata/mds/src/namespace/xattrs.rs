@@ -11,7 +11,7 @@ use sealstone_mds_protocol::{
 
 use super::acl::{self, AclKind};
 use super::nodes::node;
-use crate::access::{Principal, Right, STICKY};
+use crate::access::{AccessRight, Principal, STICKY};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
@@ -63,7 +63,7 @@ fn check_read(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<(
         XattrNamespace::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => {
             Err(no_attribute())
         }
-        XattrNamespace::User => who.needs(Right::Read, inode, "attribute"),
+        XattrNamespace::User => who.needs(AccessRight::Read, inode, "attribute"),
         XattrNamespace::Trusted if !who.is_admin() => Err(no_attribute()),
         XattrNamespace::Trusted
         | XattrNamespace::Security
@@ -81,7 +81,7 @@ fn check_write(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<
         XattrNamespace::User if inode.is_directory() && inode.mode & STICKY != 0 => {
             who.needs_ownership(inode, "attribute")
         }
-        XattrNamespace::User => who.needs(Right::Write, inode, "attribute"),
+        XattrNamespace::User => who.needs(AccessRight::Write, inode, "attribute"),
         XattrNamespace::Trusted | XattrNamespace::Security if who.is_admin() => Ok(()),
         XattrNamespace::Acl(_) => who.needs_ownership(inode, "access control list"),
         XattrNamespace::Trusted | XattrNamespace::Security | XattrNamespace::Sealstone => {

@@ -25,7 +25,7 @@ use crate::entropy::Entropy;
 use crate::error::MdsError;
 use crate::limiter::LoginSource;
 use crate::server::Mds;
-use crate::violation::{Violation, ViolationContext};
+use crate::violation::{ProtocolViolation, ViolationContext};
 
 /// Retry delay while all half-open logins are in use, milliseconds.
 const HALF_OPEN_RETRY_MS: u64 = 1_000;
@@ -42,7 +42,7 @@ enum PaperPhase {
     HalfOpen(Box<HalfOpenLogin>),
     /// Logged in.
     Active { session: SessionId, channel: Box<Channel> },
-    /// Over.
+    /// The connection is closed.
     Closed,
 }
 
@@ -108,7 +108,7 @@ impl PaperConnection {
         };
         add(&self.listener.figures.refused, 1);
         let at = ViolationContext { action, message: "", user, session };
-        mds.record_violation(self.source, at, &Violation::Frame(error), now_ms);
+        mds.record_violation(self.source, at, &ProtocolViolation::Frame(error), now_ms);
         let code = match error {
             WireError::Frame("version" | "profile") => PaperErrorCode::Version,
             _ => PaperErrorCode::Malformed,

@@ -100,7 +100,7 @@ fn check_finds_each_kind_of_damage() {
         (|tx, d, _| altered(tx, d, |d| d.links = 2), FindingKind::Node, "/d"),
         (|tx, _, file| altered(tx, file, |file| file.xattrs = 2), FindingKind::Record, "/d/"),
         (|tx, _, file| Ok(tx.put(&keys::inode(file), b"\x01rubbish")?), FindingKind::Record, "/d/"),
-        (|tx, _, file| altered(tx, file, |file| file.old_from = Some(1)), FindingKind::Record, "/d/"),
+        (|tx, _, file| altered(tx, file, |file| file.truncated_from = Some(1)), FindingKind::Record, "/d/"),
         (|tx, _, file| Ok(save(tx, &keys::clear(InodeId(file.0 + 77)), &())?), FindingKind::Record, ""),
     ];
     for (at, (damage, kind, path)) in damages.into_iter().enumerate() {

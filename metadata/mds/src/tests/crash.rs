@@ -91,7 +91,7 @@ fn crash_before_any_commit_keeps_state_consistent() {
             .collect();
         named.insert(crate::ROOT.0);
         assert_eq!(inodes, named, "crash at {crash_at}");
-        // Much later every object ever given out belongs to a file or was removed: none is leaked,
+        // Much later every object of any layout belongs to a file or was removed: none is leaked,
         // none is lost.
         world.now += 10_000_000;
         let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();

@@ -12,7 +12,7 @@ use super::logins::{CHANNEL, answer};
 use super::world::{ADMIN, World, path, user};
 use crate::audit::{AuditRecord, AuditSink};
 use crate::directory::{
-    DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles,
+    DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles, UserDirectory,
 };
 use crate::records::SessionRecord;
 use crate::sessions::SessionTable;
@@ -23,7 +23,7 @@ type Answer = fn() -> Result<DirectoryLookup, DirectoryError>;
 #[derive(Default)]
 struct Told(Mutex<BTreeMap<String, Result<DirectoryLookup, Answer>>>);
 
-impl Directory for Told {
+impl UserDirectory for Told {
     fn look_up(&self, user: &sealstone_mds_protocol::UserName) -> Result<DirectoryLookup, DirectoryError> {
         match self.0.lock().get(user.as_str()) {
             None => Ok(DirectoryLookup::NotFound),
@@ -396,7 +396,7 @@ fn code_needs_directory_entry() {
     match office.world.ask(ADMIN, request("ghost", false)) {
         Response::Failed { failure } => {
             assert_eq!(failure.code, ErrorCode::Internal);
-            assert!(failure.subject.as_str().contains("does not answer"), "an administrator may know why");
+            assert!(failure.subject.as_str().contains("unavailable"), "an administrator sees the reason");
         }
         other => panic!("{other:?}"),
     }
@@ -433,7 +433,7 @@ fn error_of_one_user_spares_other_queries() {
     }
     office.fails("u20", || Err(DirectoryError::Ambiguous));
     office.says("u30", DirectoryLookup::NotFound);
-    // When told to stop, it stops, and later continues.
+    // It stops when requested, and later continues.
     office.world.now += office.world.mds.config.directory_age_ms + 1;
     let before = office.world.mds.directory_questions();
     assert!(!office.world.mds.refresh_directory(office.world.now, &|| false).unwrap());

@@ -148,7 +148,7 @@ fn grown_file_gets_layout_of_fresh_file() {
     assert_ne!(layout.number(), order.from.number());
     let same = |file: &Inode| (file.generation, file.version, file.size, file.mtime_ns, file.checksum);
     assert_eq!(same(&before), same(&after));
-    assert!(after.made);
+    assert!(after.objects_exist);
     let removed = world.reap_all();
     assert_eq!(removed, order.from.objects());
     assert_eq!(marked(&world), []);
@@ -377,7 +377,7 @@ fn valid_create_credentials_block_migration() {
     assert_eq!(opened.layout.unwrap().width(), 1);
     let grown = written(&world, node, LARGE);
     world.ask(ALICE, grown);
-    assert!(inode_of(&world, node.inode).made);
+    assert!(inode_of(&world, node.inode).objects_exist);
     // The client would create the old object again, where its bytes would be lost.
     assert_eq!(begin(&mut world, "/f"), MoveStart::InUse);
     later(&mut world);

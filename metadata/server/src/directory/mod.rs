@@ -19,7 +19,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use sealstone_ldap::{Attribute, Filter, Search, SearchEntry, SearchScope};
-use sealstone_mds::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryLookup};
+use sealstone_mds::{DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, UserDirectory};
 use sealstone_mds_protocol::{GroupName, UserName};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
@@ -64,7 +64,7 @@ impl EntrySearch {
     }
 }
 
-impl Directory for LdapDirectory {
+impl UserDirectory for LdapDirectory {
     fn look_up(&self, user: &UserName) -> Result<DirectoryLookup, DirectoryError> {
         self.look_up_name(user.as_str())
     }

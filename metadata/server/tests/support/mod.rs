@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand::rngs::OsRng;
 use sealstone_channel::{Identity, Pin, PinKind, TlsError};
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login, start_registration};
-use sealstone_mds::{DeviceAddress, Directory, KeyAction, KeyStep, RetagItem, StepOutcome};
+use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome, UserDirectory};
 use sealstone_mds_protocol::login::{
     LoginError, LoginOk, RegisterOk, RegisterResponse, RegisterStart, RegisterUpload, SUITE_STANDARD,
 };
@@ -235,14 +235,14 @@ pub async fn running(limits: Limits) -> Running {
     running_with(limits, None).await
 }
 
-pub async fn running_with(limits: Limits, directory: Option<Arc<dyn Directory>>) -> Running {
+pub async fn running_with(limits: Limits, directory: Option<Arc<dyn UserDirectory>>) -> Running {
     running_in(Environment::system(), limits, directory).await
 }
 
 pub async fn running_in(
     environment: Environment,
     limits: Limits,
-    directory: Option<Arc<dyn Directory>>,
+    directory: Option<Arc<dyn UserDirectory>>,
 ) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("mds");
