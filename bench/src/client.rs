@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealstone_digest::{Cover, Covered, Profile};
+use sealstone_digest::{CoveredDigests, DigestCover, Profile};
 use sealstone_initiator::{
     Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
 };
@@ -210,8 +210,8 @@ impl Lane {
             // Buffers are reused, as in the real client.
             buffer = self.device.execute(&self.bearer, operation).await?.data;
             if let Some(length) = self.hashed.filter(|_| self.direction == Direction::Read) {
-                let cover = Cover::new(Profile::Blake3, offset, buffer.len() as u64, length);
-                black_box(Covered::of(cover, &buffer));
+                let cover = DigestCover::new(Profile::Blake3, offset, buffer.len() as u64, length);
+                black_box(CoveredDigests::of(cover, &buffer));
             }
             operations += 1;
         }

@@ -11,7 +11,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use sealstone_digest::cost::{COMPRESSION, complement, compressions, direct};
-use sealstone_digest::{AdHash, Cover, Part, Profile};
+use sealstone_digest::{AdHash, CoverPart, DigestCover, Profile};
 
 use crate::Outcome;
 use crate::contender::Contender;
@@ -132,10 +132,10 @@ fn model(direction: Direction, start: u64) -> Vec<Curve> {
 /// behind it.
 fn parts(profile: Profile, start: u64, bytes: u64) -> Vec<(bool, u64, u64)> {
     let unit = profile.unit_bytes();
-    Cover::new(profile, start, bytes, u64::MAX)
+    DigestCover::new(profile, start, bytes, u64::MAX)
         .parts()
         .map(|part| {
-            let whole = matches!(part, Part::Whole { .. });
+            let whole = matches!(part, CoverPart::Whole { .. });
             let range = part.range();
             (whole, range.start % unit, range.end - range.start)
         })

@@ -32,7 +32,7 @@ pub(crate) enum IoName {
     Direct,
 }
 
-impl From<IoName> for sealstone_store::Io {
+impl From<IoName> for sealstone_store::IoMode {
     fn from(name: IoName) -> Self {
         match name {
             IoName::Auto => Self::Auto,

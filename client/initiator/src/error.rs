@@ -37,7 +37,7 @@ pub enum SessionError {
         detail: u8,
     },
     /// The target did not prove who it is, or only claimed to have asked for our proof: somebody else may be in its place.
-    #[error("the target did not prove who it is")]
+    #[error("the target did not authenticate")]
     TargetUnproven,
     /// There is no telling how to prove ourselves.
     #[error("no proof for the target: {0}")]

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use sealstone_store::StretchKind;
+use sealstone_store::ExtentKind;
 
 use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
 use crate::data::{PIECE, exact_data_out};
@@ -155,7 +155,7 @@ pub(crate) fn lba_status(run: &BlockCommand<'_>) -> Result<CommandOutcome, Block
     let shift = geometry.block().shift();
     let mut data = vec![0; LIST_HEADER];
     for stretch in run.unit.map(first.offset(), most)? {
-        let status = if matches!(stretch.kind, StretchKind::Hole) { DEALLOCATED } else { MAPPED };
+        let status = if matches!(stretch.kind, ExtentKind::Hole) { DEALLOCATED } else { MAPPED };
         let (mut lba, mut left) = (stretch.offset >> shift, stretch.length >> shift);
         while left > 0 && data.len() < LIST_HEADER + most * DESCRIPTOR {
             let blocks = u32::try_from(left).unwrap_or(u32::MAX);

@@ -21,7 +21,7 @@ use sealstone_scsi::spc::Identity;
 use sealstone_scsi::spc::mode::{ModeHeader, ModePage, ModeSense, NewPage};
 use sealstone_scsi::spc::supported::CommandRow;
 use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
-use sealstone_store::{ObjectStore, StoreError, Stretch};
+use sealstone_store::{ObjectExtent, ObjectStore, StoreError};
 
 use crate::catalog::{self, CatalogError, UnitDescription};
 use crate::command::{
@@ -257,7 +257,7 @@ impl BlockUnit {
     }
 
     /// Returns the mapped ranges and holes from an offset on.
-    pub(crate) fn map(&self, offset: u64, max: usize) -> Result<Vec<Stretch>, BlockFailure> {
+    pub(crate) fn map(&self, offset: u64, max: usize) -> Result<Vec<ObjectExtent>, BlockFailure> {
         let read = BlockFailure::read(self.geometry().block().shift());
         self.store.map(self.object, offset, max).map_err(read)
     }

@@ -8,8 +8,8 @@ use sealstone_block::{BlockSize, BlockUnits, LossSink, LostWrites, NewUnit, Unit
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::{Cost, LogicalUnit as _, NexusId};
 use sealstone_scsi::{SenseKey, Status, additional};
-use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
+use sealstone_store::sim::{DiskFault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore, StoreOptions, format};
 
 const BLOCKS: u64 = 64;
 /// Number of histories; each ends with a power failure.
@@ -22,7 +22,7 @@ fn fresh(seed: u64) -> SimMedium {
 }
 
 fn open(medium: &SimMedium) -> Arc<dyn ObjectStore> {
-    Arc::new(DiskStore::open(Arc::new(medium.clone()), Options::default()).expect("opens"))
+    Arc::new(DiskStore::open(Arc::new(medium.clone()), StoreOptions::default()).expect("opens"))
 }
 
 /// A small deterministic random generator.
@@ -183,7 +183,7 @@ fn write_cache_stays_on_if_flush_fails() {
     let medium = fresh(1);
     let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
     bench.write(1, &stamp(1, 1));
-    medium.fault(Fault::Sync(medium.calls().syncs + 1));
+    medium.fault(DiskFault::Sync(medium.calls().syncs + 1));
     let mut select = [0, 0, 0, 0, 0x08, 18].to_vec();
     select.extend([0; 18]);
     bench.refused(&[0x15, 0x10, 0, 0, 24, 0], &select);
@@ -438,7 +438,7 @@ fn failed_removal_keeps_block_unit() {
     let medium = fresh(1);
     let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
     bench.write(1, &stamp(1, 1));
-    medium.fault(Fault::Sync(medium.calls().syncs + 1));
+    medium.fault(DiskFault::Sync(medium.calls().syncs + 1));
     assert!(bench.units.remove("disk", true).is_err());
     assert_eq!(bench.get(&[0x12, 0, 0, 0, 96, 0])[0], 0, "a disk, not an absent unit");
     assert_eq!(bench.units.units().len(), 1);

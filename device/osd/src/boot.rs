@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::{
-    DiskStore, FileMedium, FormatError, FormatOptions, MIN_CAPACITY, Options, bind_device, open_place,
-    survey_device,
+    DiskStore, FileMedium, FormatError, FormatOptions, MIN_CAPACITY, StoreOptions, bind_device,
+    open_store_medium, survey_device,
 };
 use thiserror::Error;
 
@@ -103,12 +103,12 @@ pub struct Running {
 pub fn start(
     root: &Path,
     config: OsdConfig,
-    options: Options,
+    options: StoreOptions,
     environment: Arc<dyn Environment>,
     audit: Arc<dyn AuditSink>,
 ) -> Result<Running, BootError> {
     let mut dir = DataDir::open(root)?;
-    let store = Arc::new(DiskStore::open(open_place(dir.store_path(), options.io)?, options)?);
+    let store = Arc::new(DiskStore::open(open_store_medium(dir.store_path(), options.io)?, options)?);
     store.require_files()?;
     let boot = dir.begin_boot()?;
     let master_key = InitialKey::new(&*dir.master_key.0).expect("an initial key has 32 bytes");
@@ -161,9 +161,9 @@ pub fn new_key(
     environment: Arc<dyn Environment>,
 ) -> Result<DataDir, BootError> {
     let mut dir = DataDir::open(root)?;
-    let options = Options::default();
+    let options = StoreOptions::default();
     // The open store excludes other processes from the directory.
-    let _store = DiskStore::open(open_place(dir.store_path(), options.io)?, options)?;
+    let _store = DiskStore::open(open_store_medium(dir.store_path(), options.io)?, options)?;
     let boot = dir.begin_boot()?;
     let initial = InitialKey::new(&*master_key.0).expect("an initial key has 32 bytes");
     let keys = Keys::factory(KEY_HASH, &initial, dir.identity.system_id);

@@ -110,7 +110,7 @@ impl Damage {
 /// Progress of reading one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Examination {
-    course: store::Examination,
+    course: store::ObjectExamination,
     pub(crate) found: Damage,
     /// A byte of the last piece, if units in it have no digest.
     pub(crate) incomplete: Option<u64>,
@@ -119,12 +119,12 @@ pub(crate) struct Examination {
 impl Examination {
     /// Starts at the first byte.
     pub(crate) fn of(id: ObjectId) -> Self {
-        Self { course: store::Examination::of(id), found: Damage::default(), incomplete: None }
+        Self { course: store::ObjectExamination::of(id), found: Damage::default(), incomplete: None }
     }
 
     /// Resumes at a later byte, with earlier findings.
     pub(crate) fn resumed(id: ObjectId, at: u64, mut found: Damage) -> Self {
-        let course = store::Examination::resumed(id, at);
+        let course = store::ObjectExamination::resumed(id, at);
         found.ranges.retain(|range| range.offset < course.at());
         Self { course, found, incomplete: None }
     }

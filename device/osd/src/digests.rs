@@ -8,11 +8,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use sealstone_digest::{Covered, Part, Profile, Value};
+use sealstone_digest::{CoverPart, CoveredDigests, DigestValue, Profile};
 use sealstone_osd::attribute::list::Values;
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_seal::cover;
-use sealstone_store::Checked;
+use sealstone_store::DigestCheck;
 
 use crate::commands::collections;
 use crate::device::Device;
@@ -47,14 +47,14 @@ impl Hashing {
         }
     }
 
-    fn add(&self, covered: &Covered, stored: u64) {
+    fn add(&self, covered: &CoveredDigests, stored: u64) {
         let unit = covered.cover().profile().unit_bytes();
         let (mut edges, mut whole, mut whole_bytes) = (0, 0, 0);
         for part in covered.cover().parts() {
             let length = part.range().end - part.range().start;
             match part {
-                Part::Edge { .. } => edges += length,
-                Part::Whole { .. } => {
+                CoverPart::Edge { .. } => edges += length,
+                CoverPart::Whole { .. } => {
                     whole += 1;
                     whole_bytes += length;
                 }
@@ -83,13 +83,13 @@ pub(crate) fn read(
     into: &mut [u8],
     wanted: Option<Profile>,
     verify: bool,
-) -> Result<(usize, Option<Covered>), Failure> {
+) -> Result<(usize, Option<CoveredDigests>), Failure> {
     let Some(profile) = wanted else { return Ok((device.store.read(id, at, into)?, None)) };
     if kept(device, id) != Some(profile) {
         device.hashing.add_bytes(into.len() as u64);
         return Ok((device.store.read(id, at, into)?, None));
     }
-    let checked = if verify { Checked::ByStore } else { Checked::ByReceiver };
+    let checked = if verify { DigestCheck::ByStore } else { DigestCheck::ByReceiver };
     let read = device.store.read_digested(id, at, into, checked)?;
     match &read.covered {
         Some(covered) => device.hashing.add(covered, read.stored),
@@ -107,7 +107,7 @@ pub(crate) fn page(
     page: u32,
     generation: Generation,
     list: &[u8],
-) -> Result<Option<Value>, Failure> {
+) -> Result<Option<DigestValue>, Failure> {
     let whole = Values::parse_retrieved(generation, list)
         .is_ok_and(|list_of| list_of.full_len() == list.len() as u64);
     if !whole {

@@ -7,14 +7,14 @@
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_digest::Value;
+use sealstone_digest::DigestValue;
 use sealstone_osd::cdb::{Action, BytesNeeded, Cdb, Command, Isolation, Timestamps, pointer};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
 use sealstone_seal::cover::{self, Place};
 use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, Stored};
-use sealstone_store::{Scope, StoreError};
+use sealstone_store::{GroupScope, StoreError};
 
 use crate::attributes::current::Current;
 use crate::attributes::engine::{self, Wishes};
@@ -496,7 +496,7 @@ impl<'a> Execution<'a> {
         run: &Run<'r>,
         object: ObjectId,
         work: &Work<'_, '_>,
-    ) -> Result<(Option<Grasp<'r>>, Option<Scope<'r>>), Refusal> {
+    ) -> Result<(Option<Grasp<'r>>, Option<GroupScope<'r>>), Refusal> {
         if !self.row.stepwise || !self.cdb.attributes.sets() && !self.cdb.attributes.gets() {
             return Ok((None, None));
         }
@@ -685,7 +685,7 @@ struct Work<'w, 'l> {
     /// The page that is requested as a whole and alone.
     whole_page: Option<u32>,
     /// Its digest, where that stands for the retrieved attributes.
-    page: Option<Value>,
+    page: Option<DigestValue>,
 }
 
 /// Copies `bytes` to `at`, as far as the buffer reaches, and zeros the gap before them. Returns the
@@ -716,6 +716,6 @@ fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
 }
 
 /// Ends the transaction group of a command.
-fn end(scope: Option<Scope<'_>>) -> Result<(), StoreError> {
-    scope.map_or(Ok(()), Scope::end)
+fn end(scope: Option<GroupScope<'_>>) -> Result<(), StoreError> {
+    scope.map_or(Ok(()), GroupScope::end)
 }

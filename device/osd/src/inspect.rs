@@ -9,7 +9,7 @@
 
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{
-    Damage as Piece, DiskStore, ObjectStore as _, Scrub, ScrubProgress, StoreError, StoreFault,
+    Damage as Piece, DiskStore, ObjectStore as _, ScrubProgress, StoreError, StoreFault, StoreScrub,
 };
 
 use crate::damage::{Book, Damage, Examiner};
@@ -69,7 +69,7 @@ pub fn inspect(
     note: Option<u64>,
     mut report: impl FnMut(&ScrubProgress),
 ) -> Result<Inspection, StoreError> {
-    let mut walk = Scrub::new();
+    let mut walk = StoreScrub::new();
     while !store.scrub(&mut walk, STEP)?.done {
         report(&walk.progress(store));
     }

@@ -9,7 +9,7 @@ use sealstone_device::boot::{self, BootError, NewDevice};
 use sealstone_device::provision::InitialKey;
 use sealstone_device::{NoAudit, OsdConfig, ProvisionError};
 use sealstone_scsi::lu::{LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
-use sealstone_store::{FormatError, Options};
+use sealstone_store::{FormatError, StoreOptions};
 
 fn new_device() -> NewDevice {
     NewDevice {
@@ -26,7 +26,7 @@ fn start(root: &Path, ms: u64) -> Result<(boot::Running, Arc<Fake>), BootError> 
     let fake = Arc::new(Fake::default());
     fake.ms.store(ms, Ordering::SeqCst);
     let running =
-        boot::start(root, OsdConfig::default(), Options::default(), fake.clone(), Arc::new(NoAudit))?;
+        boot::start(root, OsdConfig::default(), StoreOptions::default(), fake.clone(), Arc::new(NoAudit))?;
     Ok((running, fake))
 }
 

@@ -15,8 +15,8 @@ use sealstone_osd::master_key::{BothValues, parse_device_value};
 use sealstone_osd::{Command, ObjectId};
 use sealstone_scsi::Status;
 use sealstone_seal::exchange::Exchange;
-use sealstone_store::sim::{Fault as DiskFault, SimMedium};
-use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options};
+use sealstone_store::sim::{DiskFault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore, StoreOptions};
 
 /// State that survives a power loss.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl Media {
     fn boot(&mut self) -> Bench {
         self.starts += 1;
         let store: Arc<dyn ObjectStore> =
-            Arc::new(DiskStore::open(Arc::new(self.disk.clone()), Options::default()).unwrap());
+            Arc::new(DiskStore::open(Arc::new(self.disk.clone()), StoreOptions::default()).unwrap());
         let environment: Arc<dyn Environment> = Arc::new(Fake::default());
         let folder: Arc<dyn Folder> = Arc::new(self.folder.clone());
         let first = self.folder.read(KEYS_FILE, 1 << 20).unwrap().is_none();

@@ -12,7 +12,7 @@ use sealstone_scsi::lu::{Cost, LogicalUnit as _};
 use sealstone_scsi::{SenseKey, Status, additional};
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
 use sealstone_seal::signer::ReplyError;
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options, format};
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, StoreOptions, format};
 
 const OID: u64 = 0x1_0000;
 const PAGE: u32 = 0x1_0007;
@@ -25,7 +25,7 @@ fn disk() -> (tempfile::TempDir, Arc<dyn ObjectStore>) {
     let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
     let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(128 << 20, [1; 16]) };
     format(&*medium, &options).unwrap();
-    (folder, Arc::new(DiskStore::open(medium, Options::default()).unwrap()))
+    (folder, Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap()))
 }
 
 /// Returns each kind of store. The memory store computes every digest.

@@ -8,15 +8,15 @@ use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId};
 use sealstone_scsi::Status;
-use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
+use sealstone_store::sim::{DiskFault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore, StoreOptions, format};
 
 const OID: u64 = 0x10000;
 const GONE: u64 = 0x10001;
 const NEW: u64 = 0x10002;
 
 fn open(medium: &SimMedium) -> Arc<dyn ObjectStore> {
-    Arc::new(DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap())
+    Arc::new(DiskStore::open(Arc::new(medium.clone()), StoreOptions::default()).unwrap())
 }
 
 fn start(medium: &SimMedium) -> Bench {
@@ -122,7 +122,7 @@ fn interrupted_command_is_atomic() {
             let medium = prepared.fork();
             let bench = start(&medium);
             let calls = medium.calls();
-            medium.fault(Fault::Power(calls.writes + calls.syncs + step));
+            medium.fault(DiskFault::Power(calls.writes + calls.syncs + step));
             let wish = Wish { fua: true, ..Wish::set(&[(version.page, version.number, b"new")]) };
             let command = Command::Write(extent);
             let capability = bench.capability(&command, sealstone_osd::SecurityMethod::CmdRsp);

@@ -9,7 +9,7 @@ use sealstone_osd::cdb::*;
 use sealstone_osd::map::{self, ALL, DAMAGED_DATA, HOLE, Stretch, WRITTEN};
 use sealstone_osd::{Command, ObjectId};
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{BLOCK, DiskStore, FormatOptions, Options, format};
+use sealstone_store::{BLOCK, DiskStore, FormatOptions, StoreOptions, format};
 
 const OID: u64 = 0x10000;
 const SNAP: u64 = 0x20000;
@@ -130,7 +130,7 @@ fn structure_check_records_and_clears_corruption() {
     let medium = SimMedium::new(1);
     format(&medium, &FormatOptions { segment: Some(8 << 20), ..FormatOptions::new(16 << 20, [7; 16]) })
         .unwrap();
-    let store = DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap();
+    let store = DiskStore::open(Arc::new(medium.clone()), StoreOptions::default()).unwrap();
     let bench = Bench::with(OsdConfig::default(), Arc::new(store));
     bench.create_partition(PID);
     for oid in [OID, OID + 1] {

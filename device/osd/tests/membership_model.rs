@@ -13,7 +13,7 @@ use sealstone_osd::cdb::*;
 use sealstone_osd::listing::Listing;
 use sealstone_osd::{Command, Descriptor, Generation, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::Status;
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options};
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, StoreOptions};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;
@@ -239,6 +239,6 @@ proptest! {
         let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
         let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
         sealstone_store::format(&*medium, &options).unwrap();
-        compare(Arc::new(DiskStore::open(medium, Options::default()).unwrap()), &steps)?;
+        compare(Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap()), &steps)?;
     }
 }

@@ -8,7 +8,7 @@ use sealstone_device::OsdConfig;
 use sealstone_osd::Command;
 use sealstone_osd::cdb::*;
 use sealstone_scsi::Status;
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options};
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, StoreOptions};
 
 const OID: u64 = 0x10000;
 /// Upper limit of object lengths in the test, in bytes: several blocks.
@@ -147,7 +147,7 @@ proptest! {
         let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
         let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
         sealstone_store::format(&*medium, &options).unwrap();
-        compare(Arc::new(DiskStore::open(medium, Options::default()).unwrap()), &steps)?;
+        compare(Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap()), &steps)?;
     }
 }
 
@@ -157,7 +157,7 @@ fn nearly_full_disk_allows_repeated_overwrite() {
     let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
     let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
     sealstone_store::format(&*medium, &options).unwrap();
-    let store = Arc::new(DiskStore::open(medium, Options::default()).unwrap());
+    let store = Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap());
     let bench = Bench::with(OsdConfig::default(), store);
     bench.create_partition(PID);
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
@@ -194,7 +194,7 @@ fn large_overwrites_reuse_freed_space() {
         let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
         let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
         sealstone_store::format(&*medium, &options).unwrap();
-        let store = Arc::new(DiskStore::open(medium, Options::default()).unwrap());
+        let store = Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap());
         let bench = Bench::with(OsdConfig::default(), store);
         bench.create_partition(PID);
         bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();

@@ -8,8 +8,8 @@ use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::rewrite::{RewriteAction as Action, RewriteOperation};
 use sealstone_osd::{AttributeId, Capability, Command, Permissions, SecurityMethod};
-use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{DiskStore, FormatOptions, Options, format};
+use sealstone_store::sim::{DiskFault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, StoreOptions, format};
 
 const OID: u64 = 0x10000;
 const VERSION: AttributeId = AttributeId::new(0x1_0000, 1);
@@ -239,7 +239,7 @@ fn bytes_and_attributes_change_together_across_a_crash() {
     format(&medium, &FormatOptions { segment: Some(4 << 20), ..FormatOptions::new(8 << 20, [7; 16]) })
         .unwrap();
     let start = |medium: &SimMedium, epoch| {
-        let store = DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap();
+        let store = DiskStore::open(Arc::new(medium.clone()), StoreOptions::default()).unwrap();
         Bench::start(OsdConfig::default(), Arc::new(store), epoch, 0)
     };
     let bench = start(&medium, 1);
@@ -254,13 +254,13 @@ fn bytes_and_attributes_change_together_across_a_crash() {
         let bench = start(&medium, 2);
         bench.keys.lock().add_partition(PID).unwrap();
         let calls = medium.calls();
-        medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+        medium.fault(DiskFault::Power(calls.writes + calls.syncs + point));
         let steps: &[Step<'_>] = &[(Action::Fill(1), 0, 9_000, &[2]), (Action::Fill(1), 15_000, 4_000, &[3])];
         let wish = Wish { fua: true, ..Wish::set(&[(VERSION.page, VERSION.number, b"v2")]) };
         let answer = send(&bench, range(100, 19_000), steps, wish, Permissions::NONE);
         let dead = medium.is_dead();
         drop(bench);
-        let store = DiskStore::open(Arc::new(medium.crash()), Options::default()).unwrap();
+        let store = DiskStore::open(Arc::new(medium.crash()), StoreOptions::default()).unwrap();
         use sealstone_store::ObjectStore as _;
         let mut bytes = vec![0; 20_000];
         store.read(user(OID), 0, &mut bytes).unwrap();

@@ -8,11 +8,11 @@ use crate::faulty::Faulty;
 use crate::support::{Answer, Bench, PID, START_MS, Wish, user, value};
 use sealstone_device::inspect::inspect;
 use sealstone_device::{Damage, OsdConfig, Range, ScrubStep};
-use sealstone_digest::{Cover, Covered, Profile};
+use sealstone_digest::{CoveredDigests, DigestCover, Profile};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{BLOCK, DiskStore, FormatOptions, Medium as _, ObjectStore, Options, format};
+use sealstone_store::{BLOCK, DiskStore, FormatOptions, Medium as _, ObjectStore, StoreOptions, format};
 
 const OID: u64 = 0x10000;
 /// Interval at which the position is saved.
@@ -32,7 +32,7 @@ impl Disk {
     }
 
     fn disk_store(&self) -> DiskStore {
-        DiskStore::open(Arc::new(self.medium.clone()), Options::default()).unwrap()
+        DiskStore::open(Arc::new(self.medium.clone()), StoreOptions::default()).unwrap()
     }
 
     fn store(&self) -> Arc<dyn ObjectStore> {
@@ -293,7 +293,7 @@ fn corrupt_index_page_scrub_names_every_loss() {
         for at in [8, 40, 200, 1000, 2500] {
             rotten.medium.rot("index.redb", page as u64 * 4096 + at, 0x20);
         }
-        let Ok(store) = DiskStore::open(Arc::new(rotten.medium.clone()), Options::default()) else {
+        let Ok(store) = DiskStore::open(Arc::new(rotten.medium.clone()), StoreOptions::default()) else {
             continue;
         };
         let store: Arc<dyn ObjectStore> = Arc::new(store);
@@ -331,7 +331,7 @@ fn scrub_finds_mismatched_digests() {
     let mut other = data.clone();
     other[2_000_000] ^= 1;
     let length = data.len() as u64;
-    let covered = Covered::of(Cover::new(Profile::DEFAULT, 0, length, length), &other);
+    let covered = CoveredDigests::of(DigestCover::new(Profile::DEFAULT, 0, length, length), &other);
     bench.store.write_digested(user(OID), 0, &data, &covered).unwrap();
     bench.unit.scrub_begin().unwrap();
     scrub(&bench);

@@ -8,8 +8,8 @@ use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId, ObjectType};
 use sealstone_scsi::Status;
-use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{BLOCK, DiskStore, FormatOptions, MemoryStore, Options, format};
+use sealstone_store::sim::{DiskFault, SimMedium};
+use sealstone_store::{BLOCK, DiskStore, FormatOptions, MemoryStore, StoreOptions, format};
 
 const OID: u64 = 0x10000;
 const SNAP: u64 = 0x20000;
@@ -338,7 +338,7 @@ fn on_disk(seed: u64) -> SimMedium {
 }
 
 fn start(medium: &SimMedium, epoch: u16) -> Bench {
-    let store = DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap();
+    let store = DiskStore::open(Arc::new(medium.clone()), StoreOptions::default()).unwrap();
     Bench::start(OsdConfig::default(), Arc::new(store), epoch, 0)
 }
 
@@ -384,7 +384,7 @@ fn no_half_snapshot_survives_a_crash() {
         let bench = start(&medium, 2);
         bench.keys.lock().add_partition(PID).unwrap();
         let calls = medium.calls();
-        medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+        medium.fault(DiskFault::Power(calls.writes + calls.syncs + point));
         // Each operation is its own group: many states that a crash could leave.
         let answer = {
             let store = &bench.store;
@@ -457,7 +457,7 @@ fn no_half_restore_survives_a_crash() {
             bench.keys.lock().add_partition(partition).unwrap();
         }
         let calls = medium.calls();
-        medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+        medium.fault(DiskFault::Power(calls.writes + calls.syncs + point));
         let answer = run(&bench, Command::RestorePartition(duplicate(PID, SNAP)));
         let dead = medium.is_dead();
         drop(bench);

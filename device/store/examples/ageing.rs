@@ -22,8 +22,8 @@ mod unbacked;
 
 use std::time::{Duration, Instant};
 
-use sealstone_store::contract::Random;
-use space::{FreeMap, Run, Turnover};
+use sealstone_store::contract::SeededRandom;
+use space::{BlockRun, BlockTurnover, FreeMap};
 
 /// Number of freed blocks that are held back before they become free, as in a commit group.
 const GROUP: u64 = 16 << 10;
@@ -37,7 +37,7 @@ fn main() {
         map: FreeMap::new(blocks, capacity, 256 << 10),
         objects: Vec::new(),
         freed: Vec::new(),
-        random: Random::new(1),
+        random: SeededRandom::new(1),
     };
     while aged.map.used() < capacity / 100 * 95 {
         let size = aged.size();
@@ -54,9 +54,9 @@ fn main() {
 
 struct Aged {
     map: FreeMap,
-    objects: Vec<Vec<Run>>,
-    freed: Vec<Run>,
-    random: Random,
+    objects: Vec<Vec<BlockRun>>,
+    freed: Vec<BlockRun>,
+    random: SeededRandom,
 }
 
 impl Aged {
@@ -66,7 +66,7 @@ impl Aged {
         1 + self.random.below(top)
     }
 
-    fn take(&mut self, blocks: u64, hint: Option<u64>) -> Vec<Run> {
+    fn take(&mut self, blocks: u64, hint: Option<u64>) -> Vec<BlockRun> {
         match self.map.take(blocks, blocks, hint) {
             Ok(runs) => runs,
             Err(_) => {
@@ -78,12 +78,12 @@ impl Aged {
 
     fn create(&mut self, size: u64) {
         let runs = self.take(size, None);
-        self.map.turn_over(&Turnover { taken: size, reserved: size, ..Turnover::default() });
+        self.map.turn_over(&BlockTurnover { taken: size, reserved: size, ..BlockTurnover::default() });
         self.objects.push(runs);
     }
 
-    fn drop_blocks(&mut self, runs: Vec<Run>) {
-        let freed = self.map.turn_over(&Turnover { dropped: runs, ..Turnover::default() });
+    fn drop_blocks(&mut self, runs: Vec<BlockRun>) {
+        let freed = self.map.turn_over(&BlockTurnover { dropped: runs, ..BlockTurnover::default() });
         self.freed.extend(freed);
         if self.freed.iter().map(|run| run.count).sum::<u64>() > GROUP {
             self.commit();
@@ -110,9 +110,9 @@ impl Aged {
         let old = self.objects[at][run];
         let count = 1 + self.random.below(old.count.min(16));
         let from = self.random.below(old.count - count + 1);
-        let cut = |from: u64, count: u64| Run { place: old.place + from, count };
+        let cut = |from: u64, count: u64| BlockRun { place: old.place + from, count };
         let new = self.take(count, from.checked_sub(1).map(|before| old.place + before + 1));
-        self.map.turn_over(&Turnover { taken: count, reserved: count, ..Turnover::default() });
+        self.map.turn_over(&BlockTurnover { taken: count, reserved: count, ..BlockTurnover::default() });
         let rest = [cut(0, from), cut(from + count, old.count - from - count)];
         self.objects[at].swap_remove(run);
         self.objects[at].extend(rest.into_iter().filter(|run| run.count > 0).chain(new));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
-use sealstone_store::contract::Random;
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore, Options, format};
+use sealstone_store::contract::SeededRandom;
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore, StoreOptions, format};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -26,8 +26,8 @@ fn main() -> Result<(), Failure> {
     let scratch = tempfile::tempdir()?;
     let medium = FileMedium::open(scratch.path())?;
     format(&medium, &FormatOptions::new(1 << 30, *b"attribute prices"))?;
-    let store = DiskStore::open(Arc::new(medium), Options::default())?;
-    let mut random = Random::new(1);
+    let store = DiskStore::open(Arc::new(medium), StoreOptions::default())?;
+    let mut random = SeededRandom::new(1);
     let mut there = 0;
     println!("attributes | get | set | page of {PER_PAGE} | index bytes an attribute");
     for objects in OBJECTS {

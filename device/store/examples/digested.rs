@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
-use sealstone_store::{Digests, DiskStore, FileMedium, FormatOptions, ObjectStore, Options, format};
+use sealstone_store::contract::SeededRandom;
+use sealstone_store::{DigestStore, DiskStore, FileMedium, FormatOptions, ObjectStore, StoreOptions, format};
 
 /// Bytes of the object.
 const LENGTH: u64 = 64 << 20;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let medium = Arc::new(FileMedium::open(folder.path())?);
     format(&*medium, &FormatOptions::new(1 << 30, *b"digests to write"))?;
-    let store = DiskStore::open(medium, Options::default())?;
+    let store = DiskStore::open(medium, StoreOptions::default())?;
     let profiles = [None, Some(Profile::Blake3)];
     let mut ids = Vec::new();
     for (number, profile) in (0x1_0000..).zip(profiles) {
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ids.push(id);
     }
     store.flush()?;
-    let mut random = Random::new(1);
+    let mut random = SeededRandom::new(1);
     for (bytes, writes) in [(4096_u64, 20_000), (16_384, 10_000), (1 << 20, 400)] {
         let data = vec![random.next() as u8; bytes as usize];
         let mut taken = [Vec::new(), Vec::new()];

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, fadvise};
-use sealstone_store::contract::Random;
-use sealstone_store::{FileMedium, Io, Medium as _, MediumFile};
+use sealstone_store::contract::SeededRandom;
+use sealstone_store::{FileMedium, IoMode, Medium as _, MediumFile};
 
 const SIZE: u64 = 512 << 20;
 const TIME: Duration = Duration::from_millis(250);
@@ -35,7 +35,7 @@ fn main() -> Result<(), Failure> {
         // The lock is released at once, so that both modes can be opened.
         Ok(FileMedium::open_with(&folder, io)?.open_data("data")?)
     };
-    let (cached, direct) = (opened(Io::Cached)?, opened(Io::Direct)?);
+    let (cached, direct) = (opened(IoMode::Cached)?, opened(IoMode::Direct)?);
     let plain = File::open(folder.join("data"))?;
     let mut rows = Vec::new();
     for (size, threads) in
@@ -68,7 +68,7 @@ fn reads(file: &dyn MediumFile, size: usize, threads: u64, round: u64) -> Result
         let work = |thread: u64| {
             let (stop, count) = (&stop, &count);
             move || -> std::io::Result<()> {
-                let mut random = Random::new(1 + thread + 1000 * round);
+                let mut random = SeededRandom::new(1 + thread + 1000 * round);
                 let mut buffer = vec![0; size];
                 while !stop.load(Ordering::Relaxed) {
                     file.read_at(random.below(SIZE / size as u64) * size as u64, &mut buffer)?;

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
+use sealstone_store::contract::SeededRandom;
 use sealstone_store::{
-    BlockDevice, DeviceMedium, DiskStore, FileMedium, FormatOptions, Io, Medium, ObjectStore, Options, format,
+    BlockDevice, DeviceMedium, DiskStore, FileMedium, FormatOptions, IoMode, Medium, ObjectStore,
+    StoreOptions, format,
 };
 
 const WRITERS: u64 = 16;
@@ -46,7 +47,7 @@ fn main() -> Result<(), Failure> {
 }
 
 fn store(folder: &Path, kind: &str) -> Result<DiskStore, Failure> {
-    let io = if kind.ends_with("direct") { Io::Direct } else { Io::Cached };
+    let io = if kind.ends_with("direct") { IoMode::Direct } else { IoMode::Cached };
     let medium: Arc<dyn Medium> = if kind.starts_with("files") {
         Arc::new(FileMedium::open_with(folder.join(kind), io)?)
     } else {
@@ -58,7 +59,7 @@ fn store(folder: &Path, kind: &str) -> Result<DiskStore, Failure> {
         Arc::new(DeviceMedium::open_with(device, data)?)
     };
     format(&*medium, &FormatOptions::new(3 << 30, *b"what syncs cost."))?;
-    Ok(DiskStore::open(medium, Options::default())?)
+    Ok(DiskStore::open(medium, StoreOptions::default())?)
 }
 
 /// Writes and flushes one write at a time, for this time, with this many threads; returns writes
@@ -70,7 +71,7 @@ fn durable_writes(store: &DiskStore, writers: u64, time: Duration) -> Result<f64
         let work = |writer: u64| {
             let (stop, count) = (&stop, &count);
             move || -> Result<(), sealstone_store::StoreError> {
-                let mut random = Random::new(writer);
+                let mut random = SeededRandom::new(writer);
                 let id = ObjectId::new(0x1_0000, 0x1_0000 + writer);
                 while !stop.load(Ordering::Relaxed) {
                     let block = random.below(OBJECT / 4096) * 4096;

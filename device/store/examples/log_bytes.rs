@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    AttributeId, DiskStore, FormatOptions, Medium, MediumFile, ObjectStore, Options, StoreError, format,
+    AttributeId, DiskStore, FormatOptions, Medium, MediumFile, ObjectStore, StoreError, StoreOptions, format,
 };
 
 /// Operations of each kind.
@@ -82,7 +82,7 @@ fn main() -> Result<(), Failure> {
     let last = Arc::new(AtomicU64::new(0));
     let medium = LogMeter { disk: SimMedium::new(1), last: Arc::clone(&last) };
     format(&medium, &FormatOptions::new(1 << 30, *b"bytes of the log"))?;
-    let store = DiskStore::open(Arc::new(medium), Options::default())?;
+    let store = DiskStore::open(Arc::new(medium), StoreOptions::default())?;
     let written = ObjectId::new(1, 1);
     let attributed = ObjectId::new(1, 2);
     for id in [written, attributed] {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{
-    DiskStore, FileMedium, FormatOptions, MAX_LIST, Memberships as _, ObjectStore as _, Options, format,
+    DiskStore, FileMedium, FormatOptions, MAX_LIST, Memberships as _, ObjectStore as _, StoreOptions, format,
 };
 
 /// Number of operations between two ticks, in place of the background thread.
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = arguments.next().map_or_else(|| scratch.path().to_owned(), PathBuf::from);
     let medium = FileMedium::open(&folder)?;
     format(&medium, &FormatOptions::new(1 << 30, [7; 16]))?;
-    let store = DiskStore::open(Arc::new(medium), Options::default())?;
+    let store = DiskStore::open(Arc::new(medium), StoreOptions::default())?;
     let collection = ObjectId::new(0x1_0000, 0x9_0000_0000);
     let index_mib = || std::fs::metadata(folder.join("index.redb")).map_or(0, |file| file.len() >> 20);
     let measured = |what: &str, begun: Instant| {
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let begun = Instant::now();
     drop(store);
-    let store = DiskStore::open(Arc::new(FileMedium::open(&folder)?), Options::default())?;
+    let store = DiskStore::open(Arc::new(FileMedium::open(&folder)?), StoreOptions::default())?;
     measured("opened again", begun);
 
     let begun = Instant::now();

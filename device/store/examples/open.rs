@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore as _, Options, format};
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore as _, StoreOptions, format};
 
 /// Number of operations between two ticks, in place of the background thread.
 const TICK: u64 = 10_000;
@@ -46,7 +46,7 @@ fn fill(folder: &Path, objects: u64, bytes: u64) -> Result<()> {
     let begun = Instant::now();
     let medium = FileMedium::open(folder)?;
     format(&medium, &FormatOptions::new((objects * bytes.next_multiple_of(4096)).max(1 << 30), [7; 16]))?;
-    let store = DiskStore::open(Arc::new(medium), Options::default())?;
+    let store = DiskStore::open(Arc::new(medium), StoreOptions::default())?;
     let data = vec![7; bytes as usize];
     for number in 0..objects {
         let id = ObjectId::new(0x1_0000, 0x1_0000 + number);
@@ -70,7 +70,7 @@ fn fill(folder: &Path, objects: u64, bytes: u64) -> Result<()> {
 
 fn open(folder: &Path, how: &str) -> Result<()> {
     let begun = Instant::now();
-    let store = DiskStore::open(Arc::new(FileMedium::open(folder)?), Options::default())?;
+    let store = DiskStore::open(Arc::new(FileMedium::open(folder)?), StoreOptions::default())?;
     let taken = begun.elapsed();
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default().trim();

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore, Options, format};
+use sealstone_store::contract::SeededRandom;
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore, StoreOptions, format};
 
 const SIZE: u64 = 256 << 20;
 const ROUNDS: usize = 7;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Failure> {
     let store_folder = folder.join("store");
     let medium = FileMedium::open(&store_folder)?;
     format(&medium, &FormatOptions::new(4 << 30, *b"rates of a store"))?;
-    let store = DiskStore::open(Arc::new(medium), Options::default())?;
+    let store = DiskStore::open(Arc::new(medium), StoreOptions::default())?;
     let id = ObjectId::new(0x1_0000, 0x1_0000);
     store.create(id, ObjectType::User)?;
 
@@ -64,14 +64,14 @@ fn main() -> Result<(), Failure> {
         let mut buffer = vec![0; 4096];
         let count = 100_000_u32;
         let ours = median(|| {
-            let mut random = Random::new(seed);
+            let mut random = SeededRandom::new(seed);
             for _ in 0..count {
                 store.read(id, place(&mut random, seed), &mut buffer)?;
             }
             Ok(())
         })?;
         let theirs = median(|| {
-            let mut random = Random::new(seed);
+            let mut random = SeededRandom::new(seed);
             for _ in 0..count {
                 plain.read_exact_at(&mut buffer, place(&mut random, seed))?;
             }
@@ -104,7 +104,7 @@ fn main() -> Result<(), Failure> {
     println!("one small change and a flush:");
     for (name, size) in [("4 KiB", 4096), ("64 KiB", 64 << 10), ("attribute", 0)] {
         let mut times = Vec::new();
-        let mut random = Random::new(3);
+        let mut random = SeededRandom::new(3);
         for step in 0..200_u64 {
             let at = place(&mut random, 1);
             times.push(time(|| {
@@ -142,7 +142,7 @@ fn main() -> Result<(), Failure> {
     println!("{count} objects of 4 KiB with an attribute, one flush: {:?} each", created / count as u32);
     drop(store);
     let opened = Instant::now();
-    let store = DiskStore::open(Arc::new(FileMedium::open(&store_folder)?), Options::default())?;
+    let store = DiskStore::open(Arc::new(FileMedium::open(&store_folder)?), StoreOptions::default())?;
     println!(
         "open: {:?} for {} objects, {} MiB used",
         opened.elapsed(),
@@ -153,7 +153,7 @@ fn main() -> Result<(), Failure> {
 }
 
 /// Aligned for seed 1.
-fn place(random: &mut Random, seed: u64) -> u64 {
+fn place(random: &mut SeededRandom, seed: u64) -> u64 {
     let block = random.below(SIZE / 4096 - 16) * 4096;
     if seed == 1 { block } else { block + 1000 }
 }

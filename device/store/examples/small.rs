@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
-use sealstone_store::{DiskStore, FileMedium, FormatOptions, MAX_INLINE, ObjectStore as _, Options, format};
+use sealstone_store::contract::SeededRandom;
+use sealstone_store::{
+    DiskStore, FileMedium, FormatOptions, MAX_INLINE, ObjectStore as _, StoreOptions, format,
+};
 
 const WRITERS: u64 = 16;
 const TURN: Duration = Duration::from_millis(700);
@@ -96,7 +98,7 @@ fn middle(values: &[f64]) -> f64 {
 
 struct Side {
     folder: PathBuf,
-    options: Options,
+    options: StoreOptions,
     store: DiskStore,
 }
 
@@ -110,7 +112,8 @@ impl Side {
         let _ = std::fs::remove_dir_all(&folder);
         let medium = FileMedium::open(&folder)?;
         format(&medium, &FormatOptions::new((objects * 8192).max(1 << 30), [7; 16]))?;
-        let options = Options { inline_max, inline_bytes_max: Some(u64::MAX >> 1), ..Options::default() };
+        let options =
+            StoreOptions { inline_max, inline_bytes_max: Some(u64::MAX >> 1), ..StoreOptions::default() };
         Ok(Self { store: DiskStore::open(Arc::new(medium), options.clone())?, folder, options })
     }
 
@@ -162,7 +165,7 @@ impl Side {
     /// Reads objects at random; returns reads per second. Most records are not in the store's
     /// cache, but all pages are in the system's.
     fn reads(&self, objects: u64, length: usize, seed: u64) -> Result<f64, Failure> {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut into = vec![0; length];
         let start = Instant::now();
         let mut count = 0;

@@ -8,8 +8,8 @@ use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::{
-    AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_OBJECT_LENGTH, MemoryStore, ObjectStore, Space, StoreError,
-    Stretch,
+    AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_OBJECT_LENGTH, MemoryStore, ObjectExtent, ObjectStore,
+    Space, StoreError,
 };
 
 /// Asserts an error's variant.
@@ -91,7 +91,7 @@ fn made<S: ObjectStore>(store: &S) -> ObjectId {
 
 /// Returns `length` bytes that differ from block to block and from seed to seed.
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
         bytes.extend_from_slice(&random.next().to_le_bytes());
@@ -441,7 +441,7 @@ fn scopes_nest_and_flush_is_repeatable<S: ObjectStore>(store: &S) {
 
 /// One step of the model test.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub enum ModelOp {
     /// `create` of object number `.0` (of a small set).
     Create(u8),
     /// `remove`.
@@ -484,56 +484,58 @@ pub enum Op {
     Flush,
 }
 
-/// Returns the id of the object that an [`Op`] refers to by number.
+/// Returns the id of the object that an [`ModelOp`] refers to by number.
 #[must_use]
 pub fn object(number: u8) -> ObjectId {
     ObjectId::new(0x1_0000 + u64::from(number) % 2, 0x1_0000 + u64::from(number))
 }
 
-/// Returns the id of the collection that an [`Op`] refers to by number.
+/// Returns the id of the collection that an [`ModelOp`] refers to by number.
 #[must_use]
 pub fn collection(number: u8) -> ObjectId {
     ObjectId::new(0x1_0000 + u64::from(number) % 2, 0x2_0000 + u64::from(number))
 }
 
 /// Runs one step; returns its result in a form that can be compared between stores.
-pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
+pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &ModelOp) -> String {
     match *op {
-        Op::Create(o) => format!("{:?}", store.create(object(o), ObjectType::User)),
-        Op::Remove(o) => format!("{:?}", store.remove(object(o))),
-        Op::Write(o, at, length, seed) => format!("{:?}", store.write(object(o), at, &pattern(seed, length))),
-        Op::Read(o, at, length) => {
+        ModelOp::Create(o) => format!("{:?}", store.create(object(o), ObjectType::User)),
+        ModelOp::Remove(o) => format!("{:?}", store.remove(object(o))),
+        ModelOp::Write(o, at, length, seed) => {
+            format!("{:?}", store.write(object(o), at, &pattern(seed, length)))
+        }
+        ModelOp::Read(o, at, length) => {
             let mut bytes = vec![0xEE; length];
             let result = store.read(object(o), at, &mut bytes);
             bytes.truncate(*result.as_ref().unwrap_or(&0));
             format!("{result:?} {:x?}", crate::crc::crc32c(&bytes))
         }
-        Op::Resize(o, length) => format!("{:?}", store.resize(object(o), length)),
-        Op::Clear(o, at, length) => format!("{:?}", store.clear(object(o), at, length)),
-        Op::Punch(o, at, length) => format!("{:?}", store.punch(object(o), at, length)),
-        Op::Share(from, to) => format!("{:?}", store.share(object(from), object(to))),
-        Op::Map(o, from, max) => format!("{:?}", store.map(object(o), from, max)),
-        Op::Compare(o, other, from, max) => {
+        ModelOp::Resize(o, length) => format!("{:?}", store.resize(object(o), length)),
+        ModelOp::Clear(o, at, length) => format!("{:?}", store.clear(object(o), at, length)),
+        ModelOp::Punch(o, at, length) => format!("{:?}", store.punch(object(o), at, length)),
+        ModelOp::Share(from, to) => format!("{:?}", store.share(object(from), object(to))),
+        ModelOp::Map(o, from, max) => format!("{:?}", store.map(object(o), from, max)),
+        ModelOp::Compare(o, other, from, max) => {
             format!("{:?}", store.compare(object(o), object(other), from, max))
         }
-        Op::SetAttribute(o, number, length, seed) => {
+        ModelOp::SetAttribute(o, number, length, seed) => {
             let attribute = AttributeId { page: number % 3, number };
             format!("{:?}", store.set_attribute(object(o), attribute, &pattern(seed, length)))
         }
-        Op::List(o, max) => format!("{:?}", store.list(object(o), max)),
-        Op::Flush => format!("{:?}", store.flush()),
-        Op::Profile(partition, code) => {
+        ModelOp::List(o, max) => format!("{:?}", store.list(object(o), max)),
+        ModelOp::Flush => format!("{:?}", store.flush()),
+        ModelOp::Profile(partition, code) => {
             let partition = object(partition).partition;
             let made = store.create(ObjectId::of_partition(partition), ObjectType::Partition);
             let set = store.set_profile(partition, Profile::from_code(code));
             format!("{made:?} {set:?} {:?}", store.profile(partition))
         }
-        Op::PageDigest(o, page) => format!("{:?}", store.page_digest(object(o), page)),
-        Op::CreateCollection(c) => format!("{:?}", store.create(collection(c), ObjectType::Collection)),
-        Op::RemoveCollection(c) => format!("{:?}", store.remove(collection(c))),
-        Op::Join(c, o, slot) => format!("{:?}", store.join(collection(c), object(o).object, slot)),
-        Op::Leave(c, o) => format!("{:?}", store.leave(collection(c), object(o).object)),
-        Op::Members(c, o, max) => {
+        ModelOp::PageDigest(o, page) => format!("{:?}", store.page_digest(object(o), page)),
+        ModelOp::CreateCollection(c) => format!("{:?}", store.create(collection(c), ObjectType::Collection)),
+        ModelOp::RemoveCollection(c) => format!("{:?}", store.remove(collection(c))),
+        ModelOp::Join(c, o, slot) => format!("{:?}", store.join(collection(c), object(o).object, slot)),
+        ModelOp::Leave(c, o) => format!("{:?}", store.leave(collection(c), object(o).object)),
+        ModelOp::Members(c, o, max) => {
             let count = store.member_count(collection(c));
             format!("{count:?} {:?}", store.members(collection(c), object(o).object, max))
         }
@@ -542,8 +544,8 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
 
 /// Returns the first steps of a history: the profiles of the partitions of [`object`], drawn from
 /// `random`.
-pub fn random_profiles(random: &mut Random) -> [Op; 2] {
-    [0, 1].map(|partition| Op::Profile(partition, random.below(6) as u8))
+pub fn random_profiles(random: &mut SeededRandom) -> [ModelOp; 2] {
+    [0, 1].map(|partition| ModelOp::Profile(partition, random.below(6) as u8))
 }
 
 /// Returns all content of a store by value, to compare two stores, or one before and after a crash.
@@ -599,7 +601,7 @@ pub struct ObjectSnapshot {
     /// All bytes of the object.
     pub content: Vec<u8>,
     /// The map of its data, with the shared extents.
-    pub map: Vec<Stretch>,
+    pub map: Vec<ObjectExtent>,
     /// All its attributes.
     pub attributes: Vec<(AttributeId, Vec<u8>)>,
     /// Its members, and the collections that it is a member of, with their slots.
@@ -624,10 +626,10 @@ const MODEL_LENGTH: u64 = 3 << 19;
 
 /// Returns a step drawn from `random`: mostly small and unaligned, sometimes large, aligned or at a
 /// chunk boundary. Half of the objects usually stay short enough to be stored in an index.
-pub fn random_op(random: &mut Random) -> Op {
+pub fn random_op(random: &mut SeededRandom) -> ModelOp {
     let object = random.below(6) as u8;
     let small = object >= 3 && random.below(16) > 0;
-    let place = |random: &mut Random| match random.below(4) {
+    let place = |random: &mut SeededRandom| match random.below(4) {
         0 if small => 0,
         _ if small => random.below(1200),
         0 => random.below(MODEL_LENGTH),
@@ -635,7 +637,7 @@ pub fn random_op(random: &mut Random) -> Op {
         2 => random.below(3 * BLOCK),
         _ => (1 << 20) - 3 * BLOCK + random.below(6 * BLOCK),
     };
-    let length = |random: &mut Random| match random.below(5) {
+    let length = |random: &mut SeededRandom| match random.below(5) {
         _ if small => random.below(900),
         0 => random.below(100),
         1 => random.below(3 * BLOCK),
@@ -644,37 +646,37 @@ pub fn random_op(random: &mut Random) -> Op {
         _ => random.below(120 * BLOCK),
     };
     match random.below(100) {
-        0..=9 => Op::Create(object),
-        10..=13 => Op::Remove(object),
-        14..=44 => Op::Write(object, place(random), length(random) as usize, random.next()),
-        45..=59 => Op::Read(object, place(random), length(random) as usize),
-        60..=65 => Op::Resize(object, place(random)),
-        66..=73 => Op::Clear(object, place(random), length(random)),
-        74..=79 => Op::Punch(object, place(random), length(random)),
-        80..=83 => Op::Share(object, random.below(6) as u8),
-        84 if random.below(2) == 0 => Op::Map(object, place(random), random.below(9) as usize),
-        84 => Op::Compare(object, random.below(6) as u8, place(random), random.below(9) as usize),
+        0..=9 => ModelOp::Create(object),
+        10..=13 => ModelOp::Remove(object),
+        14..=44 => ModelOp::Write(object, place(random), length(random) as usize, random.next()),
+        45..=59 => ModelOp::Read(object, place(random), length(random) as usize),
+        60..=65 => ModelOp::Resize(object, place(random)),
+        66..=73 => ModelOp::Clear(object, place(random), length(random)),
+        74..=79 => ModelOp::Punch(object, place(random), length(random)),
+        80..=83 => ModelOp::Share(object, random.below(6) as u8),
+        84 if random.below(2) == 0 => ModelOp::Map(object, place(random), random.below(9) as usize),
+        84 => ModelOp::Compare(object, random.below(6) as u8, place(random), random.below(9) as usize),
         85..=89 => {
             let value = if random.below(3) == 0 { 0 } else { random.below(200) };
-            Op::SetAttribute(object, random.below(12) as u32, value as usize, random.next())
+            ModelOp::SetAttribute(object, random.below(12) as u32, value as usize, random.next())
         }
-        90 if random.below(2) == 0 => Op::Profile(object, random.below(6) as u8),
-        90 => Op::PageDigest(object, random.below(3) as u32),
-        91 => Op::List(object, random.below(8) as usize),
+        90 if random.below(2) == 0 => ModelOp::Profile(object, random.below(6) as u8),
+        90 => ModelOp::PageDigest(object, random.below(3) as u32),
+        91 => ModelOp::List(object, random.below(8) as usize),
         92..=96 => random_tie(random, object),
-        _ => Op::Flush,
+        _ => ModelOp::Flush,
     }
 }
 
 /// Returns a random step that concerns collections.
-fn random_tie(random: &mut Random, object: u8) -> Op {
+fn random_tie(random: &mut SeededRandom, object: u8) -> ModelOp {
     let collection = random.below(4) as u8;
     match random.below(12) {
-        0..=2 => Op::CreateCollection(collection),
-        3 => Op::RemoveCollection(collection),
-        4..=7 => Op::Join(collection, object, random.below(5) as u32),
-        8..=9 => Op::Leave(collection, object),
-        _ => Op::Members(collection, object, random.below(4) as usize),
+        0..=2 => ModelOp::CreateCollection(collection),
+        3 => ModelOp::RemoveCollection(collection),
+        4..=7 => ModelOp::Join(collection, object, random.below(5) as u32),
+        8..=9 => ModelOp::Leave(collection, object),
+        _ => ModelOp::Members(collection, object, random.below(4) as usize),
     }
 }
 
@@ -683,7 +685,7 @@ fn random_tie(random: &mut Random, object: u8) -> Op {
 ///
 /// # Panics
 /// At the first difference, with the step in the message.
-pub fn model<S: ObjectStore + ?Sized>(store: &S, ops: &[Op]) {
+pub fn model<S: ObjectStore + ?Sized>(store: &S, ops: &[ModelOp]) {
     let oracle = MemoryStore::new(store.space().total);
     for (step, op) in ops.iter().enumerate() {
         assert_eq!(apply(store, op), apply(&oracle, op), "step {step}: {op:?}");
@@ -695,9 +697,9 @@ pub fn model<S: ObjectStore + ?Sized>(store: &S, ops: &[Op]) {
 
 /// A small seeded random generator (SplitMix64), so that a seed reproduces a history.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     /// Creates the generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {

@@ -12,7 +12,7 @@ use sealstone_osd::ObjectId;
 /// Maximum number of damage entries that are kept. Further damage is still refused when it is read.
 pub const MAX_DAMAGE: usize = 65536;
 
-/// What part of an object is damaged.
+/// The damaged part of an object.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DamageKind {
@@ -126,7 +126,7 @@ impl fmt::Display for StoreFault {
 
 /// All known damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct StoreHealth {
     /// Whether the store refuses changes until it is reopened or repaired.
     pub read_only: bool,
     /// Damage of the store itself.
@@ -137,7 +137,7 @@ pub struct Health {
     pub more: bool,
 }
 
-impl Health {
+impl StoreHealth {
     /// Whether no damage is known.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -210,7 +210,7 @@ impl DamageBook {
     }
 
     /// Whether damage of the object is known.
-    pub(crate) fn knows(&self, id: ObjectId) -> bool {
+    pub(crate) fn has_damage(&self, id: ObjectId) -> bool {
         self.objects.contains_key(&id)
     }
 
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_that_touch_are_one_and_there_is_a_bound() {
+    fn touching_damage_is_merged_and_bounded() {
         let mut book = DamageBook::default();
         let id = |number| ObjectId::new(1, number);
         let piece = |object, offset, kind| Damage { object, kind, offset, length: 4096 };

@@ -6,10 +6,10 @@
 //! Contract: a returned digest is that of the bytes that were written, or there is none. A read
 //! returns bytes and digests of the same moment. Unknown digests are computed from bytes whose
 //! checksum was right. Bytes that were not compared with a checksum are returned with the digest
-//! that they must have ([`Checked::ByReceiver`]).
+//! that they must have ([`DigestCheck::ByReceiver`]).
 //! Source of truth: docs/design/store.md, "Digests"; docs/design/security.md 5.1 to 5.5.
 
-use sealstone_digest::{Covered, Profile, Value};
+use sealstone_digest::{CoveredDigests, DigestValue, Profile};
 use sealstone_osd::ObjectId;
 
 use crate::StoreError;
@@ -18,7 +18,7 @@ use crate::StoreError;
 /// store compares all other bytes of a read (partial units, holes, units without a digest) with
 /// their checksums in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum DigestCheck {
     /// The receiver of the bytes compares them with the returned digests. It must not use the bytes
     /// before, nor compute digests from them. The store still checks objects with known damage
     /// itself.
@@ -28,20 +28,20 @@ pub enum Checked {
     ByStore,
 }
 
-/// Result of [`Digests::read_digested`] besides the bytes.
+/// Result of [`DigestStore::read_digested`] besides the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Digested {
+pub struct DigestedRead {
     /// Number of bytes read; short only at the object's end.
     pub count: usize,
     /// Length of the object in bytes.
     pub object_length: u64,
     /// The digests of the bytes read; `None` if the partition has no profile.
-    pub covered: Option<Covered>,
+    pub covered: Option<CoveredDigests>,
     /// Number of whole units whose digest was stored rather than computed for this read.
     pub stored: u64,
 }
 
-/// Result of [`Digests::digests`].
+/// Result of [`DigestStore::digests`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownDigests {
     /// Length of the object in bytes.
@@ -52,11 +52,11 @@ pub struct KnownDigests {
     pub first_unit: u64,
     /// The stored values of that unit and the following ones; `None` for a hole or an unknown
     /// value.
-    pub values: Vec<Option<Value>>,
+    pub values: Vec<Option<DigestValue>>,
 }
 
 /// Digests of objects' bytes and attribute pages.
-pub trait Digests: Send + Sync {
+pub trait DigestStore: Send + Sync {
     /// Returns the profile of a partition's objects: the default one unless another was set; `None`
     /// means checksums alone.
     fn profile(&self, partition: u64) -> Option<Profile>;
@@ -76,8 +76,8 @@ pub trait Digests: Send + Sync {
         id: ObjectId,
         offset: u64,
         into: &mut [u8],
-        checked: Checked,
-    ) -> Result<Digested, StoreError>;
+        checked: DigestCheck,
+    ) -> Result<DigestedRead, StoreError>;
 
     /// Like `write`, for a caller that has the digests of the data. `covered` was computed from
     /// `data`, with a cover that starts at `offset`; digests of another profile than the
@@ -87,11 +87,11 @@ pub trait Digests: Send + Sync {
         id: ObjectId,
         offset: u64,
         data: &[u8],
-        covered: &Covered,
+        covered: &CoveredDigests,
     ) -> Result<(), StoreError>;
 
     /// Returns the digest of an attribute page ([`AttributePage`](sealstone_digest::AttributePage),
     /// by ascending numbers); `None` if the partition has no profile. The first call after a change
     /// computes and stores it.
-    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError>;
+    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<DigestValue>, StoreError>;
 }

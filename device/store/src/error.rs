@@ -60,7 +60,8 @@ pub enum StoreError {
     /// Nothing is written until the store is opened again; reads still work.
     #[error("the store refuses writes after a failure; open it again")]
     Poisoned,
-    /// `flush` inside a [`Scope`](crate::Scope) of the same thread: it would wait for itself.
+    /// `flush` inside a [`GroupScope`](crate::GroupScope) of the same thread: it would wait for
+    /// itself.
     #[error("flush inside an open scope")]
     ScopeOpen,
     /// The medium failed. After a failed flush the store is also poisoned.

@@ -20,7 +20,7 @@ pub const PIECE: u64 = 1 << 20;
 
 /// The progress of examining one object from its first byte to its last.
 #[derive(Clone, Debug)]
-pub struct Examination {
+pub struct ObjectExamination {
     pub(crate) id: ObjectId,
     /// Everything before this byte was read.
     pub(crate) at: u64,
@@ -34,7 +34,7 @@ pub struct Examination {
     pub(crate) sum: Option<Box<SumCourse>>,
 }
 
-impl Examination {
+impl ObjectExamination {
     /// Starts at the first byte.
     #[must_use]
     pub fn of(id: ObjectId) -> Self {
@@ -83,20 +83,21 @@ pub(crate) fn join(all: &mut Vec<Damage>, new: Damage, each: bool) {
 
 /// Findings of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Examined {
+pub struct ExaminationStep {
     /// Bytes of blocks that were read.
     pub bytes: u64,
     /// Damage, by its first byte.
     pub damage: Vec<Damage>,
-    /// A byte of a piece that has units without a stored digest, for [`Examine::complete_digests`].
+    /// A byte of a piece that has units without a stored digest, for
+    /// [`ObjectExaminer::complete_digests`].
     pub incomplete: Option<u64>,
     /// Whether there is more to read.
     pub more: bool,
 }
 
-/// Result of [`Examine::complete_digests`].
+/// Result of [`ObjectExaminer::complete_digests`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Completed {
+pub struct CompletedDigests {
     /// Number of units that got a stored digest.
     pub units: u64,
     /// Bytes that were read for that.
@@ -104,10 +105,10 @@ pub struct Completed {
 }
 
 /// Examination of objects for damage.
-pub trait Examine: Send + Sync {
+pub trait ObjectExaminer: Send + Sync {
     /// Reads and checks the next piece of an object, and its records with the last piece. Damage is
     /// recorded, and is not an error. Fails with `NotFound` if the object was removed.
-    fn examine(&self, examination: &mut Examination) -> Result<Examined, StoreError>;
+    fn examine(&self, examination: &mut ObjectExamination) -> Result<ExaminationStep, StoreError>;
 
     /// Returns the current damage of these bytes of an object, and of those that share a unit with
     /// them, by first byte. Reads all of them under the object's lock.
@@ -122,5 +123,5 @@ pub trait Examine: Send + Sync {
     /// are right: an older version or a `punch` leaves such units. All under the object's lock.
     /// Existing digests are unchanged; if one does not match the bytes, none is computed. Takes no
     /// space.
-    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<Completed, StoreError>;
+    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<CompletedDigests, StoreError>;
 }

@@ -20,23 +20,23 @@ mod memory;
 pub mod sim;
 mod store;
 
-pub use compare::Comparison;
-pub use damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
-pub use digests::{Checked, Digested, Digests, KnownDigests};
+pub use compare::ObjectComparison;
+pub use damage::{Damage, DamageKind, MAX_DAMAGE, StoreFault, StoreHealth};
+pub use digests::{DigestCheck, DigestStore, DigestedRead, KnownDigests};
 pub use disk::{
-    Background, DiskStore, FormatOptions, InlineUse, MAX_INLINE, MIN_CAPACITY, Options, PreviousShutdown,
-    Scrub, ScrubProgress, ScrubStep, bytes_with_reserve, format, preallocate,
+    BackgroundThread, DiskStore, FormatOptions, InlineUse, MAX_INLINE, MIN_CAPACITY, PreviousShutdown,
+    ScrubProgress, ScrubStep, StoreOptions, StoreScrub, bytes_with_reserve, format, preallocate,
 };
 pub use error::{FormatError, StoreError};
-pub use examine::{Completed, Examination, Examine, Examined, PIECE};
+pub use examine::{CompletedDigests, ExaminationStep, ObjectExamination, ObjectExaminer, PIECE};
 pub use medium::{
-    BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, FreeSpace, Io, Medium, MediumFile, bind_device,
-    free_space_of, open_place, survey_device,
+    BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, FreeSpace, IoMode, Medium, MediumFile, bind_device,
+    free_space_of, open_store_medium, survey_device,
 };
 pub use memberships::{MAX_MEMBERSHIPS, Memberships};
 pub use memory::MemoryStore;
 pub use store::{
-    AttributeId, BLOCK, MAP_PIECES_MAX, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST,
-    MAX_OBJECT_LENGTH, MAX_STRETCHES, MAX_TRANSFER, ObjectStore, Scope, SharedSpace, Space, Stat, Stretch,
-    StretchKind,
+    AttributeId, BLOCK, ExtentKind, GroupScope, MAP_PIECES_MAX, MAX_ATTRIBUTE_LENGTH,
+    MAX_ATTRIBUTES_PER_OBJECT, MAX_EXTENTS, MAX_LIST, MAX_OBJECT_LENGTH, MAX_TRANSFER, ObjectExtent,
+    ObjectStat, ObjectStore, SharedSpace, Space,
 };

@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
-use crate::compare::Comparer;
-use crate::store::{attribute_budget, check_transfer, end_of, push_stretch};
+use crate::compare::ObjectComparer;
+use crate::store::{attribute_budget, check_transfer, end_of, push_extent};
 use crate::{
-    AttributeId, BLOCK, Comparison, MAP_PIECES_MAX, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships,
-    ObjectStore, PIECE, Scope, Space, Stat, StoreError, Stretch, StretchKind,
+    AttributeId, BLOCK, ExtentKind, GroupScope, MAP_PIECES_MAX, MAX_EXTENTS, MAX_LIST, MAX_MEMBERSHIPS,
+    Memberships, ObjectComparison, ObjectExtent, ObjectStat, ObjectStore, PIECE, Space, StoreError,
 };
 
 mod digests;
@@ -25,7 +25,7 @@ mod examine;
 
 /// Members of collections, in both directions, with the slots.
 #[derive(Clone, Default)]
-struct Ties {
+struct MembershipTable {
     members: BTreeMap<ObjectId, BTreeMap<u64, u32>>,
     memberships: BTreeMap<ObjectId, BTreeMap<u64, u32>>,
 }
@@ -35,19 +35,19 @@ type Block = Arc<[u8]>;
 
 /// A store in memory.
 pub struct MemoryStore {
-    inner: Mutex<Inner>,
+    inner: Mutex<MemoryInner>,
 }
 
-struct Inner {
-    objects: BTreeMap<ObjectId, Object>,
-    ties: Ties,
+struct MemoryInner {
+    objects: BTreeMap<ObjectId, MemoryObject>,
+    ties: MembershipTable,
     /// Partitions whose digest profile is not the default.
     profiles: BTreeMap<u64, Option<Profile>>,
     used_blocks: u64,
     capacity_blocks: u64,
 }
 
-struct Object {
+struct MemoryObject {
     kind: ObjectType,
     length: u64,
     blocks: BTreeMap<u64, Block>,
@@ -61,9 +61,9 @@ impl MemoryStore {
     pub fn new(capacity: u64) -> Self {
         let capacity_blocks = capacity / BLOCK;
         Self {
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(MemoryInner {
                 objects: BTreeMap::new(),
-                ties: Ties::default(),
+                ties: MembershipTable::default(),
                 profiles: BTreeMap::new(),
                 used_blocks: 0,
                 capacity_blocks,
@@ -76,7 +76,7 @@ impl MemoryStore {
     fn change<T>(
         &self,
         id: ObjectId,
-        change: impl FnOnce(&mut Object, u64) -> Result<T, StoreError>,
+        change: impl FnOnce(&mut MemoryObject, u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut inner = self.inner.lock();
         let free = inner.capacity_blocks - inner.used_blocks;
@@ -88,8 +88,8 @@ impl MemoryStore {
         result
     }
 
-    fn look<T>(&self, id: ObjectId, look: impl FnOnce(&Object) -> T) -> Result<T, StoreError> {
-        self.inner.lock().objects.get(&id).map(look).ok_or(StoreError::NotFound(id))
+    fn with_object<T>(&self, id: ObjectId, read: impl FnOnce(&MemoryObject) -> T) -> Result<T, StoreError> {
+        self.inner.lock().objects.get(&id).map(read).ok_or(StoreError::NotFound(id))
     }
 }
 
@@ -104,13 +104,13 @@ impl Clone for MemoryStore {
         };
         let objects = inner.objects.iter().map(|(id, object)| {
             let blocks = object.blocks.iter().map(|(at, block)| (*at, copy(block))).collect();
-            (*id, Object { blocks, attributes: object.attributes.clone(), ..*object })
+            (*id, MemoryObject { blocks, attributes: object.attributes.clone(), ..*object })
         });
         let objects = objects.collect();
         let (used_blocks, capacity_blocks) = (inner.used_blocks, inner.capacity_blocks);
         let (ties, profiles) = (inner.ties.clone(), inner.profiles.clone());
         drop(copies);
-        Self { inner: Mutex::new(Inner { objects, ties, profiles, used_blocks, capacity_blocks }) }
+        Self { inner: Mutex::new(MemoryInner { objects, ties, profiles, used_blocks, capacity_blocks }) }
     }
 }
 
@@ -119,7 +119,7 @@ fn is_own(block: &Block) -> bool {
     Arc::strong_count(block) == 1
 }
 
-impl Object {
+impl MemoryObject {
     /// Returns how many blocks of a range this object has alone.
     fn own(&self, range: impl RangeBounds<u64>) -> u64 {
         self.blocks.range(range).filter(|(_, block)| is_own(block)).count() as u64
@@ -217,8 +217,8 @@ impl Object {
 }
 
 impl ObjectStore for MemoryStore {
-    fn begin(&self) -> Scope<'_> {
-        Scope::none()
+    fn begin(&self) -> GroupScope<'_> {
+        GroupScope::none()
     }
 
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
@@ -230,7 +230,7 @@ impl ObjectStore for MemoryStore {
         if kind == ObjectType::Collection {
             inner.ties.members.insert(id, BTreeMap::new());
         }
-        inner.objects.insert(id, Object { kind, length: 0, blocks, attributes, attribute_weight: 0 });
+        inner.objects.insert(id, MemoryObject { kind, length: 0, blocks, attributes, attribute_weight: 0 });
         Ok(())
     }
 
@@ -252,8 +252,8 @@ impl ObjectStore for MemoryStore {
         Ok(())
     }
 
-    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
-        self.look(id, |object| Stat {
+    fn stat(&self, id: ObjectId) -> Result<ObjectStat, StoreError> {
+        self.with_object(id, |object| ObjectStat {
             kind: object.kind,
             length: object.length,
             used_bytes: object.blocks.len() as u64 * BLOCK,
@@ -261,7 +261,7 @@ impl ObjectStore for MemoryStore {
     }
 
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
-        self.look(id, |object| object.read(offset, into))
+        self.with_object(id, |object| object.read(offset, into))
     }
 
     fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError> {
@@ -335,8 +335,8 @@ impl ObjectStore for MemoryStore {
         Ok(())
     }
 
-    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
-        self.look(id, |object| {
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<ObjectExtent>, StoreError> {
+        self.with_object(id, |object| {
             let mut map = Vec::new();
             let mut at = offset;
             let mut stop = object.length;
@@ -353,13 +353,13 @@ impl ObjectStore for MemoryStore {
                     }
                     // The last permitted piece ends the range.
                     stop = if pieces == MAP_PIECES_MAX { (piece + 1) * PIECE } else { object.length };
-                    push_stretch(&mut map, at, start, StretchKind::Hole);
-                    push_stretch(&mut map, start, end, StretchKind::Data { shared: !is_own(block) });
+                    push_extent(&mut map, at, start, ExtentKind::Hole);
+                    push_extent(&mut map, start, end, ExtentKind::Data { shared: !is_own(block) });
                     at = end;
                 }
             }
-            push_stretch(&mut map, at, stop.min(object.length), StretchKind::Hole);
-            map.truncate(max.min(MAX_STRETCHES));
+            push_extent(&mut map, at, stop.min(object.length), ExtentKind::Hole);
+            map.truncate(max.min(MAX_EXTENTS));
             map
         })
     }
@@ -370,7 +370,7 @@ impl ObjectStore for MemoryStore {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Comparison, StoreError> {
+    ) -> Result<ObjectComparison, StoreError> {
         let inner = self.inner.lock();
         let object = |id| inner.objects.get(&id).ok_or(StoreError::NotFound(id));
         let (one, two) = (object(id)?, object(other)?);
@@ -380,11 +380,11 @@ impl ObjectStore for MemoryStore {
             .chain(two.blocks.range(offset / BLOCK..))
             .map(|(at, _)| *at)
             .collect();
-        let mut found = Comparer::new(offset, one.length, two.length, max);
+        let mut found = ObjectComparer::new(offset, one.length, two.length, max);
         for at in blocks {
             let (mine, theirs) = (one.blocks.get(&at), two.blocks.get(&at));
             let same = mine.zip(theirs).is_some_and(|(mine, theirs)| Arc::ptr_eq(mine, theirs));
-            let kind = mine.map(|block| StretchKind::Data { shared: !is_own(block) });
+            let kind = mine.map(|block| ExtentKind::Data { shared: !is_own(block) });
             if !found.block(at, kind, same) {
                 break;
             }
@@ -393,7 +393,7 @@ impl ObjectStore for MemoryStore {
     }
 
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
-        self.look(id, |object| object.attributes.get(&attribute).cloned())
+        self.with_object(id, |object| object.attributes.get(&attribute).cloned())
     }
 
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
@@ -412,7 +412,7 @@ impl ObjectStore for MemoryStore {
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {
         let (first, last) = page.map_or((0, u32::MAX), |page| (page, page));
         let range = AttributeId { page: first, number: 0 }..=AttributeId { page: last, number: u32::MAX };
-        self.look(id, |object| {
+        self.with_object(id, |object| {
             object.attributes.range(range).map(|(id, value)| (*id, value.clone())).collect()
         })
     }
@@ -439,7 +439,7 @@ impl ObjectStore for MemoryStore {
     }
 }
 
-impl Inner {
+impl MemoryInner {
     fn members(&self, collection: ObjectId) -> Result<&BTreeMap<u64, u32>, StoreError> {
         self.ties.members.get(&collection).ok_or(StoreError::NotFound(collection))
     }
@@ -510,7 +510,7 @@ fn empty_block() -> Block {
 }
 
 /// The part of a byte range that lies in one block.
-struct Piece {
+struct BlockPiece {
     block: u64,
     start: u64,
     within: usize,
@@ -518,7 +518,7 @@ struct Piece {
 }
 
 /// Splits a byte range at block boundaries.
-fn pieces(offset: u64, length: u64) -> impl Iterator<Item = Piece> {
+fn pieces(offset: u64, length: u64) -> impl Iterator<Item = BlockPiece> {
     let end = offset + length;
     let mut start = offset;
     std::iter::from_fn(move || {
@@ -527,7 +527,8 @@ fn pieces(offset: u64, length: u64) -> impl Iterator<Item = Piece> {
         }
         let block = start / BLOCK;
         let stop = end.min((block + 1) * BLOCK);
-        let piece = Piece { block, start, within: (start % BLOCK) as usize, length: (stop - start) as usize };
+        let piece =
+            BlockPiece { block, start, within: (start % BLOCK) as usize, length: (stop - start) as usize };
         start = stop;
         Some(piece)
     })

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use crate::contract::Random;
+pub use crate::contract::SeededRandom;
 use crate::medium::{Medium, MediumFile};
 
 /// Unit that the disk writes atomically, in bytes.
@@ -25,12 +25,12 @@ type Sector = Option<Arc<[u8; SECTOR as usize]>>;
 /// The simulated disk. Clones are the same disk.
 #[derive(Clone)]
 pub struct SimMedium {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
 }
 
 /// Number of calls of each kind since the disk was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
+pub struct CallCounts {
     /// Reads.
     pub reads: u64,
     /// Writes, changes of length, discards, deletions, creations.
@@ -39,9 +39,10 @@ pub struct Calls {
     pub syncs: u64,
 }
 
-/// A fault, at the n-th call of a kind, counted from 1 over the life of the disk as in [`Calls`].
+/// A fault, at the n-th call of a kind, counted from 1 over the life of the disk as in
+/// [`CallCounts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DiskFault {
     /// The n-th read fails with EIO.
     Read(u64),
     /// The n-th write fails with EIO after a random part of it was done.
@@ -56,13 +57,13 @@ pub enum Fault {
 }
 
 #[derive(Clone)]
-struct State {
-    random: Random,
-    nodes: Vec<Node>,
+struct SimState {
+    random: SeededRandom,
+    nodes: Vec<SimNode>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    calls: Calls,
-    faults: Vec<Fault>,
+    calls: CallCounts,
+    faults: Vec<DiskFault>,
     dead: bool,
     space: u64,
     /// Sectors that cannot be read: file name and sector number.
@@ -73,7 +74,7 @@ struct State {
 
 /// One file's bytes, by sector.
 #[derive(Clone, Default)]
-struct Node {
+struct SimNode {
     length: u64,
     /// Sectors up to here have space on the disk, written or not.
     allocated: u64,
@@ -90,12 +91,12 @@ impl SimMedium {
     /// Creates an empty disk without faults or limit.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self::with(State {
-            random: Random::new(seed),
+        Self::with(SimState {
+            random: SeededRandom::new(seed),
             nodes: Vec::new(),
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
-            calls: Calls::default(),
+            calls: CallCounts::default(),
             faults: Vec::new(),
             dead: false,
             space: u64::MAX,
@@ -104,12 +105,12 @@ impl SimMedium {
         })
     }
 
-    fn with(state: State) -> Self {
+    fn with(state: SimState) -> Self {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Adds a fault; each occurs once.
-    pub fn fault(&self, fault: Fault) {
+    pub fn fault(&self, fault: DiskFault) {
         self.state.lock().faults.push(fault);
     }
 
@@ -121,7 +122,7 @@ impl SimMedium {
 
     /// Returns the number of calls so far.
     #[must_use]
-    pub fn calls(&self) -> Calls {
+    pub fn calls(&self) -> CallCounts {
         self.state.lock().calls
     }
 
@@ -136,7 +137,7 @@ impl SimMedium {
     #[must_use]
     pub fn fork_with(&self, seed: u64) -> Self {
         let mut state = self.state.lock().clone();
-        state.random = Random::new(seed);
+        state.random = SeededRandom::new(seed);
         Self::with(state)
     }
 
@@ -155,7 +156,7 @@ impl SimMedium {
         state.dead = true;
         let seed = state.random.next();
         let mut random = state.random.clone();
-        let odds = Odds::draw(&mut random);
+        let odds = SurvivalOdds::draw(&mut random);
         let mut nodes = Vec::new();
         let mut names = BTreeMap::new();
         let candidates: Vec<(String, [Option<usize>; 2])> = {
@@ -168,17 +169,17 @@ impl SimMedium {
                 .collect()
         };
         for (name, [old, new]) in candidates {
-            let survivor = if old == new || !odds.strike(&mut random) { old } else { new };
+            let survivor = if old == new || !odds.happens(&mut random) { old } else { new };
             if let Some(node) = survivor {
                 names.insert(name, nodes.len());
                 nodes.push(state.nodes[node].survivor(&mut random, odds));
             }
         }
         let durable_names = names.clone();
-        let (random, space) = (Random::new(seed), state.space);
-        let (calls, faults) = (Calls::default(), Vec::new());
+        let (random, space) = (SeededRandom::new(seed), state.space);
+        let (calls, faults) = (CallCounts::default(), Vec::new());
         let (bad, boots) = (state.bad.clone(), state.boots + 1);
-        Self::with(State {
+        Self::with(SimState {
             random,
             nodes,
             names,
@@ -200,8 +201,8 @@ impl SimMedium {
         let mut state = self.state.lock();
         state.dead = true;
         let seed = state.random.next();
-        let random = Random::new(seed);
-        Self::with(State { random, dead: false, faults: Vec::new(), ..state.clone() })
+        let random = SeededRandom::new(seed);
+        Self::with(SimState { random, dead: false, faults: Vec::new(), ..state.clone() })
     }
 
     /// Makes every read of this sector fail with EIO until it is written again, as disks do.
@@ -229,24 +230,24 @@ impl SimMedium {
 
 /// Percentage of the pending writes that survives: 0 is nothing, 100 all.
 #[derive(Clone, Copy)]
-struct Odds(u64);
+struct SurvivalOdds(u64);
 
-impl Odds {
-    fn draw(random: &mut Random) -> Self {
+impl SurvivalOdds {
+    fn draw(random: &mut SeededRandom) -> Self {
         Self([0, 100, 50, 50, 10, 90, 98][random.below(7) as usize])
     }
 
-    fn strike(self, random: &mut Random) -> bool {
+    fn happens(self, random: &mut SeededRandom) -> bool {
         random.below(100) < self.0
     }
 }
 
-impl Node {
+impl SimNode {
     /// Returns the file after a power loss, with the surviving data durable.
-    fn survivor(&self, random: &mut Random, odds: Odds) -> Self {
+    fn survivor(&self, random: &mut SeededRandom, odds: SurvivalOdds) -> Self {
         let mut sectors = self.durable.clone();
         for (&index, versions) in &self.pending {
-            if odds.strike(random) {
+            if odds.happens(random) {
                 // Mostly the last version; any earlier one may be what reached the disk.
                 let pick = if odds.0 == 100 || random.below(4) > 0 {
                     versions.len() - 1
@@ -256,7 +257,7 @@ impl Node {
                 sectors.insert(index, versions[pick].clone());
             }
         }
-        let length = if self.pending_lengths.is_empty() || !odds.strike(random) {
+        let length = if self.pending_lengths.is_empty() || !odds.happens(random) {
             self.durable_length
         } else {
             self.pending_lengths[random.below(self.pending_lengths.len() as u64) as usize]
@@ -292,8 +293,8 @@ impl Node {
 
     /// Fails a sync: some pending writes are durable, the rest counts as clean and is lost in a
     /// crash.
-    fn half_durable(&mut self, random: &mut Random) {
-        let survivor = self.survivor(random, Odds(50));
+    fn half_durable(&mut self, random: &mut SeededRandom) {
+        let survivor = self.survivor(random, SurvivalOdds(50));
         self.durable = survivor.durable;
         self.durable_length = survivor.durable_length;
         self.pending.clear();
@@ -327,17 +328,17 @@ fn zeros() -> Arc<[u8; SECTOR as usize]> {
     Arc::new([0; SECTOR as usize])
 }
 
-impl Fate {
+impl CallOutcome {
     fn error(&self) -> io::Error {
         match self {
             Self::Full => io::ErrorKind::StorageFull.into(),
-            _ => State::eio(),
+            _ => SimState::eio(),
         }
     }
 }
 
 /// Outcome of a call.
-enum Fate {
+enum CallOutcome {
     Good,
     /// Fails with EIO, half done.
     Bad,
@@ -347,56 +348,60 @@ enum Fate {
     Last,
 }
 
-impl State {
+impl SimState {
     fn eio() -> io::Error {
         io::Error::from_raw_os_error(5)
     }
 
-    fn fate(&mut self, strikes: impl Fn(&Fault, &Calls) -> bool) -> io::Result<Fate> {
+    fn outcome(&mut self, strikes: impl Fn(&DiskFault, &CallCounts) -> bool) -> io::Result<CallOutcome> {
         if self.dead {
             return Err(Self::eio());
         }
         let calls = self.calls;
         let Some(position) = self.faults.iter().position(|fault| strikes(fault, &calls)) else {
-            return Ok(Fate::Good);
+            return Ok(CallOutcome::Good);
         };
         match self.faults.swap_remove(position) {
-            Fault::Power(_) => {
+            DiskFault::Power(_) => {
                 self.dead = true;
-                Ok(Fate::Last)
+                Ok(CallOutcome::Last)
             }
-            Fault::Full(_) => Ok(Fate::Full),
-            _ => Ok(Fate::Bad),
+            DiskFault::Full(_) => Ok(CallOutcome::Full),
+            _ => Ok(CallOutcome::Bad),
         }
     }
 
-    fn read_fate(&mut self) -> io::Result<()> {
+    fn read_outcome(&mut self) -> io::Result<()> {
         self.calls.reads += 1;
-        match self.fate(|fault, calls| *fault == Fault::Read(calls.reads))? {
-            Fate::Good => Ok(()),
+        match self.outcome(|fault, calls| *fault == DiskFault::Read(calls.reads))? {
+            CallOutcome::Good => Ok(()),
             _ => Err(Self::eio()),
         }
     }
 
-    fn write_fate(&mut self) -> io::Result<Fate> {
+    fn write_outcome(&mut self) -> io::Result<CallOutcome> {
         self.calls.writes += 1;
-        self.fate(|fault, calls| {
-            [Fault::Write(calls.writes), Fault::Full(calls.writes), Fault::Power(calls.writes + calls.syncs)]
-                .contains(fault)
+        self.outcome(|fault, calls| {
+            [
+                DiskFault::Write(calls.writes),
+                DiskFault::Full(calls.writes),
+                DiskFault::Power(calls.writes + calls.syncs),
+            ]
+            .contains(fault)
         })
     }
 
-    fn sync_fate(&mut self) -> io::Result<Fate> {
+    fn sync_outcome(&mut self) -> io::Result<CallOutcome> {
         self.calls.syncs += 1;
-        self.fate(|fault, calls| {
-            *fault == Fault::Sync(calls.syncs) || *fault == Fault::Power(calls.writes + calls.syncs)
+        self.outcome(|fault, calls| {
+            *fault == DiskFault::Sync(calls.syncs) || *fault == DiskFault::Power(calls.writes + calls.syncs)
         })
     }
 
     /// Runs a change that is done completely or not at all.
     fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
-        match self.write_fate()? {
-            Fate::Good => {
+        match self.write_outcome()? {
+            CallOutcome::Good => {
                 change(self);
                 Ok(())
             }
@@ -416,7 +421,7 @@ impl State {
 
     /// Returns the used space in bytes.
     fn used(&self) -> u64 {
-        let sectors = |node: &Node| {
+        let sectors = |node: &SimNode| {
             let beyond = match node.allocated {
                 0 => node.current.len(),
                 allocated => node.current.range(allocated..).count(),
@@ -439,7 +444,7 @@ impl Medium for SimMedium {
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
         let mut state = self.state.lock();
         if state.dead {
-            return Err(State::eio());
+            return Err(SimState::eio());
         }
         if !state.names.contains_key(name) {
             if !create {
@@ -447,7 +452,7 @@ impl Medium for SimMedium {
             }
             state.whole(|state| {
                 state.names.insert(name.to_owned(), state.nodes.len());
-                state.nodes.push(Node::default());
+                state.nodes.push(SimNode::default());
             })?;
         }
         let node = state.names[name];
@@ -466,7 +471,7 @@ impl Medium for SimMedium {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut state = self.state.lock();
-        state.read_fate()?;
+        state.read_outcome()?;
         Ok(state.names.keys().cloned().collect())
     }
 
@@ -476,8 +481,8 @@ impl Medium for SimMedium {
 
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.state.lock();
-        match state.sync_fate()? {
-            Fate::Good => {
+        match state.sync_outcome()? {
+            CallOutcome::Good => {
                 state.durable_names = state.names.clone();
                 Ok(())
             }
@@ -499,7 +504,7 @@ impl MediumFile for SimFile {
 
     fn length(&self) -> io::Result<u64> {
         let mut state = self.medium.state.lock();
-        state.read_fate()?;
+        state.read_outcome()?;
         Ok(state.nodes[self.node].length)
     }
 
@@ -514,7 +519,7 @@ impl MediumFile for SimFile {
         if !state.dead && node.length >= length && node.allocated >= sectors {
             return Ok(());
         }
-        let is_new = |state: &State| {
+        let is_new = |state: &SimState| {
             let node = &state.nodes[self.node];
             let from = node.allocated.min(sectors);
             sectors - from - node.current.range(from..sectors).count() as u64
@@ -533,9 +538,9 @@ impl MediumFile for SimFile {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut state = self.medium.state.lock();
-        state.read_fate()?;
+        state.read_outcome()?;
         if state.is_bad(self.node, offset, into.len()) {
-            return Err(State::eio());
+            return Err(SimState::eio());
         }
         let node = &state.nodes[self.node];
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > node.length) {
@@ -554,25 +559,25 @@ impl MediumFile for SimFile {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.medium.state.lock();
         let state = &mut *state;
-        let fate = state.write_fate()?;
+        let outcome = state.write_outcome()?;
         let touched = offset / SECTOR..(offset + data.len() as u64).div_ceil(SECTOR);
         let is_new =
-            |node: &Node, sector: &u64| *sector >= node.allocated && !node.current.contains_key(sector);
+            |node: &SimNode, sector: &u64| *sector >= node.allocated && !node.current.contains_key(sector);
         if state.is_full(|state| {
             touched.clone().filter(|sector| is_new(&state.nodes[self.node], sector)).count() as u64
         }) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        if matches!(fate, Fate::Good) {
-            let State { bad, names, .. } = state;
+        if matches!(outcome, CallOutcome::Good) {
+            let SimState { bad, names, .. } = state;
             bad.retain(|(name, sector)| !touched.contains(sector) || names.get(name) != Some(&self.node));
         }
         let node = &mut state.nodes[self.node];
-        let good = matches!(fate, Fate::Good);
-        let odds = Odds(state.random.below(101));
+        let good = matches!(outcome, CallOutcome::Good);
+        let odds = SurvivalOdds(state.random.below(101));
         let mut reached = 0;
         for (index, within, range) in sectors(offset, data.len()) {
-            if good || odds.strike(&mut state.random) {
+            if good || odds.happens(&mut state.random) {
                 reached = offset + range.end as u64;
                 node.write_sector(index, within, &data[range]);
             }
@@ -580,24 +585,24 @@ impl MediumFile for SimFile {
         if reached > node.length {
             node.set_length(reached);
         }
-        if good { Ok(()) } else { Err(fate.error()) }
+        if good { Ok(()) } else { Err(outcome.error()) }
     }
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.medium.state.lock();
         let state = &mut *state;
-        let fate = state.sync_fate()?;
+        let outcome = state.sync_outcome()?;
         let node = &mut state.nodes[self.node];
-        match fate {
-            Fate::Good => {
+        match outcome {
+            CallOutcome::Good => {
                 node.make_durable();
                 Ok(())
             }
-            Fate::Bad | Fate::Full => {
+            CallOutcome::Bad | CallOutcome::Full => {
                 node.half_durable(&mut state.random);
-                Err(State::eio())
+                Err(SimState::eio())
             }
-            Fate::Last => Err(State::eio()),
+            CallOutcome::Last => Err(SimState::eio()),
         }
     }
 

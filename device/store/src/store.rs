@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 pub use sealstone_osd::AttributeId;
 use sealstone_osd::{ObjectId, ObjectType};
 
-use crate::digests::Digests;
-use crate::disk::{DiskStore, Inside, PreviousShutdown};
-use crate::examine::Examine;
+use crate::digests::DigestStore;
+use crate::disk::{DiskStore, GroupGuard, PreviousShutdown};
+use crate::examine::ObjectExaminer;
 use crate::memberships::Memberships;
-use crate::{Comparison, Damage, StoreError};
+use crate::{Damage, ObjectComparison, StoreError};
 
 /// Unit of allocation and of checksums, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -28,7 +28,7 @@ pub const MAX_LIST: usize = 1 << 16;
 
 /// Result of [`ObjectStore::stat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
+pub struct ObjectStat {
     /// The kind passed to `create`.
     pub kind: ObjectType,
     /// Logical length in bytes.
@@ -38,7 +38,7 @@ pub struct Stat {
 }
 
 /// Maximum number of extents that one `map` returns; a larger `max` is reduced to this.
-pub const MAX_STRETCHES: usize = 1 << 16;
+pub const MAX_EXTENTS: usize = 1 << 16;
 
 /// Maximum number of 1 MiB pieces with blocks that one `map` or `compare` visits: it limits the
 /// work under the object's lock.
@@ -46,18 +46,18 @@ pub const MAP_PIECES_MAX: usize = 512;
 
 /// One extent of an object in a [`map`](ObjectStore::map).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct ObjectExtent {
     /// Its first byte.
     pub offset: u64,
     /// Its length in bytes, not 0.
     pub length: u64,
-    /// What it consists of.
-    pub kind: StretchKind,
+    /// Whether it is a hole or data.
+    pub kind: ExtentKind,
 }
 
-/// What a part of an object consists of.
+/// Content of an extent of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StretchKind {
+pub enum ExtentKind {
     /// No data: it reads as zeros and takes no space.
     Hole,
     /// Blocks.
@@ -69,11 +69,11 @@ pub enum StretchKind {
 }
 
 /// Appends the range between two offsets, merged with the last extent if it has the same kind.
-pub(crate) fn push_stretch(map: &mut Vec<Stretch>, from: u64, to: u64, kind: StretchKind) {
+pub(crate) fn push_extent(map: &mut Vec<ObjectExtent>, from: u64, to: u64, kind: ExtentKind) {
     match map.last_mut() {
         _ if from >= to => {}
         Some(last) if last.kind == kind && last.offset + last.length == from => last.length += to - from,
-        _ => map.push(Stretch { offset: from, length: to - from, kind }),
+        _ => map.push(ObjectExtent { offset: from, length: to - from, kind }),
     }
 }
 
@@ -112,20 +112,20 @@ pub struct SharedSpace {
 /// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a
 /// `flush`. Its changes survive the death of the process when [`end`](Self::end) has returned.
 #[must_use = "the group may close as soon as the scope is dropped"]
-pub struct Scope<'a> {
-    inside: Option<(&'a DiskStore, Inside<'a>)>,
+pub struct GroupScope<'a> {
+    inside: Option<(&'a DiskStore, GroupGuard<'a>)>,
     /// A scope is tied to its thread.
     _thread: PhantomData<*const ()>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> GroupScope<'a> {
     /// Returns a scope of a backend that has no groups.
     pub(crate) fn none() -> Self {
         Self { inside: None, _thread: PhantomData }
     }
 
     /// Returns a scope that keeps a group of the disk store open.
-    pub(crate) fn inside(store: &'a DiskStore, inside: Inside<'a>) -> Self {
+    pub(crate) fn inside(store: &'a DiskStore, inside: GroupGuard<'a>) -> Self {
         Self { inside: Some((store, inside)), _thread: PhantomData }
     }
 
@@ -143,7 +143,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-impl Drop for Scope<'_> {
+impl Drop for GroupScope<'_> {
     fn drop(&mut self) {
         // A failure poisons the store: no later change and no flush succeeds.
         if let Err(error) = self.leave() {
@@ -159,9 +159,10 @@ impl Drop for Scope<'_> {
 /// [`flush`](Self::flush) makes it survive power loss. A failed operation changes nothing.
 /// Every method but `create`, `list`, `flush`, `space` and `begin` fails with `NotFound` for an
 /// unknown id.
-pub trait ObjectStore: Memberships + Digests + Examine {
-    /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
-    fn begin(&self) -> Scope<'_>;
+pub trait ObjectStore: Memberships + DigestStore + ObjectExaminer {
+    /// Opens a scope (see [`GroupScope`]). Cheap. May first close the current group, if that is
+    /// due.
+    fn begin(&self) -> GroupScope<'_>;
 
     /// Creates an empty object. Fails with `Exists` if the id is in use, by whatever kind.
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError>;
@@ -171,7 +172,7 @@ pub trait ObjectStore: Memberships + Digests + Examine {
     fn remove(&self, id: ObjectId) -> Result<(), StoreError>;
 
     /// Returns kind, length and used space.
-    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError>;
+    fn stat(&self, id: ObjectId) -> Result<ObjectStat, StoreError>;
 
     /// Reads from `offset`; returns the number of bytes read, short only at the object's end. Holes
     /// read as zeros. Fails with `Damaged` if any block of the range fails its checksum; `into`
@@ -200,15 +201,15 @@ pub trait ObjectStore: Memberships + Digests + Examine {
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError>;
 
     /// Returns the map from `offset` on: extents without gaps, in order, neighbours of different
-    /// kinds. There are at most `max` of them (and [`MAX_STRETCHES`]), and the map ends at the
+    /// kinds. There are at most `max` of them (and [`MAX_EXTENTS`]), and the map ends at the
     /// latest with the 1 MiB piece that is the last of [`MAP_PIECES_MAX`] with blocks. Continue at
     /// the end of the last extent, which may have the same kind as the next, until the result is
     /// empty: that is the object's end.
-    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError>;
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<ObjectExtent>, StoreError>;
 
     /// Returns where `id` differs from `other`, from `offset` to the end of the longer one: extents
     /// of `id` that are neither the same blocks nor holes in both; beyond its own end `id` has a
-    /// hole. In order, at most `max` of them (and [`MAX_STRETCHES`]). The result ends at the latest
+    /// hole. In order, at most `max` of them (and [`MAX_EXTENTS`]). The result ends at the latest
     /// with the 1 MiB piece that is the last of [`MAP_PIECES_MAX`] with blocks in either object,
     /// and says where to continue. Reads no data, so equal bytes in different blocks count as
     /// different.
@@ -218,7 +219,7 @@ pub trait ObjectStore: Memberships + Digests + Examine {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Comparison, StoreError>;
+    ) -> Result<ObjectComparison, StoreError>;
 
     /// Returns one attribute's value, `None` if it was never set.
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError>;

@@ -114,7 +114,7 @@ impl MediumFile for SlowFile {
 }
 
 #[test]
-fn whoever_was_served_does_not_wait_for_the_next_commit() {
+fn served_thread_does_not_wait_for_next_commit() {
     const WRITERS: u64 = 16;
     const WRITES: u64 = 25;
     let syncs = Arc::new(AtomicU64::new(0));
@@ -155,7 +155,7 @@ fn a_failed_commit_ends_all_waiting() {
         store.create(ObjectId::new(1, writer), ObjectType::User).unwrap();
     }
     store.flush().unwrap();
-    disk.fault(sealstone_store::sim::Fault::Sync(disk.calls().syncs + 9));
+    disk.fault(sealstone_store::sim::DiskFault::Sync(disk.calls().syncs + 9));
     std::thread::scope(|scope| {
         for writer in 0..8 {
             let store = &store;

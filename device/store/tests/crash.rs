@@ -2,22 +2,22 @@
 //! whole scopes. After the death of the process everything acknowledged is present.
 
 use crate::support::{Fresh, MEDIA, fresh, fresh_device, open, seeds};
-use sealstone_store::contract::{self, Op, Random};
-use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::contract::{self, ModelOp, SeededRandom};
+use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{MemoryStore, ObjectStore, PreviousShutdown, StoreError, StoreFault};
 
 const CAPACITY: u64 = 6 << 20;
 
 /// One run of a random workload with power failures.
 struct World {
-    random: Random,
+    random: SeededRandom,
     medium: SimMedium,
     /// The state of the last acknowledged flush.
     durable: MemoryStore,
     /// Operations acknowledged since, by scope.
-    since: Vec<Vec<Op>>,
+    since: Vec<Vec<ModelOp>>,
     /// The scope during which the medium failed: it may be present, as a whole.
-    unanswered: Option<Vec<Op>>,
+    unanswered: Option<Vec<ModelOp>>,
 }
 
 /// How a session ends.
@@ -33,7 +33,7 @@ impl World {
     /// Creates a run on a new store, whose partitions have different profiles.
     fn new(seed: u64, fresh: Fresh) -> Self {
         let (medium, store) = fresh(seed, CAPACITY);
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let durable = MemoryStore::new(CAPACITY);
         for op in contract::random_profiles(&mut random) {
             contract::apply(&store, &op);
@@ -53,8 +53,8 @@ impl World {
         let mut now = 0;
         for _ in 0..steps {
             let count = if self.random.below(3) == 0 { self.random.below(6) } else { 1 };
-            let mut ops: Vec<Op> = (0..count).map(|_| contract::random_op(&mut self.random)).collect();
-            ops.retain(|op| !matches!(op, Op::Flush));
+            let mut ops: Vec<ModelOp> = (0..count).map(|_| contract::random_op(&mut self.random)).collect();
+            ops.retain(|op| !matches!(op, ModelOp::Flush));
             let flush = self.random.below(12) == 0;
             now += self.random.below(200);
             {
@@ -133,7 +133,7 @@ fn flushed_data_and_whole_groups_survive_every_crash() {
 }
 
 #[test]
-fn flushed_data_and_whole_groups_survive_every_crash_of_a_raw_device() {
+fn flushed_data_survives_every_crash_on_raw_device() {
     seeds(25).into_iter().for_each(|seed| crash_six_times(seed, fresh_device));
 }
 
@@ -146,7 +146,7 @@ fn acknowledged_scopes_survive_process_death() {
             let calls = world.medium.calls();
             let soon = [20, 200, 2000][world.random.below(3) as usize];
             let when = calls.writes + calls.syncs + 1 + world.random.below(soon);
-            world.medium.fault(Fault::Power(when));
+            world.medium.fault(DiskFault::Power(when));
             world.work(120);
             let end = if world.random.below(4) == 0 { End::PowerLoss } else { End::ProcessDeath };
             world.end(seed, end);
@@ -156,13 +156,13 @@ fn acknowledged_scopes_survive_process_death() {
 
 /// The process dies in each single write and sync of a short workload.
 #[test]
-fn every_death_point_of_a_short_workload_is_survived() {
+fn short_workload_survives_every_death_point() {
     for (seed, fresh) in seeds(1).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
         let mut point = 1;
         loop {
             let mut world = World::new(seed, fresh);
             let calls = world.medium.calls();
-            world.medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+            world.medium.fault(DiskFault::Power(calls.writes + calls.syncs + point));
             world.work(25);
             let done = !world.medium.is_dead();
             world.end(seed, End::ProcessDeath);
@@ -180,7 +180,7 @@ fn crash_six_times(seed: u64, fresh: Fresh) {
         let calls = world.medium.calls();
         let soon = [20, 200, 2000][world.random.below(3) as usize];
         let when = calls.writes + calls.syncs + 1 + world.random.below(soon);
-        world.medium.fault(Fault::Power(when));
+        world.medium.fault(DiskFault::Power(when));
         world.work(120);
         world.crash(seed);
     }
@@ -188,13 +188,13 @@ fn crash_six_times(seed: u64, fresh: Fresh) {
 
 /// The power fails in each single write and sync of a short workload.
 #[test]
-fn every_crash_point_of_a_short_workload_is_survived() {
+fn short_workload_survives_every_crash_point() {
     for (seed, fresh) in seeds(2).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
         let mut point = 1;
         loop {
             let mut world = World::new(seed, fresh);
             let calls = world.medium.calls();
-            world.medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+            world.medium.fault(DiskFault::Power(calls.writes + calls.syncs + point));
             world.work(25);
             let done = !world.medium.is_dead();
             world.crash(seed);
@@ -210,10 +210,10 @@ fn every_crash_point_of_a_short_workload_is_survived() {
 /// A scope of many operations is present as a whole or not at all, even if the store commits on its
 /// own.
 #[test]
-fn a_scope_is_atomic_when_groups_close_by_themselves() {
+fn scope_stays_atomic_when_groups_close_automatically() {
     use sealstone_osd::{ObjectId, ObjectType};
     for seed in seeds(40) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let (medium, store) = fresh(seed, CAPACITY);
         let ids = [ObjectId::new(1, 1), ObjectId::new(2, 2)];
         for id in ids {
@@ -221,7 +221,7 @@ fn a_scope_is_atomic_when_groups_close_by_themselves() {
         }
         store.flush().unwrap();
         let calls = medium.calls();
-        medium.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(60)));
+        medium.fault(DiskFault::Power(calls.writes + calls.syncs + 1 + random.below(60)));
         let mut round = 0_u8;
         let mut flushed = 0;
         while !medium.is_dead() {
@@ -269,8 +269,8 @@ fn a_scope_is_atomic_when_others_flush() {
         }
         store.flush().unwrap();
         let calls = medium.calls();
-        let mut random = Random::new(seed);
-        medium.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(400)));
+        let mut random = SeededRandom::new(seed);
+        medium.fault(DiskFault::Power(calls.writes + calls.syncs + 1 + random.below(400)));
         let flushed: Vec<u8> = std::thread::scope(|scope| {
             let work = |thread: u64| {
                 let (store, medium) = (&store, &medium);
@@ -316,21 +316,21 @@ fn a_scope_is_atomic_when_others_flush() {
 
 /// Many short sessions: a few operations, a power failure somewhere, and again.
 #[test]
-fn thousands_of_short_lives_lose_nothing_that_was_flushed() {
+fn many_short_sessions_lose_no_flushed_data() {
     let start = MEDIA.map(|fresh| {
         let (medium, store) = fresh(1, CAPACITY);
         drop(store);
         medium
     });
     for seed in seeds(2000) {
-        let random = Random::new(seed ^ 0x5EED);
+        let random = SeededRandom::new(seed ^ 0x5EED);
         let medium = start[seed as usize % start.len()].fork_with(seed);
         let durable = MemoryStore::new(CAPACITY);
         let mut world = World { random, medium, durable, since: Vec::new(), unanswered: None };
         for _ in 0..2 {
             let calls = world.medium.calls();
             let when = calls.writes + calls.syncs + 1 + world.random.below(60);
-            world.medium.fault(Fault::Power(when));
+            world.medium.fault(DiskFault::Power(when));
             world.work(12);
             world.crash(seed);
         }

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use crate::support::records::{edit_record, record_key};
 use crate::support::{INDEX, fresh, open, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
+use sealstone_store::contract::SeededRandom;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    AttributeId, BLOCK, Background, Damage, DamageKind, DiskStore, FormatError, Medium, Memberships,
-    ObjectStore, Scrub, StoreError, StoreFault,
+    AttributeId, BLOCK, BackgroundThread, Damage, DamageKind, DiskStore, FormatError, Medium, Memberships,
+    ObjectStore, StoreError, StoreFault, StoreScrub,
 };
 
 /// Tag of the records of inline blocks.
@@ -183,7 +183,7 @@ enum Harm {
 
 const HARMS: [Harm; 5] = [Harm::Bits, Harm::Sector, Harm::Zero, Harm::Other, Harm::Unreadable];
 
-fn harm(medium: &SimMedium, page: u64, harm: Harm, random: &mut Random) {
+fn harm(medium: &SimMedium, page: u64, harm: Harm, random: &mut SeededRandom) {
     let bytes = bytes(medium, INDEX);
     let here = &bytes[page as usize..(page + PAGE) as usize];
     match harm {
@@ -204,12 +204,12 @@ fn harm(medium: &SimMedium, page: u64, harm: Harm, random: &mut Random) {
 
 /// After a clean close and after a kill, each page of the index is damaged in each way.
 #[test]
-fn a_bad_page_of_the_index_costs_what_is_said_and_no_older_state_comes_back() {
+fn bad_index_page_loses_only_what_is_reported() {
     let (medium, store) = filled();
     let killed = medium.fork();
     drop(store);
     for seed in seeds(1) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
             // Other tests cover the header's page.
             for page in pages(medium).into_iter().filter(|&page| page > 0) {
@@ -225,12 +225,12 @@ fn a_bad_page_of_the_index_costs_what_is_said_and_no_older_state_comes_back() {
 
 /// One wrong bit is found and corrected, anywhere in the index.
 #[test]
-fn a_flipped_bit_anywhere_in_the_index_costs_nothing() {
+fn flipped_bit_in_index_is_repaired() {
     let (medium, store) = filled();
     let killed = medium.fork();
     drop(store);
     for seed in seeds(1) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
             for page in pages(medium) {
                 let some = [0, 1, 2, 3, 8, PAGE - 1].map(Some).into_iter().chain([None; 4]);
@@ -250,7 +250,7 @@ fn a_flipped_bit_anywhere_in_the_index_costs_nothing() {
 
 /// The header of the engine and our copy of it, bit by bit.
 #[test]
-fn a_flipped_bit_in_the_header_of_the_index_costs_nothing() {
+fn flipped_bit_in_index_header_is_repaired() {
     let (medium, store) = filled();
     let killed = medium.fork();
     drop(store);
@@ -322,9 +322,9 @@ fn the_header_of_the_index_may_be_lost() {
 /// Pages are damaged under an open store: it returns errors and stops writing, without a panic or a
 /// wrong byte.
 #[test]
-fn rot_of_the_index_under_an_open_store_is_an_error() {
+fn corrupt_index_under_open_store_returns_errors() {
     for seed in seeds(2) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let (medium, store) = filled();
         let all = pages(&medium);
         drop(store);
@@ -361,7 +361,7 @@ fn rot_of_the_index_under_an_open_store_is_an_error() {
 }
 
 #[test]
-fn a_missing_segment_costs_the_objects_in_it_and_says_which() {
+fn missing_segment_loses_and_reports_its_objects() {
     for how in ["missing", "short", "zeroed", "bad sectors"] {
         let (medium, store) = fresh(1, 4 << 20);
         for object in 0..OBJECTS {
@@ -399,7 +399,7 @@ fn a_missing_segment_costs_the_objects_in_it_and_says_which() {
                 store.health().damage.iter().map(|damage| damage.object).collect();
             assert_eq!(named.into_iter().collect::<Vec<_>>(), lost, "{how}: opening says it");
         }
-        let mut walk = Scrub::new();
+        let mut walk = StoreScrub::new();
         let mut found = Vec::new();
         loop {
             let step = store.scrub(&mut walk, 1 << 20).unwrap();
@@ -419,7 +419,7 @@ fn a_missing_segment_costs_the_objects_in_it_and_says_which() {
 }
 
 #[test]
-fn a_file_that_is_not_ours_is_said_and_left_alone() {
+fn foreign_file_is_reported_and_kept() {
     let (medium, store) = filled();
     drop(store);
     medium.open("segment-00077", true).unwrap().write_at(0, b"x").unwrap();
@@ -432,7 +432,7 @@ fn a_file_that_is_not_ours_is_said_and_left_alone() {
 /// Damage of data is confined to its object; writing the whole block, truncating it away, or
 /// removing the object repairs it.
 #[test]
-fn damage_of_data_is_confined_and_mended_by_writing() {
+fn data_damage_is_confined_and_repaired_by_writing() {
     let (medium, store) = fresh(1, 4 << 20);
     let [sick, sound] = [id(1), id(2)];
     for id in [sick, sound] {
@@ -486,7 +486,7 @@ fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) 
 
 /// A corrupt record on an intact page affects only its object.
 #[test]
-fn a_rotten_record_is_confined_to_its_object_and_mended_by_writing() {
+fn corrupt_record_affects_its_object_until_rewritten() {
     let name_key = 1 << 32 | 1;
     for (tag, sub, kind) in
         [(1, 0, DamageKind::Record), (2, 0, DamageKind::Map), (3, name_key, DamageKind::Attributes)]
@@ -519,7 +519,7 @@ fn a_rotten_record_is_confined_to_its_object_and_mended_by_writing() {
 
 /// The bytes of a small object are one record: without it they are damaged, and nothing else is.
 #[test]
-fn a_rotten_inline_block_is_confined_to_its_objects_and_mended_by_writing() {
+fn corrupt_inline_block_affects_its_objects_until_rewritten() {
     for copies in [0, 2] {
         let (medium, store) = fresh(1, 4 << 20);
         for object in 1..6 {
@@ -548,7 +548,7 @@ fn a_rotten_inline_block_is_confined_to_its_objects_and_mended_by_writing() {
                 false => assert_eq!(read.unwrap(), 300),
             }
         }
-        let mut walk = Scrub::new();
+        let mut walk = StoreScrub::new();
         while !store.scrub(&mut walk, 1 << 20).unwrap().done {}
         assert_eq!(store.health().damage, expected, "a scrub finds the same");
         assert!(matches!(store.write(sick[0], 1, b"x"), Err(StoreError::Damaged { .. })), "not in part");
@@ -575,7 +575,7 @@ fn a_rotten_inline_block_is_confined_to_its_objects_and_mended_by_writing() {
 /// The number of an object whose map is lost is allocated to another one: its old bytes are not
 /// mistaken for the new ones.
 #[test]
-fn an_inline_block_whose_map_is_lost_is_used_again() {
+fn inline_block_with_lost_map_is_reused() {
     let (medium, store) = fresh(1, 4 << 20);
     for object in 1..4 {
         store.create(id(object), ObjectType::User).unwrap();
@@ -615,7 +615,7 @@ fn fill_but(store: &DiskStore, sick: u64) {
 /// A record missing from an intact page was removed by a program: the index is not trusted enough
 /// to write.
 #[test]
-fn a_record_that_vanished_makes_the_store_read_only() {
+fn vanished_record_makes_the_store_read_only() {
     for (tag, sub) in [(2, 0), (3, 1 << 32 | 1), (4, 5), (5, 1000), (INLINE, 0)] {
         let (medium, store) = filled();
         drop(store);
@@ -640,12 +640,12 @@ fn a_record_that_vanished_makes_the_store_read_only() {
 }
 
 #[test]
-fn a_scrub_at_a_rate_comes_to_its_end_and_finds_what_is_damaged() {
+fn rate_limited_scrub_ends_and_finds_damage() {
     let (medium, store) = filled();
     medium.rot("segment-00000", 9 * BLOCK, 1);
     let store = std::sync::Arc::new(store);
     let (sender, receiver) = std::sync::mpsc::channel();
-    let scrub = Background::scrub(store.clone(), Scrub::new(), 64 << 20, move |step, progress| {
+    let scrub = BackgroundThread::scrub(store.clone(), StoreScrub::new(), 64 << 20, move |step, progress| {
         sender.send((step.clone(), *progress)).unwrap();
     })
     .unwrap();

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::support::{bytes, fresh, object_of, open, options, seeds};
-use sealstone_digest::{Cover, Covered, Profile};
+use sealstone_digest::{CoveredDigests, DigestCover, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::{self, Op, Random};
-use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::contract::{self, ModelOp, SeededRandom};
+use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{
-    AttributeId, BLOCK, Checked, Digests, DiskStore, Medium, ObjectStore, Options, StoreError,
+    AttributeId, BLOCK, DigestCheck, DigestStore, DiskStore, Medium, ObjectStore, StoreError, StoreOptions,
 };
 
 const PARTITION: u64 = 0x1_0000;
@@ -22,11 +22,11 @@ fn known(store: &DiskStore, id: ObjectId) -> Vec<bool> {
 }
 
 #[test]
-fn writes_leave_every_unit_known_and_so_it_stays() {
+fn writes_keep_every_unit_digest_known() {
     for profile in Profile::ALL {
         let (medium, store) = fresh(1, 8 << 20);
         let id = object_of(&store, PARTITION, Some(profile));
-        let mut random = Random::new(7);
+        let mut random = SeededRandom::new(7);
         for step in 0..60 {
             let (at, length) = (random.below(1_200_000), 1 + random.below(100_000) as usize);
             store.write(id, at, &bytes(step, length)).unwrap();
@@ -49,7 +49,7 @@ fn writes_leave_every_unit_known_and_so_it_stays() {
 
 /// As in a store of version 2: records whose profile byte is 0, in a partition that has a profile.
 #[test]
-fn units_without_a_stored_digest_get_one_when_they_are_written() {
+fn units_without_digest_get_one_when_written() {
     let (_, store) = fresh(1, 8 << 20);
     let old = object_of(&store, PARTITION, None);
     let id = object_of(&store, PARTITION + 1, Some(Profile::Blake3));
@@ -59,7 +59,7 @@ fn units_without_a_stored_digest_get_one_when_they_are_written() {
     assert_eq!(known(&store, id), [false; 7]);
     assert!(store.digests(old, 0, 100_000).unwrap().values.is_empty());
     let mut into = vec![0; 100_000];
-    let read = store.read_digested(id, 0, &mut into, Checked::ByStore).unwrap();
+    let read = store.read_digested(id, 0, &mut into, DigestCheck::ByStore).unwrap();
     assert_eq!((read.count, read.stored, into == content), (100_000, 0, true));
     let covered = read.covered.unwrap();
     assert_eq!(covered.values()[3], Profile::Blake3.value(3, &content[3 << 14..4 << 14]));
@@ -67,7 +67,7 @@ fn units_without_a_stored_digest_get_one_when_they_are_written() {
     store.write(id, (1 << 14) + 5, b"x").unwrap();
     store.write(id, 3 << 14, &bytes(2, 1 << 14)).unwrap();
     assert_eq!(known(&store, id), [false, true, false, true, false, false, false]);
-    assert_eq!(store.read_digested(id, 0, &mut into, Checked::ByStore).unwrap().stored, 2);
+    assert_eq!(store.read_digested(id, 0, &mut into, DigestCheck::ByStore).unwrap().stored, 2);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_shared_object_brings_its_digests_with_it() {
 }
 
 #[test]
-fn the_digest_of_a_damaged_unit_is_never_given() {
+fn digest_of_damaged_unit_is_never_returned() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     store.write(id, 0, &bytes(1, 64 << 10)).unwrap();
@@ -97,10 +97,10 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
     let mut into = vec![0; 64 << 10];
     assert!(
-        matches!(store.read_digested(id, 0, &mut into, Checked::ByStore), Err(StoreError::Damaged { offset, .. }) if offset == 5 * BLOCK)
+        matches!(store.read_digested(id, 0, &mut into, DigestCheck::ByStore), Err(StoreError::Damaged { offset, .. }) if offset == 5 * BLOCK)
     );
     assert!(
-        matches!(store.read_digested(id, 16 << 10, &mut into[..1], Checked::ByStore), Ok(read) if read.count == 1)
+        matches!(store.read_digested(id, 16 << 10, &mut into[..1], DigestCheck::ByStore), Ok(read) if read.count == 1)
     );
     // A write to another block of the unit cannot hash the damaged rest: the unit has no digest
     // from then on.
@@ -108,7 +108,7 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     let values = store.digests(id, 0, 64 << 10).unwrap().values;
     assert_eq!(values.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
     assert!(matches!(
-        store.read_digested(id, 0, &mut into, Checked::ByStore),
+        store.read_digested(id, 0, &mut into, DigestCheck::ByStore),
         Err(StoreError::Damaged { .. })
     ));
     // Rewriting the block repairs it.
@@ -119,7 +119,7 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
 /// A layer above that has a good copy writes the damaged ranges as reported. Then the object is as
 /// before, including its digests, and stays so.
 #[test]
-fn a_good_copy_of_what_is_damaged_makes_the_object_what_it_was() {
+fn good_copy_restores_a_damaged_object() {
     for profile in Profile::ALL {
         let (medium, store) = fresh(1, 8 << 20);
         let id = object_of(&store, PARTITION, Some(profile));
@@ -160,7 +160,7 @@ fn a_good_copy_of_what_is_damaged_makes_the_object_what_it_was() {
 /// A receiver that has the digests checks the bytes: it gets them as the medium returned them, with
 /// the digests that they should have. The store checks everything that the receiver cannot.
 #[test]
-fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() {
+fn store_checks_everything_the_receiver_does_not() {
     for profile in Profile::ALL {
         let (medium, store) = fresh(1, 8 << 20);
         let id = object_of(&store, PARTITION, Some(profile));
@@ -173,15 +173,18 @@ fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() 
             read.map(|read| (into, read.covered.unwrap()))
         };
         let right = |at: usize, length: usize| {
-            Covered::of(Cover::new(profile, at as u64, length as u64, 70_001), &content[at..at + length])
+            CoveredDigests::of(
+                DigestCover::new(profile, at as u64, length as u64, 70_001),
+                &content[at..at + length],
+            )
         };
         // The third unit, and the last block, of which the object has 369 bytes.
         let (third, last) = (2 * unit, 17 * BLOCK);
         for at in [third + 5, last + 7] {
             medium.rot("segment-00000", at, 0x10);
-            let (got, covered) = read(0, 70_001, Checked::ByReceiver).unwrap();
+            let (got, covered) = read(0, 70_001, DigestCheck::ByReceiver).unwrap();
             assert!(got != content && covered == right(0, 70_001), "{profile:?}");
-            assert_ne!(Covered::of(covered.cover().clone(), &got), covered);
+            assert_ne!(CoveredDigests::of(covered.cover().clone(), &got), covered);
             medium.rot("segment-00000", at, 0x10);
         }
         assert!(store.health().is_sound());
@@ -189,19 +192,19 @@ fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() 
         // The unit is read partially: its digest does not apply to the bytes read.
         let (start, end) = (third as usize, (third + unit) as usize);
         for (at, length) in [(start, unit as usize - 1), (start + 1, unit as usize - 1), (0, start + 6)] {
-            let found = read(at as u64, length, Checked::ByReceiver).unwrap_err();
+            let found = read(at as u64, length, DigestCheck::ByReceiver).unwrap_err();
             assert!(matches!(found, StoreError::Damaged { offset, .. } if offset == third), "{found:?}");
         }
         // Now the damage is known, and every read reports it.
         assert!(!store.health().is_sound());
-        for checked in [Checked::ByReceiver, Checked::ByStore] {
+        for checked in [DigestCheck::ByReceiver, DigestCheck::ByStore] {
             assert!(matches!(read(0, end, checked), Err(StoreError::Damaged { .. })));
         }
         assert!(matches!(store.read(id, 0, &mut vec![0; end]), Err(StoreError::Damaged { .. })));
         // The rest is undamaged, and after rewriting the damage, all of it.
-        assert!(read(0, start, Checked::ByReceiver).unwrap().1 == right(0, start));
+        assert!(read(0, start, DigestCheck::ByReceiver).unwrap().1 == right(0, start));
         store.write(id, third, &content[start..end]).unwrap();
-        let (got, covered) = read(0, 70_001, Checked::ByReceiver).unwrap();
+        let (got, covered) = read(0, 70_001, DigestCheck::ByReceiver).unwrap();
         assert!(got == content && covered == right(0, 70_001));
     }
 }
@@ -209,7 +212,7 @@ fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() 
 /// A digest that does not match the bytes, though all checksums are right: here from a caller that
 /// passes a wrong one.
 #[test]
-fn a_scrub_finds_digests_that_are_not_of_the_bytes() {
+fn scrub_finds_digests_that_do_not_match() {
     for profile in Profile::ALL {
         let (_, store) = fresh(1, 8 << 20);
         let id = object_of(&store, PARTITION, Some(profile));
@@ -217,13 +220,13 @@ fn a_scrub_finds_digests_that_are_not_of_the_bytes() {
         store.write(id, 0, &data).unwrap();
         assert_eq!(store.verify(id).unwrap(), []);
         other[1_100_000] ^= 1;
-        let covered = Covered::of(Cover::new(profile, 0, 1_200_000, 1_200_000), &other);
+        let covered = CoveredDigests::of(DigestCover::new(profile, 0, 1_200_000, 1_200_000), &other);
         store.write_digested(id, 0, &data, &covered).unwrap();
         let unit = 1_100_000 / profile.unit_bytes() * profile.unit_bytes();
         let mut into = vec![0; 1_200_000];
-        let read = store.read_digested(id, 0, &mut into, Checked::ByReceiver).unwrap();
+        let read = store.read_digested(id, 0, &mut into, DigestCheck::ByReceiver).unwrap();
         assert_eq!((into == data, read.covered.as_ref() == Some(&covered)), (true, true));
-        let found = store.read_digested(id, 0, &mut into, Checked::ByStore);
+        let found = store.read_digested(id, 0, &mut into, DigestCheck::ByStore);
         let length = profile.unit_bytes();
         assert!(
             matches!(found, Err(StoreError::Damaged { offset, length: l, .. }) if (offset, l) == (unit, length))
@@ -235,7 +238,7 @@ fn a_scrub_finds_digests_that_are_not_of_the_bytes() {
 }
 
 #[test]
-fn a_rest_that_cannot_be_read_costs_the_digest_and_not_the_write() {
+fn unreadable_rest_loses_digest_but_write_succeeds() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     store.write(id, 0, &bytes(1, 32 << 10)).unwrap();
@@ -252,10 +255,10 @@ fn a_rest_that_cannot_be_read_costs_the_digest_and_not_the_write() {
 }
 
 #[test]
-fn lazily_a_part_of_a_unit_costs_no_read_and_the_reader_computes() {
+fn lazy_partial_write_leaves_digest_to_the_reader() {
     let (medium, store) = fresh(1, 8 << 20);
     drop(store);
-    let lazy = Options { digest_lazily: true, ..options() };
+    let lazy = StoreOptions { digest_lazily: true, ..options() };
     let store = DiskStore::open(Arc::new(medium.clone()), lazy).unwrap();
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     store.write(id, 0, &bytes(1, 100_000)).unwrap();
@@ -265,7 +268,7 @@ fn lazily_a_part_of_a_unit_costs_no_read_and_the_reader_computes() {
     assert_eq!(medium.calls().reads, reads);
     assert_eq!(known(&store, id), [true, false, true, true, true, true, true]);
     let mut into = vec![0; 100_000];
-    let read = store.read_digested(id, 0, &mut into, Checked::ByStore).unwrap();
+    let read = store.read_digested(id, 0, &mut into, DigestCheck::ByStore).unwrap();
     assert_eq!(read.stored, 6);
     assert_eq!(read.covered.unwrap().values()[1], Profile::Blake3.value(1, &into[1 << 14..2 << 14]));
 }
@@ -290,7 +293,7 @@ fn a_small_change_is_incremental_under_adhash() {
 }
 
 #[test]
-fn a_rotten_digest_is_an_error_and_no_digest() {
+fn corrupt_digest_is_an_error() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     let content = bytes(1, 16 << 10);
@@ -313,13 +316,13 @@ fn a_rotten_digest_is_an_error_and_no_digest() {
     let store = open(&medium).unwrap();
     assert!(matches!(store.digests(id, 0, 16 << 10), Err(StoreError::IndexDamaged { .. })));
     assert!(matches!(
-        store.read_digested(id, 0, &mut [0; 9], Checked::ByStore),
+        store.read_digested(id, 0, &mut [0; 9], DigestCheck::ByStore),
         Err(StoreError::IndexDamaged { .. })
     ));
 }
 
 #[test]
-fn a_pages_digest_survives_and_goes_with_the_next_change() {
+fn page_digest_is_kept_until_next_change() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     let attribute = AttributeId { page: 7, number: 3 };
@@ -354,17 +357,17 @@ fn check_sums(store: &DiskStore, what: &str) -> usize {
 fn lt_world(seed: u64) -> (SimMedium, DiskStore) {
     let (medium, store) = fresh(seed, 8 << 20);
     for partition in [0, 1] {
-        contract::apply(&store, &Op::Profile(partition, Profile::LtHash.code()));
+        contract::apply(&store, &ModelOp::Profile(partition, Profile::LtHash.code()));
     }
     (medium, store)
 }
 
 #[test]
-fn the_sum_of_an_object_is_that_of_its_digests_after_any_history() {
+fn object_sum_matches_digests_after_any_history() {
     let mut seen = 0;
     for seed in seeds(12) {
         let (medium, store) = lt_world(seed);
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         for step in 0..150 {
             let op = contract::random_op(&mut random);
             contract::apply(&store, &op);
@@ -374,7 +377,7 @@ fn the_sum_of_an_object_is_that_of_its_digests_after_any_history() {
         }
         store.flush().unwrap();
         let calls = medium.calls();
-        medium.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(40)));
+        medium.fault(DiskFault::Power(calls.writes + calls.syncs + 1 + random.below(40)));
         for _ in 0..60 {
             contract::apply(&store, &contract::random_op(&mut random));
         }

@@ -6,10 +6,10 @@ use std::thread;
 use crate::support::{format_options, fresh, fresh_device, open, options, seeds};
 use proptest::prelude::*;
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::{self, Op, Random};
+use sealstone_store::contract::{self, ModelOp, SeededRandom};
 use sealstone_store::{
-    BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, FormatError, Io, ObjectStore,
-    Options, StoreError, bind_device, format, open_place,
+    BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, FormatError, IoMode, ObjectStore,
+    StoreError, StoreOptions, bind_device, format, open_store_medium,
 };
 
 #[test]
@@ -66,7 +66,7 @@ fn data_past_the_page_cache_keeps_the_contract() {
             } else {
                 format(&FileMedium::open(&path)?, &format_options(capacity))?;
             }
-            DiskStore::open(open_place(&path, Io::Direct)?, options())
+            DiskStore::open(open_store_medium(&path, IoMode::Direct)?, options())
         };
         match open(4 << 20) {
             Ok(_) => contract::contract(|capacity| open(capacity).unwrap()),
@@ -95,8 +95,8 @@ fn removed_objects_give_their_space_back_when_asked() {
             format(&FileMedium::open(&path).unwrap(), &format_options(32 << 20)).unwrap();
         }
         let discard_blocks_min = if asked { 16 } else { u64::MAX };
-        let options = Options { discard_blocks_min, ..Options::default() };
-        let store = DiskStore::open(open_place(&path, Io::Auto).unwrap(), options).unwrap();
+        let options = StoreOptions { discard_blocks_min, ..StoreOptions::default() };
+        let store = DiskStore::open(open_store_medium(&path, IoMode::Auto).unwrap(), options).unwrap();
         let allocated = || -> u64 {
             let files = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
             let segments = files.filter(|file| file.to_string_lossy().contains("segment-"));
@@ -129,7 +129,7 @@ fn removed_objects_give_their_space_back_when_asked() {
 #[test]
 fn any_history_is_that_of_the_model() {
     for seed in seeds(30) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut ops = contract::random_profiles(&mut random).to_vec();
         ops.extend((0..300).map(|_| contract::random_op(&mut random)));
         let (medium, store) = if seed % 5 == 0 { fresh_device(seed, 4 << 20) } else { fresh(seed, 4 << 20) };
@@ -146,8 +146,8 @@ fn any_history_is_that_of_the_model() {
     }
 }
 
-fn any_op() -> impl Strategy<Value = Op> {
-    any::<u64>().prop_map(|seed| contract::random_op(&mut Random::new(seed)))
+fn any_op() -> impl Strategy<Value = ModelOp> {
+    any::<u64>().prop_map(|seed| contract::random_op(&mut SeededRandom::new(seed)))
 }
 
 proptest! {
@@ -158,7 +158,7 @@ proptest! {
     fn any_short_history_is_that_of_the_model(
         profiles: u64, mut ops in proptest::collection::vec(any_op(), 1..60),
     ) {
-        ops.splice(0..0, contract::random_profiles(&mut Random::new(profiles)));
+        ops.splice(0..0, contract::random_profiles(&mut SeededRandom::new(profiles)));
         contract::model(&fresh(1, 4 << 20).1, &ops);
     }
 }
@@ -167,7 +167,7 @@ proptest! {
 fn a_large_sequential_write_is_few_reads() {
     let (medium, store) = fresh(1, 32 << 20);
     drop(store);
-    let store = DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap();
+    let store = DiskStore::open(Arc::new(medium.clone()), StoreOptions::default()).unwrap();
     let id = ObjectId::new(0x1_0000, 0x1_0000);
     store.create(id, ObjectType::User).unwrap();
     for part in 0..64 {
@@ -182,7 +182,7 @@ fn a_large_sequential_write_is_few_reads() {
 }
 
 #[test]
-fn rot_is_reported_where_it_is_and_nowhere_else() {
+fn corruption_is_reported_exactly_where_it_is() {
     let (medium, store) = fresh(1, 4 << 20);
     let id = ObjectId::new(0x1_0000, 0x1_0000);
     store.create(id, ObjectType::User).unwrap();
@@ -234,7 +234,7 @@ fn one_flush_serves_all_that_wait() {
 }
 
 #[test]
-fn readers_and_writers_of_many_objects_never_see_a_mixture() {
+fn concurrent_readers_never_see_mixed_writes() {
     let (_, store) = fresh(1, 16 << 20);
     let objects = 4;
     let length = 150_000;
@@ -247,7 +247,7 @@ fn readers_and_writers_of_many_objects_never_see_a_mixture() {
         for seed in 0..2 {
             let (store, stop) = (&store, &stop);
             scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = SeededRandom::new(seed);
                 let mut bytes = vec![0; length];
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     let id = ObjectId::new(1, random.below(objects));
@@ -263,7 +263,7 @@ fn readers_and_writers_of_many_objects_never_see_a_mixture() {
         for seed in 10..12 {
             let store = &store;
             writers.push(scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = SeededRandom::new(seed);
                 for step in 0..200 {
                     let id = ObjectId::new(1, random.below(objects));
                     store.write(id, 0, &vec![random.next() as u8; length]).unwrap();
@@ -281,7 +281,7 @@ fn readers_and_writers_of_many_objects_never_see_a_mixture() {
 }
 
 #[test]
-fn a_flush_inside_a_scope_is_refused_rather_than_hanging() {
+fn flush_inside_a_scope_is_refused() {
     let (_, store) = fresh(1, 4 << 20);
     let outer = store.begin();
     let inner = store.begin();
@@ -296,7 +296,7 @@ fn a_flush_inside_a_scope_is_refused_rather_than_hanging() {
 fn ticks_commit_what_is_old_or_large() {
     let medium = sealstone_store::sim::SimMedium::new(1);
     format(&medium, &format_options(8 << 20)).unwrap();
-    let options = Options { group_bytes_max: 1 << 20, ..options() };
+    let options = StoreOptions { group_bytes_max: 1 << 20, ..options() };
     let store = DiskStore::open(Arc::new(medium.clone()), options).unwrap();
     let second = |n| std::time::Duration::from_millis(n);
     let id = ObjectId::new(1, 1);
@@ -331,7 +331,7 @@ fn a_full_store_takes_overwrites_in_scopes() {
 
 /// Corruption anywhere in the index: an error, never a panic or wrong bytes.
 #[test]
-fn rot_anywhere_in_the_index_is_no_panic_and_no_lie() {
+fn corrupt_index_causes_no_panic_or_wrong_bytes() {
     let (medium, store) = fresh(1, 4 << 20);
     for object in 0..40 {
         let id = ObjectId::new(1, object);
@@ -342,7 +342,7 @@ fn rot_anywhere_in_the_index_is_no_panic_and_no_lie() {
     drop(store);
     let length = sealstone_store::Medium::open(&medium, "index.redb", false).unwrap().length().unwrap();
     for seed in seeds(300) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let medium = medium.fork();
         for _ in 0..1 + random.below(20) {
             medium.rot("index.redb", random.below(length), 1 << random.below(8));

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::records::{edit_record, record_key};
 use crate::support::{bytes, fresh, object_of, open};
-use sealstone_digest::{Cover, Covered, Profile};
+use sealstone_digest::{CoveredDigests, DigestCover, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::{self, Random};
+use sealstone_store::contract::{self, SeededRandom};
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    AttributeId, BLOCK, Completed, Damage, DamageKind, Digests, DiskStore, Examination, Examine, ObjectStore,
-    PIECE,
+    AttributeId, BLOCK, CompletedDigests, Damage, DamageKind, DigestStore, DiskStore, ObjectExamination,
+    ObjectExaminer, ObjectStore, PIECE,
 };
 
 const PARTITION: u64 = 0x1_0000;
 
 /// Examines all of an object; returns bytes read, damage, and the pieces that lack digests.
 fn examine(store: &DiskStore, id: ObjectId) -> (u64, Vec<Damage>, Vec<u64>) {
-    let mut examination = Examination::of(id);
+    let mut examination = ObjectExamination::of(id);
     let (mut read, mut damage, mut incomplete) = (0, Vec::new(), Vec::new());
     loop {
         let step = store.examine(&mut examination).unwrap();
@@ -54,14 +54,17 @@ fn complete(store: &DiskStore, id: ObjectId, pieces: &[u64]) {
 fn write_wrong(store: &DiskStore, id: ObjectId, profile: Profile, data: &[u8], at: usize) -> (u64, u64) {
     let mut other = data.to_vec();
     other[at] ^= 1;
-    let covered = Covered::of(Cover::new(profile.values(), 0, data.len() as u64, data.len() as u64), &other);
+    let covered = CoveredDigests::of(
+        DigestCover::new(profile.values(), 0, data.len() as u64, data.len() as u64),
+        &other,
+    );
     store.write_digested(id, 0, data, &covered).unwrap();
     let unit = at as u64 / profile.unit_bytes() * profile.unit_bytes();
     (unit, profile.unit_bytes())
 }
 
 #[test]
-fn a_digest_that_is_not_of_the_bytes_is_damage_until_they_are_written_anew() {
+fn wrong_digest_is_damage_until_bytes_are_rewritten() {
     for profile in Profile::ALL {
         let (_, store) = fresh(1, 8 << 20);
         let id = object_of(&store, PARTITION, Some(profile));
@@ -81,7 +84,7 @@ fn a_digest_that_is_not_of_the_bytes_is_damage_until_they_are_written_anew() {
 }
 
 #[test]
-fn rot_does_not_hide_a_wrong_digest_beside_it() {
+fn corrupt_block_does_not_hide_wrong_digest_nearby() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     let data = bytes(1, 100_000);
@@ -94,7 +97,7 @@ fn rot_does_not_hide_a_wrong_digest_beside_it() {
 
 /// As after an older version or a `punch`: the units have no digest.
 #[test]
-fn missing_digests_are_made_and_those_that_are_there_stay() {
+fn missing_digests_are_computed_and_existing_ones_kept() {
     let (medium, store) = fresh(1, 16 << 20);
     let old = object_of(&store, PARTITION, None);
     let id = object_of(&store, PARTITION + 1, Some(Profile::Blake3));
@@ -112,7 +115,11 @@ fn missing_digests_are_made_and_those_that_are_there_stay() {
         let done = store.complete_digests(id, at + 4711).unwrap();
         assert!(done.units > 0 && done.bytes == done.units * Profile::Blake3.unit_bytes(), "{done:?}");
         units += done.units;
-        assert_eq!(store.complete_digests(id, at).unwrap(), Completed::default(), "nothing is left to do");
+        assert_eq!(
+            store.complete_digests(id, at).unwrap(),
+            CompletedDigests::default(),
+            "nothing is left to do"
+        );
     }
     let holes = 4;
     assert_eq!(units, 2_500_000_u64.div_ceil(16 << 10) - holes - 1, "all but holes and what was written");
@@ -169,7 +176,7 @@ fn digests_made_while_others_write_are_right() {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut random = Random::new(7);
+                let mut random = SeededRandom::new(7);
                 for step in 0..300 {
                     let at = random.below(1_490_000);
                     match step % 10 {
@@ -208,7 +215,7 @@ fn record(medium: &SimMedium, key: [u8; 25]) -> Option<Vec<u8>> {
 
 /// An outdated record is intact in itself: only the sum over all of them reveals it.
 #[test]
-fn a_chunk_of_another_time_is_found_by_the_sum() {
+fn outdated_chunk_is_found_by_the_sum() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::LtHash));
     store.write(id, 0, &bytes(1, 2 << 20)).unwrap();
@@ -269,7 +276,7 @@ fn the_digest_of_an_attribute_page_is_compared() {
 
 /// Its objects count as having the default profile: no digests of that are computed for them.
 #[test]
-fn a_lost_profile_is_damage_of_the_partition_and_can_be_given_again() {
+fn lost_profile_is_damage_and_can_be_reset() {
     let (medium, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Sha1));
     let partition = ObjectId::of_partition(PARTITION);
@@ -290,7 +297,7 @@ fn a_lost_profile_is_damage_of_the_partition_and_can_be_given_again() {
     );
     let (_, damage, incomplete) = examine(&store, id);
     assert_eq!((damage, incomplete), (vec![], vec![]));
-    assert_eq!(store.complete_digests(id, 0).unwrap(), Completed::default());
+    assert_eq!(store.complete_digests(id, 0).unwrap(), CompletedDigests::default());
     store.set_profile(PARTITION, Some(Profile::Sha1)).unwrap();
     assert!(store.health().is_sound(), "{:?}", store.health());
     assert!(known(&store, id).into_iter().all(|known| known));
@@ -303,7 +310,7 @@ fn an_object_that_goes_meanwhile_is_told() {
     let store = Arc::new(store);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));
     store.write(id, 0, &bytes(1, 2 << 20)).unwrap();
-    let mut examination = Examination::of(id);
+    let mut examination = ObjectExamination::of(id);
     assert!(store.examine(&mut examination).unwrap().more);
     store.remove(id).unwrap();
     assert!(store.examine(&mut examination).is_err());

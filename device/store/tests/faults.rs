@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use crate::support::{Fresh, MEDIA, format_options, fresh, open, options, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::{self, Op, Random};
-use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::contract::{self, ModelOp, SeededRandom};
+use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{DiskStore, FormatError, MemoryStore, ObjectStore, StoreError, StoreFault, format};
 
 const CAPACITY: u64 = 6 << 20;
 
-fn workload(seed: u64) -> Vec<Op> {
-    let mut random = Random::new(seed);
-    let mut ops: Vec<Op> = (0..4).map(Op::Create).collect();
+fn workload(seed: u64) -> Vec<ModelOp> {
+    let mut random = SeededRandom::new(seed);
+    let mut ops: Vec<ModelOp> = (0..4).map(ModelOp::Create).collect();
     ops.extend((0..40).map(|_| contract::random_op(&mut random)));
-    ops.push(Op::Flush);
+    ops.push(ModelOp::Flush);
     ops
 }
 
@@ -36,7 +36,7 @@ fn past(seed: u64, fresh: Fresh) -> Past {
 }
 
 /// Runs the workload with one fault, on a store just opened, without cached records.
-fn survive(past: &Past, fault: Fault, crash: bool) {
+fn survive(past: &Past, fault: DiskFault, crash: bool) {
     let seed = past.seed;
     let name = format!("seed {seed}, {fault:?}, crash {crash}");
     let medium = past.medium.fork();
@@ -45,25 +45,25 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
     let (memory, durable) = (past.memory.clone(), past.memory.clone());
     let calls = medium.calls();
     medium.fault(match fault {
-        Fault::Read(n) => Fault::Read(calls.reads + n),
-        Fault::Write(n) => Fault::Write(calls.writes + n),
-        Fault::Full(n) => Fault::Full(calls.writes + n),
-        Fault::Sync(n) => Fault::Sync(calls.syncs + n),
-        Fault::Power(n) => Fault::Power(calls.writes + calls.syncs + n),
+        DiskFault::Read(n) => DiskFault::Read(calls.reads + n),
+        DiskFault::Write(n) => DiskFault::Write(calls.writes + n),
+        DiskFault::Full(n) => DiskFault::Full(calls.writes + n),
+        DiskFault::Sync(n) => DiskFault::Sync(calls.syncs + n),
+        DiskFault::Power(n) => DiskFault::Power(calls.writes + calls.syncs + n),
     });
-    let mut since: Vec<Op> = Vec::new();
+    let mut since: Vec<ModelOp> = Vec::new();
     let mut poisoned = false;
     for (step, op) in workload(seed).iter().enumerate() {
         let answer = contract::apply(&store, op);
         let failed = answer.contains("Io {") || answer.contains("Index {") || answer.contains("Poisoned");
         let reads = matches!(
             op,
-            Op::Read(..)
-                | Op::List(..)
-                | Op::Map(..)
-                | Op::Compare(..)
-                | Op::Members(..)
-                | Op::PageDigest(..)
+            ModelOp::Read(..)
+                | ModelOp::List(..)
+                | ModelOp::Map(..)
+                | ModelOp::Compare(..)
+                | ModelOp::Members(..)
+                | ModelOp::PageDigest(..)
         );
         if poisoned && !reads {
             let refused = ["Poisoned", "Io {", "Index {", "NotFound", "Exists", "TooLarge", "Damaged"];
@@ -71,7 +71,7 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
             continue;
         }
         if failed {
-            if answer.contains("Poisoned") || matches!(op, Op::Flush) {
+            if answer.contains("Poisoned") || matches!(op, ModelOp::Flush) {
                 poisoned = true;
             }
             continue;
@@ -88,7 +88,7 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
         }
         assert_eq!(answer, contract::apply(&memory, op), "{name}: step {step} {op:?}");
         since.push(op.clone());
-        if matches!(op, Op::Flush) {
+        if matches!(op, ModelOp::Flush) {
             for op in since.drain(..) {
                 contract::apply(&durable, &op);
             }
@@ -97,7 +97,7 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
     drop(store);
     // The caches keep different entries each time, so the number of reads varies. A fault of one of
     // the last reads may not have occurred, and must not occur in the reopening.
-    if matches!(fault, Fault::Read(n) if medium.calls().reads < calls.reads + n) {
+    if matches!(fault, DiskFault::Read(n) if medium.calls().reads < calls.reads + n) {
         return;
     }
     let medium = if crash { medium.crash() } else { medium };
@@ -131,16 +131,16 @@ fn every_single_fault_is_an_error_or_harmless() {
         let past = past(seed, fresh);
         let [reads, writes, syncs] = calls_of(&past);
         println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
-        (1..=reads).for_each(|n| survive(&past, Fault::Read(n), n % 8 == 0));
+        (1..=reads).for_each(|n| survive(&past, DiskFault::Read(n), n % 8 == 0));
         for crash in [false, true] {
-            (1..=writes).for_each(|n| survive(&past, Fault::Write(n), crash));
-            (1..=syncs).for_each(|n| survive(&past, Fault::Sync(n), crash));
+            (1..=writes).for_each(|n| survive(&past, DiskFault::Write(n), crash));
+            (1..=syncs).for_each(|n| survive(&past, DiskFault::Sync(n), crash));
         }
     }
 }
 
 #[test]
-fn after_a_failed_flush_writes_are_refused_and_reads_go_on() {
+fn failed_flush_refuses_writes_and_keeps_reads() {
     for failing in 1..=2 {
         let (medium, store) = fresh(failing, CAPACITY);
         let id = ObjectId::new(1, 1);
@@ -149,7 +149,7 @@ fn after_a_failed_flush_writes_are_refused_and_reads_go_on() {
         store.flush().unwrap();
         store.write(id, 10_000, &[2; 10_000]).unwrap();
         // The first sync is that of the data, the second that of the index.
-        medium.fault(Fault::Sync(medium.calls().syncs + failing));
+        medium.fault(DiskFault::Sync(medium.calls().syncs + failing));
         assert!(!store.is_poisoned());
         assert!(matches!(store.flush(), Err(StoreError::Io { .. } | StoreError::Index { .. })));
         assert!(store.is_poisoned());
@@ -172,7 +172,7 @@ fn after_a_failed_flush_writes_are_refused_and_reads_go_on() {
 }
 
 #[test]
-fn a_full_disk_below_is_no_space_and_then_goes_on() {
+fn full_disk_is_no_space_until_space_returns() {
     let (medium, store) = fresh(1, CAPACITY);
     let id = ObjectId::new(1, 1);
     store.create(id, ObjectType::User).unwrap();
@@ -189,12 +189,12 @@ fn a_full_disk_below_is_no_space_and_then_goes_on() {
 }
 
 #[test]
-fn an_interrupted_format_is_seen_and_can_be_done_again() {
+fn interrupted_format_is_detected_and_can_be_repeated() {
     for seed in seeds(8) {
         let mut point = 1;
         loop {
             let medium = SimMedium::new(seed);
-            medium.fault(Fault::Power(point));
+            medium.fault(DiskFault::Power(point));
             let finished = format(&medium, &format_options(CAPACITY)).is_ok();
             let medium = medium.crash();
             match open(&medium) {
@@ -216,7 +216,7 @@ fn an_interrupted_format_is_seen_and_can_be_done_again() {
 /// The first edge may lie in a block that this group already wrote and that can be written in
 /// place: that must happen only when nothing can fail any more.
 #[test]
-fn a_clear_whose_second_edge_cannot_be_read_changes_nothing() {
+fn clear_with_unreadable_edge_changes_nothing() {
     let (medium, store) = fresh(1, CAPACITY);
     let id = ObjectId::new(1, 1);
     store.create(id, ObjectType::User).unwrap();
@@ -226,7 +226,7 @@ fn a_clear_whose_second_edge_cannot_be_read_changes_nothing() {
     let store = open(&medium).unwrap();
     store.write(id, 0, &[8; 4096]).unwrap();
     store.attributes(id, None).unwrap();
-    medium.fault(Fault::Read(medium.calls().reads + 2));
+    medium.fault(DiskFault::Read(medium.calls().reads + 2));
     let failed = store.clear(id, 4000, 200);
     assert!(matches!(failed, Err(StoreError::Io { .. })), "the second block's read failed: {failed:?}");
     store.flush().unwrap();
@@ -343,15 +343,15 @@ fn bytes_of(medium: &SimMedium, name: &str) -> Vec<u8> {
 
 /// Wherever the power fails, the store has the old version or the new one, with all data.
 #[test]
-fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
+fn older_store_is_upgraded_when_opened() {
     use sealstone_store::Medium;
     for (old, seed) in [(1, 1), (2, 1), (2, 2), (3, 1)] {
         let (medium, store) = fresh(seed, CAPACITY);
         // Older versions had no digests.
         for partition in [0, 1] {
-            contract::apply(&store, &Op::Profile(partition, 0));
+            contract::apply(&store, &ModelOp::Profile(partition, 0));
         }
-        for op in workload(seed).into_iter().filter(|op| old > 1 || !matches!(op, Op::Share(..))) {
+        for op in workload(seed).into_iter().filter(|op| old > 1 || !matches!(op, ModelOp::Share(..))) {
             contract::apply(&store, &op);
         }
         store.flush().unwrap();
@@ -365,7 +365,7 @@ fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
         loop {
             let medium = medium.fork();
             point += 1;
-            medium.fault(Fault::Power(medium.calls().writes + medium.calls().syncs + point));
+            medium.fault(DiskFault::Power(medium.calls().writes + medium.calls().syncs + point));
             let opened = open(&medium).is_ok();
             let medium = medium.crash();
             assert_eq!(
@@ -390,7 +390,7 @@ fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
 /// before a reboot reads them; so all of them must reach the medium before anything is based on
 /// them.
 #[test]
-fn what_a_failed_sync_left_in_memory_alone_is_written_again() {
+fn pages_of_failed_sync_are_written_again() {
     for fresh in MEDIA {
         for seed in seeds(12) {
             for nth in 1..=3 {
@@ -400,8 +400,8 @@ fn what_a_failed_sync_left_in_memory_alone_is_written_again() {
                 }
                 let mut struck = false;
                 for op in workload(seed + 100) {
-                    if matches!(op, Op::Flush) && !std::mem::replace(&mut struck, true) {
-                        medium.fault(Fault::Sync(medium.calls().syncs + nth));
+                    if matches!(op, ModelOp::Flush) && !std::mem::replace(&mut struck, true) {
+                        medium.fault(DiskFault::Sync(medium.calls().syncs + nth));
                     }
                     contract::apply(&store, &op);
                 }
@@ -434,7 +434,7 @@ fn a_failing_open_can_be_repeated() {
     let before = medium.calls().reads;
     drop(open(&medium).unwrap());
     for nth in 1..=medium.calls().reads - before {
-        medium.fault(Fault::Read(medium.calls().reads + nth));
+        medium.fault(DiskFault::Read(medium.calls().reads + nth));
         let result = DiskStore::open(Arc::new(medium.clone()), options());
         drop(result);
         let medium = medium.crash();
@@ -449,7 +449,7 @@ struct Life {
     /// Everything that is certainly in the store.
     durable: MemoryStore,
     /// Operations since, in order: any prefix of them may be in the store.
-    since: Vec<Op>,
+    since: Vec<ModelOp>,
 }
 
 impl Life {
@@ -467,12 +467,18 @@ impl Life {
         let mut poisoned = false;
         for op in workload(seed) {
             let answer = contract::apply(&store, &op);
-            let writes =
-                !matches!(op, Op::Read(..) | Op::List(..) | Op::Map(..) | Op::Compare(..) | Op::Members(..));
+            let writes = !matches!(
+                op,
+                ModelOp::Read(..)
+                    | ModelOp::List(..)
+                    | ModelOp::Map(..)
+                    | ModelOp::Compare(..)
+                    | ModelOp::Members(..)
+            );
             if poisoned && writes {
                 // A store that refuses changes executes none, whatever it returns.
                 assert!(
-                    !answer.starts_with("Ok") || !matches!(op, Op::Flush),
+                    !answer.starts_with("Ok") || !matches!(op, ModelOp::Flush),
                     "{}: {op:?}: {answer}",
                     self.name
                 );
@@ -481,7 +487,7 @@ impl Life {
             if ["Io {", "Index {", "Poisoned"].iter().any(|word| answer.contains(word)) {
                 poisoned |= store.is_poisoned();
                 assert!(
-                    poisoned || !matches!(op, Op::Flush),
+                    poisoned || !matches!(op, ModelOp::Flush),
                     "{}: a failed flush poisons: {answer}",
                     self.name
                 );
@@ -506,7 +512,7 @@ impl Life {
                 continue;
             }
             self.since.push(op.clone());
-            if matches!(op, Op::Flush) {
+            if matches!(op, ModelOp::Flush) {
                 for op in self.since.drain(..) {
                     contract::apply(&self.durable, &op);
                 }
@@ -541,13 +547,13 @@ impl Life {
 /// Each single call of a store's life fails once: the upgrade from the previous version, two
 /// sessions with all operations, closing and opening. With EIO, and with a full disk.
 #[test]
-fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
+fn every_fault_from_upgrade_to_reopening_is_survived() {
     let all = std::env::var_os("SEALSTONE_SEEDS").is_some();
     for seed in seeds(1) {
         let past = past(seed, fresh);
         let medium = past.medium.crash();
         make_version(&medium, 2, &[0]);
-        let life = |fault: Option<Fault>, crash| {
+        let life = |fault: Option<DiskFault>, crash| {
             let medium = medium.fork();
             let name = format!("seed {seed}, {fault:?}, crash {crash}");
             fault.into_iter().for_each(|fault| medium.fault(fault));
@@ -567,15 +573,15 @@ fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
         // Reads change nothing, so the next one finds the same state: every third one, unless more
         // is requested.
         for n in (1..=reads).step_by(if all { 1 } else { 3 }) {
-            life(Some(Fault::Read(before.reads + n)), n % 2 == 0);
+            life(Some(DiskFault::Read(before.reads + n)), n % 2 == 0);
         }
         for n in 1..=writes {
-            life(Some(Fault::Write(before.writes + n)), n % 2 == 0);
-            life(Some(Fault::Full(before.writes + n)), n % 2 == 1);
+            life(Some(DiskFault::Write(before.writes + n)), n % 2 == 0);
+            life(Some(DiskFault::Full(before.writes + n)), n % 2 == 1);
         }
         for n in 1..=syncs {
-            life(Some(Fault::Sync(before.syncs + n)), n % 2 == 0);
-            life(Some(Fault::Sync(before.syncs + n)), n % 2 == 1);
+            life(Some(DiskFault::Sync(before.syncs + n)), n % 2 == 0);
+            life(Some(DiskFault::Sync(before.syncs + n)), n % 2 == 1);
         }
     }
 }
@@ -583,7 +589,7 @@ fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
 /// Formatting over an older store, with each single call failing: it can be repeated, and no
 /// intermediate state opens as a store with other contents.
 #[test]
-fn every_single_fault_of_a_format_over_a_store_is_survived() {
+fn every_fault_of_reformatting_is_survived() {
     let (medium, store) = fresh(1, CAPACITY);
     store.create(ObjectId::new(1, 1), ObjectType::User).unwrap();
     store.flush().unwrap();
@@ -596,9 +602,9 @@ fn every_single_fault_of_a_format_over_a_store_is_survived() {
         medium.calls()
     };
     let writes = (1..=calls.writes - before.writes)
-        .flat_map(|n| [Fault::Write(before.writes + n), Fault::Full(before.writes + n)]);
-    let syncs = (1..=calls.syncs - before.syncs).map(|n| Fault::Sync(before.syncs + n));
-    let reads = (1..=calls.reads - before.reads).map(|n| Fault::Read(before.reads + n));
+        .flat_map(|n| [DiskFault::Write(before.writes + n), DiskFault::Full(before.writes + n)]);
+    let syncs = (1..=calls.syncs - before.syncs).map(|n| DiskFault::Sync(before.syncs + n));
+    let reads = (1..=calls.reads - before.reads).map(|n| DiskFault::Read(before.reads + n));
     for (crash, fault) in writes.chain(syncs).chain(reads).flat_map(|fault| [(false, fault), (true, fault)]) {
         let medium = medium.fork();
         medium.fault(fault);

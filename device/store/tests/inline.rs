@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::support::{Engine, MEDIA, TABLE, format_options, open, options, seeds};
 use redb::ReadableTable as _;
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::{self, Random, random_op};
+use sealstone_store::contract::{self, SeededRandom, random_op};
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{BLOCK, DiskStore, MAX_INLINE, Medium, ObjectStore, Options, StretchKind, format};
+use sealstone_store::{BLOCK, DiskStore, ExtentKind, MAX_INLINE, Medium, ObjectStore, StoreOptions, format};
 
 const CAPACITY: u64 = 4 << 20;
 
@@ -17,7 +17,7 @@ fn id(object: u64) -> ObjectId {
 }
 
 fn with(medium: &SimMedium, inline_max: u64, inline_bytes_max: Option<u64>) -> DiskStore {
-    let options = Options { inline_max, inline_bytes_max, ..options() };
+    let options = StoreOptions { inline_max, inline_bytes_max, ..options() };
     DiskStore::open(Arc::new(medium.clone()), options).unwrap()
 }
 
@@ -50,7 +50,7 @@ fn data_is_untouched(medium: &SimMedium) -> bool {
 }
 
 #[test]
-fn a_small_object_costs_no_write_of_data_and_no_sync_of_a_segment() {
+fn small_object_needs_no_data_write_or_sync() {
     for (inline_max, syncs) in [(1024, 1), (0, 2)] {
         let medium = formatted(1);
         let store = with(&medium, inline_max, None);
@@ -71,7 +71,7 @@ fn a_small_object_costs_no_write_of_data_and_no_sync_of_a_segment() {
 }
 
 #[test]
-fn the_limit_is_to_the_byte_and_what_grows_beyond_it_leaves_the_index() {
+fn growing_past_inline_limit_leaves_the_index() {
     let medium = formatted(2);
     for limit in [1, 1024, 4000] {
         let store = with(&medium, limit, None);
@@ -93,7 +93,7 @@ fn the_limit_is_to_the_byte_and_what_grows_beyond_it_leaves_the_index() {
 }
 
 #[test]
-fn beyond_the_share_of_the_index_small_objects_go_to_blocks() {
+fn small_objects_beyond_index_share_use_blocks() {
     let medium = formatted(3);
     let store = with(&medium, 1024, Some(10_000));
     for object in 0..100 {
@@ -131,7 +131,7 @@ fn beyond_the_share_of_the_index_small_objects_go_to_blocks() {
 
 /// A copy takes no space, and the bytes stay until the last one is removed.
 #[test]
-fn copies_of_a_small_object_have_its_bytes_once() {
+fn copies_of_small_object_share_its_bytes() {
     let medium = formatted(4);
     let store = with(&medium, 1024, None);
     put(&store, 0, 700);
@@ -145,7 +145,7 @@ fn copies_of_a_small_object_have_its_bytes_once() {
     drop(store);
     let store = with(&medium, 1024, None);
     assert_eq!((store.inline_use(), store.space().used), (one, BLOCK));
-    assert_eq!(store.map(id(7), 0, 9).unwrap()[0].kind, StretchKind::Data { shared: true });
+    assert_eq!(store.map(id(7), 0, 9).unwrap()[0].kind, ExtentKind::Data { shared: true });
     store.write(id(20), 0, b"parted").unwrap();
     assert_eq!(store.inline_use().blocks, 2);
     for copy in (0..50).filter(|copy| *copy != 20) {
@@ -177,10 +177,10 @@ fn records(medium: &SimMedium) -> (u64, u64) {
 /// After any history there is a record for each inline block and no other, and reopening counts the
 /// same.
 #[test]
-fn the_books_are_those_of_the_records_after_any_history() {
+fn inline_counts_match_records_after_any_history() {
     let mut most = 0;
     for seed in seeds(12) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         // The records are examined in files only.
         let (medium, mut store) = MEDIA[0](seed, CAPACITY);
         for _ in 0..6 {

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use crate::support::{format_options, options};
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
+use sealstone_store::contract::SeededRandom;
 use sealstone_store::{
-    DEVICE_MIN, DiskStore, FileMedium, FormatError, Io, ObjectStore, StoreError, bind_device, format,
-    open_place,
+    DEVICE_MIN, DiskStore, FileMedium, FormatError, IoMode, ObjectStore, StoreError, bind_device, format,
+    open_store_medium,
 };
 
 const FOLDER: &str = "SEALSTONE_KILL_FOLDER";
@@ -21,7 +21,7 @@ fn object(number: u64) -> ObjectId {
 
 /// Returns what round `round` writes to one object.
 fn content(round: u64, number: u64) -> Vec<u8> {
-    let mut random = Random::new(round << 8 | number);
+    let mut random = SeededRandom::new(round << 8 | number);
     let length = 8 + random.below(200_000) / 8 * 8;
     let mut bytes = round.to_le_bytes().to_vec();
     while (bytes.len() as u64) < length {
@@ -32,7 +32,7 @@ fn content(round: u64, number: u64) -> Vec<u8> {
 
 fn open(folder: &Path) -> DiskStore {
     // A child process of the other test has a copy of our locks until it calls exec.
-    let medium = (0..1000).find_map(|_| match open_place(folder, Io::Auto) {
+    let medium = (0..1000).find_map(|_| match open_store_medium(folder, IoMode::Auto) {
         Err(FormatError::InUse) => {
             std::thread::sleep(std::time::Duration::from_millis(10));
             None
@@ -93,7 +93,7 @@ fn what_was_acknowledged_survives_sigkill() {
 
 /// On a regular file used as a block device.
 #[test]
-fn what_was_acknowledged_survives_sigkill_on_a_raw_device() {
+fn acknowledged_data_survives_sigkill_on_raw_device() {
     let folder = tempfile::tempdir().unwrap();
     let device = folder.path().join("raw");
     std::fs::File::create(&device).unwrap().set_len(2 * DEVICE_MIN).unwrap();
@@ -111,7 +111,7 @@ fn kill_again_and_again(folder: &Path) {
         }
         store.flush().unwrap();
     }
-    let mut random = Random::new(crate::support::seeds(1)[0]);
+    let mut random = SeededRandom::new(crate::support::seeds(1)[0]);
     for _ in 0..6 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["kill::child", "--exact", "--nocapture"])
@@ -131,7 +131,10 @@ fn kill_again_and_again(folder: &Path) {
                 count += 1;
             }
         }
-        assert!(matches!(open_place(folder, Io::Auto), Err(FormatError::InUse)), "two daemons, one folder");
+        assert!(
+            matches!(open_store_medium(folder, IoMode::Auto), Err(FormatError::InUse)),
+            "two daemons, one folder"
+        );
         // Somewhere in the next round or two.
         std::thread::sleep(std::time::Duration::from_micros(random.below(3_000)));
         child.kill().unwrap();

@@ -11,7 +11,7 @@ mod digests;
 mod disk;
 mod examine;
 mod faults;
+mod index_space;
 mod inline;
 mod kill;
-mod room;
 mod support;

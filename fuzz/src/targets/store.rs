@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use redb::{Builder, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition};
 use sealstone_iscsi::crc32c_append;
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
-use sealstone_store::{DiskStore, FormatOptions, Medium, MediumFile, ObjectStore, Options, format};
+use sealstone_store::{DiskStore, FormatOptions, Medium, MediumFile, ObjectStore, StoreOptions, format};
 
 use crate::Target;
 use crate::input::{Input, fitted};
@@ -168,8 +168,13 @@ impl StorageBackend for Engine {
     }
 }
 
-fn options() -> Options {
-    Options { record_cache: 8 << 10, index_cache: 64 << 10, discard_blocks_min: 4, ..Options::default() }
+fn options() -> StoreOptions {
+    StoreOptions {
+        record_cache: 8 << 10,
+        index_cache: 64 << 10,
+        discard_blocks_min: 4,
+        ..StoreOptions::default()
+    }
 }
 
 fn open(medium: Ram) -> Option<DiskStore> {

@@ -21,7 +21,7 @@ pub(crate) enum ProtocolViolation {
     #[error("malformed message: {0}")]
     Malformed(WireError),
     /// A message that is not allowed in this state.
-    #[error("message out of place")]
+    #[error("unexpected message")]
     OutOfPlace,
     /// A repeated or skipped sequence number, or one that is not expected here.
     #[error("sequence {0} out of order")]

@@ -1,18 +1,20 @@
-//! A data buffer that knows its way home.
+//! Data buffers that return to their pool when dropped.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{fmt, mem};
 
 /// A page of memory, in bytes.
 const PAGE: usize = 4096;
-/// A large buffer, in bytes: what goes to a disk past the page cache has to begin on a page, or is copied once more.
+/// Size of a large buffer, in bytes: such data is aligned to a page, because writes past the page
+/// cache would otherwise copy it.
 const ALIGNED_MIN: usize = 64 * 1024;
 
-/// Whence data buffers come: a bounded pool that the shell owns.
+/// Source of data buffers: a bounded pool owned by the shell.
 pub trait Pool: Send + Sync {
-    /// Exactly `len` initialised bytes of unspecified contents; `None` when that would go over budget.
+    /// Returns exactly `len` initialised bytes of unspecified contents; `None` if that would exceed
+    /// the budget.
     fn take(&self, len: usize) -> Option<Vec<u8>>;
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     fn give(&self, buffer: Vec<u8>);
 }
 
@@ -20,13 +22,14 @@ pub trait Pool: Send + Sync {
 #[derive(Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// Where in them it begins.
+    /// Offset of the first byte.
     start: usize,
     home: Option<Arc<dyn Pool>>,
 }
 
 impl Buffer {
-    /// From `pool`; `None` when over its budget (or when the pool broke its contract on length).
+    /// Takes a buffer from `pool`; `None` if it would exceed the budget (or the pool returned a
+    /// wrong length).
     #[must_use]
     pub fn take(pool: &Arc<dyn Pool>, len: usize) -> Option<Self> {
         if len == 0 {
@@ -37,8 +40,9 @@ impl Buffer {
         (buffer.bytes.len() == len).then_some(buffer)
     }
 
-    /// The same; a large one begins on a page of memory, if what the pool gave has room behind: it is not to grow. The pool gets
-    /// back what it gave, with the bytes anywhere in it.
+    /// Like `take`; a large buffer begins on a page of memory, if the pool's vector has spare
+    /// capacity, so that it need not grow. The same vector returns to the pool, with the bytes
+    /// anywhere in it.
     #[must_use]
     pub fn take_on_page(pool: &Arc<dyn Pool>, len: usize) -> Option<Self> {
         let mut buffer = Self::take(pool, len)?;
@@ -51,7 +55,8 @@ impl Buffer {
         Some(buffer)
     }
 
-    /// Shares the first `len` bytes without copying; the pool gets it back when the last share drops.
+    /// Shares the first `len` bytes without copying; the buffer returns to the pool when the last
+    /// share is dropped.
     #[must_use]
     pub fn freeze(self, len: usize) -> bytes::Bytes {
         if self.bytes.is_empty() {
@@ -62,10 +67,10 @@ impl Buffer {
         shared
     }
 
-    /// The vector of a buffer that was made from one, uncopied.
+    /// Returns the vector of a buffer that was created from one, without copying.
     ///
     /// # Errors
-    /// A pooled buffer comes back: its bytes stay counted until it is dropped.
+    /// A pooled buffer is returned as it is: its bytes are counted until it is dropped.
     pub fn into_vec(mut self) -> Result<Vec<u8>, Self> {
         if self.home.is_some() {
             return Err(self);
@@ -73,25 +78,25 @@ impl Buffer {
         Ok(mem::take(&mut self.bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// The bytes, to fill.
+    /// Returns the bytes, to be filled.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..]
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// True if there is not a byte.
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -128,7 +133,7 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
-    /// Gives buffers with so much room behind what was asked for.
+    /// Returns buffers with this much spare capacity.
     struct Roomy(usize);
 
     impl Pool for Roomy {
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_begins_on_a_page_where_there_is_room_and_never_grows() {
+    fn large_buffer_is_page_aligned_and_never_grows() {
         for (len, room) in [(ALIGNED_MIN, PAGE), (ALIGNED_MIN + 1, 0), (100, PAGE), (0, 0)] {
             let pool: Arc<dyn Pool> = Arc::new(Roomy(room));
             let mut buffer = Buffer::take_on_page(&pool, len).expect("a buffer");

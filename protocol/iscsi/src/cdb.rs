@@ -35,13 +35,13 @@ impl Cdb {
         Ok(Self { length: u16::try_from(length).map_err(|_| CdbTooLong(length))?, bytes })
     }
 
-    /// The bytes. As received they are at least 16: shorter CDBs come padded with zeros.
+    /// Returns the bytes. Received CDBs have at least 16: shorter ones are padded with zeros.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// What goes into the basic header.
+    /// Returns the part in the basic header.
     pub(crate) fn first_16(&self) -> [u8; 16] {
         *self.bytes.first_chunk().expect("CDB_MAX is more than 16")
     }

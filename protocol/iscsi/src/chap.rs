@@ -1,8 +1,12 @@
-//! CHAP (RFC 7143 §12.1.3, RFC 1994): algorithms, secrets, and the numbers of the exchange. Both ends use it.
+//! CHAP (RFC 7143 §12.1.3, RFC 1994): algorithms, secrets, and the values of the exchange, for both
+//! ends.
 //!
-//! Does: compute and check responses; read and write binary values. Does not: keep accounts or draw random bytes.
-//! Contract: a response is compared in constant time; a secret is wiped when dropped and never shown.
-//! Truth: RFC 7143 §12.1.3 and §6.1 (binary values); IANA's PPP authentication algorithms for the numbers.
+//! Does: computes and checks responses; reads and writes binary values.
+//! Does not: store accounts or draw random bytes.
+//! Contract: a response is compared in constant time; a secret is wiped when dropped and never
+//! printed.
+//! Source of truth: RFC 7143 §12.1.3 and §6.1 (binary values); IANA's PPP authentication algorithms
+//! for the numbers.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt;
@@ -15,18 +19,18 @@ use zeroize::Zeroizing;
 
 use crate::text;
 
-/// Fewest bytes of a secret: 96 bits, as the connection is not inside IPsec (RFC 7143 §12.1.3).
+/// Minimum bytes of a secret: 96 bits, as the connection is not inside IPsec (RFC 7143 §12.1.3).
 pub const SECRET_MIN: usize = 12;
-/// Most bytes of a secret.
+/// Maximum bytes of a secret.
 pub const SECRET_MAX: usize = 256;
-/// Bytes of the challenges that we make.
+/// Bytes of our challenges.
 pub const CHALLENGE_LEN: usize = 32;
-/// Most bytes of a challenge that we take (RFC 7143 §12.1.3).
+/// Maximum bytes of an accepted challenge (RFC 7143 §12.1.3).
 pub const CHALLENGE_MAX: usize = 1024;
-/// Fewest bytes of a challenge that we answer: a shorter one was made to be seen twice.
+/// Minimum bytes of a challenge that we answer: a shorter one is meant to repeat.
 pub const CHALLENGE_MIN: usize = 8;
 
-/// How a response is made.
+/// A hash algorithm for responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// 5: MD5, for old initiators.
@@ -38,13 +42,13 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All, in our order of preference.
+    /// All algorithms, in our order of preference.
     pub const ALL: [Self; 3] = [Self::Sha256, Self::Sha3, Self::Md5];
-    /// What is taken and offered unless somebody names others. MD5 is not among them, although RFC 7143 §12.1.3 has every
-    /// initiator offer it: nobody needs it but old peers, and whoever has one says so.
+    /// The default algorithms. MD5 is not among them, although RFC 7143 §12.1.3 requires initiators
+    /// to offer it: only old peers need it, and configuration can enable it.
     pub const DEFAULT: [Self; 2] = [Self::Sha256, Self::Sha3];
 
-    /// Its number in `CHAP_A`.
+    /// Returns its number in `CHAP_A`.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -54,7 +58,7 @@ impl Algorithm {
         }
     }
 
-    /// Its name in configuration files.
+    /// Returns its name in configuration files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,13 +68,13 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of a number.
+    /// Returns the algorithm of a number.
     #[must_use]
     pub fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.number() == number)
     }
 
-    /// The response to a challenge: hash of identifier, secret, challenge (RFC 1994 §4.1).
+    /// Returns the response to a challenge: hash of identifier, secret, challenge (RFC 1994 §4.1).
     pub(crate) fn response(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         match self {
             Self::Md5 => digest::<Md5>(identifier, secret, challenge),
@@ -79,7 +83,7 @@ impl Algorithm {
         }
     }
 
-    /// Is this the response? In time that does not depend on where they differ.
+    /// Whether this is the response, in constant time.
     pub(crate) fn accepts(self, identifier: u8, secret: &Secret, challenge: &[u8], response: &[u8]) -> bool {
         self.response(identifier, secret, challenge).ct_eq(response).into()
     }
@@ -93,13 +97,13 @@ fn digest<D: Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
-/// A secret of a length that we do not take.
+/// The length of the secret is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret has {SECRET_MIN} to {SECRET_MAX} bytes, this one has {0}")]
 pub struct SecretLength(pub usize);
 
 impl Secret {
-    /// From its bytes.
+    /// Creates a secret from its bytes.
     ///
     /// # Errors
     /// [`SecretLength`].
@@ -110,7 +114,7 @@ impl Secret {
         Ok(Self(Zeroizing::new(bytes.to_vec())))
     }
 
-    /// Are these the same? The two directions must not share one (RFC 7143 §12.1.3).
+    /// Whether the two are equal. The two directions must not share a secret (RFC 7143 §12.1.3).
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
@@ -132,7 +136,7 @@ pub struct Account {
     pub secret: Secret,
 }
 
-/// The first algorithm of ours that is among the offered ones; `ours` is in our order of preference.
+/// Returns the first algorithm of ours that was offered; `ours` is in our order of preference.
 pub(crate) fn pick(ours: &[Algorithm], offered: &str) -> Option<Algorithm> {
     let offers = |wanted: Algorithm| {
         offered.split(',').filter_map(text::number).any(|number| number == wanted.number())
@@ -140,19 +144,19 @@ pub(crate) fn pick(ours: &[Algorithm], offered: &str) -> Option<Algorithm> {
     ours.iter().copied().find(|algorithm| offers(*algorithm))
 }
 
-/// `CHAP_A` of an originator.
+/// Returns `CHAP_A` of an originator.
 pub(crate) fn offer(ours: &[Algorithm]) -> String {
     let numbers: Vec<String> =
         ours.iter().map(|algorithm| alloc::format!("{}", algorithm.number())).collect();
     numbers.join(",")
 }
 
-/// `CHAP_I`: one byte.
+/// Parses `CHAP_I`: one byte.
 pub(crate) fn identifier(value: &str) -> Option<u8> {
     text::number(value).and_then(|number| u8::try_from(number).ok())
 }
 
-/// A binary value as hexadecimal, as every peer reads it.
+/// Returns a binary value as hexadecimal, which every peer can read.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     use fmt::Write as _;
     let mut out = String::with_capacity(2 + 2 * bytes.len());
@@ -164,7 +168,8 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     out
 }
 
-/// Reads a binary value of at most [`CHALLENGE_MAX`] bytes: `0x…` hexadecimal or `0b…` base64 (§6.1).
+/// Parses a binary value of at most [`CHALLENGE_MAX`] bytes: `0x…` hexadecimal or `0b…` base64
+/// (§6.1).
 pub(crate) fn binary(value: &str) -> Option<Vec<u8>> {
     let (prefix, digits) = value.split_at_checked(2)?;
     let bytes = match prefix {
@@ -192,7 +197,7 @@ fn from_hexadecimal(digits: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// RFC 4648 §4, with padding.
+/// Decodes RFC 4648 §4, with padding.
 fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
     if digits.is_empty() || !digits.len().is_multiple_of(4) || digits.len() > CHALLENGE_MAX.div_ceil(3) * 4 {
         return None;
@@ -217,7 +222,7 @@ fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
             word = word << 6 | u32::from(value);
         }
         word <<= 6 * (4 - group.len());
-        // Bits beyond the last byte must be zero, or two texts would say the same.
+        // Bits beyond the last byte must be zero, or two texts would have the same value.
         let kept = group.len() - 1;
         if kept < 3 && word << (8 * (kept + 1)) != 0 {
             return None;
@@ -239,7 +244,8 @@ mod tests {
         Secret::new(text.as_bytes()).unwrap()
     }
 
-    /// Made with another implementation of the three hashes: hash(01h, "twelve bytes", 00h…0Fh).
+    /// Computed with another implementation of the three hashes: hash(01h, "twelve bytes",
+    /// 00h…0Fh).
     #[test]
     fn responses_are_those_of_the_standard_hashes() {
         let challenge: Vec<u8> = (0..16).collect();

@@ -1,8 +1,8 @@
 //! CRC32C, in tables: the fallback that needs no processor features (RFC 7143 §13.1).
 //!
-//! Shells hand in a faster function of the same contract.
+//! Shells pass a faster function with the same contract.
 
-/// Continues a CRC32C over more bytes; begins with 0.
+/// Continues a CRC32C over more bytes; starts with 0.
 pub type Crc32c = fn(u32, &[u8]) -> u32;
 
 const POLYNOMIAL: u32 = 0x82F6_3B78;
@@ -35,7 +35,7 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// CRC32C of what `crc` already covers followed by `bytes`.
+/// Returns the CRC32C of the bytes already covered by `crc`, followed by `bytes`.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     let mut crc = !crc;
@@ -61,12 +61,12 @@ const fn low_byte(word: u32) -> u8 {
     (word & 0xFF) as u8
 }
 
-/// Least significant byte first.
+/// Returns the bytes, least significant first.
 const fn bytes_of(word: u32) -> [u8; 4] {
     [low_byte(word), low_byte(word >> 8), low_byte(word >> 16), low_byte(word >> 24)]
 }
 
-/// A digest as it stands on the wire: least significant byte first (RFC 7143 §13.1, appendix A).
+/// Returns a digest in wire form: least significant byte first (RFC 7143 §13.1, appendix A).
 pub(crate) fn wire(crc: u32) -> [u8; 4] {
     bytes_of(crc)
 }
@@ -85,7 +85,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn tables_and_hardware_agree_however_the_bytes_are_cut(bytes: std::vec::Vec<u8>, cut: usize) {
+        fn tables_and_hardware_agree_on_any_split(bytes: std::vec::Vec<u8>, cut: usize) {
             let (head, tail) = bytes.split_at(cut % (bytes.len() + 1));
             let whole = crc32c::crc32c(&bytes);
             proptest::prop_assert_eq!(crc32c_append(crc32c_append(0, head), tail), whole);

@@ -1,8 +1,10 @@
-//! Cuts a stream into PDUs; data segments land where their owner wants them.
+//! Splits a stream into PDUs; data segments are received directly into their destination.
 //!
-//! Does: collect header and additional headers, check digests, bring data to a destination uncopied where the
-//! stream allows. Does not: know opcodes. Contract: [`Receiver::step`] until it wants more bytes.
-//! Truth: RFC 7143 §11.1, §11.2.
+//! Does: collects header and additional headers, checks digests, receives data into a destination
+//! without copying where the stream permits.
+//! Does not: know opcodes.
+//! Contract: call [`PduReceiver::step`] until it needs more bytes.
+//! Source of truth: RFC 7143 §11.1, §11.2.
 
 use alloc::{vec, vec::Vec};
 use core::mem;
@@ -14,14 +16,15 @@ use crate::{
     pdu::{self, BHS_LEN, Bhs},
 };
 
-/// Segments this long are worth bringing straight to their destination: little spill space is offered behind them, and
-/// before the next one that is expected, so that few of its bytes need copying.
+/// Segments of this length are received directly into their destination. Little spill space is
+/// offered behind them, and before the next one that is expected, so that few of its bytes must be
+/// copied.
 const DIRECT_LARGE: usize = 16 * 1024;
-/// Spill offered beside large segments: some headers.
+/// Spill space offered beside large segments: a few headers.
 const SPILL_BESIDE_DIRECT: usize = 512;
 const DIGEST_LEN: usize = 4;
 
-/// The stream cannot be followed any more.
+/// The stream cannot be parsed any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Header digests differ: at recovery level 0 the connection ends (RFC 7143 §7.8).
@@ -29,55 +32,55 @@ pub enum FrameError {
     HeaderDigest,
 }
 
-/// Where a data segment goes.
+/// Destination of a data segment.
 #[derive(Debug)]
-pub(crate) enum Destination {
-    /// Nowhere.
+pub(crate) enum SegmentDestination {
+    /// The segment is dropped.
     Discard,
-    /// Into this buffer from this offset on; there is room, or the rest is dropped.
+    /// This buffer, from this offset on; bytes that do not fit are dropped.
     Into(Buffer, usize),
 }
 
-pub(crate) enum Step {
-    /// Nothing to do before more bytes come.
+pub(crate) enum ReceiverStep {
+    /// More bytes are needed.
     Starved,
-    /// A header is there: choose a destination with [`Receiver::accept`].
+    /// A header is complete: choose a destination with [`PduReceiver::accept`].
     Header,
-    /// A whole PDU is there; `intact` is false when its data digest is wrong.
+    /// A PDU is complete; `intact` is false if its data digest is wrong.
     Pdu {
-        destination: Destination,
+        destination: SegmentDestination,
         intact: bool,
     },
     Broken(FrameError),
 }
 
-enum State {
+enum ReceiverState {
     Header,
-    /// Header handed out, destination not chosen yet.
+    /// The header was returned, the destination is not chosen yet.
     Held,
     Data {
-        destination: Destination,
+        destination: SegmentDestination,
         filled: usize,
     },
     Trailer {
-        destination: Destination,
+        destination: SegmentDestination,
     },
 }
 
-/// How much of the free spill space is offered.
+/// Returns how much of the free spill space is offered.
 fn spill_room(free: usize, beside_direct: bool) -> usize {
     if beside_direct { free.min(SPILL_BESIDE_DIRECT) } else { free }
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct PduReceiver {
     spill: Vec<u8>,
     start: usize,
     end: usize,
     bhs: Bhs,
     ahs: Vec<u8>,
-    state: State,
-    /// A large segment came lately: the next is expected, and headers are read by themselves. Ends when such a read is
-    /// full of something else.
+    state: ReceiverState,
+    /// Whether another large segment is expected, because one was received lately; then headers are
+    /// read separately. Cleared when such a read is filled by something else.
     expects_large: bool,
     data_crc: u32,
     crc: Crc32c,
@@ -85,7 +88,7 @@ pub(crate) struct Receiver {
     data_digest: bool,
 }
 
-impl Receiver {
+impl PduReceiver {
     pub(crate) fn new(crc: Crc32c) -> Self {
         Self {
             spill: vec![0; limits::SPILL],
@@ -93,7 +96,7 @@ impl Receiver {
             end: 0,
             bhs: [0; BHS_LEN],
             ahs: Vec::new(),
-            state: State::Header,
+            state: ReceiverState::Header,
             expects_large: false,
             data_crc: 0,
             crc,
@@ -102,13 +105,13 @@ impl Receiver {
         }
     }
 
-    /// From the next PDU on.
+    /// Applies from the next PDU on.
     pub(crate) fn set_digests(&mut self, header: bool, data: bool) {
         self.header_digest = header;
         self.data_digest = data;
     }
 
-    /// Where the next bytes of the stream go: first the first slice, then the second.
+    /// Returns where to put the next bytes of the stream: first the first slice, then the second.
     pub(crate) fn space(&mut self) -> [&mut [u8]; 2] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -118,7 +121,7 @@ impl Receiver {
         }
         let length = self.data_length();
         let direct = match &mut self.state {
-            State::Data { destination: Destination::Into(buffer, offset), filled }
+            ReceiverState::Data { destination: SegmentDestination::Into(buffer, offset), filled }
                 if self.start == self.end =>
             {
                 let from = offset.saturating_add(*filled);
@@ -132,17 +135,19 @@ impl Receiver {
         [direct, &mut self.spill[self.end..self.end + room]]
     }
 
-    /// `n` bytes were put into [`Self::space`].
+    /// Records that `n` bytes were put into [`Self::space`].
     pub(crate) fn received(&mut self, n: usize) {
         let length = self.data_length();
         let mut into_spill = n;
-        if let State::Data { destination: Destination::Into(buffer, offset), filled } = &mut self.state
+        if let ReceiverState::Data { destination: SegmentDestination::Into(buffer, offset), filled } =
+            &mut self.state
             && self.start == self.end
         {
             let from = offset.saturating_add(*filled);
             let until = offset.saturating_add(length).min(buffer.len());
             let direct = until.saturating_sub(from).min(n);
-            // Past the end of a short destination (an echo that is cut) nothing is direct, and `from` lies outside.
+            // Past the end of a short destination (a truncated echo) nothing is received directly,
+            // and `from` lies outside.
             if self.data_digest
                 && let Some(piece) = buffer.as_slice().get(from..from.saturating_add(direct))
             {
@@ -165,17 +170,17 @@ impl Receiver {
         &self.ahs
     }
 
-    /// True between the first and the last byte of a PDU.
+    /// Whether a PDU has started and is not complete.
     pub(crate) fn in_pdu(&self) -> bool {
-        !matches!(self.state, State::Header) || self.start != self.end
+        !matches!(self.state, ReceiverState::Header) || self.start != self.end
     }
 
-    /// The buffer of the segment that is being received, up to the last byte that is there.
+    /// Returns the buffer of the segment that is being received, up to the last received byte.
     pub(crate) fn filled(&self) -> Option<&[u8]> {
-        let (Destination::Into(buffer, offset), filled) = (match &self.state {
-            State::Data { destination, filled } => (destination, *filled),
-            State::Trailer { destination } => (destination, self.data_length()),
-            State::Header | State::Held => return None,
+        let (SegmentDestination::Into(buffer, offset), filled) = (match &self.state {
+            ReceiverState::Data { destination, filled } => (destination, *filled),
+            ReceiverState::Trailer { destination } => (destination, self.data_length()),
+            ReceiverState::Header | ReceiverState::Held => return None,
         }) else {
             return None;
         };
@@ -186,46 +191,46 @@ impl Receiver {
         pdu::data_length(&self.bhs) as usize
     }
 
-    /// After [`Step::Header`]: sends the data segment there.
-    pub(crate) fn accept(&mut self, destination: Destination) {
+    /// Sets the destination of the data segment after [`ReceiverStep::Header`].
+    pub(crate) fn accept(&mut self, destination: SegmentDestination) {
         self.data_crc = 0;
         self.expects_large |=
-            matches!(destination, Destination::Into(..)) && self.data_length() >= DIRECT_LARGE;
-        self.state = State::Data { destination, filled: 0 };
+            matches!(destination, SegmentDestination::Into(..)) && self.data_length() >= DIRECT_LARGE;
+        self.state = ReceiverState::Data { destination, filled: 0 };
     }
 
-    pub(crate) fn step(&mut self) -> Step {
+    pub(crate) fn step(&mut self) -> ReceiverStep {
         loop {
-            match mem::replace(&mut self.state, State::Header) {
-                State::Header => match self.header() {
-                    Ok(true) => self.state = State::Held,
-                    Ok(false) => return Step::Starved,
-                    Err(error) => return Step::Broken(error),
+            match mem::replace(&mut self.state, ReceiverState::Header) {
+                ReceiverState::Header => match self.header() {
+                    Ok(true) => self.state = ReceiverState::Held,
+                    Ok(false) => return ReceiverStep::Starved,
+                    Err(error) => return ReceiverStep::Broken(error),
                 },
-                State::Held => {
-                    self.state = State::Held;
-                    return Step::Header;
+                ReceiverState::Held => {
+                    self.state = ReceiverState::Held;
+                    return ReceiverStep::Header;
                 }
-                State::Data { mut destination, filled } => {
+                ReceiverState::Data { mut destination, filled } => {
                     let filled = self.absorb(&mut destination, filled);
                     if filled < self.data_length() {
-                        self.state = State::Data { destination, filled };
-                        return Step::Starved;
+                        self.state = ReceiverState::Data { destination, filled };
+                        return ReceiverStep::Starved;
                     }
-                    self.state = State::Trailer { destination };
+                    self.state = ReceiverState::Trailer { destination };
                 }
-                State::Trailer { destination } => match self.trailer() {
-                    Some(intact) => return Step::Pdu { destination, intact },
+                ReceiverState::Trailer { destination } => match self.trailer() {
+                    Some(intact) => return ReceiverStep::Pdu { destination, intact },
                     None => {
-                        self.state = State::Trailer { destination };
-                        return Step::Starved;
+                        self.state = ReceiverState::Trailer { destination };
+                        return ReceiverStep::Starved;
                     }
                 },
             }
         }
     }
 
-    /// Takes a whole header from the spill; false if it is not there yet.
+    /// Takes a whole header from the spill; returns false if it is not complete yet.
     fn header(&mut self) -> Result<bool, FrameError> {
         let waiting = &self.spill[self.start..self.end];
         let Some(bhs) = waiting.first_chunk::<BHS_LEN>() else { return Ok(false) };
@@ -242,14 +247,14 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Moves what is waiting in the spill; returns how much of the segment is there now.
-    fn absorb(&mut self, destination: &mut Destination, filled: usize) -> usize {
+    /// Moves spilled bytes to the segment; returns how much of the segment is received.
+    fn absorb(&mut self, destination: &mut SegmentDestination, filled: usize) -> usize {
         let count = (self.data_length() - filled).min(self.end - self.start);
         let waiting = &self.spill[self.start..self.start + count];
         if self.data_digest {
             self.data_crc = (self.crc)(self.data_crc, waiting);
         }
-        if let Destination::Into(buffer, offset) = destination {
+        if let SegmentDestination::Into(buffer, offset) = destination {
             let from = offset.saturating_add(filled).min(buffer.len());
             let room = &mut buffer.as_mut_slice()[from..];
             let fits = count.min(room.len());
@@ -259,7 +264,7 @@ impl Receiver {
         filled + count
     }
 
-    /// Takes padding and data digest; `None` if they are not there yet.
+    /// Takes padding and data digest; `None` if they are not complete yet.
     fn trailer(&mut self) -> Option<bool> {
         let length = self.data_length();
         let padding = pdu::padding(length);
@@ -278,8 +283,9 @@ mod tests {
 
     use super::*;
 
-    /// Feeds a stream as a socket that has all of it would; counts reads, and bytes that went through the spill.
-    fn feed(receiver: &mut Receiver, mut stream: &[u8]) -> (usize, usize, usize) {
+    /// Feeds a stream like a socket that has all of it; counts reads, and bytes that went through
+    /// the spill.
+    fn feed(receiver: &mut PduReceiver, mut stream: &[u8]) -> (usize, usize, usize) {
         let (mut reads, mut spilled, mut pdus) = (0, 0, 0);
         while !stream.is_empty() {
             let [first, second] = receiver.space();
@@ -292,17 +298,17 @@ mod tests {
             (reads, spilled) = (reads + 1, spilled + rest);
             loop {
                 match receiver.step() {
-                    Step::Starved => break,
-                    Step::Header => {
+                    ReceiverStep::Starved => break,
+                    ReceiverStep::Header => {
                         let length = pdu::data_length(receiver.bhs()) as usize;
-                        receiver.accept(Destination::Into(Buffer::from(vec![0; length]), 0));
+                        receiver.accept(SegmentDestination::Into(Buffer::from(vec![0; length]), 0));
                     }
-                    Step::Pdu { destination, intact } => {
-                        let Destination::Into(buffer, _) = destination else { panic!("it was kept") };
+                    ReceiverStep::Pdu { destination, intact } => {
+                        let SegmentDestination::Into(buffer, _) = destination else { panic!("it was kept") };
                         assert!(intact && buffer.as_slice().iter().all(|byte| *byte == 7));
                         pdus += 1;
                     }
-                    Step::Broken(error) => panic!("{error}"),
+                    ReceiverStep::Broken(error) => panic!("{error}"),
                 }
             }
         }
@@ -323,24 +329,24 @@ mod tests {
 
     #[test]
     fn large_segments_in_a_row_are_not_copied() {
-        let mut receiver = Receiver::new(|crc, _| crc);
+        let mut receiver = PduReceiver::new(|crc, _| crc);
         let (_, spilled, pdus) = feed(&mut receiver, &stream(&[65536; 20]));
         assert_eq!(pdus, 20);
-        // The first is met unprepared, the others bring some headers along.
+        // The first is unexpected; the others include some headers.
         assert!(spilled <= limits::SPILL + 20 * SPILL_BESIDE_DIRECT, "{spilled}");
     }
 
     #[test]
-    fn a_header_behind_a_large_segment_takes_no_read_of_its_own() {
-        let mut receiver = Receiver::new(|crc, _| crc);
+    fn header_behind_large_segment_needs_no_extra_read() {
+        let mut receiver = PduReceiver::new(|crc, _| crc);
         feed(&mut receiver, &stream(&[65536, 44]));
         let (reads, ..) = feed(&mut receiver, &stream(&[65536, 44]));
         assert_eq!(reads, 2, "one finds the header, one the rest");
     }
 
     #[test]
-    fn small_segments_after_large_ones_come_many_at_a_time_again() {
-        let mut receiver = Receiver::new(|crc, _| crc);
+    fn small_segments_are_batched_again_after_large_ones() {
+        let mut receiver = PduReceiver::new(|crc, _| crc);
         feed(&mut receiver, &stream(&[65536]));
         let small = stream(&[200; 500]);
         let (reads, _, pdus) = feed(&mut receiver, &small);

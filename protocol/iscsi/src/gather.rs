@@ -4,43 +4,43 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-/// Bytes to send, in pieces that are never joined. Meant for a handful of pieces: finding an offset walks them.
+/// Bytes to send, in pieces that are never joined. For a few pieces: finding an offset walks them.
 #[derive(Clone, Debug)]
-pub struct Gather(Pieces);
+pub struct Gather(GatherPieces);
 
 #[derive(Clone, Debug)]
-enum Pieces {
+enum GatherPieces {
     One(Bytes),
     Many(Vec<Bytes>),
 }
 
 impl Gather {
-    /// No bytes.
+    /// Creates a gather list without bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Pieces::One(Bytes::new()))
+        Self(GatherPieces::One(Bytes::new()))
     }
 
     fn pieces(&self) -> &[Bytes] {
         match &self.0 {
-            Pieces::One(piece) => core::slice::from_ref(piece),
-            Pieces::Many(pieces) => pieces,
+            GatherPieces::One(piece) => core::slice::from_ref(piece),
+            GatherPieces::Many(pieces) => pieces,
         }
     }
 
-    /// Bytes in all pieces.
+    /// Returns the bytes in all pieces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pieces().iter().map(Bytes::len).sum()
     }
 
-    /// True if there is not a byte.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
     }
 
-    /// The pieces of `offset..offset + len`; fewer bytes where the gather ends.
+    /// Returns the pieces of `offset..offset + len`; fewer bytes where the list ends.
     pub fn range(&self, offset: usize, len: usize) -> impl Iterator<Item = Bytes> + '_ {
         let (mut skip, mut left) = (offset, len);
         self.pieces().iter().filter_map(move |piece| {
@@ -61,13 +61,13 @@ impl Default for Gather {
 
 impl From<Bytes> for Gather {
     fn from(bytes: Bytes) -> Self {
-        Self(Pieces::One(bytes))
+        Self(GatherPieces::One(bytes))
     }
 }
 
 impl From<Vec<Bytes>> for Gather {
     fn from(pieces: Vec<Bytes>) -> Self {
-        Self(Pieces::Many(pieces))
+        Self(GatherPieces::Many(pieces))
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_range_of_a_gather_is_that_range_of_its_joined_bytes() {
+    fn gather_range_equals_range_of_joined_bytes() {
         let whole: Vec<u8> = (0..20).collect();
         let gather = Gather::from(vec![
             Bytes::copy_from_slice(&whole[..7]),

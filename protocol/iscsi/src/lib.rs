@@ -1,10 +1,11 @@
 //! RFC 7143 iSCSI, both ends, as sans-I/O state machines.
 //!
-//! Does: framing, digests, login with CHAP, text negotiation, full feature phase with bidirectional commands and
-//! extended CDBs, at error recovery level 0 with one connection a session.
+//! Does: framing, digests, login with CHAP, text negotiation, full feature phase with bidirectional
+//! commands and extended CDBs, at error recovery level 0 with one connection per session.
 //! Does not: touch sockets, clocks or threads, nor know what a CDB or sense data means.
 //! Contract: see [`target::Connection`] and [`initiator::Connection`].
-//! Truth: RFC 7143; `docs/standards/iscsi.md` maps clauses to tests and lists our choices.
+//! Source of truth: RFC 7143; `docs/standards/iscsi.md` maps clauses to tests and lists our
+//! choices.
 
 #![no_std]
 
@@ -75,14 +76,14 @@ impl TaskAttribute {
     }
 }
 
-/// One task of one connection; never reused within the connection's life.
+/// One task of one connection; its number is never reused on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub(crate) u64);
 
-/// How much more or less than expected was moved (RFC 7143 §11.4.5).
+/// Difference to the expected transfer length (RFC 7143 §11.4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
-    /// Exactly what was expected.
+    /// Exactly the expected length.
     #[default]
     None,
     /// This many bytes less than expected.
@@ -92,7 +93,8 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// From what the initiator expected and what the logical unit had or wanted, in bytes.
+    /// Returns the residual of the initiator's expected length and the logical unit's actual or
+    /// wanted length, in bytes.
     pub(crate) fn between(expected: u32, wanted: u64) -> Self {
         let expected = u64::from(expected);
         if wanted > expected {
@@ -104,7 +106,7 @@ impl Residual {
         }
     }
 
-    /// (overflow bit, underflow bit, count)
+    /// Returns (overflow bit, underflow bit, count).
     pub(crate) const fn parts(self) -> (bool, bool, u32) {
         match self {
             Self::None => (false, false, 0),

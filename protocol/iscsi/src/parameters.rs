@@ -1,7 +1,8 @@
-//! Operational keys and how both ends agree on them (RFC 7143 §13).
+//! Operational keys and their negotiation (RFC 7143 §13).
 //!
-//! Does: one table row per key; the responder's answer; the originator's reading of an answer.
-//! Does not: carry text or know stages. Truth: RFC 7143 §6.2, §13.
+//! Does: one table row per key; the responder's answer; the originator's processing of an answer.
+//! Does not: handle text or know stages.
+//! Source of truth: RFC 7143 §6.2, §13.
 
 use alloc::vec::Vec;
 
@@ -10,17 +11,17 @@ use crate::{
     text,
 };
 
-/// What one end wants of a digest.
+/// One end's preference for a digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestChoice {
-    /// None only.
+    /// Only None.
     Never,
-    /// None if the other end takes it.
+    /// None if the other end accepts it.
     #[default]
     PreferNone,
-    /// CRC32C if the other end takes it.
+    /// CRC32C if the other end accepts it.
     PreferCrc32c,
-    /// CRC32C only.
+    /// Only CRC32C.
     Always,
 }
 
@@ -38,7 +39,7 @@ impl DigestChoice {
         !matches!((self, crc32c), (Self::Never, true) | (Self::Always, false))
     }
 
-    /// The originator's order counts (§6.2.1): the first of its values that we take.
+    /// Picks the first acceptable value, in the originator's order (§6.2.1).
     fn pick(self, offered: &str) -> Option<bool> {
         offered.split(',').find_map(|value| match value {
             "None" if self.allows(false) => Some(false),
@@ -48,7 +49,7 @@ impl DigestChoice {
     }
 }
 
-/// What one end wants; on a target what it grants, on an initiator what it offers.
+/// The values that one end wants: what a target grants or an initiator offers.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Header digests.
@@ -57,24 +58,25 @@ pub struct Policy {
     pub data_digest: DigestChoice,
     /// Largest data segment we declare to receive, in bytes, 512 to [`DATA_SEGMENT_MAX`].
     pub max_receive: u32,
-    /// True: no unsolicited Data-Out.
+    /// Whether unsolicited Data-Out is forbidden.
     pub initial_r2t: bool,
-    /// True: data may ride in the command PDU.
+    /// Whether data may be in the command PDU.
     pub immediate_data: bool,
-    /// Most unsolicited bytes of one command, 512 to [`BURST_MAX`].
+    /// Maximum unsolicited bytes of one command, 512 to [`BURST_MAX`].
     pub first_burst: u32,
-    /// Most bytes of one solicited or Data-In sequence, 512 to [`BURST_MAX`].
+    /// Maximum bytes of one solicited or Data-In sequence, 512 to [`BURST_MAX`].
     pub max_burst: u32,
-    /// Most R2Ts at once for one command, 1 to [`OUTSTANDING_R2T_MAX`].
+    /// Maximum number of R2Ts at once for one command, 1 to [`OUTSTANDING_R2T_MAX`].
     pub max_outstanding_r2t: u32,
     /// Seconds to wait before a new login after a loss, 0 to 3600.
     pub time2wait: u32,
-    /// Seconds that tasks outlive a connection; 0 at recovery level 0.
+    /// Seconds that tasks are kept after a connection is lost; 0 at recovery level 0.
     pub time2retain: u32,
 }
 
 impl Default for Policy {
-    /// Large segments, unsolicited data welcome, digests only if the other end asks.
+    /// Returns large segments, unsolicited data permitted, digests only if the other end requests
+    /// them.
     fn default() -> Self {
         Self {
             header_digest: DigestChoice::PreferNone,
@@ -92,36 +94,37 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// True if what was agreed is allowed: a required digest may have been passed over in silence.
+    /// Whether the negotiated parameters are permitted: the peer may have omitted a required
+    /// digest.
     pub(crate) const fn admits(&self, agreed: &Parameters) -> bool {
         self.header_digest.allows(agreed.header_digest) && self.data_digest.allows(agreed.data_digest)
     }
 }
 
-/// What was agreed; starts with the defaults of §13.
+/// The negotiated parameters; initially the defaults of §13.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Header digests are on.
+    /// Whether header digests are on.
     pub header_digest: bool,
-    /// Data digests are on.
+    /// Whether data digests are on.
     pub data_digest: bool,
-    /// Largest data segment that the other end takes, in bytes.
+    /// Largest data segment that the other end accepts, in bytes.
     pub max_send: u32,
-    /// Largest data segment that we declared to take, in bytes.
+    /// Largest data segment that we declared to accept, in bytes.
     pub max_receive: u32,
-    /// True: no unsolicited Data-Out PDUs.
+    /// Whether unsolicited Data-Out PDUs are forbidden.
     pub initial_r2t: bool,
-    /// True: data may ride in the command PDU.
+    /// Whether data may be in the command PDU.
     pub immediate_data: bool,
-    /// Most unsolicited bytes of one command.
+    /// Maximum unsolicited bytes of one command.
     pub first_burst: u32,
-    /// Most bytes of one solicited or Data-In sequence.
+    /// Maximum bytes of one solicited or Data-In sequence.
     pub max_burst: u32,
-    /// Most R2Ts at once for one command.
+    /// Maximum number of R2Ts at once for one command.
     pub max_outstanding_r2t: u32,
     /// Seconds to wait before a new login after a loss.
     pub time2wait: u32,
-    /// Seconds that tasks outlive a connection.
+    /// Seconds that tasks are kept after a connection is lost.
     pub time2retain: u32,
 }
 
@@ -144,7 +147,7 @@ impl Default for Parameters {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(crate) enum OperationalKey {
     HeaderDigest,
     DataDigest,
     MaxConnections,
@@ -165,66 +168,67 @@ pub(crate) enum Key {
     Obsolete,
 }
 
-struct Row {
-    key: Key,
+struct KeyRow {
+    key: OperationalKey,
     name: &'static str,
     /// Smallest and largest legal number; unused for lists and booleans.
     range: (u32, u32),
 }
 
-const fn row(key: Key, name: &'static str, min: u32, max: u32) -> Row {
-    Row { key, name, range: (min, max) }
+const fn row(key: OperationalKey, name: &'static str, min: u32, max: u32) -> KeyRow {
+    KeyRow { key, name, range: (min, max) }
 }
 
 /// The operational keys of §13, in the order in which an originator offers them.
-static KEYS: &[Row] = &[
-    row(Key::HeaderDigest, "HeaderDigest", 0, 0),
-    row(Key::DataDigest, "DataDigest", 0, 0),
-    row(Key::MaxConnections, "MaxConnections", 1, 65_535),
-    row(Key::InitialR2t, "InitialR2T", 0, 0),
-    row(Key::ImmediateData, "ImmediateData", 0, 0),
-    row(Key::MaxReceive, "MaxRecvDataSegmentLength", BURST_MIN, BURST_MAX),
-    row(Key::MaxBurst, "MaxBurstLength", BURST_MIN, BURST_MAX),
-    row(Key::FirstBurst, "FirstBurstLength", BURST_MIN, BURST_MAX),
-    row(Key::Time2Wait, "DefaultTime2Wait", 0, 3600),
-    row(Key::Time2Retain, "DefaultTime2Retain", 0, 3600),
-    row(Key::MaxOutstandingR2t, "MaxOutstandingR2T", 1, 65_535),
-    row(Key::DataPduInOrder, "DataPDUInOrder", 0, 0),
-    row(Key::DataSequenceInOrder, "DataSequenceInOrder", 0, 0),
-    row(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", 0, 2),
-    row(Key::TaskReporting, "TaskReporting", 0, 0),
-    row(Key::ProtocolLevel, "iSCSIProtocolLevel", 0, 31),
-    row(Key::Obsolete, "IFMarker", 0, 0),
-    row(Key::Obsolete, "OFMarker", 0, 0),
-    row(Key::Obsolete, "IFMarkInt", 0, 0),
-    row(Key::Obsolete, "OFMarkInt", 0, 0),
+static KEYS: &[KeyRow] = &[
+    row(OperationalKey::HeaderDigest, "HeaderDigest", 0, 0),
+    row(OperationalKey::DataDigest, "DataDigest", 0, 0),
+    row(OperationalKey::MaxConnections, "MaxConnections", 1, 65_535),
+    row(OperationalKey::InitialR2t, "InitialR2T", 0, 0),
+    row(OperationalKey::ImmediateData, "ImmediateData", 0, 0),
+    row(OperationalKey::MaxReceive, "MaxRecvDataSegmentLength", BURST_MIN, BURST_MAX),
+    row(OperationalKey::MaxBurst, "MaxBurstLength", BURST_MIN, BURST_MAX),
+    row(OperationalKey::FirstBurst, "FirstBurstLength", BURST_MIN, BURST_MAX),
+    row(OperationalKey::Time2Wait, "DefaultTime2Wait", 0, 3600),
+    row(OperationalKey::Time2Retain, "DefaultTime2Retain", 0, 3600),
+    row(OperationalKey::MaxOutstandingR2t, "MaxOutstandingR2T", 1, 65_535),
+    row(OperationalKey::DataPduInOrder, "DataPDUInOrder", 0, 0),
+    row(OperationalKey::DataSequenceInOrder, "DataSequenceInOrder", 0, 0),
+    row(OperationalKey::ErrorRecoveryLevel, "ErrorRecoveryLevel", 0, 2),
+    row(OperationalKey::TaskReporting, "TaskReporting", 0, 0),
+    row(OperationalKey::ProtocolLevel, "iSCSIProtocolLevel", 0, 31),
+    row(OperationalKey::Obsolete, "IFMarker", 0, 0),
+    row(OperationalKey::Obsolete, "OFMarker", 0, 0),
+    row(OperationalKey::Obsolete, "IFMarkInt", 0, 0),
+    row(OperationalKey::Obsolete, "OFMarkInt", 0, 0),
 ];
 
-/// The constants that only an answer may say (§6.2).
+/// Whether the value is a constant that only an answer may have (§6.2).
 pub(crate) fn is_constant(value: &str) -> bool {
     matches!(value, "NotUnderstood" | "Irrelevant" | "Reject")
 }
 
-/// Keys that say nothing in a discovery session (§13, "Irrelevant when: SessionType=Discovery").
+/// Whether a key is irrelevant in a discovery session (§13, "Irrelevant when:
+/// SessionType=Discovery").
 pub(crate) fn is_irrelevant_in_discovery(name: &str) -> bool {
     find(name).is_some_and(|row| {
         matches!(
             row.key,
-            Key::MaxConnections
-                | Key::InitialR2t
-                | Key::ImmediateData
-                | Key::MaxBurst
-                | Key::FirstBurst
-                | Key::MaxOutstandingR2t
-                | Key::DataPduInOrder
-                | Key::DataSequenceInOrder
-                | Key::TaskReporting
-                | Key::ProtocolLevel
+            OperationalKey::MaxConnections
+                | OperationalKey::InitialR2t
+                | OperationalKey::ImmediateData
+                | OperationalKey::MaxBurst
+                | OperationalKey::FirstBurst
+                | OperationalKey::MaxOutstandingR2t
+                | OperationalKey::DataPduInOrder
+                | OperationalKey::DataSequenceInOrder
+                | OperationalKey::TaskReporting
+                | OperationalKey::ProtocolLevel
         )
     })
 }
 
-/// Keys that are settled at login and rejected after it.
+/// Whether a key is negotiated at login and rejected afterwards.
 pub(crate) fn is_for_login(name: &str) -> bool {
     let named = ["InitiatorName", "TargetName", "SessionType", "AuthMethod", "TargetPortalGroupTag"];
     find(name).is_some() || named.contains(&name) || name.starts_with("CHAP_")
@@ -232,125 +236,130 @@ pub(crate) fn is_for_login(name: &str) -> bool {
 
 /// An answer of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum KeyAnswer {
     Number(u32),
     Bool(bool),
     Word(&'static str),
-    /// A declaration: nothing to say.
+    /// A declaration, which has no answer.
     Nothing,
-    /// The value is not admissible; the key keeps its default.
+    /// The value is not permitted; the key keeps its default.
     Reject,
-    /// The key says nothing in this session.
+    /// The key is irrelevant in this session.
     Irrelevant,
 }
 
 const RFC3720: &str = "RFC3720";
 const PROTOCOL_LEVEL: u32 = 1;
 
-fn find(name: &str) -> Option<&'static Row> {
+fn find(name: &str) -> Option<&'static KeyRow> {
     KEYS.iter().find(|row| row.name == name)
 }
 
-/// Responder: what to say to an offered operational key; `None` if the key is not operational.
-pub(crate) fn answer(agreed: &mut Parameters, policy: &Policy, name: &str, value: &str) -> Option<Answer> {
+/// Responder: returns the answer to an offered operational key; `None` if the key is not
+/// operational.
+pub(crate) fn answer(agreed: &mut Parameters, policy: &Policy, name: &str, value: &str) -> Option<KeyAnswer> {
     let row = find(name)?;
     let number = text::number(value).filter(|n| (row.range.0..=row.range.1).contains(n));
-    Some(respond(agreed, policy, row.key, value, number).unwrap_or(Answer::Reject))
+    Some(respond(agreed, policy, row.key, value, number).unwrap_or(KeyAnswer::Reject))
 }
 
 fn respond(
     agreed: &mut Parameters,
     policy: &Policy,
-    key: Key,
+    key: OperationalKey,
     value: &str,
     number: Option<u32>,
-) -> Option<Answer> {
+) -> Option<KeyAnswer> {
     let boolean = text::boolean(value);
-    let digest = |crc32c: bool| Answer::Word(if crc32c { "CRC32C" } else { "None" });
+    let digest = |crc32c: bool| KeyAnswer::Word(if crc32c { "CRC32C" } else { "None" });
     let keep_number = |place: &mut u32, n: u32| {
         *place = n;
-        Answer::Number(n)
+        KeyAnswer::Number(n)
     };
     let keep_bool = |place: &mut bool, b: bool| {
         *place = b;
-        Answer::Bool(b)
+        KeyAnswer::Bool(b)
     };
     Some(match key {
-        Key::HeaderDigest => {
+        OperationalKey::HeaderDigest => {
             agreed.header_digest = policy.header_digest.pick(value)?;
             digest(agreed.header_digest)
         }
-        Key::DataDigest => {
+        OperationalKey::DataDigest => {
             agreed.data_digest = policy.data_digest.pick(value)?;
             digest(agreed.data_digest)
         }
-        Key::InitialR2t => keep_bool(&mut agreed.initial_r2t, boolean? || policy.initial_r2t),
-        Key::ImmediateData => keep_bool(&mut agreed.immediate_data, boolean? && policy.immediate_data),
-        Key::MaxReceive => {
-            agreed.max_send = number?;
-            Answer::Nothing
+        OperationalKey::InitialR2t => keep_bool(&mut agreed.initial_r2t, boolean? || policy.initial_r2t),
+        OperationalKey::ImmediateData => {
+            keep_bool(&mut agreed.immediate_data, boolean? && policy.immediate_data)
         }
-        Key::MaxBurst => keep_number(&mut agreed.max_burst, number?.min(policy.max_burst)),
-        Key::FirstBurst => {
+        OperationalKey::MaxReceive => {
+            agreed.max_send = number?;
+            KeyAnswer::Nothing
+        }
+        OperationalKey::MaxBurst => keep_number(&mut agreed.max_burst, number?.min(policy.max_burst)),
+        OperationalKey::FirstBurst => {
             // Must not exceed MaxBurstLength (§13.14): answer that key first.
             let most = policy.first_burst.min(agreed.max_burst);
             keep_number(&mut agreed.first_burst, number?.min(most))
         }
-        Key::Time2Wait => keep_number(&mut agreed.time2wait, number?.max(policy.time2wait)),
-        Key::Time2Retain => keep_number(&mut agreed.time2retain, number?.min(policy.time2retain)),
-        Key::MaxOutstandingR2t => {
+        OperationalKey::Time2Wait => keep_number(&mut agreed.time2wait, number?.max(policy.time2wait)),
+        OperationalKey::Time2Retain => keep_number(&mut agreed.time2retain, number?.min(policy.time2retain)),
+        OperationalKey::MaxOutstandingR2t => {
             let most = policy.max_outstanding_r2t.clamp(1, OUTSTANDING_R2T_MAX);
             keep_number(&mut agreed.max_outstanding_r2t, number?.min(most))
         }
-        // One connection a session, everything in order, recovery level 0: whatever is offered.
-        Key::MaxConnections => Answer::Number(number?.min(1)),
-        Key::DataPduInOrder | Key::DataSequenceInOrder => {
+        // One connection per session, everything in order, recovery level 0: whatever is offered.
+        OperationalKey::MaxConnections => KeyAnswer::Number(number?.min(1)),
+        OperationalKey::DataPduInOrder | OperationalKey::DataSequenceInOrder => {
             boolean?;
-            Answer::Bool(true)
+            KeyAnswer::Bool(true)
         }
-        Key::ErrorRecoveryLevel => {
+        OperationalKey::ErrorRecoveryLevel => {
             number?;
-            Answer::Number(0)
+            KeyAnswer::Number(0)
         }
-        // The behaviour of RFC 3720 is what we have (§13.23).
-        Key::TaskReporting => {
-            value.split(',').find(|value| *value == RFC3720).map(|_| Answer::Word(RFC3720))?
+        // We have the behaviour of RFC 3720 (§13.23).
+        OperationalKey::TaskReporting => {
+            value.split(',').find(|value| *value == RFC3720).map(|_| KeyAnswer::Word(RFC3720))?
         }
         // RFC 7143 is level 1 (§13.24).
-        Key::ProtocolLevel => Answer::Number(number?.min(PROTOCOL_LEVEL)),
+        OperationalKey::ProtocolLevel => KeyAnswer::Number(number?.min(PROTOCOL_LEVEL)),
         // §13.25: never NotUnderstood.
-        Key::Obsolete => Answer::Reject,
+        OperationalKey::Obsolete => KeyAnswer::Reject,
     })
 }
 
-/// Originator: every operational key with the value we offer.
-pub(crate) fn offers(policy: &Policy) -> Vec<(&'static str, Answer)> {
+/// Originator: returns every operational key with the value that we offer.
+pub(crate) fn offers(policy: &Policy) -> Vec<(&'static str, KeyAnswer)> {
     KEYS.iter()
         .filter_map(|row| {
             let value = match row.key {
-                Key::HeaderDigest => Answer::Word(policy.header_digest.offer()),
-                Key::DataDigest => Answer::Word(policy.data_digest.offer()),
-                Key::MaxConnections => Answer::Number(1),
-                Key::InitialR2t => Answer::Bool(policy.initial_r2t),
-                Key::ImmediateData => Answer::Bool(policy.immediate_data),
-                Key::MaxReceive => Answer::Number(policy.max_receive),
-                Key::MaxBurst => Answer::Number(policy.max_burst),
-                Key::FirstBurst => Answer::Number(policy.first_burst.min(policy.max_burst)),
-                Key::Time2Wait => Answer::Number(policy.time2wait),
-                Key::Time2Retain => Answer::Number(policy.time2retain),
-                Key::MaxOutstandingR2t => Answer::Number(policy.max_outstanding_r2t),
-                Key::DataPduInOrder | Key::DataSequenceInOrder => Answer::Bool(true),
-                Key::ErrorRecoveryLevel => Answer::Number(0),
-                // Defaults, and obsolete: not offered.
-                Key::TaskReporting | Key::ProtocolLevel | Key::Obsolete => return None,
+                OperationalKey::HeaderDigest => KeyAnswer::Word(policy.header_digest.offer()),
+                OperationalKey::DataDigest => KeyAnswer::Word(policy.data_digest.offer()),
+                OperationalKey::MaxConnections => KeyAnswer::Number(1),
+                OperationalKey::InitialR2t => KeyAnswer::Bool(policy.initial_r2t),
+                OperationalKey::ImmediateData => KeyAnswer::Bool(policy.immediate_data),
+                OperationalKey::MaxReceive => KeyAnswer::Number(policy.max_receive),
+                OperationalKey::MaxBurst => KeyAnswer::Number(policy.max_burst),
+                OperationalKey::FirstBurst => KeyAnswer::Number(policy.first_burst.min(policy.max_burst)),
+                OperationalKey::Time2Wait => KeyAnswer::Number(policy.time2wait),
+                OperationalKey::Time2Retain => KeyAnswer::Number(policy.time2retain),
+                OperationalKey::MaxOutstandingR2t => KeyAnswer::Number(policy.max_outstanding_r2t),
+                OperationalKey::DataPduInOrder | OperationalKey::DataSequenceInOrder => KeyAnswer::Bool(true),
+                OperationalKey::ErrorRecoveryLevel => KeyAnswer::Number(0),
+                // Defaults, and obsolete ones, are not offered.
+                OperationalKey::TaskReporting | OperationalKey::ProtocolLevel | OperationalKey::Obsolete => {
+                    return None;
+                }
             };
             Some((row.name, value))
         })
         .collect()
 }
 
-/// Originator: takes the answer to one of our offers; `Some(false)` is an answer that we did not allow, `None` a
-/// key that is not operational.
+/// Originator: processes the answer to one of our offers. Returns `Some(false)` for an answer that
+/// we did not permit, `None` for a key that is not operational.
 pub(crate) fn conclude(agreed: &mut Parameters, policy: &Policy, name: &str, value: &str) -> Option<bool> {
     let row = find(name)?;
     if is_constant(value) {
@@ -358,14 +367,14 @@ pub(crate) fn conclude(agreed: &mut Parameters, policy: &Policy, name: &str, val
     }
     let number = text::number(value).filter(|n| (row.range.0..=row.range.1).contains(n));
     let mut result = agreed.clone();
-    // What the answer selects must be what we would select when it is offered to us: min, max, OR and AND are
-    // idempotent, so a legal answer comes back unchanged.
+    // The answer must select what we would select if it were offered to us: min, max, OR and AND
+    // are idempotent, so a legal answer is unchanged by it.
     let legal = match respond(&mut result, policy, row.key, value, number) {
-        Some(Answer::Number(n)) => number == Some(n),
-        Some(Answer::Bool(b)) => text::boolean(value) == Some(b),
-        Some(Answer::Word(word)) => word == value,
-        Some(Answer::Nothing) => true,
-        Some(Answer::Reject | Answer::Irrelevant) | None => false,
+        Some(KeyAnswer::Number(n)) => number == Some(n),
+        Some(KeyAnswer::Bool(b)) => text::boolean(value) == Some(b),
+        Some(KeyAnswer::Word(word)) => word == value,
+        Some(KeyAnswer::Nothing) => true,
+        Some(KeyAnswer::Reject | KeyAnswer::Irrelevant) | None => false,
     };
     if legal {
         *agreed = result;
@@ -373,7 +382,7 @@ pub(crate) fn conclude(agreed: &mut Parameters, policy: &Policy, name: &str, val
     Some(legal)
 }
 
-impl core::fmt::Display for Answer {
+impl core::fmt::Display for KeyAnswer {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number}"),
@@ -453,7 +462,7 @@ mod tests {
             let (mut ours, mut theirs) = (Parameters::default(), Parameters::default());
             for (name, value) in offers(&offered) {
                 let reply = answer(&mut theirs, &granted, name, &value.to_string()).unwrap();
-                if reply != Answer::Nothing {
+                if reply != KeyAnswer::Nothing {
                     prop_assert_eq!(conclude(&mut ours, &offered, name, &reply.to_string()), Some(true));
                 }
             }

@@ -9,7 +9,7 @@ use crate::{Cdb, limits};
 
 /// Length of a basic header segment.
 pub(crate) const BHS_LEN: usize = 48;
-/// A basic header segment as it stands on the wire.
+/// A basic header segment in wire form.
 pub(crate) type Bhs = [u8; BHS_LEN];
 
 /// The reserved tag: no task, no transfer.
@@ -45,7 +45,7 @@ pub(crate) mod flag {
     pub(crate) const FINAL: u8 = 0x80;
     /// Login: transit to the next stage.
     pub(crate) const TRANSIT: u8 = 0x80;
-    /// Login and text: the text goes on in the next PDU.
+    /// Login and text: the text continues in the next PDU.
     pub(crate) const CONTINUE: u8 = 0x40;
     pub(crate) const READ: u8 = 0x40;
     pub(crate) const WRITE: u8 = 0x20;
@@ -83,17 +83,17 @@ macro_rules! layouts {
 
         #[allow(dead_code, reason = "each layout is read by one end and written by the other; tests do both")]
         impl $name {
-            /// All zero but the two first bytes.
+            /// Creates a header of zeros except for the first two bytes.
             pub(crate) fn new(opcode: u8, flags: u8) -> Self {
                 Self { opcode, flags, ..Self::new_zeroed() }
             }
 
-            /// Every 48 bytes are one.
+            /// Interprets a header; all values of the 48 bytes are valid.
             pub(crate) fn of(bhs: &Bhs) -> Self {
                 zerocopy::transmute!(*bhs)
             }
 
-            /// As it stands on the wire.
+            /// Returns the wire form.
             pub(crate) fn wire(self) -> Bhs {
                 zerocopy::transmute!(self)
             }
@@ -182,27 +182,27 @@ layouts! {
     }
 }
 
-/// Opcode without the immediate bit.
+/// Returns the opcode without the immediate bit.
 pub(crate) const fn opcode_of(bhs: &Bhs) -> u8 {
     bhs[0] & opcode::MASK
 }
 
-/// DataSegmentLength, in bytes.
+/// Returns DataSegmentLength, in bytes.
 pub(crate) const fn data_length(bhs: &Bhs) -> u32 {
     u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]])
 }
 
-/// TotalAHSLength, in bytes.
+/// Returns TotalAHSLength, in bytes.
 pub(crate) const fn ahs_length(bhs: &Bhs) -> usize {
     bhs[4] as usize * 4
 }
 
-/// InitiatorTaskTag.
+/// Returns InitiatorTaskTag.
 pub(crate) const fn tag_of(bhs: &Bhs) -> u32 {
     u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]])
 }
 
-/// Bytes of padding behind a segment of `len` bytes.
+/// Returns the bytes of padding behind a segment of `len` bytes.
 pub(crate) const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
@@ -210,20 +210,20 @@ pub(crate) const fn padding(len: usize) -> usize {
 const AHS_EXTENDED_CDB: u8 = 1;
 const AHS_BIDI_READ_LENGTH: u8 = 2;
 
-/// What the additional headers of a SCSI command say (§11.2.2).
+/// Contents of the additional headers of a SCSI command (§11.2.2).
 pub(crate) struct CommandExtras {
     pub(crate) cdb: Cdb,
     pub(crate) bidi_read: Option<u32>,
 }
 
-/// Reads the AHSs of a SCSI command; `None` is a malformed, repeated or unknown one.
+/// Parses the AHSs of a SCSI command; `None` for a malformed, repeated or unknown one.
 pub(crate) fn parse_ahs(cdb: &[u8; 16], mut ahs: &[u8]) -> Option<CommandExtras> {
     let mut extension: Option<&[u8]> = None;
     let mut bidi_read = None;
     while !ahs.is_empty() {
         let (head, rest) = ahs.split_at_checked(4)?;
         let specific = usize::from(u16::from_be_bytes([head[0], head[1]]));
-        // AHSLength counts the type-specific byte at offset 3 as well.
+        // AHSLength also counts the type-specific byte at offset 3.
         let length = specific.checked_sub(1)?;
         let (body, rest) = rest.split_at_checked(length)?;
         ahs = rest.get(padding(length)..)?;
@@ -239,7 +239,7 @@ pub(crate) fn parse_ahs(cdb: &[u8; 16], mut ahs: &[u8]) -> Option<CommandExtras>
     Some(CommandExtras { cdb, bidi_read })
 }
 
-/// The additional headers of a SCSI command; returns how many bytes of `into` they take.
+/// Writes the additional headers of a SCSI command; returns their length in `into`.
 pub(crate) fn write_ahs(cdb: &Cdb, bidi_read: Option<u32>, into: &mut [u8; limits::AHS_MAX]) -> usize {
     let mut at = 0;
     let mut put = |kind: u8, body: &[u8]| {

@@ -1,11 +1,11 @@
 //! Serial numbers of 32 bits (RFC 1982, RFC 7143 §4.2.2).
 
-/// True if `a` comes before `b`.
+/// Whether `a` is before `b`.
 pub(crate) const fn before(a: u32, b: u32) -> bool {
     a != b && b.wrapping_sub(a) < 1 << 31
 }
 
-/// True if `first <= n <= last`; the window is empty when `last + 1 == first`.
+/// Whether `first <= n <= last`; the window is empty when `last + 1 == first`.
 pub(crate) const fn within(n: u32, first: u32, last: u32) -> bool {
     !before(n, first) && !before(last, n)
 }

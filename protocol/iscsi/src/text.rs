@@ -5,7 +5,7 @@ use core::fmt::Write as _;
 
 use crate::limits::{KEY_BINARY_MAX, KEY_NAME_MAX, KEY_VALUE_MAX, KEYS_MAX};
 
-/// A negotiation text that breaks the rules of §6.1.
+/// A negotiation text that violates the rules of §6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// Not UTF-8 or a control character within.
@@ -21,7 +21,7 @@ pub enum TextError {
     #[error("a value exceeds {KEY_VALUE_MAX} bytes")]
     LongValue,
     /// A key twice in one negotiation.
-    #[error("a key comes twice")]
+    #[error("duplicate key")]
     Twice,
     /// More than [`KEYS_MAX`] pairs.
     #[error("more than {KEYS_MAX} keys")]
@@ -31,15 +31,15 @@ pub enum TextError {
 /// Keys with large binary values (§6.1).
 const BINARY: [&str; 2] = ["CHAP_C", "CHAP_R"];
 
-/// The pairs of a whole negotiation text, checked.
+/// Parses the pairs of a whole negotiation text.
 ///
 /// # Errors
-/// As [`TextError`] says.
+/// See [`TextError`].
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
     parse_up_to(KEYS_MAX, text)
 }
 
-/// As [`parse`], for answers that repeat their keys; whoever gathered the text has bounded it.
+/// Like [`parse`], for answers that repeat their keys; the caller has limited the text.
 pub(crate) fn parse_up_to(most: usize, text: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
     let mut pairs = Vec::new();
     for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
@@ -75,20 +75,20 @@ pub(crate) fn put(text: &mut Vec<u8>, key: &str, value: impl core::fmt::Display)
     text.extend_from_slice(pair.as_bytes());
 }
 
-/// A number as §6.1 writes it: decimal or 0x-hexadecimal.
+/// Parses a number as in §6.1: decimal or 0x-hexadecimal.
 pub(crate) fn number(value: &str) -> Option<u32> {
     let (digits, radix) = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (value, 10),
     };
-    // from_str_radix would take a sign.
+    // from_str_radix would accept a sign.
     if !digits.starts_with(|c: char| c.is_ascii_hexdigit()) {
         return None;
     }
     u32::from_str_radix(digits, radix).ok()
 }
 
-/// `Yes` or `No`.
+/// Parses `Yes` or `No`.
 pub(crate) fn boolean(value: &str) -> Option<bool> {
     match value {
         "Yes" => Some(true),
@@ -97,7 +97,7 @@ pub(crate) fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// The word for a boolean.
+/// Returns the word for a boolean.
 pub(crate) const fn word(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }

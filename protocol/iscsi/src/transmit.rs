@@ -1,4 +1,5 @@
-//! Turns PDUs into pieces for one vectored write: headers from an arena, data shared, never copied.
+//! Converts PDUs into pieces for one vectored write: headers from an arena, data shared without
+//! copying.
 
 use alloc::collections::VecDeque;
 
@@ -10,14 +11,14 @@ use crate::{
     pdu::{self, Bhs},
 };
 
-/// Arena bytes taken at once; a header is 48 bytes, so this is an allocation per some 80 PDUs at most, and none
-/// while earlier pieces are gone in time.
+/// Arena bytes allocated at once; a header is 48 bytes, so this is at most one allocation per 80
+/// PDUs, and none if earlier pieces were released in time.
 const ARENA: usize = 4096;
-/// Data up to this length joins its header in the arena: cheaper than a further piece.
+/// Data up to this length is copied behind its header in the arena: cheaper than a further piece.
 const JOIN_MAX: usize = 256;
 static ZEROS: [u8; 4] = [0; 4];
 
-pub(crate) struct Transmitter {
+pub(crate) struct PduTransmitter {
     arena: BytesMut,
     pieces: VecDeque<Bytes>,
     crc: Crc32c,
@@ -25,7 +26,7 @@ pub(crate) struct Transmitter {
     data_digest: bool,
 }
 
-impl Transmitter {
+impl PduTransmitter {
     pub(crate) fn new(crc: Crc32c) -> Self {
         Self {
             arena: BytesMut::new(),
@@ -36,7 +37,7 @@ impl Transmitter {
         }
     }
 
-    /// From the next PDU on.
+    /// Applies from the next PDU on.
     pub(crate) fn set_digests(&mut self, header: bool, data: bool) {
         self.header_digest = header;
         self.data_digest = data;

@@ -1,4 +1,4 @@
-//! Both ends wired to each other in memory.
+//! Both ends connected in memory.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
 
@@ -18,7 +18,7 @@ use sealstone_iscsi::{
 
 const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
 
-/// A pool that counts what is out.
+/// A pool that counts its buffers in use.
 #[derive(Default)]
 struct Counting {
     out: AtomicUsize,
@@ -39,7 +39,7 @@ impl Pool for Counting {
     }
 }
 
-/// What the test's logical unit does is written in the CDB.
+/// Encodes the behaviour of the test's logical unit in a CDB.
 fn cdb(status: u8, sense: u8, separate: bool, wanted: u32, length: usize) -> Cdb {
     let mut bytes = vec![0x5A; length];
     bytes[..8].copy_from_slice(&[0, status, sense, u8::from(separate), 0, 0, 0, 0]);
@@ -118,7 +118,7 @@ impl Pair {
         }
     }
 
-    /// One round: at most `cut` bytes go each way. False if nothing moved.
+    /// Transfers at most `cut` bytes each way. Returns false if nothing moved.
     fn step(&mut self, cut: usize) -> bool {
         let mut moved = false;
         while let Some(event) = self.initiator.poll_event() {
@@ -204,7 +204,7 @@ fn pour(wire: &mut VecDeque<u8>, space: [&mut [u8]; 2], cut: usize) -> usize {
 }
 
 fn command(cdb: Cdb, out: &[u8], read: usize) -> initiator::Command {
-    // In two pieces, so that gathers are used.
+    // In two pieces, so that gather lists are used.
     let (head, tail) = out.split_at(out.len() / 3);
     initiator::Command {
         lun: 0,
@@ -236,7 +236,7 @@ fn wishes() -> impl Strategy<Value = Vec<Wish>> {
             read,
             wanted: wanted as u32,
             status: if bad { 2 } else { 0 },
-            // Also with GOOD: so a response integrity value travels.
+            // Also with GOOD: so a response integrity value is transferred.
             sense: if bad || wanted % 3 == 0 { 18 } else { 0 },
             separate,
             cdb,
@@ -283,7 +283,8 @@ fn policies() -> impl Strategy<Value = Policy> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever was negotiated and however the stream is cut, each command gets its own answer, whole.
+    /// With any negotiated values and any split of the stream, each command gets its own complete
+    /// response.
     #[test]
     fn chunk_boundaries_and_parameters_change_nothing(
         offers in policies(),
@@ -333,7 +334,7 @@ proptest! {
         prop_assert_eq!(pair.pool.out.load(Ordering::SeqCst), 0, "all buffers came home");
     }
 
-    /// Whatever comes in, whenever, both ends stay upright.
+    /// Arbitrary input at any time does not make either end panic.
     #[test]
     fn arbitrary_bytes_never_panic(
         before in 0..4_usize,
@@ -406,7 +407,7 @@ fn discovery_tells_targets_and_nothing_else() {
 }
 
 #[test]
-fn a_normal_session_learns_only_about_its_own_target() {
+fn normal_session_discovers_only_its_own_target() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), Some(TARGET), |_, server| {
         let other = target::TargetEntry {
             name: "iqn.2026-11.org.sealstone:secret".into(),
@@ -435,7 +436,7 @@ fn a_target_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_digest_that_one_end_requires_and_the_other_refuses_ends_the_login() {
+fn contradicting_digest_requirements_end_the_login() {
     let never = Policy { header_digest: DigestChoice::Never, ..Policy::default() };
     let always = Policy { header_digest: DigestChoice::Always, ..Policy::default() };
     for (offers, grants) in [(never.clone(), always.clone()), (always, never)] {
@@ -541,7 +542,7 @@ fn management_answers_what_it_did() {
 
 #[test]
 fn a_reset_ends_commands_that_still_collect_data() {
-    // No memory for the second command: its data is never asked for.
+    // No memory for the second command: its data is never requested.
     let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
     let mut pair = Pair::new(asks.clone(), asks);
     pair.run();
@@ -603,7 +604,7 @@ fn memory_short_first_waits_then_is_busy() {
 }
 
 #[test]
-fn memory_short_while_data_is_expected_fills_the_task_set() {
+fn short_memory_during_data_out_fills_task_set() {
     let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
     let mut pair = Pair::new(asks.clone(), asks);
     pair.run();
@@ -617,7 +618,7 @@ fn memory_short_while_data_is_expected_fills_the_task_set() {
 }
 
 #[test]
-fn data_out_beyond_the_limit_is_refused_for_good() {
+fn data_out_beyond_limit_is_refused_permanently() {
     for initial_r2t in [true, false] {
         let policy = Policy { initial_r2t, ..Policy::default() };
         let mut pair =
@@ -634,7 +635,7 @@ fn data_out_beyond_the_limit_is_refused_for_good() {
 }
 
 #[test]
-fn silence_is_pinged_and_then_ended_from_both_sides() {
+fn both_ends_ping_and_close_silent_peers() {
     let mut pair = Pair::new(Policy::default(), Policy::default());
     pair.run();
     for _ in 0..3 {
@@ -658,7 +659,7 @@ fn silence_is_pinged_and_then_ended_from_both_sides() {
 }
 
 #[test]
-fn a_login_that_stalls_is_ended_from_both_sides() {
+fn both_ends_close_a_stalled_login() {
     let mut pair = Pair::new(Policy::default(), Policy::default());
     let due = pair.target.poll_timeout().unwrap();
     pair.target.handle_timeout(due - 1);
@@ -670,7 +671,7 @@ fn a_login_that_stalls_is_ended_from_both_sides() {
 }
 
 #[test]
-fn a_half_sent_pdu_and_missing_data_time_out() {
+fn partial_pdu_and_missing_data_time_out() {
     let mut pair = Pair::new(Policy::default(), Policy::default());
     pair.run();
     pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();

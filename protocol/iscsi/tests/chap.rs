@@ -1,4 +1,4 @@
-//! CHAP with both ends: what is agreed, and who is let in.
+//! CHAP with both ends: negotiation and access.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
 
@@ -40,8 +40,8 @@ fn account(name: &str, secret: &str) -> Account {
     Account { name: name.into(), secret: Secret::new(secret.as_bytes()).unwrap() }
 }
 
-/// How it ends for the initiator, what the target learned, and what a discovery told.
-fn meet(
+/// Returns the result for the initiator, what the target learned, and the discovered targets.
+fn connect(
     access: Option<Access>,
     chap: Option<Chap>,
     discovery: bool,
@@ -141,7 +141,7 @@ fn both_ends_prove_themselves_with_every_algorithm() {
         for mutual in [None, Some("secret of osd!")] {
             let mut ours = chap("secret of ann!", mutual);
             ours.algorithms = vec![algorithm];
-            let (result, learned, _) = meet(Some(access()), Some(ours), false);
+            let (result, learned, _) = connect(Some(access()), Some(ours), false);
             let learned = learned.expect("admitted");
             assert_eq!(result, Ok(()), "{algorithm:?} {mutual:?}");
             assert_eq!((learned.user.as_deref(), learned.luns), (Some("ann"), Some(vec![0, 3])));
@@ -150,24 +150,24 @@ fn both_ends_prove_themselves_with_every_algorithm() {
 }
 
 #[test]
-fn a_wrong_secret_on_either_side_ends_the_login() {
-    let refused = |chap: Option<Chap>| match meet(Some(access()), chap, false) {
+fn wrong_secret_on_either_side_ends_login() {
+    let refused = |chap: Option<Chap>| match connect(Some(access()), chap, false) {
         (Err(initiator::Closed::Refused(why)), None, _) => (why.class, why.detail),
         other => panic!("{other:?}"),
     };
     assert_eq!(refused(Some(chap("another secret", None))), (2, 1));
     assert_eq!(refused(None), (2, 1));
     let (result, learned, _) =
-        meet(Some(access()), Some(chap("secret of ann!", Some("not the target's"))), false);
+        connect(Some(access()), Some(chap("secret of ann!", Some("not the target's"))), false);
     assert_eq!(result, Err(initiator::Closed::Violation(initiator::Violation::Unproven)));
     assert!(learned.is_none(), "the initiator leaves before full feature phase");
 }
 
 #[test]
-fn who_must_be_proven_to_is_not_talked_out_of_it() {
-    let (result, ..) = meet(None, Some(chap("secret of ann!", Some("secret of osd!"))), false);
+fn required_mutual_chap_cannot_be_skipped() {
+    let (result, ..) = connect(None, Some(chap("secret of ann!", Some("secret of osd!"))), false);
     assert!(matches!(result, Err(initiator::Closed::Refused(_))), "CHAP alone was offered: {result:?}");
-    let (result, learned, _) = meet(None, Some(chap("secret of ann!", None)), false);
+    let (result, learned, _) = connect(None, Some(chap("secret of ann!", None)), false);
     assert_eq!((result, learned.unwrap().user), (Ok(()), None), "a target that asks for nothing");
 }
 
@@ -175,16 +175,16 @@ fn who_must_be_proven_to_is_not_talked_out_of_it() {
 fn our_own_challenge_sent_back_is_not_answered() {
     let mut reflected = chap("secret of ann!", Some("secret of osd!"));
     reflected.challenge = [0x33; 32];
-    let (result, ..) = meet(Some(access()), Some(reflected), false);
+    let (result, ..) = connect(Some(access()), Some(reflected), false);
     assert_eq!(result, Err(initiator::Closed::Violation(initiator::Violation::Unproven)));
 }
 
 #[test]
 fn discovery_tells_what_the_rules_allow() {
-    let (result, _, told) = meet(Some(access()), Some(chap("secret of ann!", None)), true);
+    let (result, _, told) = connect(Some(access()), Some(chap("secret of ann!", None)), true);
     assert_eq!((result, told), (Ok(()), vec![TARGET.to_owned()]));
-    let (_, _, told) = meet(None, None, true);
+    let (_, _, told) = connect(None, None, true);
     assert_eq!(told.len(), 2);
-    let (result, _, told) = meet(Some(access()), None, true);
+    let (result, _, told) = connect(Some(access()), None, true);
     assert!(matches!(result, Err(initiator::Closed::Refused(_))) && told.is_empty());
 }

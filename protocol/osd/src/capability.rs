@@ -1,8 +1,10 @@
-//! Capabilities: what the bearer of a credential may do (OSD-2 §4.11.2).
+//! Capabilities: the rights of the bearer of a credential (OSD-2 §4.11.2).
 //!
-//! Does: typed fields, both ways. Does not: check anything but the layout; `seal` verifies.
-//! Contract: the check value covers the wire bytes, so keep [`CapabilityBytes`] beside a parsed [`Capability`].
-//! Truth: `docs/standards/osd.md`, capability.
+//! Does: converts between bytes and typed fields.
+//! Does not: check anything but the layout; `seal` verifies.
+//! Contract: the check value covers the wire bytes, so keep [`CapabilityBytes`] beside a parsed
+//! [`Capability`].
+//! Source of truth: `docs/standards/osd.md`, capability.
 
 use core::{fmt, mem::offset_of, ops::Deref};
 
@@ -13,36 +15,36 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::bytes::{time_bytes, time_from};
 use crate::{Generation, ObjectId, ObjectType, Permissions, SecurityMethod};
 
-/// A capability, its fields parsed.
+/// A parsed capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
-    /// The layout of the descriptor, that of the CDB around it.
+    /// The layout of the descriptor, which is that of the CDB around it.
     pub generation: Generation,
-    /// What CAPABILITY FORMAT claims; open-osd claims OSD-1 in OSD-2 CDBs.
+    /// The value of CAPABILITY FORMAT; open-osd sets OSD-1 in OSD-2 CDBs.
     pub format: Generation,
     /// Working key 0 to 15.
     pub key_version: u8,
     /// Slot 0 to 15 of the integrity check value algorithm (attribute R+5, 8000_0000h + slot).
     pub icv_algorithm: u8,
-    /// The method this capability asks for.
+    /// The method that this capability requires.
     pub method: SecurityMethod,
-    /// Milliseconds since 1970-01-01 UT, 48 bits; 0 is never.
+    /// Milliseconds since 1970-01-01 UT, 48 bits; 0 never expires.
     pub expires_ms: u64,
     /// Opaque to the device.
     pub audit: [u8; 20],
-    /// Makes capabilities different that otherwise say the same.
+    /// Distinguishes capabilities that are otherwise equal.
     pub discriminator: [u8; 12],
     /// Must equal the object's created time, milliseconds, 48 bits; 0 is not checked.
     pub object_created_ms: u64,
-    /// Type of the object it is about.
+    /// Type of the object.
     pub object_type: ObjectType,
-    /// What may be done to it.
+    /// The permitted operations.
     pub permissions: Permissions,
-    /// Which object it is about.
+    /// The object.
     pub descriptor: Descriptor,
 }
 
-/// OBJECT DESCRIPTOR: which object a capability is about.
+/// OBJECT DESCRIPTOR: the object of a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Descriptor {
     /// No object: allows nothing.
@@ -53,7 +55,7 @@ pub enum Descriptor {
         scope: Scope,
         /// The object; number 0 where a create lets the device choose.
         allowed: ObjectId,
-        /// The bytes of it (OSD-2).
+        /// The permitted bytes (OSD-2).
         range: Range,
     },
     /// A partition, or the root with partition 0.
@@ -73,7 +75,7 @@ pub enum Descriptor {
 }
 
 impl Descriptor {
-    /// The conditions; `None` for no descriptor.
+    /// Returns the conditions; `None` for no descriptor.
     #[must_use]
     pub const fn scope(&self) -> Option<Scope> {
         match *self {
@@ -84,7 +86,7 @@ impl Descriptor {
         }
     }
 
-    /// The object allowed; `None` for no descriptor.
+    /// Returns the permitted object; `None` for no descriptor.
     #[must_use]
     pub const fn allowed(&self) -> Option<ObjectId> {
         match *self {
@@ -95,7 +97,7 @@ impl Descriptor {
     }
 }
 
-/// Conditions that every descriptor type carries; zero is "not checked".
+/// Conditions in every descriptor type; zero means "not checked".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// ALLOWED ATTRIBUTES ACCESS: number of an attribute of page P+4 (OSD-2).
@@ -116,12 +118,13 @@ pub struct Range {
 }
 
 impl Range {
-    /// Every byte; also what an OSD-1 capability allows.
+    /// Every byte; also the range of an OSD-1 capability.
     pub const ALL: Self = Self { start: 0, length: u64::MAX };
 
-    /// May `length` bytes at `start` be touched?
+    /// Whether the range includes `length` bytes at `start`.
     ///
-    /// A capability with start and length 0 does not restrict, as zero does in every other field: our choice.
+    /// A capability with start and length 0 does not restrict, as zero does in every other field:
+    /// our choice.
     #[must_use]
     pub const fn permits(self, start: u64, length: u64) -> bool {
         if self.start == 0 && (self.length == 0 || self.length == u64::MAX) {
@@ -135,18 +138,18 @@ impl Range {
     }
 }
 
-/// Why bytes are no capability; [`CapabilityError::offset`] points at the field.
+/// Why bytes are not a capability; [`CapabilityError::offset`] returns the offset of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CapabilityError {
     /// Fewer or more bytes than the generation has.
-    #[error("a capability of {actual} bytes where {expected} belong")]
+    #[error("capability has {actual} bytes, expected {expected}")]
     Length {
         /// Bytes given.
         actual: usize,
         /// Bytes of this generation.
         expected: usize,
     },
-    /// Format 0: the sender has none.
+    /// Format 0: the sender has no capability.
     #[error("no capability")]
     Absent,
     /// Format 3 to 15.
@@ -155,7 +158,7 @@ pub enum CapabilityError {
     /// Method 4 to 15.
     #[error("unknown security method {0}")]
     Method(u8),
-    /// No such type.
+    /// The type is unknown.
     #[error("unknown object type {0:#04x}")]
     ObjectType(u8),
     /// Reserved descriptor type.
@@ -164,39 +167,39 @@ pub enum CapabilityError {
 }
 
 impl CapabilityError {
-    /// Offset of the offending field from the start of the capability.
+    /// Returns the offset of the wrong field from the start of the capability.
     #[must_use]
     pub const fn offset(&self) -> u16 {
         (match self {
-            Self::Length { .. } | Self::Absent | Self::Format(_) => offset_of!(Head, format),
-            Self::Method(_) => offset_of!(Head, method),
-            Self::ObjectType(_) => offset_of!(Head, object_type),
-            Self::DescriptorType(_) => offset_of!(Head, descriptor_type),
+            Self::Length { .. } | Self::Absent | Self::Format(_) => offset_of!(CapabilityHead, format),
+            Self::Method(_) => offset_of!(CapabilityHead, method),
+            Self::ObjectType(_) => offset_of!(CapabilityHead, object_type),
+            Self::DescriptorType(_) => offset_of!(CapabilityHead, descriptor_type),
         }) as u16
     }
 }
 
 /// Offsets of fields from the start of a capability, for field pointers.
 pub mod offset {
-    use super::{Head, Osd1, Osd2, offset_of};
+    use super::{CapabilityHead, Osd1, Osd2, offset_of};
     /// CAPABILITY FORMAT.
-    pub const FORMAT: u16 = offset_of!(Head, format) as u16;
+    pub const FORMAT: u16 = offset_of!(CapabilityHead, format) as u16;
     /// KEY VERSION and INTEGRITY CHECK VALUE ALGORITHM.
-    pub const KEY_VERSION: u16 = offset_of!(Head, key_and_algorithm) as u16;
+    pub const KEY_VERSION: u16 = offset_of!(CapabilityHead, key_and_algorithm) as u16;
     /// SECURITY METHOD.
-    pub const METHOD: u16 = offset_of!(Head, method) as u16;
+    pub const METHOD: u16 = offset_of!(CapabilityHead, method) as u16;
     /// CAPABILITY EXPIRATION TIME.
-    pub const EXPIRATION: u16 = offset_of!(Head, expires) as u16;
+    pub const EXPIRATION: u16 = offset_of!(CapabilityHead, expires) as u16;
     /// AUDIT.
-    pub const AUDIT: u16 = offset_of!(Head, audit) as u16;
+    pub const AUDIT: u16 = offset_of!(CapabilityHead, audit) as u16;
     /// OBJECT CREATED TIME.
-    pub const CREATED: u16 = offset_of!(Head, created) as u16;
+    pub const CREATED: u16 = offset_of!(CapabilityHead, created) as u16;
     /// OBJECT TYPE.
-    pub const OBJECT_TYPE: u16 = offset_of!(Head, object_type) as u16;
+    pub const OBJECT_TYPE: u16 = offset_of!(CapabilityHead, object_type) as u16;
     /// PERMISSIONS BIT MASK.
-    pub const PERMISSIONS: u16 = offset_of!(Head, permissions) as u16;
+    pub const PERMISSIONS: u16 = offset_of!(CapabilityHead, permissions) as u16;
     /// OBJECT DESCRIPTOR TYPE.
-    pub const DESCRIPTOR_TYPE: u16 = offset_of!(Head, descriptor_type) as u16;
+    pub const DESCRIPTOR_TYPE: u16 = offset_of!(CapabilityHead, descriptor_type) as u16;
     /// POLICY ACCESS TAG, OSD-1 and OSD-2.
     pub const POLICY_ACCESS_TAG: [u16; 2] =
         [offset_of!(Osd1, policy_access_tag) as u16, offset_of!(Osd2, policy_access_tag) as u16];
@@ -213,8 +216,8 @@ pub mod offset {
 }
 
 impl Capability {
-    /// Reads the layout of `generation`, whatever CAPABILITY FORMAT claims: open-osd fills OSD-2 fields
-    /// under format 1. Whether `format` must equal `generation` is the verifier's to say.
+    /// Parses the layout of `generation`, whatever CAPABILITY FORMAT says: open-osd fills OSD-2
+    /// fields under format 1. The verifier decides whether `format` must equal `generation`.
     ///
     /// # Errors
     /// See [`CapabilityError`].
@@ -222,8 +225,12 @@ impl Capability {
         let wrong_length =
             || CapabilityError::Length { actual: bytes.len(), expected: generation.capability_len() };
         let (head, body) = match generation {
-            Generation::Osd1 => Osd1::read_from_bytes(bytes).ok().map(|wire| (wire.head, Body::from(wire))),
-            Generation::Osd2 => Osd2::read_from_bytes(bytes).ok().map(|wire| (wire.head, Body::from(wire))),
+            Generation::Osd1 => {
+                Osd1::read_from_bytes(bytes).ok().map(|wire| (wire.head, DescriptorBody::from(wire)))
+            }
+            Generation::Osd2 => {
+                Osd2::read_from_bytes(bytes).ok().map(|wire| (wire.head, DescriptorBody::from(wire)))
+            }
         }
         .ok_or_else(wrong_length)?;
         let format = match head.format & 0x0F {
@@ -250,13 +257,14 @@ impl Capability {
         })
     }
 
-    /// The wire form; reserved fields are zero, times beyond 48 bits saturate, nibbles are masked.
+    /// Returns the wire form; reserved fields are zero, times beyond 48 bits saturate, nibbles are
+    /// masked.
     ///
     /// OSD-1 has one descriptor type for user objects and collections, and no range.
     #[must_use]
     pub fn encode(&self) -> CapabilityBytes {
-        let (descriptor_type, body) = Body::of(self.generation, &self.descriptor);
-        let head = Head {
+        let (descriptor_type, body) = DescriptorBody::of(self.generation, &self.descriptor);
+        let head = CapabilityHead {
             format: self.format.number(),
             key_and_algorithm: self.key_version << 4 | self.icv_algorithm & 0x0F,
             method: self.method as u8,
@@ -277,7 +285,7 @@ impl Capability {
     }
 }
 
-/// What every capability tells to everybody.
+/// The fields of a capability that are never encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClearFields {
     /// KEY VERSION.
@@ -288,7 +296,7 @@ pub struct ClearFields {
     pub method: SecurityMethod,
 }
 
-/// The wire bytes of a capability: 80 or 104, what a check value covers.
+/// The wire bytes of a capability, 80 or 104, which a check value covers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CapabilityBytes {
     generation: Generation,
@@ -296,19 +304,19 @@ pub struct CapabilityBytes {
 }
 
 impl CapabilityBytes {
-    /// All zero: the sender has no capability.
+    /// Returns all zeros: the sender has no capability.
     #[must_use]
     pub const fn absent(generation: Generation) -> Self {
         Self { generation, bytes: [0; Generation::Osd2.capability_len()] }
     }
 
-    /// From exactly as many bytes as the generation has; `None` for another number.
+    /// Creates it from exactly as many bytes as the generation has; `None` for another number.
     #[must_use]
     pub fn new(generation: Generation, bytes: &[u8]) -> Option<Self> {
         (bytes.len() == generation.capability_len()).then(|| Self::from_slice(generation, bytes))
     }
 
-    /// The generation, which sets the length.
+    /// Returns the generation, which sets the length.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
@@ -322,16 +330,17 @@ impl CapabilityBytes {
         Capability::parse(self.generation, self)
     }
 
-    /// CAPABILITY FORMAT of one that only a device can read, the working key in hand. Ours: the standard has 0 to 2.
+    /// CAPABILITY FORMAT of a sealed capability, which only the device can read with the working
+    /// key. Ours: the standard has 0 to 2.
     pub const SEALED_FORMAT: u8 = 0x0E;
 
-    /// Is it sealed? Then it has no fields to parse but [`Self::clear`].
+    /// Whether it is sealed. Then only the fields of [`Self::clear`] can be parsed.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.generation == Generation::Osd2 && self[0] == Self::SEALED_FORMAT
     }
 
-    /// The fields that stand in the clear in any capability, sealed or not.
+    /// Parses the fields that are in the clear in any capability, sealed or not.
     ///
     /// # Errors
     /// [`CapabilityError::Absent`], [`CapabilityError::Format`], [`CapabilityError::Method`].
@@ -349,13 +358,14 @@ impl CapabilityBytes {
         })
     }
 
-    /// Are all reserved bits zero? Only then do the parsed fields encode to these very bytes.
+    /// Whether all reserved bits are zero. Only then do the parsed fields encode to exactly these
+    /// bytes.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         self.parse().is_ok_and(|capability| capability.encode() == *self)
     }
 
-    /// The bytes as an array; `None` if `N` is not the generation's length.
+    /// Returns the bytes as an array; `None` if `N` is not the generation's length.
     pub(crate) fn to_array<const N: usize>(self) -> Option<[u8; N]> {
         self.as_ref().try_into().ok()
     }
@@ -402,7 +412,7 @@ impl fmt::Debug for CapabilityBytes {
 /// Bytes 0–55, common to both generations.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Head {
+struct CapabilityHead {
     format: u8,
     key_and_algorithm: u8,
     method: u8,
@@ -420,7 +430,7 @@ struct Head {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Osd1 {
-    head: Head,
+    head: CapabilityHead,
     policy_access_tag: U32,
     partition: U64,
     object: U64,
@@ -430,7 +440,7 @@ struct Osd1 {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Osd2 {
-    head: Head,
+    head: CapabilityHead,
     attributes_access: U32,
     policy_access_tag: U32,
     boot_epoch: U16,
@@ -441,20 +451,22 @@ struct Osd2 {
     range_start: U64,
 }
 
-const _: () = assert!(size_of::<Head>() == 56 && offset_of!(Head, created) == 42);
-const _: () = assert!(offset_of!(Head, object_type) == 48 && offset_of!(Head, descriptor_type) == 55);
+const _: () = assert!(size_of::<CapabilityHead>() == 56 && offset_of!(CapabilityHead, created) == 42);
+const _: () = assert!(
+    offset_of!(CapabilityHead, object_type) == 48 && offset_of!(CapabilityHead, descriptor_type) == 55
+);
 const _: () = assert!(size_of::<Osd1>() == 80 && offset_of!(Osd1, object) == 68);
 const _: () = assert!(size_of::<Osd2>() == 104 && offset_of!(Osd2, partition) == 72);
 
 /// The descriptor's fields, whatever the generation.
 #[derive(Clone, Copy)]
-struct Body {
+struct DescriptorBody {
     scope: Scope,
     allowed: ObjectId,
     range: Range,
 }
 
-impl From<Osd1> for Body {
+impl From<Osd1> for DescriptorBody {
     fn from(wire: Osd1) -> Self {
         Self {
             scope: Scope { policy_access_tag: wire.policy_access_tag.get(), ..Scope::default() },
@@ -464,7 +476,7 @@ impl From<Osd1> for Body {
     }
 }
 
-impl From<Osd2> for Body {
+impl From<Osd2> for DescriptorBody {
     fn from(wire: Osd2) -> Self {
         Self {
             scope: Scope {
@@ -478,7 +490,7 @@ impl From<Osd2> for Body {
     }
 }
 
-impl Body {
+impl DescriptorBody {
     /// Reserved in every field that the descriptor type does not have.
     const RESERVED: Self = Self {
         scope: Scope { attributes_access: 0, policy_access_tag: 0, boot_epoch: 0 },
@@ -512,7 +524,7 @@ impl Body {
         }
     }
 
-    const fn osd1(self, head: Head) -> Osd1 {
+    const fn osd1(self, head: CapabilityHead) -> Osd1 {
         Osd1 {
             head,
             policy_access_tag: U32::new(self.scope.policy_access_tag),
@@ -522,7 +534,7 @@ impl Body {
         }
     }
 
-    const fn osd2(self, head: Head) -> Osd2 {
+    const fn osd2(self, head: CapabilityHead) -> Osd2 {
         Osd2 {
             head,
             attributes_access: U32::new(self.scope.attributes_access),

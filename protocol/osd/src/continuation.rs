@@ -1,8 +1,9 @@
-//! The CDB continuation segment at the head of the Data-Out Buffer (OSD-2 §5.4).
+//! The CDB continuation segment at the start of the Data-Out Buffer (OSD-2 §5.4).
 //!
-//! Does: its header, its descriptors, both ways, and the rule which command may bring which descriptor.
+//! Does: parses and encodes its header and descriptors; checks which command may have which
+//! descriptor.
 //! Does not: check its integrity check value; `seal` does.
-//! Truth: `docs/standards/osd.md`, continuation segment.
+//! Source of truth: `docs/standards/osd.md`, continuation segment.
 
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -18,17 +19,18 @@ use crate::rewrite::{self, OPERATION_LEN, OPERATIONS_MAX, RewriteOperation};
 use crate::table::Continuation;
 use crate::{CapabilityBytes, Generation, ObjectId};
 
-/// Fewest bytes of a segment: its header and one descriptor's.
+/// Minimum bytes of a segment: its header and that of one descriptor.
 pub const SEGMENT_MIN: u32 = 48;
-/// Bytes of which a segment's length is a multiple.
+/// Alignment of a segment's length in bytes.
 pub const SEGMENT_UNIT: u32 = 8;
-/// Most entries of a scatter/gather list.
+/// Maximum number of entries of a scatter/gather list.
 pub const SCATTER_GATHER_MAX: usize = 4096;
-/// Most capabilities of an extension descriptor.
+/// Maximum number of capabilities of an extension descriptor.
 pub const EXTENSION_MAX: usize = 16;
 
 /// CONTINUATION ICV: zero while it is computed.
-pub const ICV_BYTES: core::ops::Range<usize> = offset_of!(Header, icv)..offset_of!(Header, icv) + 32;
+pub const ICV_BYTES: core::ops::Range<usize> =
+    offset_of!(SegmentHeader, icv)..offset_of!(SegmentHeader, icv) + 32;
 
 /// The only format.
 const FORMAT: u8 = 0x01;
@@ -37,7 +39,7 @@ const PAD_MASK: u8 = 0x07;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Header {
+struct SegmentHeader {
     format: u8,
     reserved_1: u8,
     service_action: U16,
@@ -54,7 +56,7 @@ struct DescriptorHeader {
     length: U32,
 }
 
-const _: () = assert!(size_of::<Header>() == 40 && size_of::<DescriptorHeader>() == 8);
+const _: () = assert!(size_of::<SegmentHeader>() == 40 && size_of::<DescriptorHeader>() == 8);
 
 /// A parsed segment: at most one descriptor of each type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,7 +71,8 @@ pub struct Segment {
     pub copy_source: Option<CopySource>,
     /// Extension capabilities (FFEEh).
     pub extensions: Vec<CapabilityBytes>,
-    /// Proofs that the bearer holds the keys of the extension capabilities (FF11h, ours), in their order.
+    /// Proofs that the bearer has the keys of the extension capabilities (FF11h, ours), in their
+    /// order.
     pub proofs: Vec<[u8; PROOF_LEN]>,
     /// Operations (FF10h, ours) of REWRITE.
     pub rewrite: Vec<RewriteOperation>,
@@ -78,20 +81,20 @@ pub struct Segment {
 /// One entry of a scatter/gather list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Byte of the object, relative to STARTING BYTE.
+    /// Offset in the object, relative to STARTING BYTE.
     pub offset: u64,
     /// Bytes to transfer.
     pub length: u64,
 }
 
-/// What COPY USER OBJECTS copies.
+/// The source of COPY USER OBJECTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopySource {
     /// The user object.
     pub object: ObjectId,
     /// CPY_ATTR: attributes too.
     pub attributes: bool,
-    /// FREEZE: no writes to the source meanwhile.
+    /// FREEZE: no writes to the source during the copy.
     pub freeze: bool,
     /// TIME OF DUPLICATION, four bits.
     pub time: u8,
@@ -102,7 +105,7 @@ const SCATTER_GATHER: u16 = 0x0001;
 const QUERY_LIST: u16 = 0x0002;
 const COPY_SOURCE: u16 = 0x0101;
 const EXTENSION: u16 = 0xFFEE;
-/// Ours.
+/// Our own types.
 const REWRITE: u16 = 0xFF10;
 const PROOFS: u16 = 0xFF11;
 const NO_MORE: u16 = 0x0000;
@@ -114,11 +117,11 @@ pub const PROOF_LEN: usize = 32;
 const PIECE_LEN: usize = 16;
 const COPY_SOURCE_LEN: usize = 18;
 
-/// Why bytes are no segment that the command may bring; `at` counts from the start of the segment.
+/// Why bytes are not a valid segment for the command; `at` counts from the start of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ContinuationError {
     /// Shorter than 48 bytes, or not a multiple of 8.
-    #[error("a continuation segment of {0} bytes")]
+    #[error("invalid continuation segment length: {0} bytes")]
     Length(usize),
     /// Not format 1.
     #[error("unknown continuation segment format {0}")]
@@ -126,21 +129,21 @@ pub enum ContinuationError {
     /// CONTINUED SERVICE ACTION differs from the CDB's.
     #[error("the segment continues {0:#06x}, another service action")]
     ServiceAction(u16),
-    /// A descriptor that runs past the end, or whose length its type cannot have.
+    /// A descriptor that extends past the end, or whose length is invalid for its type.
     #[error("malformed continuation descriptor at byte {at}")]
     Descriptor {
         /// Its first byte.
         at: usize,
     },
-    /// A descriptor that is unknown, or that the command does not take, or takes once.
-    #[error("continuation descriptor {kind:#06x} at byte {at} does not belong here")]
+    /// A descriptor that is unknown, or that the command does not take, or takes only once.
+    #[error("continuation descriptor {kind:#06x} at byte {at} is not permitted here")]
     NotAllowed {
         /// Its type.
         kind: u16,
         /// Its first byte.
         at: usize,
     },
-    /// The descriptor that the command needs is not there.
+    /// The descriptor that the command needs is missing.
     #[error("the descriptor that the command needs is missing")]
     Missing,
     /// Lengths of the scatter/gather list do not add up to LENGTH.
@@ -154,21 +157,21 @@ pub enum ContinuationError {
 }
 
 impl ContinuationError {
-    /// The byte of the segment, which is that of the Data-Out Buffer, where the mistake is; `None` if it is not at
-    /// one place of it.
+    /// Returns the offset of the error in the segment, which is that in the Data-Out Buffer; `None`
+    /// if it has no single location.
     #[must_use]
     pub fn segment_byte(&self) -> Option<u16> {
         let at = match *self {
-            Self::Format(_) => offset_of!(Header, format),
-            Self::ServiceAction(_) => offset_of!(Header, service_action),
+            Self::Format(_) => offset_of!(SegmentHeader, format),
+            Self::ServiceAction(_) => offset_of!(SegmentHeader, service_action),
             Self::Descriptor { at } | Self::NotAllowed { at, .. } => at,
             Self::Length(_) | Self::Missing | Self::Sum { .. } => return None,
         };
         Some(u16::try_from(at).unwrap_or(u16::MAX))
     }
 
-    /// ILLEGAL REQUEST, INVALID FIELD IN CDB: the segment is a part of the CDB. It points into the segment, as
-    /// parameter data, or at CDB CONTINUATION LENGTH.
+    /// Returns ILLEGAL REQUEST, INVALID FIELD IN CDB: the segment is a part of the CDB. The field
+    /// pointer refers to the segment, as parameter data, or to CDB CONTINUATION LENGTH.
     #[must_use]
     pub fn sense(&self) -> Sense {
         let field = match self.segment_byte() {
@@ -180,7 +183,7 @@ impl ContinuationError {
 }
 
 impl Segment {
-    /// Reads the segment of `command`: exactly CDB CONTINUATION LENGTH bytes.
+    /// Parses the segment of `command`: exactly CDB CONTINUATION LENGTH bytes.
     ///
     /// # Errors
     /// See [`ContinuationError`].
@@ -189,7 +192,7 @@ impl Segment {
         if bytes.len() < SEGMENT_MIN as usize || !bytes.len().is_multiple_of(SEGMENT_UNIT as usize) {
             return Err(length);
         }
-        let (header, _) = Header::read_from_prefix(bytes).map_err(|_| length)?;
+        let (header, _) = SegmentHeader::read_from_prefix(bytes).map_err(|_| length)?;
         if header.format != FORMAT {
             return Err(ContinuationError::Format(header.format));
         }
@@ -199,7 +202,7 @@ impl Segment {
             return Err(ContinuationError::ServiceAction(action));
         }
         let mut segment = Self { icv: header.icv, ..Self::default() };
-        let mut at = size_of::<Header>();
+        let mut at = size_of::<SegmentHeader>();
         while let Some(next) = segment.descriptor(command, bytes, at)? {
             at = next;
         }
@@ -207,7 +210,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Takes the descriptor at `at` in; `None` after the last one, else where the next one starts.
+    /// Parses the descriptor at `at`; returns the offset of the next one, or `None` after the last.
     fn descriptor(
         &mut self,
         command: &Command,
@@ -255,7 +258,7 @@ impl Segment {
         Ok(Some(at + size_of::<DescriptorHeader>() + whole))
     }
 
-    /// Is everything there that the command needs?
+    /// Checks that all descriptors that the command needs are present.
     fn complete(&self, command: &Command) -> Result<(), ContinuationError> {
         let missing = match command.row().continuation {
             Continuation::Query => self.query.is_none(),
@@ -278,12 +281,13 @@ impl Segment {
         }
     }
 
-    /// The wire form for a command of service action `action`, with the check value as it is.
+    /// Returns the wire form for a command of service action `action`, with the check value
+    /// unchanged.
     ///
     /// `None` if lists are longer than the limits, or the query list is not a multiple of 8.
     #[must_use]
     pub fn encode(&self, action: u16) -> Option<Vec<u8>> {
-        let header = Header {
+        let header = SegmentHeader {
             format: FORMAT,
             reserved_1: 0,
             service_action: action.into(),
@@ -326,7 +330,7 @@ impl Segment {
             let data: Vec<u8> = self.rewrite.iter().flat_map(RewriteOperation::write).collect();
             push(&mut out, REWRITE, &data)?;
         }
-        // The last one, so that who signs finds its place.
+        // The last one, so that the signer finds its location.
         if !self.proofs.is_empty() {
             if self.proofs.len() > EXTENSION_MAX {
                 return None;
@@ -340,7 +344,7 @@ impl Segment {
     }
 }
 
-/// May `command` bring a descriptor of this type?
+/// Whether `command` may have a descriptor of this type.
 fn allowed(command: &Command, kind: u16) -> bool {
     match (command.row().continuation, kind) {
         (Continuation::ScatterGather, SCATTER_GATHER)
@@ -366,7 +370,7 @@ fn pieces(data: &[u8], pad: usize) -> Option<Vec<Piece>> {
         .collect()
 }
 
-/// Operations whose first byte is byte `base` of the segment.
+/// Parses operations; the first byte is byte `base` of the segment.
 fn operations(
     command: &Command,
     data: &[u8],
@@ -375,7 +379,7 @@ fn operations(
     let range = command.range().map_or(0, |range| range.length);
     let wrong = |number: usize| ContinuationError::Descriptor { at: base + number * OPERATION_LEN };
     let operations = rewrite::read(data, range, command.data_out_len()).map_err(wrong)?;
-    // A condition must be told in the CDB, where its permission is asked for.
+    // A condition must be announced in the CDB, which determines the permission.
     let conditional = matches!(command, Command::Rewrite(rewrite) if rewrite.conditional);
     match operations.iter().position(|operation| operation.action.is_condition() && !conditional) {
         Some(number) => Err(wrong(number)),
@@ -421,7 +425,7 @@ impl CopySource {
     }
 }
 
-/// Adds a descriptor with its padding; `None` if it is too long for its length field.
+/// Appends a descriptor with its padding; `None` if it is too long for its length field.
 fn push(out: &mut Vec<u8>, kind: u16, data: &[u8]) -> Option<()> {
     let pad = data.len().next_multiple_of(SEGMENT_UNIT as usize) - data.len();
     let length = u32::try_from(data.len()).ok()?;
@@ -450,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_laid_out_as_the_standard_has_it() {
+    fn header_follows_the_standard_layout() {
         let wire = scatter().encode(0x8885).unwrap();
         assert_eq!(wire[..8], [1, 0, 0x88, 0x85, 0, 0, 0, 0]);
         assert_eq!((&wire[ICV_BYTES], &wire[40..48]), (&[9; 32][..], &[0, 1, 0, 0, 0, 0, 0, 32][..]));
@@ -489,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_a_rewrite_are_checked_against_its_range_and_operands() {
+    fn rewrite_operations_must_fit_range_and_operands() {
         use crate::AttributeId;
         use crate::cdb::{Rewrite, RewriteReturn};
         use crate::rewrite::RewriteAction;

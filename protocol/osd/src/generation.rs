@@ -1,8 +1,9 @@
-//! Which of the two standards a layout follows, and the four security methods.
+//! The two standards whose layouts are supported, and the four security methods.
 
 use core::fmt;
 
-/// The standard that a CDB, a list or a capability follows; chosen by the service action, never by a length.
+/// The standard that a CDB, a list or a capability follows; determined by the service action, never
+/// by a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// T10/1355-D revision 10: 200-byte CDB, 80-byte capability, 20-byte ICV.
@@ -12,7 +13,7 @@ pub enum Generation {
 }
 
 impl Generation {
-    /// Bytes of a capability.
+    /// Returns the bytes of a capability.
     #[must_use]
     pub const fn capability_len(self) -> usize {
         match self {
@@ -21,7 +22,7 @@ impl Generation {
         }
     }
 
-    /// Bytes of every integrity check value field.
+    /// Returns the bytes of every integrity check value field.
     #[must_use]
     pub const fn icv_len(self) -> usize {
         match self {
@@ -30,7 +31,7 @@ impl Generation {
         }
     }
 
-    /// Bytes of a CDB.
+    /// Returns the bytes of a CDB.
     #[must_use]
     pub const fn cdb_len(self) -> usize {
         match self {
@@ -39,7 +40,7 @@ impl Generation {
         }
     }
 
-    /// The item of a pair (OSD-1, OSD-2) that belongs to this generation.
+    /// Returns the item of a pair (OSD-1, OSD-2) for this generation.
     #[must_use]
     pub const fn select<T: Copy>(self, pair: [T; 2]) -> T {
         match self {
@@ -48,7 +49,7 @@ impl Generation {
         }
     }
 
-    /// The number in CAPABILITY FORMAT.
+    /// Returns the number in CAPABILITY FORMAT.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -64,7 +65,7 @@ impl fmt::Display for Generation {
     }
 }
 
-/// Security methods, weakest first: each one includes what the weaker ones protect.
+/// Security methods, weakest first: each one protects at least what the weaker ones protect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum SecurityMethod {
@@ -79,10 +80,10 @@ pub enum SecurityMethod {
 }
 
 impl SecurityMethod {
-    /// All of them, weakest first.
+    /// All methods, weakest first.
     pub const ALL: [Self; 4] = [Self::NoSec, Self::CapKey, Self::CmdRsp, Self::AllData];
 
-    /// From the low four bits of a wire byte; 4 to 15 are reserved.
+    /// Converts the low four bits of a wire byte; 4 to 15 are reserved.
     #[must_use]
     pub const fn from_nibble(byte: u8) -> Option<Self> {
         Some(match byte & 0x0F {
@@ -94,7 +95,7 @@ impl SecurityMethod {
         })
     }
 
-    /// Its bit in the supported-methods attribute (R+5, 7).
+    /// Returns its bit in the supported-methods attribute (R+5, 7).
     #[must_use]
     pub const fn mask(self) -> u16 {
         1 << self as u16

@@ -1,12 +1,12 @@
-//! Names of objects (OSD-2 §4.6).
+//! Object identifiers (OSD-2 §4.6).
 
 use core::fmt;
 
-/// What a `PARTITION_ID`, `USER_OBJECT_ID` pair names.
+/// The type of object that a `PARTITION_ID`, `USER_OBJECT_ID` pair identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ObjectType {
-    /// The one root object, (0, 0).
+    /// The only root object, (0, 0).
     Root = 0x01,
     /// A partition, (pid, 0).
     Partition = 0x02,
@@ -17,7 +17,7 @@ pub enum ObjectType {
 }
 
 impl ObjectType {
-    /// The type of a wire byte; `None` for a reserved one.
+    /// Returns the type of a wire byte; `None` for a reserved one.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -33,37 +33,37 @@ impl ObjectType {
 /// Partition and object id; the order is that of LIST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {
-    /// `PARTITION_ID`; 0 names the root.
+    /// `PARTITION_ID`; 0 is the root.
     pub partition: u64,
-    /// `USER_OBJECT_ID` or `COLLECTION_ID`; 0 names the partition itself.
+    /// `USER_OBJECT_ID` or `COLLECTION_ID`; 0 is the partition itself.
     pub object: u64,
 }
 
 impl ObjectId {
     /// The root object.
     pub const ROOT: Self = Self { partition: 0, object: 0 };
-    /// The smallest id that a partition, collection or user object made by a client may have.
+    /// The smallest id for a partition, collection or user object created by a client.
     pub const FIRST_ASSIGNABLE: u64 = 0x1_0000;
 
-    /// A user object or collection.
+    /// Returns the id of a user object or collection.
     #[must_use]
     pub const fn new(partition: u64, object: u64) -> Self {
         Self { partition, object }
     }
 
-    /// A partition.
+    /// Returns the id of a partition.
     #[must_use]
     pub const fn of_partition(partition: u64) -> Self {
         Self { partition, object: 0 }
     }
 
-    /// Is this (0, 0)?
+    /// Whether this is (0, 0).
     #[must_use]
     pub const fn is_root(self) -> bool {
         self.partition == 0 && self.object == 0
     }
 
-    /// Is this (pid, 0) with pid ≠ 0?
+    /// Whether this is (pid, 0) with pid ≠ 0.
     #[must_use]
     pub const fn is_partition(self) -> bool {
         self.partition != 0 && self.object == 0

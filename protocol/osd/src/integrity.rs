@@ -1,11 +1,12 @@
 //! Integrity information blocks of ALLDATA: byte counts and a check value (OSD-2 §4.11.8).
 //!
-//! Does: layout. Does not: say what the check value covers; `seal` does.
+//! Does: encodes and parses the layout.
+//! Does not: define what the check value covers; `seal` does.
 
 use crate::Generation;
 use crate::bytes::u64_at;
 
-/// A check value field: 20 bytes in OSD-1, then zeros here; 32 in OSD-2.
+/// A check value field: 20 bytes in OSD-1, here padded with zeros; 32 in OSD-2.
 pub type Icv = [u8; 32];
 
 /// The block at DATA-OUT INTEGRITY CHECK VALUE OFFSET of the Data-Out Buffer.
@@ -69,13 +70,13 @@ impl DataOutIntegrity {
     /// Bytes of the counts, which the check value covers.
     pub const COUNTS: usize = 24;
 
-    /// Bytes of the block.
+    /// Returns the bytes of the block.
     #[must_use]
     pub const fn len(generation: Generation) -> usize {
         Self::COUNTS + generation.icv_len()
     }
 
-    /// Reads a block from the start of `bytes`; `None` if it is cut.
+    /// Parses a block at the start of `bytes`; `None` if it is truncated.
     #[must_use]
     pub fn parse(generation: Generation, bytes: &[u8]) -> Option<Self> {
         Some(Self {
@@ -86,7 +87,7 @@ impl DataOutIntegrity {
         })
     }
 
-    /// The wire form.
+    /// Returns the wire form.
     #[must_use]
     pub fn encode(&self, generation: Generation) -> Block {
         Block::new(generation, &[self.data, self.set_attributes, self.get_list], &self.icv)
@@ -97,13 +98,13 @@ impl DataInIntegrity {
     /// Bytes of the counts, which the check value covers.
     pub const COUNTS: usize = 16;
 
-    /// Bytes of the block.
+    /// Returns the bytes of the block.
     #[must_use]
     pub const fn len(generation: Generation) -> usize {
         Self::COUNTS + generation.icv_len()
     }
 
-    /// Reads a block from the start of `bytes`; `None` if it is cut.
+    /// Parses a block at the start of `bytes`; `None` if it is truncated.
     #[must_use]
     pub fn parse(generation: Generation, bytes: &[u8]) -> Option<Self> {
         Some(Self {
@@ -113,7 +114,7 @@ impl DataInIntegrity {
         })
     }
 
-    /// The wire form.
+    /// Returns the wire form.
     #[must_use]
     pub fn encode(&self, generation: Generation) -> Block {
         Block::new(generation, &[self.data, self.attributes], &self.icv)
@@ -126,7 +127,7 @@ mod tests {
     use Generation::{Osd1, Osd2};
 
     #[test]
-    fn blocks_have_the_sizes_of_the_standard_and_read_back() {
+    fn integrity_blocks_have_standard_sizes_and_round_trip() {
         for (generation, out_len, in_len) in [(Osd1, 44, 36), (Osd2, 56, 48)] {
             let mut icv = [0; 32];
             icv[..generation.icv_len()].fill(0xA5);

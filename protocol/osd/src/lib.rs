@@ -1,8 +1,11 @@
 //! T10 OSD-1 and OSD-2 wire layouts: CDBs, capabilities, attribute lists and pages.
 //!
-//! Does: turn bytes into typed values once, and back. Does not: decide anything; `seal` and the device do.
-//! Contract: no input panics; what a parser accepts, the encoder of the same type reproduces in canonical form.
-//! Truth: T10/1355-D (OSD-1) and T10/1729-D (OSD-2) as recorded in `docs/standards/osd.md`.
+//! Does: converts bytes into typed values once, and back.
+//! Does not: decide anything; `seal` and the device do.
+//! Contract: no input panics; for any input that a parser accepts, the encoder of the same type
+//! produces the canonical form.
+//! Source of truth: T10/1355-D (OSD-1) and T10/1729-D (OSD-2) as recorded in
+//! `docs/standards/osd.md`.
 
 #![no_std]
 

@@ -1,27 +1,28 @@
-//! The answers to LIST, LIST COLLECTION and QUERY (OSD-2 §6.13, §6.14, §6.20).
+//! The responses to LIST, LIST COLLECTION and QUERY (OSD-2 §6.13, §6.14, §6.20).
 //!
-//! Does: whole entries up to the allocation length, with the length of the complete list in the header.
-//! Truth: `docs/standards/osd.md`, parameter data.
+//! Does: writes complete entries up to the allocation length, with the length of the complete list
+//! in the header.
+//! Source of truth: `docs/standards/osd.md`, parameter data.
 
 use alloc::vec::Vec;
 
 use crate::attribute::list::{ObjectEntry, ObjectValues, push_object_entry};
 use crate::bytes::{u8_at, u32_at, u64_at};
-use crate::sink::Sink;
+use crate::sink::TruncatingSink;
 use crate::{AttributeId, Generation, ObjectType};
 
 /// Bytes before the entries.
 pub const HEADER: usize = 24;
-/// Fewest bytes of an allocation length that is not 0.
+/// Minimum allocation length that is not 0, in bytes.
 pub const ALLOCATION_MIN: u64 = HEADER as u64;
 /// ADDITIONAL LENGTH counts from here.
 const AFTER_LENGTH: u64 = 8;
-/// ADDITIONAL LENGTH of a list whose end is not known.
+/// ADDITIONAL LENGTH of a list whose full length is unknown.
 const UNKNOWN: u64 = u64::MAX;
 /// Bytes of an entry without attributes.
 const ID: usize = 8;
 
-/// What a list names.
+/// The kind of entries in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// Partitions.
@@ -33,7 +34,7 @@ pub enum Listed {
 }
 
 impl Listed {
-    /// OBJECT DESCRIPTOR FORMAT without attributes.
+    /// Returns OBJECT DESCRIPTOR FORMAT without attributes.
     const fn format(self) -> u8 {
         match self {
             Self::Partitions => 0x01,
@@ -59,15 +60,16 @@ const ROOT_OR_COLLECTION: u8 = 0x01;
 /// How a list ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With its last entry.
+    /// The list is complete.
     Complete,
-    /// Before this id, which the next request starts with.
+    /// The list ends before this id, with which the next request starts.
     Continued {
         /// CONTINUATION OBJECT_ID.
         next: u64,
-        /// Entries that the complete list has from the initial id on, if known and without attributes.
+        /// Number of entries of the complete list from the initial id on, if known and without
+        /// attributes.
         total: Option<u64>,
-        /// LIST IDENTIFIER that binds the series; 0 for none.
+        /// LIST IDENTIFIER of the series; 0 for none.
         list_id: u32,
     },
 }
@@ -75,14 +77,14 @@ pub enum End {
 /// Writes a list.
 #[derive(Debug)]
 pub struct ListingWriter<'a> {
-    sink: Sink<'a>,
+    sink: TruncatingSink<'a>,
     generation: Generation,
     listed: Listed,
     with_attributes: bool,
 }
 
 impl<'a> ListingWriter<'a> {
-    /// A list appended to `out`; `with_attributes` is LIST_ATTR (OSD-2).
+    /// Starts a list appended to `out`; `with_attributes` is LIST_ATTR (OSD-2).
     #[must_use]
     pub fn new(
         generation: Generation,
@@ -91,13 +93,14 @@ impl<'a> ListingWriter<'a> {
         out: &'a mut Vec<u8>,
         allocation: usize,
     ) -> Self {
-        let mut sink = Sink::new(out, allocation);
+        let mut sink = TruncatingSink::new(out, allocation);
         sink.push(&[0; HEADER]);
         let with_attributes = with_attributes && generation == Generation::Osd2;
         Self { sink, generation, listed, with_attributes }
     }
 
-    /// Adds an entry; `false` if it finds no room: then it is not there, and nothing after it may be.
+    /// Adds an entry; returns `false` if there is no space: it is not added, and no further one may
+    /// be.
     #[must_use]
     pub fn push(&mut self, id: u64, values: &[(AttributeId, &[u8])]) -> bool {
         if !self.with_attributes {
@@ -115,7 +118,8 @@ impl<'a> ListingWriter<'a> {
         room
     }
 
-    /// Fills in the header; returns the bytes of the complete list, or of what is there if that is unknown.
+    /// Fills in the header; returns the bytes of the complete list, or those written if that is
+    /// unknown.
     pub fn finish(mut self, changed: bool, end: End) -> u64 {
         let written = self.sink.full();
         let head =
@@ -128,12 +132,12 @@ impl<'a> ListingWriter<'a> {
     }
 }
 
-/// What the header of a list says of all its entries.
+/// The header fields of a list that concern all its entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     /// Layout of the list.
     pub generation: Generation,
-    /// What is listed.
+    /// The kind of entries.
     pub listed: Listed,
     /// LIST_ATTR (OSD-2).
     pub with_attributes: bool,
@@ -156,7 +160,7 @@ impl Head {
         }
     }
 
-    /// The header of a list of which `written` bytes are there, its own among them.
+    /// Encodes the header of a list of `written` bytes, including the header.
     #[must_use]
     pub fn encode(&self, written: u64, changed: bool, end: End) -> [u8; HEADER] {
         let (next, list_id) = match end {
@@ -177,26 +181,27 @@ impl Head {
     }
 }
 
-/// An entry of a list with LIST_ATTR.
+/// Encodes an entry of a list with LIST_ATTR.
 #[must_use]
 pub fn entry_with_attributes(id: u64, listed: Listed, values: &[(AttributeId, &[u8])]) -> Vec<u8> {
     let mut entry = Vec::new();
-    push_object_entry(&mut Sink::new(&mut entry, usize::MAX), id, listed.object_type(), values);
+    push_object_entry(&mut TruncatingSink::new(&mut entry, usize::MAX), id, listed.object_type(), values);
     entry
 }
 
-/// A list as it came.
+/// A received list.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing<'a> {
     /// Bytes of the complete list; `None` if the device does not know.
     pub full_len: Option<u64>,
-    /// CONTINUATION OBJECT_ID: where the next request starts; 0 if the list is complete.
+    /// CONTINUATION OBJECT_ID: start of the next request; 0 if the list is complete.
     pub next: u64,
     /// LIST IDENTIFIER of the series.
     pub list_id: u32,
     /// The list changed during the series.
     pub changed: bool,
-    /// OSD-2: what is listed. OSD-1 says only that it is not user objects: then partitions.
+    /// OSD-2: the kind of entries. OSD-1 only distinguishes user objects from others: then
+    /// partitions.
     pub listed: Listed,
     /// Entries carry attributes.
     pub with_attributes: bool,
@@ -204,7 +209,8 @@ pub struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    /// Reads a list, which may be cut; `None` if its header is, or the object descriptor format is unknown.
+    /// Parses a list, which may be truncated; `None` if its header is, or the object descriptor
+    /// format is unknown.
     #[must_use]
     pub fn parse(generation: Generation, bytes: &'a [u8]) -> Option<Self> {
         let additional = u64_at(bytes, 0)?;
@@ -231,23 +237,24 @@ impl<'a> Listing<'a> {
         })
     }
 
-    /// The ids, if entries carry no attributes; else none.
+    /// Returns the ids, if entries carry no attributes; else none.
     pub fn ids(&self) -> impl Iterator<Item = u64> + use<'a> {
         let entries = if self.with_attributes { &[] } else { self.entries };
         entries.chunks_exact(ID).filter_map(|id| u64_at(id, 0))
     }
 
-    /// The entries with their attributes, if they carry any; else none. A list that is cut may end with an
-    /// entry whose values are.
+    /// Returns the entries with their attributes, if they carry any; else none. The last entry of a
+    /// truncated list may have truncated values.
     pub fn entries(&self) -> impl Iterator<Item = ObjectEntry<'a>> + use<'a> {
         ObjectValues::entries(if self.with_attributes { self.entries } else { &[] })
     }
 }
 
-/// Bytes before the ids of a QUERY's answer as we write it: the last draft's. Revisions 1 to 4 have 13.
+/// Bytes before the ids of a QUERY response as we write it: the last draft's. Revisions 1 to 4 have
+/// 13.
 pub const MATCHES_HEADER: usize = 12;
 
-/// The header of a QUERY's answer with so many matches, however many of them follow.
+/// Returns the header of a QUERY response with this many matches, however many of them follow.
 #[must_use]
 pub fn matches_header(count: u64) -> [u8; MATCHES_HEADER] {
     let additional = count.saturating_mul(ID as u64).saturating_add(MATCHES_HEADER as u64 - AFTER_LENGTH);
@@ -257,9 +264,9 @@ pub fn matches_header(count: u64) -> [u8; MATCHES_HEADER] {
     out
 }
 
-/// Writes a QUERY's answer, cut to `allocation` bytes; returns its full length.
+/// Encodes a QUERY response, truncated to `allocation` bytes; returns its full length.
 pub fn encode_matches(ids: &[u64], out: &mut Vec<u8>, allocation: usize) -> u64 {
-    let mut sink = Sink::new(out, allocation);
+    let mut sink = TruncatingSink::new(out, allocation);
     sink.push(&matches_header(ids.len() as u64));
     for id in ids {
         sink.push(&id.to_be_bytes());
@@ -267,8 +274,8 @@ pub fn encode_matches(ids: &[u64], out: &mut Vec<u8>, allocation: usize) -> u64 
     sink.full()
 }
 
-/// Reads a QUERY's answer, as far as it is there. T11: the additional length tells where ids start, 4 + 8n bytes
-/// in the last draft, 5 + 8n before. `None` for anything else.
+/// Parses a QUERY response, as far as it is present. T11: the additional length determines where
+/// ids start, 4 + 8n bytes in the last draft, 5 + 8n before. `None` for anything else.
 #[must_use]
 pub fn parse_matches(bytes: &[u8]) -> Option<Vec<u64>> {
     let additional = u64_at(bytes, 0)?;
@@ -289,7 +296,7 @@ mod tests {
     use super::*;
     use Generation::{Osd1, Osd2};
 
-    /// Writes ids as a device does: until one finds no room.
+    /// Writes ids as a device does: until one does not fit.
     fn write(generation: Generation, ids: &[u64], allocation: usize) -> (Vec<u8>, u64) {
         let mut out = Vec::new();
         let mut writer = ListingWriter::new(generation, Listed::Objects, false, &mut out, allocation);
@@ -301,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_laid_out_as_the_standard_has_it() {
+    fn header_follows_the_standard_layout() {
         let (wire, full) = write(Osd2, &[0x1_0000, 0x1_0001, 0x1_0002], 45);
         assert_eq!((wire.len(), full), (40, 48));
         assert_eq!(wire[..8], 40_u64.to_be_bytes());
@@ -339,7 +346,8 @@ mod tests {
     }
 
     proptest! {
-        /// T12: the continuation id tells where to go on, and the length is that of the complete list.
+        /// T12: the continuation id is where to continue, and the length is that of the complete
+        /// list.
         #[test]
         fn continued_lists_cover_all_objects(
             ids in proptest::collection::btree_set(1_u64..1000, 0..40),

@@ -1,11 +1,11 @@
-//! The answer to READ MAP (OSD-2 §6.21).
+//! The response to READ MAP (OSD-2 §6.21).
 
 use alloc::vec::Vec;
 
 use crate::bytes::{u16_at, u32_at, u64_at};
-use crate::sink::Sink;
+use crate::sink::TruncatingSink;
 
-/// Fewest bytes of an allocation length that is not 0.
+/// Minimum allocation length that is not 0, in bytes.
 pub const ALLOCATION_MIN: u64 = 24;
 /// Map type in a request: every type.
 pub const ALL: u16 = 0x0000;
@@ -21,15 +21,15 @@ pub const DAMAGED_ATTRIBUTES: u16 = 0x8000;
 /// Bytes of ADDITIONAL LENGTH, and of a descriptor.
 const HEADER: usize = 8;
 const DESCRIPTOR: usize = 16;
-/// Bytes of an object that one descriptor covers at most.
+/// Maximum bytes of an object that one descriptor covers.
 const SPLIT_BYTES: u64 = 1 << 31;
 
-/// One stretch of a user object.
+/// One extent of a user object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// One of the map types above.
     pub kind: u16,
-    /// Its bytes; a longer one takes several descriptors.
+    /// Its length in bytes; a longer one takes several descriptors.
     pub length: u32,
     /// Its first byte.
     pub offset: u64,
@@ -38,22 +38,22 @@ pub struct Stretch {
 /// ADDITIONAL LENGTH of a map whose full length is not known.
 pub const LENGTH_UNKNOWN: u64 = u64::MAX;
 
-/// Writes a map into a room that may be too short for it: whole descriptors, and the full length.
+/// Writes a map, possibly truncated: complete descriptors, and the full length.
 pub struct MapWriter<'a> {
-    sink: Sink<'a>,
+    sink: TruncatingSink<'a>,
     count: u64,
     fit: u64,
 }
 
 impl<'a> MapWriter<'a> {
-    /// A map of at most `room` bytes.
+    /// Starts a map of at most `room` bytes.
     pub fn new(out: &'a mut Vec<u8>, room: usize) -> Self {
-        let mut sink = Sink::new(out, room);
+        let mut sink = TruncatingSink::new(out, room);
         sink.push(&[0; HEADER]);
         Self { sink, count: 0, fit: 0 }
     }
 
-    /// Adds a stretch, if there is room for all of it; it counts either way.
+    /// Adds an extent, if it fits completely; it is counted either way.
     pub fn push(&mut self, stretch: &Stretch) {
         self.count += 1;
         if self.count == self.fit + 1 && self.sink.fits(DESCRIPTOR) {
@@ -65,8 +65,7 @@ impl<'a> MapWriter<'a> {
         }
     }
 
-    /// Adds a stretch of any length as descriptors of 32-bit lengths. O(descriptors for which there
-    /// is room).
+    /// Adds an extent of any length as descriptors of 32-bit lengths. O(descriptors that fit).
     pub fn push_long(&mut self, kind: u16, offset: u64, length: u64) {
         let mut left = length.div_ceil(SPLIT_BYTES);
         for stretch in split(kind, offset, length) {
@@ -79,13 +78,13 @@ impl<'a> MapWriter<'a> {
         self.count = self.count.saturating_add(left);
     }
 
-    /// Stretches for which there was no room.
+    /// Returns the number of extents that did not fit.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.count - self.fit
     }
 
-    /// Puts the full length in, or that it is not known; gives it in bytes.
+    /// Writes the full length, or that it is unknown; returns it in bytes.
     pub fn finish(mut self, complete: bool) -> u64 {
         let additional = self.count.saturating_mul(DESCRIPTOR as u64);
         let told = if complete { additional } else { LENGTH_UNKNOWN };
@@ -94,14 +93,14 @@ impl<'a> MapWriter<'a> {
     }
 }
 
-/// Writes a map cut to `allocation` bytes at a whole descriptor; returns its full length.
+/// Encodes a map truncated to `allocation` bytes at a complete descriptor; returns its full length.
 pub fn encode(stretches: &[Stretch], out: &mut Vec<u8>, allocation: usize) -> u64 {
     let mut writer = MapWriter::new(out, allocation);
     stretches.iter().for_each(|stretch| writer.push(stretch));
     writer.finish(true)
 }
 
-/// Splits a long stretch into stretches of a 32-bit length.
+/// Splits a long extent into extents of a 32-bit length.
 pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretch> {
     (0..length.div_ceil(SPLIT_BYTES)).map(move |step| Stretch {
         kind,
@@ -110,7 +109,7 @@ pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretc
     })
 }
 
-/// Reads a map, as far as it is there, with its full length in bytes; `None` without a header.
+/// Parses a map, as far as it is present, with its full length in bytes; `None` without a header.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Vec<Stretch>, u64)> {
     let additional = u64_at(bytes, 0)?;

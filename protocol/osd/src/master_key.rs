@@ -1,13 +1,14 @@
-//! Parameter data of SET MASTER KEY (OSD-2 §6.29). The data-out of the seed exchange is the bare value.
+//! Parameter data of SET MASTER KEY (OSD-2 §6.29). The data-out of the seed exchange is the bare
+//! value.
 
 use alloc::vec::Vec;
 
 use crate::bytes::u32_at;
 
-/// Most bytes of a Diffie-Hellman value: an 8192-bit group.
+/// Maximum bytes of a Diffie-Hellman value: an 8192-bit group.
 pub const DH_VALUE_MAX: usize = 1024;
 
-/// Both values, as the change step brings them.
+/// Both values, as sent in the change step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BothValues<'a> {
     /// The application client's.
@@ -16,19 +17,20 @@ pub struct BothValues<'a> {
     pub device: &'a [u8],
 }
 
-/// A value with its length, and what follows it.
+/// Parses a value with its length; returns it and the rest.
 fn value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = usize::try_from(u32_at(bytes, 0)?).ok().filter(|length| *length <= DH_VALUE_MAX)?;
     bytes.get(4..)?.split_at_checked(length)
 }
 
-/// Data-in of the seed exchange: the device's value. `None` if it is cut or longer than [`DH_VALUE_MAX`].
+/// Parses the data-in of the seed exchange: the device's value. `None` if it is truncated or longer
+/// than [`DH_VALUE_MAX`].
 #[must_use]
 pub fn parse_device_value(bytes: &[u8]) -> Option<&[u8]> {
     value(bytes).map(|(value, _)| value)
 }
 
-/// Data-in of the seed exchange; `None` beyond [`DH_VALUE_MAX`].
+/// Encodes the data-in of the seed exchange; `None` beyond [`DH_VALUE_MAX`].
 #[must_use]
 pub fn encode_device_value(device: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(device.len()).ok().filter(|_| device.len() <= DH_VALUE_MAX)?;
@@ -36,7 +38,8 @@ pub fn encode_device_value(device: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl<'a> BothValues<'a> {
-    /// Data-out of the change step; `None` if it is cut, goes on, or a value is longer than [`DH_VALUE_MAX`].
+    /// Parses the data-out of the change step; `None` if it is truncated, too long, or a value is
+    /// longer than [`DH_VALUE_MAX`].
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (client, rest) = value(bytes)?;
@@ -44,7 +47,7 @@ impl<'a> BothValues<'a> {
         rest.is_empty().then_some(Self { client, device })
     }
 
-    /// The wire form; `None` beyond [`DH_VALUE_MAX`].
+    /// Returns the wire form; `None` beyond [`DH_VALUE_MAX`].
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut out = encode_device_value(self.client)?;

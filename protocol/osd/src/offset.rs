@@ -1,6 +1,7 @@
 //! Offsets into the data buffers: 28 bits of mantissa, 4 of exponent (OSD-1 §5.2.1, OSD-2 §5.2.4).
 //!
-//! Truth: `docs/standards/osd.md`, offsets. OSD-1 counts in 256 bytes, OSD-2 in 8, with a signed exponent.
+//! Source of truth: `docs/standards/osd.md`, offsets. OSD-1 counts in 256 bytes, OSD-2 in 8, with a
+//! signed exponent.
 
 use crate::Generation;
 
@@ -10,18 +11,18 @@ pub const UNUSED: u32 = 0xFFFF_FFFF;
 /// Largest mantissa.
 const MANTISSA_MAX: u64 = 0x0FFF_FFFF;
 
-/// What a field holds.
+/// The value of an offset field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// All ones: no such place.
+    /// All ones: no offset.
     Unused,
     /// Bytes from the start of the buffer.
     At(u64),
-    /// An OSD-2 exponent below −5: finer than the 8 bytes allowed.
+    /// An OSD-2 exponent below −5: finer than the 8 bytes permitted.
     Reserved,
 }
 
-/// Smallest and largest shift of the mantissa.
+/// Returns smallest and largest shift of the mantissa.
 const fn shifts(generation: Generation) -> (u32, u32) {
     match generation {
         Generation::Osd1 => (8, 23),
@@ -29,13 +30,13 @@ const fn shifts(generation: Generation) -> (u32, u32) {
     }
 }
 
-/// Bytes of which every offset is a multiple.
+/// Returns the granularity of offsets in bytes.
 #[must_use]
 pub const fn granularity(generation: Generation) -> u64 {
     1 << shifts(generation).0
 }
 
-/// Reads a field.
+/// Decodes a field.
 #[must_use]
 pub const fn decode(generation: Generation, field: u32) -> Decoded {
     if field == UNUSED {
@@ -50,8 +51,8 @@ pub const fn decode(generation: Generation, field: u32) -> Decoded {
     if shift < shifts(generation).0 { Decoded::Reserved } else { Decoded::At(mantissa << shift) }
 }
 
-/// The field for exactly this offset, with the finest exponent that holds it; `None` if there is none.
-/// Offset 0 is all zeros, as peers write it.
+/// Returns the field for exactly this offset, with the finest exponent that can express it; `None`
+/// if there is none. Offset 0 is all zeros, as peers write it.
 #[must_use]
 pub const fn encode(generation: Generation, offset: u64) -> Option<u32> {
     if offset == 0 {
@@ -73,7 +74,8 @@ pub const fn encode(generation: Generation, offset: u64) -> Option<u32> {
     None
 }
 
-/// The smallest offset not below `offset` that a field can hold; `None` past the largest.
+/// Returns the smallest offset not below `offset` that a field can express; `None` past the
+/// largest.
 #[must_use]
 pub const fn align_up(generation: Generation, offset: u64) -> Option<u64> {
     let (mut shift, last) = shifts(generation);
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_that_means_unused_is_never_an_offset() {
+    fn unused_value_is_never_an_offset() {
         for (generation, shift) in [(Osd1, 23), (Osd2, 7)] {
             assert_eq!(encode(generation, MANTISSA_MAX << shift), None);
         }

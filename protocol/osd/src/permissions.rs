@@ -11,7 +11,7 @@ macro_rules! permissions {
     ($($name:ident = $byte:literal . $bit:literal, $doc:literal;)*) => {
         impl Permissions {
             $(#[doc = $doc] pub const $name: Self = Self($bit << (8 * (53 - $byte)));)*
-            /// Every bit with a meaning, by name.
+            /// Every defined bit, by name.
             pub const NAMES: &[(Self, &str)] = &[$((Self::$name, stringify!($name))),*];
         }
     };
@@ -39,44 +39,44 @@ permissions! {
 impl Permissions {
     /// No permission.
     pub const NONE: Self = Self(0);
-    /// Everything that OSD-1 knows: FF E0 00 00 00.
+    /// All permissions of OSD-1: FF E0 00 00 00.
     pub const ALL_OSD1: Self = Self(0xFF_E000_0000);
-    /// Everything that OSD-2 knows: FF FC 00 00 00.
+    /// All permissions of OSD-2: FF FC 00 00 00.
     pub const ALL_OSD2: Self = Self(0xFF_FC00_0000);
 
-    /// From the wire; reserved bits are kept, since they are under the check value.
+    /// Converts from the wire; reserved bits are kept, since the check value covers them.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 5]) -> Self {
         let [a, b, c, d, e] = bytes;
         Self(u64::from_be_bytes([0, 0, 0, a, b, c, d, e]))
     }
 
-    /// For the wire.
+    /// Converts to the wire.
     #[must_use]
     pub const fn bytes(self) -> [u8; 5] {
         let [_, _, _, a, b, c, d, e] = self.0.to_be_bytes();
         [a, b, c, d, e]
     }
 
-    /// Is every bit of `other` here?
+    /// Whether every bit of `other` is set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The bits of both.
+    /// Returns the bits of both.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The bits of this one that `other` has not.
+    /// Returns the bits of this one that `other` lacks.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Is no bit set?
+    /// Whether no bit is set.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0

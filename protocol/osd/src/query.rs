@@ -1,6 +1,6 @@
 //! QUERY: the list of criteria, and the list of matches (OSD-2 §6.20, §5.4.3).
 //!
-//! Truth: `docs/standards/osd.md`, query.
+//! Source of truth: `docs/standards/osd.md`, query.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::AttributeId;
 use crate::bytes::{u8_at, u16_at, u32_at};
 
-/// Most criteria of a query.
+/// Maximum number of criteria of a query.
 pub const CRITERIA_MAX: usize = 64;
 
 /// How criteria combine.
@@ -21,19 +21,20 @@ pub enum QueryType {
     Intersection,
 }
 
-/// One criterion: an attribute within inclusive bounds; an empty bound does not bind.
+/// One criterion: an attribute within inclusive bounds; an empty bound is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Criterion<'a> {
     /// The attribute, of a user object page.
     pub id: AttributeId,
-    /// Least value.
+    /// Lower bound.
     pub min: &'a [u8],
-    /// Greatest value.
+    /// Upper bound.
     pub max: &'a [u8],
 }
 
 impl Criterion<'_> {
-    /// Does a value lie within? Values compare as byte strings; an undefined (empty) one matches nothing.
+    /// Whether a value is within the bounds. Values compare as byte strings; an undefined (empty)
+    /// one matches nothing.
     #[must_use]
     pub fn matches(&self, value: &[u8]) -> bool {
         let above = self.min.is_empty() || value >= self.min;
@@ -51,17 +52,17 @@ pub struct QueryList<'a> {
     pub criteria: Vec<Criterion<'a>>,
 }
 
-/// Why bytes are no query list; `0` is the offset of the entry.
+/// Why bytes are not a query list; `0` is the offset of the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QueryError {
     /// A query type other than union and intersection.
     #[error("unknown query type {0}")]
     Type(u8),
-    /// An entry that is cut off or whose lengths contradict.
+    /// An entry that is truncated or has contradictory lengths.
     #[error("malformed query entry at byte {0}")]
     Entry(usize),
     /// An attribute that is not of a user object page.
-    #[error("query entry at byte {0} is not about user objects")]
+    #[error("query entry at byte {0} is not for user objects")]
     Page(usize),
     /// More criteria than [`CRITERIA_MAX`].
     #[error("more than {CRITERIA_MAX} query criteria")]
@@ -72,11 +73,11 @@ pub enum QueryError {
 const USER_PAGES_END: u32 = 0x3000_0000;
 /// Bytes of the list's header.
 const HEADER: usize = 4;
-/// ENTRY LENGTH counts what follows it.
+/// ENTRY LENGTH counts the bytes after it.
 const ENTRY_LENGTH_END: usize = 4;
 
 impl<'a> QueryList<'a> {
-    /// Reads a query list; zero bytes at the end (an entry length of 0) are padding.
+    /// Parses a query list; zero bytes at the end (an entry length of 0) are padding.
     ///
     /// # Errors
     /// See [`QueryError`].
@@ -102,7 +103,8 @@ impl<'a> QueryList<'a> {
         Ok(Self { kind, criteria })
     }
 
-    /// The wire form, padded with zeros to a multiple of 8; `None` beyond the limits of its length fields.
+    /// Returns the wire form, padded with zeros to a multiple of 8; `None` beyond the limits of its
+    /// length fields.
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let kind = match self.kind {
@@ -129,7 +131,7 @@ impl<'a> QueryList<'a> {
         Some(out)
     }
 
-    /// Does a member match, given the values of its attributes (empty if undefined)?
+    /// Whether a member matches, given the values of its attributes (empty if undefined).
     #[must_use]
     pub fn matches<'v>(&self, mut value: impl FnMut(AttributeId) -> &'v [u8]) -> bool {
         match self.kind {
@@ -140,7 +142,7 @@ impl<'a> QueryList<'a> {
     }
 }
 
-/// One entry and its whole length.
+/// Parses one entry; returns it with its whole length.
 fn entry(bytes: &[u8]) -> Option<(Criterion<'_>, usize)> {
     let whole = ENTRY_LENGTH_END + usize::from(u16_at(bytes, 2)?);
     let bytes = bytes.get(..whole)?;
@@ -160,7 +162,7 @@ mod tests {
     const ID: AttributeId = AttributeId::new(0x1_0003, 1);
 
     #[test]
-    fn bounds_are_inclusive_and_empty_ones_do_not_bind() {
+    fn bounds_are_inclusive_and_empty_ones_unlimited() {
         let one = |min, max| Criterion { id: ID, min, max };
         assert!(
             one(b"b", b"d").matches(b"b") && one(b"b", b"d").matches(b"d") && !one(b"b", b"d").matches(b"e")

@@ -1,21 +1,23 @@
-//! The operations of REWRITE, our own command: what it does to a range of a user object.
+//! The operations of REWRITE, our own command: changes to a range of a user object.
 //!
-//! Does: 32 bytes for each operation, both ways, and the rules that need no object. Does not: run them.
-//! Contract: what parses stays within the range and within the operands that came with the command.
-//! Truth: docs/design/security.md 4.7; `docs/standards/osd.md`, REWRITE.
+//! Does: converts between operations and their 32 bytes; checks the rules that need no object.
+//! Does not: run them.
+//! Contract: parsed operations stay within the range and within the operands of the command.
+//! Source of truth: docs/design/security.md 4.7; `docs/standards/osd.md`, REWRITE.
 
 use alloc::vec::Vec;
 
 use crate::AttributeId;
 use crate::bytes::{u8_at, u16_at, u32_at, u64_at};
 
-/// Most operations of one command.
+/// Maximum number of operations of one command.
 pub const OPERATIONS_MAX: usize = 1024;
 /// Bytes of one operation.
 pub const OPERATION_LEN: usize = 32;
-/// Longest range, and most bytes of operands.
+/// Maximum length of a range, and of the operands, in bytes.
 pub const RANGE_MAX: u32 = 16 << 20;
-/// Most bytes that the operations of one command touch or look at together: the object is held meanwhile.
+/// Maximum bytes that the operations of one command touch or read together: the object is locked
+/// meanwhile.
 pub const OPERATED_MAX: u64 = 64 << 20;
 /// Bytes of a digest: SHA-256.
 pub const DIGEST_LEN: u32 = 32;
@@ -23,20 +25,20 @@ pub const DIGEST_LEN: u32 = 32;
 /// One operation on `length` bytes at `offset` of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewriteOperation {
-    /// What is done.
+    /// The action.
     pub action: RewriteAction,
     /// First byte, from the start of the range.
     pub offset: u64,
-    /// Bytes that it touches or looks at.
+    /// Bytes that it touches or reads.
     pub length: u32,
-    /// Where its operand begins in the command data.
+    /// Offset of its operand in the command data.
     pub operand: u64,
 }
 
-/// What an operation does.
+/// The action of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RewriteAction {
-    /// The operand's bytes come in place of what is there.
+    /// Replaces the bytes with the operand.
     Replace,
     /// Exclusive or with the operand.
     Xor,
@@ -44,28 +46,29 @@ pub enum RewriteAction {
     And,
     /// Or with the operand.
     Or,
-    /// Little-endian numbers of so many bytes (1, 2, 4, 8) are added; what is carried out is lost.
+    /// Adds little-endian numbers of this many bytes (1, 2, 4, 8); a carry out of a number is lost.
     Add(u8),
-    /// The operand of so many bytes (1, 2, 4, 8), over and over.
+    /// Repeats the operand of this many bytes (1, 2, 4, 8).
     Fill(u8),
-    /// Bytes of the range from here on, as they were before the operation.
+    /// Copies bytes of the range from this offset, as they were before the operation.
     Copy(u64),
-    /// Nothing, if the operand is what is there; else the command ends and nothing is done.
+    /// Does nothing if the operand equals the bytes; otherwise the command ends and nothing is
+    /// done.
     Compare,
-    /// As `Compare`, with the SHA-256 of what is there.
+    /// Like `Compare`, with the SHA-256 of the bytes.
     CompareDigest,
-    /// As `Compare`, with an attribute of the object; no bytes if it is undefined.
+    /// Like `Compare`, with an attribute of the object; no bytes if it is undefined.
     CompareAttribute(AttributeId),
 }
 
 impl RewriteAction {
-    /// Is it a condition?
+    /// Whether it is a condition.
     #[must_use]
     pub const fn is_condition(self) -> bool {
         matches!(self, Self::Compare | Self::CompareDigest | Self::CompareAttribute(_))
     }
 
-    /// Does its outcome tell something of what is there, or bring it elsewhere?
+    /// Whether its outcome reveals or moves existing bytes.
     #[must_use]
     pub const fn reads(self) -> bool {
         matches!(self, Self::Compare | Self::CompareDigest | Self::Copy(_))
@@ -117,7 +120,7 @@ impl RewriteAction {
 }
 
 impl RewriteOperation {
-    /// Bytes of its operand.
+    /// Returns the bytes of its operand.
     #[must_use]
     pub const fn operand_len(&self) -> u64 {
         match self.action {
@@ -128,13 +131,13 @@ impl RewriteOperation {
         }
     }
 
-    /// Does it stay within a range of `range` bytes and `operands` bytes of command data?
+    /// Whether it stays within a range of `range` bytes and `operands` bytes of command data.
     #[must_use]
     pub fn fits(&self, range: u64, operands: u64) -> bool {
         let within = |at: u64, length: u64, all: u64| at.checked_add(length).is_some_and(|end| end <= all);
         let length = u64::from(self.length);
         let place = match self.action {
-            // What it looks at is no part of the range.
+            // The attribute is not part of the range.
             RewriteAction::CompareAttribute(_) => self.offset == 0,
             RewriteAction::Add(width) | RewriteAction::Fill(width) => {
                 within(self.offset, length, range) && length % u64::from(width) == 0
@@ -145,7 +148,7 @@ impl RewriteOperation {
         place && within(self.operand, self.operand_len(), operands)
     }
 
-    /// The 32 bytes of an operation.
+    /// Returns the 32 bytes of an operation.
     #[must_use]
     pub fn write(&self) -> [u8; OPERATION_LEN] {
         let (code, width, aux) = self.action.code();
@@ -172,11 +175,12 @@ impl RewriteOperation {
     }
 }
 
-/// Reads the operations of a command on a range of `range` bytes with `operands` bytes of command data.
+/// Parses the operations of a command on a range of `range` bytes with `operands` bytes of command
+/// data.
 ///
 /// # Errors
-/// The number of the first operation that cannot be: an unknown one, one that leaves the range or the operands, one with
-/// which they touch more than [`OPERATED_MAX`] bytes together.
+/// The number of the first invalid operation: an unknown one, one that leaves the range or the
+/// operands, or one with which they touch more than [`OPERATED_MAX`] bytes together.
 pub(crate) fn read(data: &[u8], range: u64, operands: u64) -> Result<Vec<RewriteOperation>, usize> {
     if data.is_empty()
         || !data.len().is_multiple_of(OPERATION_LEN)
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_on_more_bytes_together_than_a_command_may_hold_an_object_for_are_refused() {
+    fn operations_above_the_byte_total_are_refused() {
         let whole =
             RewriteOperation { action: RewriteAction::Fill(8), offset: 0, length: RANGE_MAX, operand: 0 };
         let encoded = |count: usize| -> Vec<u8> { whole.write().repeat(count) };

@@ -1,41 +1,43 @@
-//! Every service action as one row: dispatch, checks, documentation and coverage tests read the same rows.
+//! Every service action as one row: dispatch, checks, documentation and coverage tests use the same
+//! rows.
 //!
-//! Truth: `docs/standards/osd.md`, service actions and permissions. The permissions are unverified choices.
+//! Source of truth: `docs/standards/osd.md`, service actions and permissions. The permissions are
+//! unverified choices.
 
 use core::fmt;
 
-use crate::cdb::{Action, CdbError, Command, Wire};
+use crate::cdb::{Action, CdbError, CdbWire, Command};
 use crate::{Generation, ObjectType, Permissions};
 
 /// One service action.
 pub struct ServiceAction {
-    /// Its place in [`SERVICE_ACTIONS`].
+    /// Its index in [`SERVICE_ACTIONS`].
     pub action: Action,
     /// The standard's name.
     pub name: &'static str,
-    /// Code in OSD-1, if it is there.
+    /// Code in OSD-1, if it exists there.
     pub osd1: Option<u16>,
     /// Code in OSD-2.
     pub osd2: Option<u16>,
-    /// Must a device have it?
+    /// Whether a device must support it.
     pub support: Support,
-    /// Types of object it can address; which one, says [`Command::object_types`].
+    /// Types of object that it can address; [`Command::object_types`] returns those of a command.
     pub objects: &'static [ObjectType],
-    /// Permissions the capability must grant; attribute parameters ask for theirs besides.
+    /// Permissions the capability must grant; attribute parameters need additional ones.
     pub permissions: Permissions,
-    /// Needed besides when the command reaches everything beneath its object.
+    /// Additional permissions when the command acts on everything beneath its object.
     pub deep_permissions: Permissions,
-    /// Which way its command data goes.
+    /// Direction of its command data.
     pub transfer: Transfer,
-    /// What OSD-2 bytes 48–51 are to it.
+    /// Meaning of OSD-2 bytes 48–51.
     pub continuation: Continuation,
     /// The bytes that the allowed range of a capability must cover.
     pub bytes: ByteRule,
-    pub(crate) read: fn(&Wire) -> Result<Command, CdbError>,
+    pub(crate) read: fn(&CdbWire) -> Result<Command, CdbError>,
 }
 
 impl ServiceAction {
-    /// Its code in `generation`; `None` if it is not there.
+    /// Returns its code in `generation`; `None` if it does not exist there.
     #[must_use]
     pub const fn code(&self, generation: Generation) -> Option<u16> {
         generation.select([self.osd1, self.osd2])
@@ -51,9 +53,9 @@ impl fmt::Debug for ServiceAction {
 /// Whether a device must have a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// Yes.
+    /// Required.
     Mandatory,
-    /// No.
+    /// Optional.
     Optional,
     /// Only where collections are supported.
     Collections,
@@ -72,23 +74,24 @@ pub enum Transfer {
     Both,
 }
 
-/// The bytes of its user object that a command reads, changes, moves or reveals, and that the allowed range of a
-/// capability must therefore cover. Attributes that reveal or set the length have a rule of their own.
+/// The bytes of its user object that a command reads, changes, moves or reveals, and that the
+/// allowed range of a capability must therefore cover. Attributes that reveal or set the length
+/// have a separate rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRule {
     /// None: neither bytes nor length of an existing user object.
     None,
-    /// Those that the CDB or its scatter/gather list names; none if the CDB names none.
+    /// Those in the CDB or its scatter/gather list; none if the CDB has none.
     Extent,
     /// LENGTH bytes from the logical length on.
     AtEnd,
     /// All from STARTING BYTE on.
     Tail,
-    /// All.
+    /// All bytes.
     Whole,
 }
 
-/// What OSD-2 bytes 48–51 are.
+/// Meaning of OSD-2 bytes 48–51.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuation {
     /// Something else: list identifier, seed, map type.
@@ -107,12 +110,13 @@ pub enum Continuation {
     Rewrite,
 }
 
-/// All service action codes of OSD are of this range.
+/// Range of all service action codes of OSD.
 const CODES: core::ops::Range<u16> = 0x8800..0x9000;
 /// A code without a row.
 const NO_ROW: u8 = u8::MAX;
 
-/// For each code its row and, in the lowest bit, its generation: every command of a device is looked up, more than once.
+/// For each code its row and, in the lowest bit, its generation: every command of a device is
+/// looked up, several times.
 static BY_CODE: [u8; (CODES.end - CODES.start) as usize] = by_code();
 
 const fn by_code() -> [u8; (CODES.end - CODES.start) as usize] {
@@ -131,7 +135,7 @@ const fn by_code() -> [u8; (CODES.end - CODES.start) as usize] {
     all
 }
 
-/// The row of a code, with the generation that the code belongs to.
+/// Returns the row of a code, with the generation of the code.
 #[must_use]
 pub fn find(code: u16) -> Option<(&'static ServiceAction, Generation)> {
     let found = *BY_CODE.get(usize::from(code.checked_sub(CODES.start)?))?;
@@ -146,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_stands_at_its_action_and_each_code_once() {
+    fn rows_match_actions_and_codes_are_unique() {
         for (at, row) in SERVICE_ACTIONS.iter().enumerate() {
             assert_eq!(row.action as usize, at, "{}", row.name);
             for generation in [Generation::Osd1, Generation::Osd2] {
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_follows_from_the_code_as_the_standard_lays_them_out() {
+    fn service_action_code_determines_the_generation() {
         for row in SERVICE_ACTIONS {
             let osd1 = |code: u16| matches!(code, 0x8801..=0x887F | 0x8F7E | 0x8F7F);
             let osd2 = |code: u16| matches!(code, 0x8880..=0x88FF | 0x8F7C | 0x8F7D | 0x8F90);
@@ -174,7 +178,8 @@ mod tests {
         assert_eq!(SERVICE_ACTIONS.len(), 40);
     }
 
-    /// A range restricts user objects alone, and a command on one that moves data names the bytes.
+    /// A range restricts user objects alone, and a command on one that transfers data specifies the
+    /// bytes.
     #[test]
     fn byte_rules_fit_objects_and_transfers() {
         for row in SERVICE_ACTIONS {

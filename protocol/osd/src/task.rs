@@ -1,4 +1,4 @@
-//! PERFORM TASK MANAGEMENT FUNCTION: its functions, and its answer (OSD-2 §6.16).
+//! PERFORM TASK MANAGEMENT FUNCTION: its functions, and its response (OSD-2 §6.16).
 
 use sealstone_scsi::SenseKey;
 
@@ -29,7 +29,7 @@ pub enum TaskFunction {
 }
 
 impl TaskFunction {
-    /// The function of a wire byte; `None` for a reserved one.
+    /// Returns the function of a wire byte; `None` for a reserved one.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -61,15 +61,15 @@ pub enum ServiceResponse {
     IncorrectLun = 0x09,
 }
 
-/// Bytes of the answer.
+/// Bytes of the response.
 pub const RESPONSE_LEN: usize = 8;
 /// ADDITIONAL LENGTH: bytes after the field.
 const ADDITIONAL: u16 = 6;
 
-/// The answer.
+/// The response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskResponse {
-    /// What came of it.
+    /// The outcome.
     pub response: ServiceResponse,
     /// UADE DEPTH with QUERY UNIT ATTENTION, two bits.
     pub attention_depth: u8,
@@ -80,13 +80,13 @@ pub struct TaskResponse {
 }
 
 impl TaskResponse {
-    /// The answer to anything but QUERY UNIT ATTENTION.
+    /// Returns the response to all functions but QUERY UNIT ATTENTION.
     #[must_use]
     pub const fn new(response: ServiceResponse) -> Self {
         Self { response, attention_depth: 0, key: SenseKey::NoSense, code: [0, 0] }
     }
 
-    /// The wire form.
+    /// Returns the wire form.
     #[must_use]
     pub const fn encode(&self) -> [u8; RESPONSE_LEN] {
         let [high, low] = ADDITIONAL.to_be_bytes();
@@ -94,7 +94,7 @@ impl TaskResponse {
         [high, low, 0, 0, self.response as u8, attention, self.code[0], self.code[1]]
     }
 
-    /// Reads an answer; `None` if it is cut, or a code is reserved.
+    /// Parses a response; `None` if it is truncated, or a code is reserved.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if u16_at(bytes, 0)? < ADDITIONAL {

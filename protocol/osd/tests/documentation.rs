@@ -1,4 +1,4 @@
-//! `docs/standards/osd.md` shows the rows that the code runs on.
+//! Checks that `docs/standards/osd.md` shows the rows of the code.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use sealstone_osd::table::SERVICE_ACTIONS;
 
 const DOCUMENT: &str = include_str!("../../../docs/standards/osd.md");
 
-/// One line per row; a line that is not in the document is printed, to be put there.
+/// One line per row; a missing line is printed, to be added to the document.
 fn missing(rows: impl Iterator<Item = String>) -> String {
     rows.filter(|row| !DOCUMENT.contains(row.as_str())).fold(String::new(), |mut all, row| {
         let _ = writeln!(all, "{row}");

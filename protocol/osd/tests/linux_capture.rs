@@ -1,5 +1,5 @@
-//! What a real Linux initiator (open-osd, exofs) sent parses to what it meant, and what a real target (osc-osd)
-//! answered reads back.
+//! Captured commands of a real Linux initiator (open-osd, exofs) and responses of a real target
+//! (osc-osd) are parsed correctly.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -21,7 +21,7 @@ struct Exchange {
     data_in: Vec<u8>,
 }
 
-/// The exchange of that name.
+/// Returns the exchange of that name.
 fn exchange(name: &str) -> Exchange {
     let hex = |text: &str| -> Vec<u8> {
         let digits = text.trim_matches('-');
@@ -74,7 +74,7 @@ const PROBE: [AttributeId; 11] = [
     root::OSD_SYSTEM_ID,
 ];
 
-/// T27: the probe's answer is read by position, so the order of the request matters.
+/// T27: the probe's response is read by position, so the order of the request matters.
 #[test]
 fn the_probe_asks_for_eleven_root_attributes() {
     assert_eq!(parse("probe").command, Command::GetAttributes(Target { object: ObjectId::ROOT }));
@@ -125,7 +125,7 @@ fn attribute_lists_carry_the_inode() {
     assert!(answer[1].1.is_empty() && answer[2].1.is_empty());
 }
 
-/// exofs asks for the quota only by an attribute that osc-osd has not.
+/// exofs reads the quota only by an attribute that osc-osd lacks.
 #[test]
 fn undefined_attributes_come_back_empty() {
     let page = partition_quotas::PAGE;
@@ -134,7 +134,7 @@ fn undefined_attributes_come_back_empty() {
     assert_eq!(retrieved("statfs"), asked.iter().map(|id| (*id, Vec::new())).collect::<Vec<_>>());
 }
 
-/// T2: OSD-2 CDBs come with a capability of format 1 whose fields stand at the OSD-2 offsets.
+/// T2: OSD-2 CDBs have a capability of format 1 whose fields are at the OSD-2 offsets.
 #[test]
 fn capabilities_claim_the_other_generation() {
     let cdb = parse("create");
@@ -152,7 +152,7 @@ fn capabilities_claim_the_other_generation() {
     assert_eq!(partition, 0);
 }
 
-/// The same commands leave us byte for byte, but for the fields that do not matter.
+/// We encode the same commands byte for byte, except for fields that do not matter.
 #[test]
 fn every_captured_cdb_survives_a_round_trip() {
     for name in

@@ -7,25 +7,25 @@ use core::fmt;
 pub struct AdditionalSense(pub u16);
 
 impl AdditionalSense {
-    /// From the two wire bytes.
+    /// Converts from the two wire bytes.
     #[must_use]
     pub const fn from_bytes(code: u8, qualifier: u8) -> Self {
         Self(u16::from_be_bytes([code, qualifier]))
     }
 
-    /// ADDITIONAL SENSE CODE.
+    /// Returns ADDITIONAL SENSE CODE.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0.to_be_bytes()[0]
     }
 
-    /// ADDITIONAL SENSE CODE QUALIFIER.
+    /// Returns ADDITIONAL SENSE CODE QUALIFIER.
     #[must_use]
     pub const fn qualifier(self) -> u8 {
         self.0.to_be_bytes()[1]
     }
 
-    /// The standard's name; `None` for a code that is not in the table.
+    /// Returns the standard's name; `None` for a code that is not in the table.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         TABLE.iter().find(|(code, _)| *code == self).map(|(_, name)| *name)

@@ -1,24 +1,26 @@
 //! Unit attention conditions of one I_T nexus (SAM-5 §5.14, SPC-4 §4.5).
 //!
-//! Does: keep what the initiator must hear, in the order of urgency. Does not: lock; its owner does.
-//! Contract: at most [`ATTENTIONS_MAX`] wait; one that waits already is not added again.
+//! Does: queues the conditions to report to the initiator, most urgent first.
+//! Does not: lock; its owner does.
+//! Contract: at most [`ATTENTIONS_MAX`] are pending; a pending one is not added again.
 
 use alloc::vec::Vec;
 
 use crate::{AdditionalSense, additional};
 
-/// Most unit attentions waiting on one nexus; more are merged into the ones that wait.
+/// Maximum number of pending unit attentions on one nexus; further ones are merged into pending
+/// ones.
 pub const ATTENTIONS_MAX: usize = 8;
 
-/// Additional sense code of everything that is a reset or the loss of a nexus.
+/// Additional sense code of all resets and losses of a nexus.
 const RESETS: u8 = 0x29;
 
-/// What waits to be told.
+/// The pending unit attentions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attentions(Vec<AdditionalSense>);
 
 impl Attentions {
-    /// With the attention that a new nexus begins with.
+    /// Creates the queue with the first attention of a new nexus.
     #[must_use]
     pub fn begin(code: AdditionalSense) -> Self {
         Self(Vec::from([code]))
@@ -37,23 +39,23 @@ impl Attentions {
         self.0.insert(at, code);
     }
 
-    /// The next one, which stays.
+    /// Returns the next one without removing it.
     #[must_use]
     pub fn first(&self) -> Option<AdditionalSense> {
         self.0.first().copied()
     }
 
-    /// Takes the next one.
+    /// Removes and returns the next one.
     pub fn take(&mut self) -> Option<AdditionalSense> {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }
 
-    /// The condition was told in another way.
+    /// Removes a condition that was reported in another way.
     pub fn clear(&mut self, code: AdditionalSense) {
         self.0.retain(|waiting| *waiting != code);
     }
 
-    /// REPORT LUNS tells what its own attention is about (SPC-4 §6.33).
+    /// Removes the condition about changed LUNs, which REPORT LUNS has reported (SPC-4 §6.33).
     pub fn luns_reported(&mut self) {
         self.clear(additional::REPORTED_LUNS_CHANGED);
     }

@@ -1,9 +1,9 @@
-//! SAM, SPC and sense data layouts: what every SCSI device server says, whatever its type.
+//! SAM, SPC and sense data layouts, common to all SCSI device servers.
 //!
-//! Does: status codes, sense data both ways, the SPC commands every logical unit answers and their engine, the seam to
-//! logical units.
-//! Does not: transport (`sealstone-iscsi`) nor any device type's own commands.
-//! Truth: SAM-5, SPC-4 as recorded in `docs/standards/scsi.md`.
+//! Does: status codes, sense data in both directions, the SPC commands of every logical unit and
+//! their engine, the trait of logical units.
+//! Does not: implement a transport (`sealstone-iscsi`) or the commands of a device type.
+//! Source of truth: SAM-5, SPC-4 as recorded in `docs/standards/scsi.md`.
 
 #![no_std]
 

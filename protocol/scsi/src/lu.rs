@@ -1,7 +1,8 @@
-//! The seam between the target's shell and logical units.
+//! The trait between the target and its logical units.
 //!
-//! Does: say what a command brings and a reply carries. Does not: know a transport or a device type.
-//! Contract: all data-out of a command is there (bounded by the target) before `execute`.
+//! Does: defines what a command consists of and what a reply contains.
+//! Does not: know a transport or a device type.
+//! Contract: all data-out of a command (bounded by the target) is received before `execute`.
 
 use alloc::vec::Vec;
 
@@ -13,7 +14,7 @@ use crate::{AdditionalSense, Status, additional};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u64);
 
-/// A value that both ends of one sealed channel can compute, and of no other channel.
+/// A value that both ends of one TLS channel can compute, and no other channel has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ChannelToken(pub [u8; 32]);
 
@@ -23,30 +24,31 @@ impl core::fmt::Debug for ChannelToken {
     }
 }
 
-/// Who is at the far end of a nexus.
+/// The initiator of a nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitiatorPort<'a> {
     /// iSCSI name.
     pub name: &'a str,
     /// Initiator session identifier: with the name it is the SCSI port (RFC 7143 §4.4.3.1).
     pub isid: [u8; 6],
-    /// The account that was proven when it logged in, if any: a name is said, an account is proven, so what a port owns
-    /// belongs to both.
+    /// The account that was authenticated at login, if any. The name alone is not authenticated, so
+    /// resources of a port belong to name and account together.
     pub account: Option<&'a str>,
-    /// What the TLS channel of its connection is known by at both ends; none if there is no TLS.
+    /// The identifier of the TLS channel of its connection, known to both ends; none without TLS.
     pub channel: Option<ChannelToken>,
-    /// A nexus of the same port was lost before, in this run: I_T NEXUS LOSS is what it must hear.
+    /// Whether a nexus of the same port was lost before, in this run: then the initiator must
+    /// receive I_T NEXUS LOSS.
     pub returns: bool,
 }
 
 impl<'a> InitiatorPort<'a> {
-    /// A port that comes for the first time, over an open channel.
+    /// Returns a port on its first connection, without TLS.
     #[must_use]
     pub const fn new(name: &'a str) -> Self {
         Self { name, isid: [0; 6], account: None, channel: None, returns: false }
     }
 
-    /// The unit attention that it hears first.
+    /// Returns its first unit attention.
     #[must_use]
     pub const fn attention(&self) -> AdditionalSense {
         if self.returns { additional::NEXUS_LOSS_OCCURRED } else { additional::POWER_ON_OR_RESET }
@@ -56,7 +58,7 @@ impl<'a> InitiatorPort<'a> {
 /// One command as the transport collected it.
 #[derive(Clone, Copy)]
 pub struct ScsiCommand<'a> {
-    /// Whence it came.
+    /// The nexus of the command.
     pub nexus: NexusId,
     /// The addressed logical unit, as flat number.
     pub lun: u64,
@@ -64,37 +66,37 @@ pub struct ScsiCommand<'a> {
     pub cdb: &'a [u8],
     /// The whole Data-Out Buffer.
     pub data_out: &'a [u8],
-    /// Most bytes of data-in that the initiator takes.
+    /// Maximum bytes of data-in that the initiator accepts.
     pub data_in_max: usize,
-    /// Whence data-in buffers come.
+    /// Source of data-in buffers.
     pub buffers: &'a dyn Buffers,
     /// The other tasks, for a command that manages tasks.
     pub tasks: &'a dyn Tasks,
 }
 
-/// What a logical unit answers.
+/// The reply of a logical unit.
 #[derive(Clone, Debug)]
 pub struct ScsiReply {
     /// Status byte.
     pub status: Status,
-    /// Encoded sense data; may be there with GOOD too (response ICV); empty if none.
+    /// Encoded sense data; possible with GOOD too (response ICV); empty if none.
     pub sense: Vec<u8>,
     /// The Data-In Buffer, at most `data_in_max` bytes.
     pub data_in: Bytes,
-    /// Bytes that would have gone in without `data_in_max`: the overflow residual comes from it.
+    /// Bytes of data-in without the limit `data_in_max`, for the overflow residual.
     pub data_in_wanted: u64,
-    /// Bytes of data-out that were used: the write residual comes from it.
+    /// Bytes of data-out that were used, for the write residual.
     pub data_out_used: u64,
 }
 
 impl ScsiReply {
-    /// Status alone.
+    /// Returns a reply with a status alone.
     #[must_use]
     pub const fn status(status: Status) -> Self {
         Self { status, sense: Vec::new(), data_in: Bytes::new(), data_in_wanted: 0, data_out_used: 0 }
     }
 
-    /// GOOD with data; cut to `max` bytes, the residual tells the rest.
+    /// Returns GOOD with data, truncated to `max` bytes; the residual covers the rest.
     #[must_use]
     pub fn data(mut data_in: Bytes, max: usize) -> Self {
         let data_in_wanted = data_in.len() as u64;
@@ -102,7 +104,7 @@ impl ScsiReply {
         Self { data_in, data_in_wanted, ..Self::status(Status::Good) }
     }
 
-    /// CHECK CONDITION with these sense bytes.
+    /// Returns CHECK CONDITION with these sense bytes.
     #[must_use]
     pub const fn check(sense: Vec<u8>) -> Self {
         Self {
@@ -117,15 +119,16 @@ impl ScsiReply {
 
 /// Buffers from a bounded pool.
 pub trait Buffers: Send + Sync {
-    /// `len` bytes of unspecified but initialised contents; `None` is over budget: answer BUSY or TASK SET FULL.
+    /// Returns a buffer of `len` bytes with unspecified but initialised contents; `None` if it is
+    /// over budget: then reply BUSY or TASK SET FULL.
     fn take(&self, len: usize) -> Option<Vec<u8>>;
-    /// Makes it sharable; it goes back to the pool when the last clone drops.
+    /// Makes the buffer sharable; it returns to the pool when the last clone is dropped.
     fn freeze(&self, buffer: Vec<u8>) -> Bytes;
 }
 
-/// What a command asks of the task manager (SAM-5 §7): about tasks of its own nexus and logical unit, but for
-/// [`TaskOrder::ClearSet`] and [`TaskOrder::Reset`], which end those of every nexus, and [`TaskOrder::NexusReset`],
-/// which ends those of every logical unit.
+/// A request of a command to the task manager (SAM-5 §7). It concerns tasks of its own nexus and
+/// logical unit. Exceptions: [`TaskOrder::ClearSet`] and [`TaskOrder::Reset`] end those of every
+/// nexus, [`TaskOrder::NexusReset`] those of every logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOrder {
     /// ABORT TASK.
@@ -150,28 +153,29 @@ pub enum TaskOrder {
     QuerySet,
 }
 
-/// What came of a [`TaskOrder`].
+/// The result of a [`TaskOrder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskResult {
-    /// Done; of a query: no such task.
+    /// Done; for a query: no such task.
     Complete,
     /// A query found a task.
     Succeeded,
-    /// Nobody manages tasks here, or there were too many resets of late.
+    /// There is no task manager, or there were too many recent resets.
     Rejected,
-    /// The command that gave the order was ended itself; it will never be answered.
+    /// The command that sent the order was ended itself; it gets no reply.
     Unfinished,
 }
 
-/// The other tasks, as one command reaches them. It never reaches itself.
+/// The other tasks, as one command can access them. It never accesses itself.
 pub trait Tasks: Send + Sync {
-    /// Carries an order out. The tasks that it ends have not ended when this returns: the shell holds the reply of the
-    /// command back until they have, so that no thread waits for them. Not for commands of [`Cost::Inline`], and
-    /// without holding anything that another task may wait for.
+    /// Executes an order. The tasks that it ends may still run when this returns: the target holds
+    /// the reply of the command back until they have ended, so that no thread waits for them. Not
+    /// for commands of [`Cost::Inline`], and not while holding anything that another task may wait
+    /// for.
     fn order(&self, order: TaskOrder) -> TaskResult;
 }
 
-/// There are no other tasks that could be reached.
+/// No task manager.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTasks;
 
@@ -181,38 +185,42 @@ impl Tasks for NoTasks {
     }
 }
 
-/// How long a command may hold the thread that runs it.
+/// How long a command may occupy the thread that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// Short: run it on the connection's own task.
     Inline,
-    /// Computes over so many bytes, and waits for nothing: a shell that lets short commands go first runs it elsewhere.
+    /// Computes over this many bytes, without waiting: a target that prefers short commands runs it
+    /// elsewhere.
     Heavy(u64),
-    /// May wait for a medium: the shell runs it elsewhere.
+    /// May wait for a medium: the target runs it elsewhere.
     Blocking,
-    /// Works long, on the processor or the medium: the shell runs it elsewhere, and few of one initiator at once, so that
-    /// others get their share of both.
+    /// Runs long, on the processor or the medium: the target runs it elsewhere, and few of one
+    /// initiator at once, so that others get their share.
     Long,
 }
 
-/// A logical unit: bytes in, bytes out.
+/// A logical unit: executes commands.
 pub trait LogicalUnit: Send + Sync {
-    /// Does its sense data have descriptor format? What the shell answers in its name has the same.
+    /// Whether its sense data has descriptor format. Replies that the target sends on its behalf
+    /// have the same format.
     fn has_descriptor_sense(&self) -> bool {
         false
     }
-    /// Returns what this CDB of this nexus will cost. It changes nothing.
+    /// Returns the cost of this CDB on this nexus. It changes nothing.
     fn cost(&self, nexus: NexusId, cdb: &[u8]) -> Cost;
-    /// Runs one command to its end.
+    /// Executes one command completely.
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply;
-    /// A nexus begins.
+    /// Registers a new nexus.
     fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>);
-    /// A nexus is gone with all its commands.
+    /// Removes a nexus with all its commands.
     fn nexus_lost(&self, nexus: NexusId);
-    /// LOGICAL UNIT RESET, or a reset of the whole target: every nexus hears of it.
+    /// Handles LOGICAL UNIT RESET, or a reset of the whole target: every nexus gets a unit
+    /// attention.
     fn reset(&self);
-    /// Something happened outside this unit that the initiator of this nexus must hear as unit attention.
+    /// Adds a unit attention for the initiator of this nexus, about an event outside this unit.
     fn attention(&self, nexus: NexusId, code: AdditionalSense);
-    /// The target answered REPORT LUNS on this nexus: an attention about changed logical units is no news any more.
+    /// Clears the attention about changed logical units: the target answered REPORT LUNS on this
+    /// nexus.
     fn luns_reported(&self, nexus: NexusId);
 }

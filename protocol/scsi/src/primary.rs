@@ -1,10 +1,12 @@
-//! The commands that every logical unit answers, whatever its type: one engine, a few answers of each type's own.
+//! The commands that every logical unit supports, whatever its type: one engine, with a few
+//! type-specific responses.
 //!
-//! Does: INQUIRY with its pages, REPORT LUNS, REQUEST SENSE, TEST UNIT READY, MODE SENSE and SELECT, REPORT SUPPORTED
-//! OPERATION CODES and TASK MANAGEMENT FUNCTIONS; unit attentions before any command. Does not: keep state; the
-//! device server does.
-//! Contract: call [`attention`] before a command of one's own and [`answer`] for all others.
-//! Truth: SPC-4 §6; SAM-5 §5.14; `docs/standards/scsi.md`.
+//! Does: INQUIRY with its pages, REPORT LUNS, REQUEST SENSE, TEST UNIT READY, MODE SENSE and
+//! SELECT, REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS; unit attentions before
+//! any command.
+//! Does not: keep state; the device server does.
+//! Contract: call [`attention`] before a type-specific command, and [`answer`] for all others.
+//! Source of truth: SPC-4 §6; SAM-5 §5.14; `docs/standards/scsi.md`.
 
 use alloc::vec::Vec;
 
@@ -16,42 +18,43 @@ use crate::spc::supported::{self, CommandRow};
 use crate::spc::{self, Identity, SpcCommand, SpcError, opcode, vpd};
 use crate::{AdditionalSense, Sense, SenseKey, Status, additional};
 
-/// What a device type brings to the shared commands.
+/// The type-specific part of the shared commands.
 pub trait DeviceServer {
-    /// Standard INQUIRY data.
+    /// Returns the standard INQUIRY data.
     fn identity(&self) -> Identity<'_>;
-    /// Numbers of its vital product data pages, ascending, 00h among them.
+    /// Returns the numbers of its vital product data pages, ascending, including 00h.
     fn pages(&self) -> &[u8];
-    /// Content of one of [`Self::pages`] other than 00h, without its header.
+    /// Returns the content of one of [`Self::pages`] other than 00h, without its header.
     fn page(&self, nexus: NexusId, page: u8) -> Option<Vec<u8>>;
-    /// The commands of its own type; the shared ones are added.
+    /// Returns its type-specific commands; the shared ones are added.
     fn commands(&self) -> &[CommandRow];
-    /// TEST UNIT READY: `Err` says why not.
+    /// TEST UNIT READY: fails with the reason.
     ///
     /// # Errors
-    /// The sense data to give.
+    /// The sense data to return.
     fn ready(&self) -> Result<(), Sense>;
-    /// What waits for this nexus; `take` removes it.
+    /// Returns the pending unit attention of this nexus; `take` removes it.
     fn unit_attention(&self, nexus: NexusId, take: bool) -> Option<AdditionalSense>;
-    /// REPORT LUNS was answered on this nexus: the attention about it is no news any more.
+    /// Clears the attention about changed logical units: REPORT LUNS was answered on this nexus.
     fn luns_reported(&self, nexus: NexusId);
-    /// Is sense data in descriptor format (D_SENSE)?
+    /// Whether sense data has descriptor format (D_SENSE).
     fn descriptor_sense(&self) -> bool;
-    /// Mode parameter header.
+    /// Returns the mode parameter header.
     fn mode_header(&self) -> ModeHeader;
-    /// Mode pages, ascending by code and subpage.
+    /// Returns the mode pages, ascending by code and subpage.
     fn mode_pages(&self) -> Vec<ModePage>;
-    /// MODE SENSE returned the current values of these pages to the nexus.
+    /// Called when MODE SENSE returned the current values of these pages to the nexus.
     fn mode_sensed(&self, _nexus: NexusId, _sense: &ModeSense) {}
-    /// MODE SELECT changes these pages, which were checked against their changeable bits. With `save`, which only a
-    /// device with savable pages receives, the values of all pages are saved too, even if none changes.
+    /// Changes these pages by MODE SELECT; they were checked against their changeable bits. With
+    /// `save`, which only a device with savable pages receives, the values of all pages are saved
+    /// too, even if none changes.
     ///
     /// # Errors
     /// The sense data to return; no value changes then.
     fn mode_select(&self, nexus: NexusId, pages: &[NewPage], save: bool) -> Result<(), Sense>;
 }
 
-/// The shared commands themselves, as REPORT SUPPORTED OPERATION CODES tells them.
+/// The shared commands, as listed by REPORT SUPPORTED OPERATION CODES.
 pub static COMMANDS: &[CommandRow] = &[
     CommandRow::new(opcode::TEST_UNIT_READY, 6, &[0, 0, 0, 0, 0x04]),
     CommandRow::new(opcode::REQUEST_SENSE, 6, &[0x01, 0, 0, 0xFF, 0x04]),
@@ -71,19 +74,20 @@ pub static COMMANDS: &[CommandRow] = &[
         .action(opcode::REPORT_TASK_FUNCTIONS as u16),
 ];
 
-/// CHECK CONDITION in the format of this device.
+/// Returns CHECK CONDITION in the format of this device.
 pub fn refusal(server: &dyn DeviceServer, sense: &Sense) -> ScsiReply {
     ScsiReply::check(if server.descriptor_sense() { sense.encode() } else { sense.encode_fixed() })
 }
 
-/// The unit attention that stands before a command, taken; `None` if nothing waits.
+/// Removes and returns the unit attention to report instead of a command; `None` if none is
+/// pending.
 pub fn attention(server: &dyn DeviceServer, nexus: NexusId) -> Option<ScsiReply> {
     let code = server.unit_attention(nexus, true)?;
     Some(refusal(server, &Sense::new(SenseKey::UnitAttention, code)))
 }
 
-/// Answers one of the shared commands; any other operation code is refused with INVALID COMMAND OPERATION CODE, after
-/// what waits was told.
+/// Answers one of the shared commands; refuses any other operation code with INVALID COMMAND
+/// OPERATION CODE, after pending unit attentions were reported.
 pub fn answer(server: &dyn DeviceServer, command: &ScsiCommand<'_>) -> ScsiReply {
     let spc = match SpcCommand::parse(command.cdb) {
         Ok(spc) => spc,
@@ -127,7 +131,7 @@ fn run(server: &dyn DeviceServer, command: &ScsiCommand<'_>, spc: SpcCommand) ->
             };
             vpd::page(kind, page, &content)
         }
-        // A target with several logical units answers in its own name before the command comes here.
+        // A target with several logical units answers itself before the command gets here.
         SpcCommand::ReportLuns { select, .. } => {
             let own: &[u16] = &[u16::try_from(command.lun).unwrap_or_default()];
             server.luns_reported(nexus);
@@ -167,8 +171,8 @@ fn run(server: &dyn DeviceServer, command: &ScsiCommand<'_>, spc: SpcCommand) ->
     })
 }
 
-/// What is said for a logical unit that is not there (SPC-4 §6.6.1, SAM-5 §5.11): INQUIRY and REQUEST SENSE are
-/// answered, everything else is refused.
+/// Returns the reply for a logical unit that does not exist (SPC-4 §6.6.1, SAM-5 §5.11): INQUIRY
+/// and REQUEST SENSE are answered, everything else is refused.
 #[must_use]
 pub fn absent(command: &[u8], data_in_max: usize) -> ScsiReply {
     let not_supported = Sense::new(SenseKey::IllegalRequest, additional::LOGICAL_UNIT_NOT_SUPPORTED);

@@ -101,7 +101,7 @@ impl DeviceServer for Small {
 }
 
 #[test]
-fn attentions_stand_before_commands_but_not_before_those_that_must_be_answered() {
+fn unit_attentions_precede_all_but_exempt_commands() {
     let unit = Small::new();
     unit.attentions.borrow_mut().raise(additional::POWER_ON_OR_RESET);
     unit.attentions.borrow_mut().raise(additional::REPORTED_LUNS_CHANGED);
@@ -120,7 +120,7 @@ fn attentions_stand_before_commands_but_not_before_those_that_must_be_answered()
 }
 
 #[test]
-fn a_unit_that_is_not_ready_says_so_to_request_sense_as_well() {
+fn request_sense_reports_not_ready() {
     let unit = Small { ready: false, ..Small::new() };
     assert_eq!(unit.sense(&[0; 6], &[]).code, additional::BECOMING_READY);
     let reply = unit.run(&[3, 0, 0, 0, 18, 0], &[]);
@@ -128,7 +128,7 @@ fn a_unit_that_is_not_ready_says_so_to_request_sense_as_well() {
 }
 
 #[test]
-fn pages_that_are_not_listed_are_refused_and_all_listed_ones_are_there() {
+fn exactly_the_listed_pages_exist() {
     let unit = Small::new();
     assert_eq!(unit.run(&[0x12, 1, 0, 0, 255, 0], &[]).data_in[..], [0, 0, 0, 2, 0, 0x80]);
     assert_eq!(unit.run(&[0x12, 1, 0x80, 0, 255, 0], &[]).data_in[..], [0, 0x80, 0, 2, b'4', b'2']);
@@ -154,7 +154,7 @@ fn a_changed_mode_bit_is_read_back() {
 }
 
 #[test]
-fn every_shared_command_and_every_own_one_is_reported_once() {
+fn every_command_is_reported_once() {
     let unit = Small::new();
     let all = unit.run(&[0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0], &[]).data_in;
     assert_eq!(all.len(), 4 + 8 * (COMMANDS.len() + 1));

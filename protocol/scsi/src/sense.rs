@@ -1,8 +1,10 @@
 //! Sense data in descriptor format, with the descriptors of OSD (SPC-4 §4.5, OSD-2 §4.16).
 //!
-//! Does: typed fields both ways; reads fixed format as well. Does not: choose what to report.
-//! Contract: at most [`SENSE_MAX`] bytes leave; attribute identifications that find no room are left out.
-//! Truth: `docs/standards/scsi.md`, sense data.
+//! Does: converts between bytes and typed fields; reads fixed format as well.
+//! Does not: choose what to report.
+//! Contract: encodes at most [`SENSE_MAX`] bytes; attribute identifications that do not fit are
+//! omitted.
+//! Source of truth: `docs/standards/scsi.md`, sense data.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,10 +14,10 @@ use thiserror::Error;
 
 use crate::{AdditionalSense, SenseKey};
 
-/// Most bytes of sense data.
+/// Maximum bytes of sense data.
 pub const SENSE_MAX: usize = 252;
 
-/// Sense data, its fields parsed. There is at most one descriptor of each type.
+/// Parsed sense data. There is at most one descriptor of each type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sense {
     /// About an earlier command (73h) instead of this one (72h).
@@ -38,37 +40,37 @@ pub struct Sense {
     pub attributes: Vec<(u32, u32)>,
 }
 
-/// Which field is wrong.
+/// The wrong field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldPointer {
-    /// In the CDB, or else in parameter data.
+    /// Whether it is in the CDB, or else in parameter data.
     pub in_cdb: bool,
     /// First byte of the field.
     pub byte: u16,
-    /// Its most significant bit, if one bit or nibble is meant.
+    /// Its most significant bit, if a single bit or nibble is wrong.
     pub bit: Option<u8>,
 }
 
 impl FieldPointer {
-    /// A field of the CDB.
+    /// Returns a field of the CDB.
     #[must_use]
     pub const fn cdb(byte: u16) -> Self {
         Self { in_cdb: true, byte, bit: None }
     }
 
-    /// A field of parameter data.
+    /// Returns a field of parameter data.
     #[must_use]
     pub const fn parameter(byte: u16) -> Self {
         Self { in_cdb: false, byte, bit: None }
     }
 }
 
-/// How far a command came: a function in neither set has failed.
+/// Progress of a command: a function in neither set has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OsdError {
-    /// Functions that were not begun.
+    /// Functions that were not started.
     pub not_initiated: Functions,
-    /// Functions that were done.
+    /// Functions that were completed.
     pub completed: Functions,
     /// PARTITION_ID of the object in error.
     pub partition: u64,
@@ -99,7 +101,7 @@ impl Functions {
     pub const GET_CAPABILITY: Self = Self(0x0000_0020);
     /// Getting attributes.
     pub const GET_ATTRIBUTES: Self = Self(0x0000_0010);
-    /// All of them, in the order in which they run.
+    /// All functions, in the order in which they run.
     pub const ALL: [Self; 8] = [
         Self::VALIDATION,
         Self::COMMAND_CAPABILITY,
@@ -111,7 +113,7 @@ impl Functions {
         Self::GET_ATTRIBUTES,
     ];
 
-    /// Is every bit of `other` here?
+    /// Whether every bit of `other` is set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -141,7 +143,7 @@ pub enum ResponseIcv {
 }
 
 impl ResponseIcv {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8] {
         match self {
@@ -151,7 +153,7 @@ impl ResponseIcv {
     }
 }
 
-/// Why bytes are no sense data.
+/// Why bytes are not sense data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SenseError {
     /// It ends within a field.
@@ -163,7 +165,7 @@ pub enum SenseError {
     /// Sense key Ch.
     #[error("reserved sense key")]
     Key,
-    /// A descriptor whose length its type does not have.
+    /// A descriptor with an invalid length for its type.
     #[error("sense descriptor {kind:#04x} of length {length}")]
     Descriptor {
         /// Its type.
@@ -194,7 +196,7 @@ const HEADER: usize = 8;
 const FIXED: usize = 18;
 
 impl Sense {
-    /// A current condition without descriptors.
+    /// Returns a current condition without descriptors.
     #[must_use]
     pub const fn new(key: SenseKey, code: AdditionalSense) -> Self {
         Self {
@@ -210,19 +212,19 @@ impl Sense {
         }
     }
 
-    /// Says which field is wrong.
+    /// Sets the wrong field.
     #[must_use]
     pub fn with_field(self, field: FieldPointer) -> Self {
         Self { field: Some(field), ..self }
     }
 
-    /// Says how many bytes were transferred.
+    /// Sets the number of bytes transferred.
     #[must_use]
     pub fn with_command_specific(self, value: u64) -> Self {
         Self { command_specific: Some(value), ..self }
     }
 
-    /// Says how far the command came.
+    /// Sets the progress of the command.
     #[must_use]
     pub fn with_osd(self, osd: OsdError) -> Self {
         Self { osd: Some(osd), ..self }
@@ -235,13 +237,13 @@ impl Sense {
         self
     }
 
-    /// Carries the response check value.
+    /// Sets the response check value.
     #[must_use]
     pub fn with_response_icv(self, icv: ResponseIcv) -> Self {
         Self { response_icv: Some(icv), ..self }
     }
 
-    /// Descriptor format.
+    /// Encodes in descriptor format.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SENSE_MAX);
@@ -285,8 +287,8 @@ impl Sense {
         out
     }
 
-    /// Fixed format: information that fits 32 bits, command specific information likewise, a field pointer; no other
-    /// descriptors.
+    /// Encodes in fixed format: information that fits 32 bits, command specific information
+    /// likewise, a field pointer; no other descriptors.
     #[must_use]
     pub fn encode_fixed(&self) -> Vec<u8> {
         let mut out = alloc::vec![0; FIXED];
@@ -308,7 +310,8 @@ impl Sense {
         out
     }
 
-    /// Reads descriptor or fixed format. Unknown descriptors are skipped; of two equal ones the first counts.
+    /// Parses descriptor or fixed format. Unknown descriptors are skipped; of two equal ones the
+    /// first counts.
     ///
     /// # Errors
     /// See [`SenseError`].
@@ -332,7 +335,7 @@ impl Sense {
             Some(&[flags, high, low]) => FieldPointer::read(flags, high, low),
             _ => None,
         };
-        // Whether command specific information is meant cannot be told from zero: zero is none.
+        // A zero may also mean absent command specific information: zero counts as absent.
         let number =
             |at: usize| bytes.get(at..)?.first_chunk().map(|four| u64::from(u32::from_be_bytes(*four)));
         let information = number(3).filter(|_| bytes[0] & VALID != 0);
@@ -354,7 +357,7 @@ impl Sense {
         if rest.is_empty() { Ok(sense) } else { Err(truncated) }
     }
 
-    /// Takes one descriptor in; `None` if its length is wrong for its type.
+    /// Parses one descriptor; `None` if its length is wrong for its type.
     fn descriptor(&mut self, kind: u8, body: &[u8]) -> Option<()> {
         let long = |at: usize| body.get(at..)?.first_chunk().copied().map(u64::from_be_bytes);
         let word = |at: usize| body.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);

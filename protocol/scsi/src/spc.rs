@@ -1,7 +1,8 @@
-//! The SPC commands that every logical unit answers (SPC-4 §6), and their parameter data.
+//! The SPC commands of every logical unit (SPC-4 §6), and their parameter data.
 //!
-//! Does: typed parse of the CDBs, response builders. Does not: run them; [`primary`](crate::primary) does.
-//! Truth: `docs/standards/scsi.md`, SPC commands.
+//! Does: parses the CDBs into typed values, builds responses.
+//! Does not: run them; [`primary`](crate::primary) does.
+//! Source of truth: `docs/standards/scsi.md`, SPC commands.
 
 use alloc::vec::Vec;
 
@@ -32,7 +33,7 @@ pub mod opcode {
     pub const MODE_SENSE_10: u8 = 0x5A;
     /// REPORT LUNS.
     pub const REPORT_LUNS: u8 = 0xA0;
-    /// MAINTENANCE IN, whose service actions are commands of their own.
+    /// MAINTENANCE IN, whose service actions are separate commands.
     pub const MAINTENANCE_IN: u8 = 0xA3;
     /// REPORT SUPPORTED OPERATION CODES, a service action of MAINTENANCE IN.
     pub const REPORT_OPERATION_CODES: u8 = 0x0C;
@@ -40,7 +41,7 @@ pub mod opcode {
     pub const REPORT_TASK_FUNCTIONS: u8 = 0x0D;
 }
 
-/// A command that every logical unit answers.
+/// A command that every logical unit supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpcCommand {
     /// TEST UNIT READY.
@@ -61,14 +62,14 @@ pub enum SpcCommand {
     },
     /// REPORT LUNS.
     ReportLuns {
-        /// SELECT REPORT: which logical units.
+        /// SELECT REPORT: the logical units to report.
         select: Select,
         /// ALLOCATION LENGTH in bytes, at least 16.
         allocation: u32,
     },
     /// MODE SENSE, both lengths.
     ModeSense {
-        /// What is asked.
+        /// The request.
         sense: ModeSense,
         /// ALLOCATION LENGTH in bytes.
         allocation: u16,
@@ -77,7 +78,7 @@ pub enum SpcCommand {
     ModeSelect(ModeSelect),
     /// REPORT SUPPORTED OPERATION CODES.
     ReportOperationCodes {
-        /// Which.
+        /// The commands to report.
         reporting: Reporting,
         /// RCTD: with timeouts.
         timeouts: bool,
@@ -96,21 +97,21 @@ pub enum SpcCommand {
 /// SELECT REPORT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
-    /// All but well-known ones.
+    /// All except well-known ones.
     Addressable,
-    /// Well-known ones only.
+    /// Only well-known ones.
     WellKnown,
-    /// Both.
+    /// Both kinds.
     All,
 }
 
-/// Why a CDB is no command that is answered here.
+/// Why a CDB is not a supported SPC command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SpcError {
-    /// No command of this table.
+    /// The operation code is not in this table.
     #[error("unknown operation code {0:#04x}")]
     OperationCode(u8),
-    /// No byte at all.
+    /// An empty CDB.
     #[error("empty CDB")]
     Empty,
     /// Fewer bytes than the operation code's group has.
@@ -125,7 +126,7 @@ pub enum SpcError {
 }
 
 impl SpcError {
-    /// ILLEGAL REQUEST with the code that fits.
+    /// Returns ILLEGAL REQUEST with the matching code.
     #[must_use]
     pub fn sense(&self) -> Sense {
         let (code, at) = match self {
@@ -138,16 +139,16 @@ impl SpcError {
     }
 }
 
-/// Fewest bytes of ALLOCATION LENGTH of REPORT LUNS.
+/// Minimum ALLOCATION LENGTH of REPORT LUNS in bytes.
 const REPORT_LUNS_MIN: u32 = 16;
-/// EVPD of INQUIRY, DESC of REQUEST SENSE; the bit beside them is obsolete and must be zero.
+/// EVPD of INQUIRY, DESC of REQUEST SENSE; the bit beside it is obsolete and must be zero.
 const BIT_0: u8 = 0x01;
-/// Fewest bytes of ALLOCATION LENGTH of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+/// Minimum ALLOCATION LENGTH of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS in bytes.
 const TASK_FUNCTIONS_MIN: u32 = 4;
 /// DBD and LLBAA of MODE SENSE.
 const DBD: u8 = 0x08;
 const LLBAA: u8 = 0x10;
-/// PF of MODE SELECT; without it pages would have a format of the vendor.
+/// PF of MODE SELECT; without it pages would have a vendor-specific format.
 const PF: u8 = 0x10;
 /// SP of MODE SELECT: save the pages.
 const SP: u8 = 0x01;
@@ -155,7 +156,7 @@ const SP: u8 = 0x01;
 const BIT_7: u8 = 0x80;
 
 impl SpcCommand {
-    /// Reads a CDB; bytes after the command's own are transport padding and not looked at.
+    /// Parses a CDB; bytes after the command's own are transport padding and ignored.
     ///
     /// # Errors
     /// See [`SpcError`].
@@ -214,7 +215,7 @@ impl SpcCommand {
         }
     }
 
-    /// ALLOCATION LENGTH in bytes: replies are cut to it.
+    /// Returns ALLOCATION LENGTH in bytes: replies are truncated to it.
     #[must_use]
     pub const fn allocation(&self) -> usize {
         match *self {
@@ -229,7 +230,8 @@ impl SpcCommand {
         }
     }
 
-    /// Is it answered although a unit attention is pending, or the logical unit does not exist?
+    /// Whether it is answered although a unit attention is pending, or the logical unit does not
+    /// exist.
     #[must_use]
     pub const fn ignores_unit_attention(&self) -> bool {
         matches!(self, Self::Inquiry { .. } | Self::ReportLuns { .. } | Self::RequestSense { .. })
@@ -294,10 +296,10 @@ pub const VENDOR: &str = "SEALSTON";
 pub const DEVICE_TYPE_BLOCK: u8 = 0x00;
 /// Peripheral device type of an OSD.
 pub const DEVICE_TYPE_OSD: u8 = 0x11;
-/// Peripheral qualifier and device type of a logical unit that is not there.
+/// Peripheral qualifier and device type of a logical unit that does not exist.
 pub const NOT_THERE: u8 = 0x7F;
 
-/// Version descriptors: what a logical unit follows.
+/// Version descriptors: the standards that a logical unit follows.
 pub mod version {
     /// SAM-3.
     pub const SAM_3: u16 = 0x0060;
@@ -319,7 +321,7 @@ pub mod version {
 
 /// Bytes of standard INQUIRY data.
 const STANDARD_LEN: usize = 96;
-/// Most version descriptors.
+/// Maximum number of version descriptors.
 const VERSIONS_MAX: usize = 8;
 /// VERSION: SPC-3.
 const SPC_3_VERSION: u8 = 0x05;
@@ -330,7 +332,7 @@ const RMB: u8 = 0x80;
 /// CMDQUE: commands are queued.
 const CMDQUE: u8 = 0x02;
 
-/// Who a logical unit says it is; texts are ASCII, cut or filled with blanks.
+/// Identification of a logical unit; texts are ASCII, truncated or padded with blanks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity<'a> {
     /// Peripheral qualifier and device type: [`DEVICE_TYPE_OSD`], or [`NOT_THERE`].
@@ -343,11 +345,12 @@ pub struct Identity<'a> {
     pub revision: &'a str,
     /// Version descriptors, at most 8.
     pub versions: &'a [u16],
-    /// RMB: the medium can be taken out.
+    /// RMB: whether the medium is removable.
     pub removable: bool,
 }
 
-/// Copies text left-justified into a field, filled with blanks; what is not printable ASCII becomes one.
+/// Copies text left-justified into a field, padded with blanks; characters other than printable
+/// ASCII become blanks.
 fn text(field: &mut [u8], text: &str) {
     field.fill(b' ');
     for (slot, byte) in field.iter_mut().zip(text.bytes()) {
@@ -355,7 +358,7 @@ fn text(field: &mut [u8], text: &str) {
     }
 }
 
-/// Standard INQUIRY data.
+/// Encodes standard INQUIRY data.
 #[must_use]
 pub fn standard_inquiry(identity: &Identity<'_>) -> Vec<u8> {
     let mut out = alloc::vec![0; STANDARD_LEN];
@@ -390,7 +393,7 @@ pub mod vpd {
     pub const SECURITY_TOKEN: u8 = 0xB1;
     /// The pages an OSD has, ascending.
     pub const OSD_PAGES: [u8; 5] = [SUPPORTED, SERIAL, IDENTIFICATION, OSD_INFORMATION, SECURITY_TOKEN];
-    /// Public key of the cipher that conceals methods on their way; vendor specific.
+    /// Public key of the cipher that conceals methods in transit; vendor specific.
     pub const METHOD_CIPHER: u8 = 0xC0;
     /// The pages of an OSD that has one, ascending.
     pub const OSD_CIPHER_PAGES: [u8; 6] =
@@ -399,7 +402,7 @@ pub mod vpd {
     /// Bytes of a page's header.
     const HEADER: usize = 4;
 
-    /// A page with this content; what does not fit its length field is cut off.
+    /// Encodes a page with this content; bytes beyond its length field are dropped.
     #[must_use]
     pub fn page(device_type: u8, page: u8, content: &[u8]) -> Vec<u8> {
         let content = &content[..content.len().min(usize::from(u16::MAX))];
@@ -410,7 +413,7 @@ pub mod vpd {
         out
     }
 
-    /// The content of a page; `None` if it is another one, or cut.
+    /// Returns the content of a page; `None` if it is another page, or truncated.
     #[must_use]
     pub fn content(page: u8, bytes: &[u8]) -> Option<&[u8]> {
         match bytes {
@@ -421,18 +424,18 @@ pub mod vpd {
         }
     }
 
-    /// What a page that is not there gets.
+    /// Returns the sense data for an unsupported page.
     #[must_use]
     pub fn unsupported() -> Sense {
         const CODE: AdditionalSense = additional::INVALID_FIELD_IN_CDB;
         Sense::new(SenseKey::IllegalRequest, CODE).with_field(FieldPointer::cdb(2))
     }
 
-    /// What a designator in the device identification page is.
+    /// Type of a designator in the device identification page.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum DesignatorType {
-        /// T10 vendor identification and anything the vendor adds.
+        /// T10 vendor identification and a vendor-specific part.
         T10Vendor = 0x1,
         /// EUI-64.
         Eui64 = 0x2,
@@ -454,8 +457,8 @@ pub mod vpd {
         Utf8 = 0x3,
     }
 
-    /// A designation descriptor of the logical unit; the first 20 bytes of one, filled with zeros, are the
-    /// OSD SYSTEM ID. A designator beyond 255 bytes is cut.
+    /// Encodes a designation descriptor of the logical unit; its first 20 bytes, padded with zeros,
+    /// are the OSD SYSTEM ID. A designator is truncated to 255 bytes.
     #[must_use]
     pub fn designation(kind: DesignatorType, code_set: CodeSet, designator: &[u8]) -> Vec<u8> {
         let designator = &designator[..designator.len().min(usize::from(u8::MAX))];
@@ -465,7 +468,7 @@ pub mod vpd {
         out
     }
 
-    /// The designator of a logical unit that is locally assigned: NAA 3 and 60 of these bits.
+    /// Returns the locally assigned designator of a logical unit: NAA 3 and 60 of these bits.
     #[must_use]
     pub fn local_naa(unique: &[u8; 8]) -> Vec<u8> {
         const LOCALLY_ASSIGNED: u8 = 0x30;
@@ -474,7 +477,7 @@ pub mod vpd {
         designation(DesignatorType::Naa, CodeSet::Binary, &naa)
     }
 
-    /// The designator of a logical unit by its vendor and serial number.
+    /// Returns the designator of a logical unit by its vendor and serial number.
     #[must_use]
     pub fn vendor_designation(serial: &str) -> Vec<u8> {
         let text = [super::VENDOR.as_bytes(), serial.as_bytes()].concat();
@@ -491,7 +494,8 @@ pub mod vpd {
     /// Longest SCSI name string, bytes, a multiple of four.
     const NAME_MAX: usize = 252;
 
-    /// The designators of an iSCSI target port and its target: relative identifier and SCSI name strings.
+    /// Encodes the designators of an iSCSI target port and its target: relative identifier and SCSI
+    /// name strings.
     #[must_use]
     pub fn iscsi_designations(target: &str, port: u16) -> Vec<u8> {
         let [high, low] = port.to_be_bytes();
@@ -512,8 +516,8 @@ pub mod vpd {
         content
     }
 
-    /// The designation descriptors of a device identification page's content: code set, type, designator.
-    /// Ends at the first one that is cut.
+    /// Parses the designation descriptors of a device identification page's content: code set,
+    /// type, designator. Ends at the first truncated one.
     pub fn designations(content: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
         let mut rest = content;
         core::iter::from_fn(move || {
@@ -525,7 +529,7 @@ pub mod vpd {
     }
 }
 
-/// REPORT LUNS data: logical unit numbers below 16384, each in single-level form.
+/// Encodes REPORT LUNS data: logical unit numbers below 16384, each in single-level form.
 ///
 /// Below 256 peripheral device addressing is used, flat space addressing above.
 #[must_use]
@@ -545,7 +549,7 @@ pub fn report_luns(luns: &[u16]) -> Vec<u8> {
 const FLAT_SPACE: u16 = 0x4000;
 const LUN_MASK: u16 = 0x3FFF;
 
-/// The number of a single-level LUN field; `None` for other levels or addressing methods.
+/// Returns the number of a single-level LUN field; `None` for other levels or addressing methods.
 #[must_use]
 pub const fn flat_lun(lun: [u8; 8]) -> Option<u64> {
     let [high, low, rest @ ..] = lun;
@@ -577,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_is_refused_at_its_byte() {
+    fn unsupported_fields_are_refused_with_their_byte() {
         let parse = |cdb: &[u8]| SpcCommand::parse(cdb).unwrap_err();
         assert_eq!(parse(&[0x28; 10]), SpcError::OperationCode(0x28));
         assert_eq!(parse(&[0x28; 10]).sense().code, additional::INVALID_COMMAND_OPERATION_CODE);
@@ -590,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn inquiry_data_stands_as_the_standard_lays_it_out() {
+    fn inquiry_data_follows_the_standard_layout() {
         let identity = Identity {
             device_type: DEVICE_TYPE_OSD,
             vendor: "SEALSTN",

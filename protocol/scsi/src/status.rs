@@ -1,4 +1,4 @@
-//! Status and sense key: the two codes that every reply is built on (SAM-5 §5.3, SPC-4 §4.5.6).
+//! Status and sense key: the two codes of every reply (SAM-5 §5.3, SPC-4 §4.5.6).
 
 use core::fmt;
 
@@ -6,17 +6,17 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
-    /// The command ended well.
+    /// The command completed successfully.
     Good = 0x00,
-    /// Sense data says what happened; with RECOVERED ERROR the command still did its work.
+    /// Sense data has the details; with RECOVERED ERROR the command still completed.
     CheckCondition = 0x02,
-    /// PRE-FETCH's answer; no OSD command gives it.
+    /// The reply to PRE-FETCH; no OSD command returns it.
     ConditionMet = 0x04,
-    /// No resource at the moment: try again.
+    /// No resource at the moment: retry.
     Busy = 0x08,
     /// Another nexus holds a reservation.
     ReservationConflict = 0x18,
-    /// This nexus has too many commands under way.
+    /// This nexus has too many commands in progress.
     TaskSetFull = 0x28,
     /// Auto contingent allegiance is in force.
     AcaActive = 0x30,
@@ -25,7 +25,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of a wire byte; `None` for a reserved one.
+    /// Returns the status of a wire byte; `None` for a reserved one.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -41,7 +41,7 @@ impl Status {
         })
     }
 
-    /// The wire byte.
+    /// Returns the wire byte.
     #[must_use]
     pub const fn byte(self) -> u8 {
         self as u8
@@ -54,9 +54,9 @@ impl Status {
 pub enum SenseKey {
     /// Nothing to report; also the carrier of a response ICV with GOOD status.
     NoSense = 0x0,
-    /// Done, with a remark.
+    /// Completed, with a note.
     RecoveredError = 0x1,
-    /// The logical unit cannot be used now.
+    /// The logical unit cannot be used at the moment.
     NotReady = 0x2,
     /// The medium lost data.
     MediumError = 0x3,
@@ -64,9 +64,9 @@ pub enum SenseKey {
     HardwareError = 0x4,
     /// The request is wrong; the same bytes will fail again.
     IllegalRequest = 0x5,
-    /// Something changed since the nexus last looked.
+    /// Something changed since the last command of the nexus.
     UnitAttention = 0x6,
-    /// Protected against the access; quotas too.
+    /// The access is not permitted; also for quotas.
     DataProtect = 0x7,
     /// Blank or unexpectedly written medium.
     BlankCheck = 0x8,
@@ -74,18 +74,18 @@ pub enum SenseKey {
     VendorSpecific = 0x9,
     /// A copy operation failed.
     CopyAborted = 0xA,
-    /// The device server ended the command; trying again may help.
+    /// The device server ended the command; a retry may help.
     AbortedCommand = 0xB,
     /// Partition end reached with data still buffered.
     VolumeOverflow = 0xD,
     /// The comparison failed.
     Miscompare = 0xE,
-    /// The command completed; sense only tells more.
+    /// The command completed; the sense data is informational.
     Completed = 0xF,
 }
 
 impl SenseKey {
-    /// The key in the low four bits of a wire byte; `None` for the reserved one.
+    /// Returns the key in the low four bits of a wire byte; `None` for the reserved one.
     #[must_use]
     pub const fn from_nibble(byte: u8) -> Option<Self> {
         Some(match byte & 0x0F {
@@ -108,7 +108,7 @@ impl SenseKey {
         })
     }
 
-    /// The wire nibble.
+    /// Returns the wire nibble.
     #[must_use]
     pub const fn nibble(self) -> u8 {
         self as u8

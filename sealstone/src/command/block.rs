@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealstone_device::{DataDir, ProvisionError};
-use sealstone_store::{DiskStore, FormatError, Io, ObjectStore, Options, open_place};
+use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, StoreOptions, open_store_medium};
 
 use crate::cli::Block;
 use crate::daemon::blocks::{Blocks, Told, Wanted, unit_options};
@@ -123,8 +123,8 @@ fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
             .hint("the device is just starting or ending; try again"),
         error => store_failure(error, data),
     };
-    let medium = open_place(folder.store_path(), Io::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, Options::default()).map_err(closed)?;
+    let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
+    let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target, unit_options())?;
     control::perform(&Served { blocks: Arc::new(blocks), scrubber: None }, request)

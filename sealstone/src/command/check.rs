@@ -6,7 +6,8 @@ use sealstone_device::inspect::{Finding, Inspection, inspect};
 use sealstone_device::{DataDir, ProvisionError};
 use sealstone_osd::ObjectType;
 use sealstone_store::{
-    DamageKind, DiskStore, FormatError, Io, ObjectStore as _, Options, StoreError, StoreFault, open_place,
+    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, StoreOptions,
+    open_store_medium,
 };
 use serde::Serialize;
 
@@ -45,8 +46,8 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
         }
     })?;
     let closed = |error: FormatError| store_failure(error, data);
-    let medium = open_place(folder.store_path(), Io::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, Options::default()).map_err(closed)?;
+    let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
+    let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
     if repair && store.is_poisoned() {
         let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
         return Err(Failure::operation(format!("nothing can be noted: {}", faults.join("; ")))

@@ -14,8 +14,8 @@ use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_osd::SecurityMethod;
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{FollowPolicy, TimeKey};
-use sealstone_store::disk::Background;
-use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options};
+use sealstone_store::disk::BackgroundThread;
+use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, StoreOptions};
 use sealstone_target::{
     CommandPacing, ConnectionRate, Counter, IscsiTarget, ListenerTls, RefusalSinkHandle, TargetConfig,
     TlsMode,
@@ -168,7 +168,7 @@ pub(crate) struct OsdDaemon {
     serving: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
     worker: Worker,
-    background: Background,
+    background: BackgroundThread,
     control: Control,
     scrubber: Arc<Scrubber>,
     blocks: Arc<Blocks>,
@@ -232,14 +232,14 @@ impl OsdDaemon {
                 .hint("F5h protects nothing; --i-accept-insecure serves it nevertheless"));
         }
         let tls = listener_tls(options, address)?;
-        let store_options = Options {
+        let store_options = StoreOptions {
             group_age_max: Duration::from_secs(options.group_s_max.unwrap_or(GROUP_S_DEFAULT)),
             io: options.io.map_or_else(Default::default, Into::into),
             discard_blocks_min: match options.discard_kib_min {
                 None | Some(0) => u64::MAX,
                 Some(kib) => kib.saturating_mul(1024).div_ceil(BLOCK),
             },
-            ..Options::default()
+            ..StoreOptions::default()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
         check_data_folder(data)?;
@@ -273,7 +273,7 @@ impl OsdDaemon {
         };
         let followed = time.as_ref().map(|time| Arc::clone(time.clock()));
         let kept = kept.start(followed, &shutdown);
-        let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
+        let background = BackgroundThread::start(Arc::clone(&store), TICK_EVERY)?;
         let own = match tls {
             TlsName::Off => None,
             TlsName::Required | TlsName::Optional => Some(identity::open(data, &identity.system_id)?),

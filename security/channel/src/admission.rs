@@ -1,11 +1,13 @@
-//! Admission of connections: places before and after the login, shared fairly between networks.
+//! Admission of connections: slots before and after the login, shared fairly between networks.
 //!
-//! Does: count connections by address and network, choose the connection that is closed when a share or the table is full.
+//! Does: counts connections by address and network, chooses the connection that is closed when a
+//! share or the table is full.
 //! Does not: accept or close sockets; the listener waits for [`Ticket::evicted`].
-//! Contract: a new connection is always admitted. When places before the login run out, the network with the most of them
-//! loses its oldest connection that has got least far. So connections that send nothing never keep others out. Places after
-//! the login are separate: only a login takes one, and only from an owner with more places than the new one.
-//! Truth: docs/reference/limits.md.
+//! Contract: a new connection is always admitted. When slots before the login run out, the network
+//! with the most of them loses its oldest connection among those at the earliest stage. So
+//! connections that send nothing never block others. Slots after the login are separate: only a
+//! login takes one, and only from an owner with more slots than the new one.
+//! Source of truth: docs/reference/limits.md.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,18 +15,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// How far a connection has got before its login is over; later stages are evicted last.
+/// Progress of a connection towards its login; later stages are evicted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Accepted; nothing was received.
     Connected,
     /// The TLS handshake is over.
     Secured,
-    /// A proof of a login was received and is being checked.
+    /// The proof of a login was received and is being checked.
     Proving,
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// One host: an IPv4 address or an IPv6 /64.
@@ -35,19 +37,19 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// A peer that is not an address: a simulated one.
+    /// Returns the origin of a peer without an address: a simulated one.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self { address: name.to_owned(), network: name.to_owned(), is_local: false }
     }
 
-    /// The host, as it is counted.
+    /// Returns the host, as it is counted.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The network, as it is counted.
+    /// Returns the network, as it is counted.
     #[must_use]
     pub fn network(&self) -> &str {
         &self.network
@@ -72,7 +74,7 @@ impl From<IpAddr> for Origin {
     }
 }
 
-/// Places of a listener. Connections.
+/// Slots of a listener, as numbers of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmissionLimits {
     /// Before the login, of all networks together.
@@ -81,48 +83,48 @@ pub struct AdmissionLimits {
     pub pending_per_network_max: usize,
     /// Of these, of one address.
     pub pending_per_address_max: usize,
-    /// Before the login, from the loopback address; beside the others.
+    /// Before the login, from the loopback address; separate from the others.
     pub pending_local_max: usize,
     /// After the login.
     pub active_max: usize,
     /// Of these, of one address.
     pub active_per_address_max: usize,
-    /// After the login, beside the others: of administrators, and from the loopback address.
+    /// After the login, additional slots for administrators and the loopback address.
     pub active_reserved: usize,
 }
 
-/// No place after the login: every other owner has as few as this one.
+/// No slot after the login is available: no other owner has more than this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the listener has as many connections as it may")]
+#[error("the connection limit of the listener is reached")]
 pub struct Full;
 
 #[derive(Clone, Debug)]
-enum Place {
+enum ConnectionSlot {
     Pending(Stage),
     Active { owner: String, is_reserved: bool },
 }
 
-struct Entry {
+struct ConnectionEntry {
     origin: Origin,
-    place: Place,
+    place: ConnectionSlot,
     close: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct Table {
+struct AdmissionTable {
     next: u64,
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, ConnectionEntry>,
     evicted: u64,
 }
 
 /// The connections of a listener.
 pub struct Admission {
     limits: AdmissionLimits,
-    table: Mutex<Table>,
+    table: Mutex<AdmissionTable>,
 }
 
 impl Admission {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(limits: AdmissionLimits) -> Arc<Self> {
         Arc::new(Self { limits, table: Mutex::default() })
@@ -136,46 +138,50 @@ impl Admission {
         table.make_place(&origin, &self.limits);
         let id = table.next;
         table.next += 1;
-        table.entries.insert(id, Entry { origin, place: Place::Pending(Stage::Connected), close });
+        table
+            .entries
+            .insert(id, ConnectionEntry { origin, place: ConnectionSlot::Pending(Stage::Connected), close });
         Ticket { admission: Arc::clone(self), id, closed }
     }
 
-    /// Connections that are open now.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn open(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// Of these, those whose login is not over.
+    /// Returns the number of open connections whose login is not finished.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.lock().entries.values().filter(|entry| matches!(entry.place, Place::Pending(_))).count()
+        self.lock().entries.values().filter(|entry| matches!(entry.place, ConnectionSlot::Pending(_))).count()
     }
 
-    /// Connections that were closed for others so far.
+    /// Returns the number of connections closed for others so far.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.lock().evicted
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, AdmissionTable> {
         // Counts and flags: a panic elsewhere leaves nothing half done.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl AdmissionTable {
     fn pending(&self) -> impl Iterator<Item = (u64, Stage, &Origin)> {
         self.entries.iter().filter_map(|(id, entry)| match entry.place {
-            Place::Pending(stage) => Some((*id, stage, &entry.origin)),
-            Place::Active { .. } => None,
+            ConnectionSlot::Pending(stage) => Some((*id, stage, &entry.origin)),
+            ConnectionSlot::Active { .. } => None,
         })
     }
 
     fn active(&self) -> impl Iterator<Item = (u64, &str, &Origin, bool)> {
         self.entries.iter().filter_map(|(id, entry)| match &entry.place {
-            Place::Active { owner, is_reserved } => Some((*id, owner.as_str(), &entry.origin, *is_reserved)),
-            Place::Pending(_) => None,
+            ConnectionSlot::Active { owner, is_reserved } => {
+                Some((*id, owner.as_str(), &entry.origin, *is_reserved))
+            }
+            ConnectionSlot::Pending(_) => None,
         })
     }
 
@@ -186,7 +192,8 @@ impl Table {
         }
     }
 
-    /// Evicts the oldest of those that have got least far, among the pending ones that `of` takes.
+    /// Evicts the oldest connection at the earliest stage, among the pending ones that `of`
+    /// selects.
     fn evict_pending(&mut self, of: impl Fn(&Origin) -> bool) {
         let oldest =
             self.pending().filter(|(_, _, origin)| of(origin)).map(|(id, stage, _)| (stage, id)).min();
@@ -221,7 +228,7 @@ impl Table {
             *networks.entry(&origin.network).or_default() += 1;
         }
         let most = networks.values().copied().max().unwrap_or_default();
-        // Of several networks with as many, the oldest connection goes.
+        // Of several networks with equal numbers, the oldest connection is evicted.
         let largest: Vec<String> = networks
             .into_iter()
             .filter(|(_, count)| *count == most)
@@ -230,7 +237,8 @@ impl Table {
         self.evict_pending(|origin| !origin.is_local && largest.contains(&origin.network));
     }
 
-    /// The oldest active connection of the owner with the most, if that is more than `owner` will have.
+    /// Returns the oldest active connection of the owner with the most, if that is more than
+    /// `owner` will have.
     fn largest_owner(&self, owner: &str, of: impl Fn(&Origin, bool) -> bool) -> Option<u64> {
         let mut owners: HashMap<&str, (usize, u64)> = HashMap::new();
         for (id, owner, _, _) in self.active().filter(|(_, _, origin, reserved)| of(origin, *reserved)) {
@@ -238,13 +246,14 @@ impl Table {
             (*count, *oldest) = (*count + 1, id.min(*oldest));
         }
         let own = owners.get(owner).map_or(0, |(count, _)| *count);
-        // Of owners with as many, the oldest connection goes: the choice does not depend on the table's order.
+        // Of owners with equal numbers, the oldest connection is evicted: the choice does not
+        // depend on the table's order.
         let largest = owners.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - *oldest));
         largest.filter(|(count, _)| *count > own + 1).map(|(_, oldest)| oldest)
     }
 }
 
-/// One connection's place; free again when it is dropped.
+/// The slot of one connection; freed when dropped.
 pub struct Ticket {
     admission: Arc<Admission>,
     id: u64,
@@ -252,30 +261,30 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Turns true when the connection has to be closed for another one.
+    /// Returns a flag that becomes true when the connection must be closed for another one.
     #[must_use]
     pub fn evicted(&self) -> watch::Receiver<bool> {
         self.closed.clone()
     }
 
-    /// Notes how far the login has got.
+    /// Records the progress of the login.
     pub fn advance(&self, to: Stage) {
         if let Some(entry) = self.admission.lock().entries.get_mut(&self.id)
-            && let Place::Pending(stage) = &mut entry.place
+            && let ConnectionSlot::Pending(stage) = &mut entry.place
         {
             *stage = (*stage).max(to);
         }
     }
 
-    /// The login is over: the connection takes a place of its owner's share.
+    /// Records the finished login: the connection takes a slot of its owner's share.
     ///
     /// # Errors
-    /// [`Full`] if no owner has more than this one; the connection is to be closed then.
+    /// [`Full`] if no owner has more than this one; the connection must then be closed.
     pub fn activate(&self, owner: &str, is_privileged: bool) -> Result<(), Full> {
         let limits = &self.admission.limits;
         let mut table = self.admission.lock();
         let Some(entry) = table.entries.get(&self.id) else { return Err(Full) };
-        if let Place::Active { .. } = entry.place {
+        if let ConnectionSlot::Active { .. } = entry.place {
             return Ok(());
         }
         let origin = entry.origin.clone();
@@ -297,7 +306,7 @@ impl Ticket {
             }
         }
         if let Some(entry) = table.entries.get_mut(&self.id) {
-            entry.place = Place::Active { owner: owner.to_owned(), is_reserved };
+            entry.place = ConnectionSlot::Active { owner: owner.to_owned(), is_reserved };
         }
         Ok(())
     }
@@ -356,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_same_address_spares_connection_that_got_further() {
+    fn flood_spares_connections_at_later_stages() {
         let admission = Admission::new(LIMITS);
         let honest = admission.enter(from("10.0.0.1"));
         honest.advance(Stage::Secured);
@@ -400,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn address_with_its_share_used_up_serves_other_owners() {
+    fn address_at_its_limit_serves_other_owners() {
         let admission = Admission::new(LIMITS);
         let login = |owner: &str| {
             let ticket = admission.enter(from("10.0.0.1"));

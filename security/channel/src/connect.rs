@@ -1,4 +1,4 @@
-//! The end that knows the other one by a pin.
+//! The connecting end, which knows the other one by a pin.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use tokio_rustls::client::TlsStream;
 
 use crate::{EXPORT_LEN, Pin, PinKind, TlsError, provider};
 
-/// Shakes hands over `stream` with who holds the certificate that `pin` names; below an authority it must be for `name`.
-/// Both ends must name `protocol`. The caller bounds the time that it may take.
+/// Performs the TLS handshake over `stream` with a peer whose certificate matches `pin`; below an
+/// authority the certificate must be for `name`. Both ends must name `protocol`. The caller limits
+/// the time.
 ///
 /// # Errors
 /// [`TlsError`]: nothing but the handshake has been sent then.
@@ -33,7 +34,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     let connector = TlsConnector::from(Arc::new(config(pin, protocol).map_err(failed)?));
     let stream = connector.connect(server, stream).await.map_err(|error| TlsError::of(&error, protocol))?;
     let (_, session) = stream.get_ref();
-    // A server that knows nothing of protocols would pass: its certificate may serve for something else.
+    // A server without ALPN would pass: its certificate may serve for another protocol.
     if session.alpn_protocol() != Some(protocol) {
         return Err(TlsError::OtherProtocol(protocol.to_vec()));
     }
@@ -43,7 +44,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
 
 fn config(pin: Pin, protocol: &[u8]) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(provider());
-    let verifier = Arc::new(Pinned { pin, provider: Arc::clone(&provider) });
+    let verifier = Arc::new(PinVerifier { pin, provider: Arc::clone(&provider) });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -55,14 +56,14 @@ fn config(pin: Pin, protocol: &[u8]) -> Result<ClientConfig, rustls::Error> {
     Ok(config)
 }
 
-/// Trusts one certificate, whatever its names and dates say, or those of one authority for one name.
+/// Trusts one certificate, whatever its names and dates, or those of one authority for one name.
 #[derive(Debug)]
-struct Pinned {
+struct PinVerifier {
     pin: Pin,
     provider: Arc<CryptoProvider>,
 }
 
-impl Pinned {
+impl PinVerifier {
     fn by_authority(
         &self,
         shown: &CertificateDer<'_>,
@@ -84,7 +85,7 @@ impl Pinned {
     }
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinVerifier {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,

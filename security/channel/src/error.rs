@@ -1,4 +1,4 @@
-//! Why a handshake came to nothing.
+//! Errors of TLS handshakes.
 
 use std::io;
 use std::sync::Arc;
@@ -7,51 +7,51 @@ use rustls::{CertificateError, OtherError};
 
 use crate::Pin;
 
-/// Why there is no channel.
+/// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The other end shows another certificate than the pinned one: it is another one, or somebody is in between.
-    #[error("the other end shows the certificate {found}, pinned is {pinned}")]
+    /// The peer's certificate is not the pinned one: it is another server, or a man in the middle.
+    #[error("wrong certificate: the peer presents {found}, pinned is {pinned}")]
     WrongCertificate {
-        /// What the pin says.
+        /// The configured pin.
         pinned: Pin,
-        /// What came.
+        /// The pin of the received certificate.
         found: Pin,
     },
-    /// The pinned authority did not sign the certificate for this name, or not for today.
-    #[error("the other end's certificate is not one of the pinned authority for {name}: {why}")]
+    /// The pinned authority did not sign the certificate for this name, or not for this date.
+    #[error("the peer's certificate is not from the pinned authority for {name}: {why}")]
     NotByAuthority {
-        /// The name that the other end must have.
+        /// The name that the peer must have.
         name: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// The other end does not speak TLS.
-    #[error("the other end does not speak TLS")]
+    /// The peer does not speak TLS.
+    #[error("the peer does not speak TLS")]
     NoTls,
-    /// The other end speaks TLS, but not for this protocol.
-    #[error("the other end does not speak {} inside TLS", String::from_utf8_lossy(.0))]
+    /// The peer speaks TLS, but not for this protocol.
+    #[error("the peer does not speak {} inside TLS", String::from_utf8_lossy(.0))]
     OtherProtocol(Vec<u8>),
-    /// The connection ended within the handshake.
-    #[error("the other end closed the connection during the TLS handshake")]
+    /// The connection ended during the handshake.
+    #[error("the peer closed the connection during the TLS handshake")]
     Closed,
-    /// Anything else that TLS does not allow.
+    /// Any other violation of TLS.
     #[error("TLS: {0}")]
     Handshake(String),
-    /// The stream broke.
+    /// The stream failed.
     #[error("{0}")]
     Stream(io::ErrorKind),
 }
 
 impl TlsError {
-    /// Is the other end not who it must be? Trying again cannot help.
+    /// Whether the peer is not the expected one. A retry cannot help.
     #[must_use]
     pub const fn is_impostor(&self) -> bool {
         matches!(self, Self::WrongCertificate { .. } | Self::NotByAuthority { .. })
     }
 
-    /// A short name for counters and audit records.
+    /// Returns a short name for counters and audit records.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl TlsError {
         }
     }
 
-    /// What `rustls` said through a stream.
+    /// Converts an error that `rustls` returned through a stream.
     pub(crate) fn of(error: &io::Error, protocol: &[u8]) -> Self {
         use rustls::Error as E;
         let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) else {
@@ -86,7 +86,7 @@ impl TlsError {
         }
     }
 
-    /// As a verifier must say it.
+    /// Returns the error as a verifier must return it.
     pub(crate) fn refuse(self) -> rustls::Error {
         rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
     }

@@ -12,28 +12,29 @@ use zeroize::Zeroizing;
 
 use crate::Pin;
 
-/// What an authority is called in certificates. Nobody finds it by this name: its pin says who it is.
+/// Name of an authority in certificates. It is not used for lookup: the pin identifies the
+/// authority.
 const AUTHORITY_NAME: &str = "Sealstone cluster authority";
-/// How long before it was made a certificate counts already, for clocks that are behind.
+/// How long before its creation a certificate is valid, for clocks that are behind.
 const CLOCKS_BEHIND: Duration = Duration::from_secs(24 * 3600);
 
-/// A certificate, what it was signed with, and its key.
+/// A certificate with its chain and key.
 pub struct Identity {
-    /// Certificates in DER: one's own, then that of the authority, if one signed it.
+    /// Certificates in DER: the own one, then that of the authority, if one signed it.
     pub chain: Vec<Vec<u8>>,
-    /// PKCS #8.
+    /// The private key in PKCS #8.
     pub key: Zeroizing<Vec<u8>>,
 }
 
-/// Why a certificate cannot be made or used.
+/// Why a certificate cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// It cannot be made.
-    #[error("cannot make a certificate: {0}")]
+    /// It cannot be created.
+    #[error("cannot create a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// Certificate and key do not fit, or either is damaged.
-    #[error("certificate and key do not fit together, or are damaged: {0}")]
+    /// Certificate and key do not match, or one is damaged.
+    #[error("certificate and key do not match, or are damaged: {0}")]
     Unfit(rustls::Error),
     /// There is no certificate.
     #[error("there is no certificate")]
@@ -41,7 +42,8 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// A new key and a certificate for `name` signed with it. It does not expire: whoever pins it looks at no date.
+    /// Creates a key and a self-signed certificate for `name`. It does not expire: peers that pin
+    /// it check no date.
     ///
     /// # Errors
     /// [`IdentityError::Make`].
@@ -51,7 +53,7 @@ impl Identity {
         Ok(Self { chain: vec![certificate.der().to_vec()], key: Zeroizing::new(key.serialize_der()) })
     }
 
-    /// What others pin to know exactly this certificate.
+    /// Returns the pin of exactly this certificate.
     ///
     /// # Errors
     /// [`IdentityError::Empty`].
@@ -66,14 +68,14 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Who signs certificates of a cluster.
+/// Signs the certificates of a cluster.
 pub struct Authority {
     certificate: Vec<u8>,
     key: KeyPair,
 }
 
 impl Authority {
-    /// A new one. It does not expire by itself; who knows it by its pin replaces the pin.
+    /// Creates an authority. Its certificate does not expire; to replace it, replace the pins.
     ///
     /// # Errors
     /// [`IdentityError::Make`].
@@ -83,7 +85,7 @@ impl Authority {
         Ok(Self { certificate, key })
     }
 
-    /// From its certificate in DER and its key (PKCS #8).
+    /// Loads an authority from its certificate in DER and its key (PKCS #8).
     ///
     /// # Errors
     /// [`IdentityError::Make`] if the key cannot be read.
@@ -95,25 +97,26 @@ impl Authority {
         Ok(Self { certificate, key })
     }
 
-    /// Its certificate, DER.
+    /// Returns its certificate, DER.
     #[must_use]
     pub fn certificate(&self) -> &[u8] {
         &self.certificate
     }
 
-    /// Its key, PKCS #8.
+    /// Returns its key, PKCS #8.
     #[must_use]
     pub fn key(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(self.key.serialize_der())
     }
 
-    /// What others pin to know everybody whom it signed for.
+    /// Returns the pin that matches every certificate it signed.
     #[must_use]
     pub fn pin(&self) -> Pin {
         Pin::authority(&self.certificate)
     }
 
-    /// A new key and a certificate for `name`, from a day before `now_ms` (since 1970) on, for so long.
+    /// Creates a key and a certificate for `name`, valid for `life` from a day before `now_ms`
+    /// (since 1970).
     ///
     /// # Errors
     /// [`IdentityError::Make`].
@@ -133,7 +136,7 @@ impl Authority {
         })
     }
 
-    /// The same each time: what it signs must name it as its own certificate does.
+    /// The same each time: signed certificates must name the issuer as its own certificate does.
     fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         let mut name = DistinguishedName::new();

@@ -1,10 +1,14 @@
-//! What bytes travel through: TLS 1.3 with pinned certificates, and sockets read into two places.
+//! TLS 1.3 with pinned certificates, and sockets that are read into two buffers at once.
 //!
-//! Does: make and load the identity of a device or server, shake hands at both ends, derive from the channel the value
-//! that binds a login or a CAPKEY command to it, receive into two places at once. Does not: open sockets, store files.
-//! Contract: a stream comes out of [`connect`] only if the other end holds the key of the certificate that the pin names,
-//! and both ends named the same protocol; names and dates count only below an authority.
-//! Truth: RFC 8446; RFC 5705 and 8446 §7.5 (exporters); docs/design/security.md 1.3, 2.4; docs/standards/iscsi.md, TLS.
+//! Does: creates and loads the identity of a device or server, performs handshakes at both ends,
+//! exports the value that binds a login or a CAPKEY command to the channel, receives into two
+//! buffers at once.
+//! Does not: open sockets, store files.
+//! Contract: [`connect`] returns a stream only if the peer holds the key of the certificate that
+//! the pin identifies, and both ends named the same protocol; names and dates count only below an
+//! authority.
+//! Source of truth: RFC 8446; RFC 5705 and 8446 §7.5 (exporters); docs/design/security.md 1.3, 2.4;
+//! docs/standards/iscsi.md, TLS.
 
 mod admission;
 mod connect;
@@ -25,22 +29,24 @@ pub use serve::{Accepted, Server};
 
 /// The application protocol of iSCSI inside TLS (ALPN).
 pub const ALPN_ISCSI: &[u8] = b"osd-iscsi/1";
-/// Label of the exporter whose value is the security token of a nexus (VPD page B1h). The context is empty.
+/// Label of the exporter whose value is the security token of a nexus (VPD page B1h). The context
+/// is empty.
 pub const TOKEN_LABEL: &[u8] = b"EXPORTER-sealstone-osd-security-token";
 /// Bytes of a value that is exported from a channel.
 pub const EXPORT_LEN: usize = 32;
-/// First byte of every TLS connection: a record with a handshake message. No iSCSI login begins so.
+/// First byte of every TLS connection: a record with a handshake message. No iSCSI login begins
+/// with it.
 pub const FIRST_BYTE: u8 = 0x16;
 
-/// The name that a device has in certificates: its OSD system id in hexadecimal digits.
+/// Returns the name of a device in certificates: its OSD system id in hexadecimal digits.
 #[must_use]
 pub fn device_name(system_id: &[u8; 20]) -> String {
     let digits: String = system_id.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{digits}.osd.sealstone.invalid")
 }
 
-/// The primitives of both ends; the hybrid exchange first, so that what is recorded today stays sealed against a machine
-/// that breaks elliptic curves later.
+/// Returns the primitives of both ends. The hybrid key exchange comes first, so that a recording of
+/// today cannot be decrypted later by a machine that breaks elliptic curves.
 fn provider() -> rustls::crypto::CryptoProvider {
     use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
     let mut provider = default_provider();

@@ -1,4 +1,4 @@
-//! How the other end is known.
+//! Pins, which identify the peer.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,16 +7,16 @@ use sealstone_mds_protocol::DevicePin;
 pub use sealstone_mds_protocol::PinKind;
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of a certificate in DER: of the one that the other end shows itself, or of the authority that signed it.
+/// SHA-256 of a certificate in DER: of the peer's own, or of the authority that signed it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pin {
-    /// Of which of the two.
+    /// Which of the two.
     pub kind: PinKind,
     /// The hash.
     pub hash: [u8; 32],
 }
 
-/// A text that is no pin.
+/// The text is not a valid pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a pin is 64 hexadecimal digits, with or without colons, after sha256: (a certificate) or ca-sha256: (an authority)"
@@ -27,13 +27,13 @@ const CERTIFICATE_PREFIX: &str = "sha256:";
 const AUTHORITY_PREFIX: &str = "ca-sha256:";
 
 impl Pin {
-    /// Of the certificate in DER that the other end itself shows.
+    /// Returns the pin of the peer's own certificate in DER.
     #[must_use]
     pub fn certificate(der: &[u8]) -> Self {
         Self { kind: PinKind::Certificate, hash: Sha256::digest(der).into() }
     }
 
-    /// Of the authority with this certificate in DER.
+    /// Returns the pin of the authority with this certificate in DER.
     #[must_use]
     pub fn authority(der: &[u8]) -> Self {
         Self { kind: PinKind::Authority, hash: Sha256::digest(der).into() }

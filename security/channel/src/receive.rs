@@ -1,8 +1,9 @@
-//! Receiving into two places with one system call.
+//! Receives into two buffers with one system call.
 //!
-//! Does: on a TCP socket, read vectored, so that the end of a data segment and what comes behind it take one call.
-//! Does not: help other streams; those are read one place at a time.
-//! Contract: as `AsyncRead::poll_read`; no bytes are the end of the stream, or no room.
+//! Does: uses vectored reads on a TCP socket, so that the end of a data segment and the bytes
+//! behind it take one call.
+//! Does not: speed up other streams; those are read into one buffer at a time.
+//! Contract: as `AsyncRead::poll_read`; zero bytes mean the end of the stream, or no space.
 
 use std::any::Any;
 use std::io::{self, IoSliceMut};
@@ -12,9 +13,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes both ways.
+/// A bidirectional byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// What it really is: a TCP socket can do more than any stream.
+    /// Returns the concrete type: a TCP socket supports more than other streams.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -24,10 +25,10 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {
     }
 }
 
-/// Reads into `first`, then into `second`; the number of bytes.
+/// Reads into `first`, then into `second`; returns the number of bytes.
 ///
 /// # Errors
-/// The stream's.
+/// Errors of the stream.
 pub fn poll_receive<S: AsyncRead + Unpin + 'static>(
     stream: &mut S,
     cx: &mut Context<'_>,
@@ -51,7 +52,7 @@ pub fn poll_receive<S: AsyncRead + Unpin + 'static>(
     Poll::Ready(Ok(place.filled().len()))
 }
 
-/// The socket itself, also inside of a box.
+/// Returns the socket itself, also inside a box.
 fn socket<S: 'static>(stream: &mut S) -> Option<&mut TcpStream> {
     let stream: &mut dyn Any = stream;
     if stream.is::<Box<dyn Stream>>() {
@@ -65,8 +66,9 @@ fn receive(socket: &TcpStream, first: &mut [u8], second: &mut [u8]) -> io::Resul
     let mut count = 0;
     let tried = socket.try_io(Interest::READABLE, || {
         count = rustix::io::readv(socket, &mut [IoSliceMut::new(first), IoSliceMut::new(second)])?;
-        // Fewer bytes than there was room for: nothing is left, as tokio's own reads conclude too. Saying so inside
-        // of `try_io` keeps what became ready meanwhile, and spares a call that would find nothing.
+        // Fewer bytes than there was space for: nothing is left, as tokio's own reads conclude too.
+        // Reporting it inside `try_io` keeps a later readiness event, and saves a call that would
+        // find nothing.
         if (1..room).contains(&count) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     });
     match tried {
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_the_places_the_stream_comes_in_order_and_ends() {
+    async fn stream_is_received_in_order_into_any_buffers() {
         let (mut near, mut far) = pair().await;
         let sent: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         let copy = sent.clone();
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_no_socket_is_read_too() {
+    async fn streams_without_socket_are_read_too() {
         let (mut near, mut far) = tokio::io::duplex(64);
         near.write_all(b"header and data").await.unwrap();
         assert_eq!(take(&mut far, [6, 100]).await, b"header");

@@ -1,4 +1,4 @@
-//! The end that shows a certificate.
+//! The accepting end, which presents a certificate.
 
 use std::sync::Arc;
 
@@ -11,31 +11,32 @@ use tokio_rustls::server::TlsStream;
 
 use crate::{EXPORT_LEN, Identity, IdentityError, TlsError, provider};
 
-/// Bytes of ciphertext that wait in one connection until the socket takes them, at most.
+/// Maximum ciphertext buffered in one connection until the socket takes it, in bytes.
 const WAITING_MAX: usize = 64 * 1024;
 
-/// Shakes hands with whoever connects.
+/// Accepts TLS handshakes.
 #[derive(Clone)]
 pub struct Server {
     config: Arc<ServerConfig>,
     label: &'static [u8],
 }
 
-/// A channel, and what belongs to it.
+/// A TLS stream and its channel properties.
 pub struct Accepted<S> {
-    /// The bytes inside.
+    /// The decrypted stream.
     pub stream: TlsStream<S>,
-    /// The value that both ends of this channel have, and of no other.
+    /// The exported value, which both ends of this channel have, and no other channel.
     pub export: [u8; EXPORT_LEN],
-    /// What it is sealed with.
+    /// The cipher suite.
     pub suite: CipherSuite,
 }
 
 impl Server {
-    /// TLS 1.3 only, no client certificates, no resumption, no early data: each connection has keys of its own.
+    /// Creates a server for TLS 1.3 only, without client certificates, resumption or early data:
+    /// each connection has its own keys.
     ///
     /// # Errors
-    /// [`IdentityError`] if certificate and key do not fit.
+    /// [`IdentityError`] if certificate and key do not match.
     pub fn new(identity: &Identity, protocol: &[u8], label: &'static [u8]) -> Result<Self, IdentityError> {
         if identity.chain.is_empty() {
             return Err(IdentityError::Empty);
@@ -55,10 +56,11 @@ impl Server {
         Ok(Self { config: Arc::new(config), label })
     }
 
-    /// Shakes hands. The caller bounds the time that it may take.
+    /// Performs the handshake. The caller limits the time.
     ///
     /// # Errors
-    /// [`TlsError`]; the stream is closed then, after an alert that says no more than TLS asks for.
+    /// [`TlsError`]; the stream is then closed, after an alert with no more detail than TLS
+    /// requires.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -68,7 +70,7 @@ impl Server {
         let accept = acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(WAITING_MAX)));
         let stream = accept.await.map_err(|error| TlsError::of(&error, protocol))?;
         let (_, session) = stream.get_ref();
-        // Whoever names no protocol at all passes the handshake, and might mean any.
+        // A client without ALPN passes the handshake, and might mean any protocol.
         if session.alpn_protocol() != Some(protocol) {
             return Err(TlsError::OtherProtocol(protocol.to_vec()));
         }

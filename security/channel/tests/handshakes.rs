@@ -1,4 +1,4 @@
-//! Who gets a channel, and who does not.
+//! Handshakes that must succeed, and those that must fail.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -27,7 +27,7 @@ fn server(identity: &Identity) -> Server {
 
 type Met = (Result<(TlsStream<DuplexStream>, [u8; 32]), TlsError>, Result<[u8; 32], TlsError>);
 
-/// Both ends, over a pipe.
+/// Connects both ends over a pipe.
 async fn meet(server: &Server, pin: Pin, name: &str) -> Met {
     let (near, far) = duplex(64 * 1024);
     let accept = async { server.accept(far).await.map(|accepted| accepted.export) };
@@ -35,7 +35,7 @@ async fn meet(server: &Server, pin: Pin, name: &str) -> Met {
 }
 
 #[tokio::test]
-async fn both_ends_of_a_channel_know_the_same_token_and_no_other_channel_has_it() {
+async fn token_is_unique_to_both_ends_of_channel() {
     let own = Identity::self_signed(NAME).unwrap();
     let (server, pin) = (server(&own), own.pin().unwrap());
     let mut seen = Vec::new();
@@ -59,7 +59,7 @@ async fn another_certificate_is_refused_and_both_are_named() {
     assert!(far.is_err(), "the server has no channel either");
 }
 
-/// Whoever has the certificate, which is public, does not have its key.
+/// An attacker with the certificate, which is public, does not have its key.
 #[tokio::test]
 async fn a_certificate_without_its_key_makes_no_server() {
     let [mut own, other] = [0, 1].map(|_| Identity::self_signed(NAME).unwrap());
@@ -72,12 +72,12 @@ async fn a_certificate_without_its_key_makes_no_server() {
 }
 
 #[tokio::test]
-async fn below_an_authority_the_name_and_the_date_count() {
+async fn authority_pin_checks_name_and_date() {
     let authority = Authority::new().unwrap();
     let again = Authority::load(authority.certificate().to_vec(), &authority.key()).unwrap();
     let own = again.issue(NAME, now_ms(), LIFE).unwrap();
     meet(&server(&own), authority.pin(), NAME).await.0.unwrap();
-    // Its own hash is as good.
+    // Its own hash is also accepted.
     meet(&server(&own), own.pin().unwrap(), "whatever.name").await.0.unwrap();
     let refused = |near: Met| match near.0.err().unwrap() {
         TlsError::NotByAuthority { name, why } => (name, why),
@@ -88,18 +88,18 @@ async fn below_an_authority_the_name_and_the_date_count() {
     let old = authority.issue(NAME, now_ms() - 7_200_000, LIFE).unwrap();
     let (_, why) = refused(meet(&server(&old), authority.pin(), NAME).await);
     assert!(why.contains("xpired"), "{why}");
-    // A pin of the certificate itself looks at no date.
+    // With a pin of the certificate itself the date is not checked.
     meet(&server(&old), old.pin().unwrap(), NAME).await.0.unwrap();
     let early = authority.issue(NAME, now_ms() + 48 * 3_600_000, LIFE).unwrap();
     refused(meet(&server(&early), authority.pin(), NAME).await);
-    // Another authority, one that is only said to have signed, and none at all.
+    // Another authority, one that only claims to have signed, and none at all.
     let other = Authority::new().unwrap();
     refused(meet(&server(&other.issue(NAME, now_ms(), LIFE).unwrap()), authority.pin(), NAME).await);
     let mut forged = other.issue(NAME, now_ms(), LIFE).unwrap();
     forged.chain[1] = authority.certificate().to_vec();
     refused(meet(&server(&forged), authority.pin(), NAME).await);
     refused(meet(&server(&Identity::self_signed(NAME).unwrap()), authority.pin(), NAME).await);
-    // What the authority signed signs nothing itself.
+    // A certificate that the authority signed cannot sign others.
     let mut below = authority.issue(NAME, now_ms(), LIFE).unwrap();
     below.chain.swap(0, 1);
     assert!(Server::new(&below, ALPN_ISCSI, TOKEN_LABEL).is_err());
@@ -121,12 +121,12 @@ async fn who_names_another_protocol_or_none_is_refused() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_tls_are_an_error_at_both_ends() {
+async fn non_tls_bytes_fail_at_both_ends() {
     let own = Identity::self_signed(NAME).unwrap();
     let (mut near, far) = duplex(64 * 1024);
     near.write_all(&[0x43; 48]).await.unwrap();
     assert_eq!(server(&own).accept(far).await.err(), Some(TlsError::NoTls));
-    // A hello of TLS 1.2 and no word of 1.3.
+    // A hello of TLS 1.2 without an offer of 1.3.
     let mut hello = vec![0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3];
     hello.extend([7; 32]);
     hello.extend([0, 0, 2, 0xC0, 0x2F, 1, 0]);
@@ -154,7 +154,7 @@ async fn bytes_that_are_no_tls_are_an_error_at_both_ends() {
     }
 }
 
-/// Somebody who has a channel with either end has two, and they have no value in common.
+/// A man in the middle has one channel with each end, and they have no exported value in common.
 #[tokio::test]
 async fn who_relays_between_two_channels_has_two_tokens() {
     let [own, between] = [0, 1].map(|_| Identity::self_signed(NAME).unwrap());
@@ -164,9 +164,9 @@ async fn who_relays_between_two_channels_has_two_tokens() {
     assert_ne!(victim.unwrap().1, real.unwrap().1);
 }
 
-/// The end of a stream without the word that it is the end is an error, not an end.
+/// A stream that ends without close_notify is an error, not an end.
 #[tokio::test]
-async fn a_cut_stream_is_not_taken_for_its_end() {
+async fn truncated_stream_is_an_error() {
     let own = Identity::self_signed(NAME).unwrap();
     for orderly in [true, false] {
         let (near, far) = duplex(64 * 1024);

@@ -1,9 +1,13 @@
-//! Diffie-Hellman for SET MASTER KEY: the MODP groups 14, 15 and 16 of RFC 3526, and X25519 (RFC 7748).
+//! Diffie-Hellman for SET MASTER KEY: the MODP groups 14, 15 and 16 of RFC 3526, and X25519 (RFC
+//! 7748).
 //!
-//! Does: draw a secret, give its public value, agree with a peer's. Does not: derive keys; `sealstone-seal` does.
-//! Contract: exponentiation takes the same time for every secret. A peer's value that would make the result
-//! predictable is refused: 0, 1, p - 1 and whatever is not below p; of X25519 one of low order.
-//! Truth: RFC 3526 sections 3 to 5, RFC 7748; t10-osd 4.9; codes and choices in `docs/standards/security.md`.
+//! Does: draws a secret, returns its public value, agrees with a peer's.
+//! Does not: derive keys; `sealstone-seal` does.
+//! Contract: exponentiation takes the same time for every secret. A peer's value that would make
+//! the result predictable is refused: 0, 1, p - 1 and values not below p; of X25519 one of low
+//! order.
+//! Source of truth: RFC 3526 sections 3 to 5, RFC 7748; t10-osd 4.9; codes and choices in
+//! `docs/standards/security.md`.
 
 use alloc::vec::Vec;
 
@@ -17,7 +21,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 /// Bits of a secret exponent: more than twice the strength of the largest group.
 const EXPONENT_BITS: u32 = U512::BITS;
 
-/// A group that both ends know by its code.
+/// A group, known to both ends by its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// 2048-bit MODP group, number 14 of RFC 3526.
@@ -31,11 +35,11 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them, in the order of the attributes R+5/80000010h and on.
+    /// All groups, in the order of the attributes from R+5/80000010h on.
     pub const ALL: [Self; 4] = [Self::Modp2048, Self::Modp3072, Self::Modp4096, Self::X25519];
 
-    /// DH GROUP in the CDB, and the value of the attribute. No source shows the standard's codes: the MODP groups have
-    /// their numbers of RFC 3526, X25519 a code of the vendor's range.
+    /// Returns DH GROUP in the CDB, and the value of the attribute. No source shows the standard's
+    /// codes: the MODP groups have their numbers of RFC 3526, X25519 a code of the vendor's range.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -46,13 +50,13 @@ impl Group {
         }
     }
 
-    /// The group of a code.
+    /// Returns the group of a code.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.code() == code)
     }
 
-    /// Bytes of a public value and of the agreed secret.
+    /// Returns the bytes of a public value and of the agreed secret.
     #[must_use]
     pub const fn value_len(self) -> usize {
         match self {
@@ -63,7 +67,7 @@ impl Group {
         }
     }
 
-    /// How keys are made from what was agreed on.
+    /// Returns how keys are derived from the agreed secret.
     #[must_use]
     pub const fn derivation(self) -> Derivation {
         match self {
@@ -76,29 +80,29 @@ impl Group {
 /// Why a peer's public value was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ValueError {
-    /// Not as long as the group's values.
-    #[error("a value of {actual} bytes where {expected} belong")]
+    /// The length is not that of the group's values.
+    #[error("public value has {actual} bytes, expected {expected}")]
     Length {
         /// Bytes given.
         actual: usize,
         /// Bytes of the group.
         expected: usize,
     },
-    /// The agreed secret would be one that anybody can guess.
-    #[error("a value that gives the secret away")]
+    /// The agreed secret would be predictable.
+    #[error("weak public value: the shared secret would be predictable")]
     Weak,
 }
 
-/// The secret of one end; wiped when dropped, never shown.
-pub struct Secret(Inner);
+/// The secret of one end; wiped when dropped, never printed.
+pub struct Secret(DhSecretInner);
 
-enum Inner {
+enum DhSecretInner {
     Modp(Group, Zeroizing<U512>),
     X25519(x25519_dalek::StaticSecret),
 }
 
 impl Secret {
-    /// Draws one.
+    /// Draws a secret.
     #[must_use]
     pub fn draw(group: Group, random: &mut dyn Random) -> Self {
         let mut bytes = Zeroizing::new([0; 64]);
@@ -107,38 +111,38 @@ impl Secret {
             Group::Modp2048 | Group::Modp3072 | Group::Modp4096 => {
                 // An exponent of full length: the top bit is set.
                 bytes[0] |= 0x80;
-                Inner::Modp(group, Zeroizing::new(U512::from_be_slice(&*bytes)))
+                DhSecretInner::Modp(group, Zeroizing::new(U512::from_be_slice(&*bytes)))
             }
             Group::X25519 => {
                 let mut scalar = [0; 32];
                 scalar.copy_from_slice(&bytes[..32]);
                 let secret = x25519_dalek::StaticSecret::from(scalar);
                 scalar.zeroize();
-                Inner::X25519(secret)
+                DhSecretInner::X25519(secret)
             }
         })
     }
 
-    /// Its group.
+    /// Returns the group of the secret.
     #[must_use]
     pub const fn group(&self) -> Group {
         match &self.0 {
-            Inner::Modp(group, _) => *group,
-            Inner::X25519(_) => Group::X25519,
+            DhSecretInner::Modp(group, _) => *group,
+            DhSecretInner::X25519(_) => Group::X25519,
         }
     }
 
-    /// What the other end is told: as many bytes as the group's values have, big-endian with leading zeros (X25519: as
-    /// RFC 7748 writes it).
+    /// Returns the public value: as many bytes as the group's values have, big-endian with leading
+    /// zeros (X25519: in the form of RFC 7748).
     #[must_use]
     pub fn public(&self) -> Vec<u8> {
         match &self.0 {
-            Inner::Modp(group, exponent) => power(*group, &[2], exponent).to_vec(),
-            Inner::X25519(secret) => x25519_dalek::PublicKey::from(secret).as_bytes().to_vec(),
+            DhSecretInner::Modp(group, exponent) => power(*group, &[2], exponent).to_vec(),
+            DhSecretInner::X25519(secret) => x25519_dalek::PublicKey::from(secret).as_bytes().to_vec(),
         }
     }
 
-    /// The secret that both ends share, as long as a public value.
+    /// Returns the shared secret of both ends, as long as a public value.
     ///
     /// # Errors
     /// [`ValueError`].
@@ -148,13 +152,13 @@ impl Secret {
             return Err(ValueError::Length { actual: peer.len(), expected });
         }
         match &self.0 {
-            Inner::Modp(group, exponent) => {
+            DhSecretInner::Modp(group, exponent) => {
                 if !in_range(*group, peer) {
                     return Err(ValueError::Weak);
                 }
                 Ok(power(*group, peer, exponent))
             }
-            Inner::X25519(secret) => {
+            DhSecretInner::X25519(secret) => {
                 let peer: [u8; 32] = peer.try_into().map_err(|_| ValueError::Weak)?;
                 let shared = secret.diffie_hellman(&x25519_dalek::PublicKey::from(peer));
                 if !shared.was_contributory() {
@@ -166,18 +170,19 @@ impl Secret {
     }
 }
 
-/// `base^exponent mod p`, as long as p. The modulus is a safe prime, so every base in range has a large order.
+/// Returns `base^exponent mod p`, as long as p. The modulus is a safe prime, so every base in range
+/// has a large order.
 fn power(group: Group, base: &[u8], exponent: &U512) -> Zeroizing<Vec<u8>> {
     match group {
         Group::Modp2048 => power_in(&P2048, base, exponent),
         Group::Modp3072 => power_in(&P3072, base, exponent),
-        // X25519 has its own arithmetic and never comes here.
+        // X25519 has its own arithmetic and never gets here.
         Group::Modp4096 | Group::X25519 => power_in(&P4096, base, exponent),
     }
 }
 
 fn power_in<const LIMBS: usize>(modulus: &Uint<LIMBS>, base: &[u8], exponent: &U512) -> Zeroizing<Vec<u8>> {
-    // The modulus is public: its parameters may take the time they take.
+    // The modulus is public, so the time for its parameters may vary.
     let odd = Odd::new(*modulus).expect("the primes of RFC 3526 are odd");
     let params = FixedMontyParams::new_vartime(odd);
     let base = FixedMontyForm::new(&number(base), &params);
@@ -189,7 +194,7 @@ fn power_in<const LIMBS: usize>(modulus: &Uint<LIMBS>, base: &[u8], exponent: &U
     bytes
 }
 
-/// A big-endian number of at most the width's bytes.
+/// Parses a big-endian number of at most the width's bytes.
 fn number<const LIMBS: usize>(bytes: &[u8]) -> Uint<LIMBS> {
     let mut wide = Zeroizing::new(alloc::vec![0; LIMBS * 8]);
     let at = wide.len() - bytes.len().min(LIMBS * 8);
@@ -197,7 +202,7 @@ fn number<const LIMBS: usize>(bytes: &[u8]) -> Uint<LIMBS> {
     Uint::from_be_slice(&wide)
 }
 
-/// Is it from 2 to p - 2? A public value is no secret.
+/// Whether the value is from 2 to p - 2. A public value is not secret.
 fn in_range(group: Group, value: &[u8]) -> bool {
     fn within<const LIMBS: usize>(modulus: &Uint<LIMBS>, value: &[u8]) -> bool {
         let value = number::<LIMBS>(value);
@@ -311,7 +316,8 @@ mod tests {
         assert_eq!(secret.agree(&one).err(), Some(ValueError::Weak));
     }
 
-    /// The published form of the primes, and that 2 generates the subgroup of prime order: 2^((p-1)/2) = 1.
+    /// The published form of the primes, and the proof that 2 generates the subgroup of prime
+    /// order: 2^((p-1)/2) = 1.
     #[test]
     fn the_primes_are_those_of_rfc_3526() {
         fn check<const LIMBS: usize>(modulus: &Uint<LIMBS>, word_after_pi: &str) {

@@ -1,9 +1,12 @@
 //! The primitives behind the provider trait of seal.
 //!
-//! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, midstates cached; Diffie-Hellman ([`dh`]); secrets at rest
-//! ([`vault`], [`record`]); with feature `std` also the system's random bytes and mutexes. Does not: define any format of the wire.
-//! Contract: a [`MacKey`] is 2 midstates; a tag costs the blocks of its message and two more, and never allocates.
-//! Truth: RFC 2104, FIPS 180-4; tests hold the vectors of RFC 2202 and RFC 4231.
+//! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, with cached midstates; Diffie-Hellman
+//! ([`dh`]); secrets at rest ([`vault`], [`record`]); with feature `std` also the system's random
+//! bytes and mutexes.
+//! Does not: define any wire format.
+//! Contract: a [`MacKey`] is 2 midstates; a tag costs the blocks of its message plus two, and never
+//! allocates.
+//! Source of truth: RFC 2104, FIPS 180-4; tests hold the vectors of RFC 2202 and RFC 4231.
 
 #![no_std]
 

@@ -15,9 +15,9 @@ use sha2::Sha256;
 pub enum RustCrypto {}
 
 /// The inner and the outer midstate of an HMAC key; wiped when dropped.
-pub struct MacKey(Midstates);
+pub struct MacKey(MacMidstates);
 
-enum Midstates {
+enum MacMidstates {
     Sha1(HmacCore<Sha1>),
     Sha256(HmacCore<Sha256>),
 }
@@ -27,15 +27,15 @@ impl Provider for RustCrypto {
 
     fn mac_key(hash: Hash, key: &[u8]) -> MacKey {
         MacKey(match hash {
-            Hash::Sha1 => Midstates::Sha1(prepare(key)),
-            Hash::Sha256 => Midstates::Sha256(prepare(key)),
+            Hash::Sha1 => MacMidstates::Sha1(prepare(key)),
+            Hash::Sha256 => MacMidstates::Sha256(prepare(key)),
         })
     }
 
     fn tag(key: &MacKey, parts: &[&[u8]]) -> Tag {
         match &key.0 {
-            Midstates::Sha1(core) => Tag::from_sha1(finish(core, parts).into()),
-            Midstates::Sha256(core) => Tag::from_sha256(finish(core, parts).into()),
+            MacMidstates::Sha1(core) => Tag::from_sha1(finish(core, parts).into()),
+            MacMidstates::Sha256(core) => Tag::from_sha256(finish(core, parts).into()),
         }
     }
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prepared_key_is_two_midstates_and_no_more() {
+    fn prepared_mac_key_is_two_midstates() {
         assert!(size_of::<MacKey>() <= 96, "{}", size_of::<MacKey>());
     }
 }

@@ -1,10 +1,12 @@
-//! Single records at rest: each sealed by itself, in its place.
+//! Single records at rest, each sealed separately.
 //!
-//! Does: encrypt and authenticate a value together with the name that it is kept under. Does not:
-//! keep anything. Contract: [`RecordSeal::open`] gives back exactly what was sealed under the same
-//! name by the same seal, or nothing: a record that was moved to another name or another store does
-//! not open. An older value of the same name does. Truth: docs/standards/mds/store.md §8; RFC 8452
-//! (AES-256-GCM-SIV: a nonce drawn twice gives nothing away but equality).
+//! Does: encrypts and authenticates a value together with the name that it is stored under.
+//! Does not: store anything.
+//! Contract: [`RecordSeal::open`] returns exactly what was sealed under the same name by the same
+//! seal, or fails. A record that was moved to another name or another store does not open. An older
+//! value of the same name does.
+//! Source of truth: docs/standards/mds/store.md §8; RFC 8452 (AES-256-GCM-SIV: a repeated nonce
+//! reveals only equality).
 //!
 //! Layout: `E1h`, nonce 12, ciphertext, tag 16. Associated data: label, store id 16, name.
 
@@ -35,7 +37,7 @@ pub struct RecordSeal {
 }
 
 impl RecordSeal {
-    /// The seal of a store: `HMAC-SHA256(secret, label ‖ store id ‖ 01h)` is its key.
+    /// Creates the seal of a store; its key is `HMAC-SHA256(secret, label ‖ store id ‖ 01h)`.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_LEN], store: [u8; STORE_ID_LEN]) -> Self {
         let mac = RustCrypto::mac_key(Hash::Sha256, secret);
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_opens_in_its_place_and_nowhere_else_and_no_bit_of_it_can_change() {
+    fn record_opens_only_unchanged_under_its_name() {
         let seal = RecordSeal::new(&[1; SECRET_LEN], [2; STORE_ID_LEN]);
         let sealed = seal.seal(b"k1", b"a key", &mut random());
         assert_eq!(sealed.len(), RECORD_OVERHEAD + 5);

@@ -1,4 +1,4 @@
-//! What an operating system has to offer: random bytes and mutexes.
+//! Random bytes and mutexes of the operating system.
 
 use sealstone_seal::{Locks, Mutex, Random};
 
@@ -8,7 +8,7 @@ pub struct SystemRandom;
 
 impl Random for SystemRandom {
     /// # Panics
-    /// If the system has no random bytes to give: no key or nonce may be made then.
+    /// If the system cannot return random bytes: no key or nonce may be created then.
     fn fill(&mut self, into: &mut [u8]) {
         getrandom::fill(into).expect("the system gives random bytes");
     }
@@ -17,7 +17,7 @@ impl Random for SystemRandom {
 /// Mutexes of `parking_lot`: small, and not poisoned by a panic.
 pub enum ParkingLot {}
 
-/// A `parking_lot` mutex behind seal's seam.
+/// A `parking_lot` mutex behind seal's trait.
 pub struct Locked<T>(parking_lot::Mutex<T>);
 
 impl<T: Send> Mutex<T> for Locked<T> {

@@ -1,13 +1,17 @@
-//! Secrets at rest: a byte string sealed under a key file, a passphrase or a credential of the system.
+//! Secrets at rest: a byte string sealed under a key file, a passphrase or a credential of the
+//! system.
 //!
-//! Does: encrypt and authenticate, with what kind of key and which generation it is in the clear but under the tag.
-//! Does not: files, stretching of passphrases. Contract: [`open`] gives back exactly what was sealed or nothing.
-//! Truth: docs/design/security.md 3.7; RFC 8452 (AES-256-GCM-SIV).
+//! Does: encrypts and authenticates; the kind of key and the generation are in the clear but
+//! covered by the tag.
+//! Does not: read files, or stretch passphrases.
+//! Contract: [`open`] returns exactly what was sealed, or fails.
+//! Source of truth: docs/design/security.md 3.7; RFC 8452 (AES-256-GCM-SIV).
 //!
-//! Layout: `"OSDKS01\0"`, kind of key 1, parameters 16, salt 16, nonce 12, generation 8, then ciphertext and tag 16. All
-//! up to the ciphertext is associated data. The sealing key is `HMAC-SHA256(secret, label ‖ salt ‖ 01h)`. Parameters are
-//! zero but for a passphrase: memory in KiB 4, passes 4, lanes 4, zero 4; there the secret is Argon2id of the passphrase
-//! with the salt.
+//! Layout: `"OSDKS01\0"`, kind of key 1, parameters 16, salt 16, nonce 12, generation 8, then
+//! ciphertext and tag 16. All bytes before the ciphertext are associated data. The sealing key is
+//! `HMAC-SHA256(secret, label ‖ salt ‖ 01h)`. Parameters are zero except for a passphrase: memory
+//! in KiB 4, passes 4, lanes 4, zero 4; there the secret is Argon2id of the passphrase with the
+//! salt.
 
 use alloc::vec::Vec;
 
@@ -23,7 +27,7 @@ use crate::RustCrypto;
 const MAGIC: &[u8; 8] = b"OSDKS01\0";
 /// The secret is Argon2id of a passphrase.
 const KIND_PASSPHRASE: u8 = 1;
-/// The secret is a credential that systemd gives the process.
+/// The secret is a credential that systemd passes to the process.
 const KIND_CREDENTIAL: u8 = 3;
 /// The secret is in a file of its own.
 const KIND_KEY_FILE: u8 = 5;
@@ -37,33 +41,34 @@ const HEAD_LEN: usize = GENERATION.end;
 const TAG_LEN: usize = 16;
 /// Bytes that sealing adds.
 pub const OVERHEAD: usize = HEAD_LEN + TAG_LEN;
-/// Bytes of the secret that seals.
+/// Bytes of the sealing secret.
 pub const SECRET_LEN: usize = 32;
 
 /// Why sealed bytes were not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum VaultError {
-    /// Something else, or another version of the layout.
+    /// Other content, or another version of the layout.
     #[error("not a sealed key store of this version")]
     Magic,
     /// Sealed under a kind of key that this program does not know.
     #[error("sealed under a key of kind {0}")]
     Kind(u8),
-    /// Changed, cut off, or sealed under another secret.
+    /// Changed, truncated, or sealed under another secret.
     #[error("damaged, or sealed under another key")]
     Tag,
     /// The parameters do not belong to the kind of key.
-    #[error("parameters that the kind of key does not have")]
+    #[error("invalid parameters for this kind of key")]
     Parameters,
 }
 
 /// Bytes of the salt.
 pub const SALT_LEN: usize = 16;
 
-/// Where the secret that seals comes from.
+/// Source of the sealing secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Argon2id of a passphrase, with these parameters. Whoever stretches holds them to a floor and a ceiling.
+    /// Argon2id of a passphrase, with these parameters. The caller that stretches checks them
+    /// against its limits.
     Passphrase {
         /// Memory, KiB.
         memory_kib: u32,
@@ -114,10 +119,11 @@ impl Kind {
     }
 }
 
-/// What a sealed store says of itself before anybody opens it. Believed only when it opens.
+/// Header of a sealed store, readable without the secret. It is authenticated only when the store
+/// is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What opens it.
+    /// Kind of the secret.
     pub kind: Kind,
     /// Salt of the stretching.
     pub salt: [u8; SALT_LEN],
@@ -141,11 +147,11 @@ pub fn header(sealed: &[u8]) -> Result<Header, VaultError> {
     Ok(Header { kind, salt, generation })
 }
 
-/// What was sealed, and how many times something was.
+/// The opened content, with its generation.
 pub struct Opened {
     /// The secret bytes.
     pub content: Zeroizing<Vec<u8>>,
-    /// Counts up with every sealing: an older copy shows by it.
+    /// Incremented with every sealing, so that an older copy is recognised.
     pub generation: u64,
 }
 
@@ -157,7 +163,7 @@ fn cipher(secret: &[u8; SECRET_LEN], salt: &[u8]) -> Aes256GcmSiv {
     cipher
 }
 
-/// Seals under a key file; salt and nonce are drawn anew every time.
+/// Seals under a key file; salt and nonce are drawn every time.
 #[must_use]
 pub fn seal(secret: &[u8; SECRET_LEN], generation: u64, content: &[u8], random: &mut dyn Random) -> Vec<u8> {
     let mut salt = [0; SALT_LEN];
@@ -165,7 +171,8 @@ pub fn seal(secret: &[u8; SECRET_LEN], generation: u64, content: &[u8], random: 
     seal_as(&Header { kind: Kind::KeyFile, salt, generation }, secret, content, random)
 }
 
-/// Seals under a secret of any kind. The salt is the caller's, who had to stretch with it, and must be fresh.
+/// Seals under a secret of any kind. The caller passes the salt that it used for stretching; it
+/// must be fresh.
 #[must_use]
 pub fn seal_as(
     header: &Header,
@@ -191,7 +198,7 @@ pub fn seal_as(
     out
 }
 
-/// Opens what [`seal`] made.
+/// Opens the result of [`seal`].
 ///
 /// # Errors
 /// [`VaultError`]; `Kind` if it is not sealed under a key file.
@@ -202,7 +209,7 @@ pub fn open(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultErr
     }
 }
 
-/// Opens what [`seal_as`] made; [`header`] says what the secret has to be.
+/// Opens the result of [`seal_as`]; [`header`] says which secret is needed.
 ///
 /// # Errors
 /// [`VaultError`].
@@ -245,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_comes_back_and_no_bit_of_it_can_change() {
+    fn sealed_content_round_trips_and_changes_are_detected() {
         let secret = [7; SECRET_LEN];
         let sealed = seal(&secret, 9, b"keys", &mut random());
         assert_eq!(sealed.len(), OVERHEAD + 4);
@@ -263,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_tells_what_opens_it_and_none_passes_for_another() {
+    fn secret_kinds_are_distinct_in_the_header() {
         let secret = [7; SECRET_LEN];
         let kinds =
             [Kind::Passphrase { memory_kib: 65536, passes: 3, lanes: 4 }, Kind::Credential, Kind::KeyFile];

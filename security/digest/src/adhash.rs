@@ -1,24 +1,25 @@
-//! AdHash over SHA-1's compression function: a sum over small blocks, so that a change costs only what changed.
+//! AdHash over SHA-1's compression function: a sum over small blocks, so that a change costs only
+//! the changed blocks.
 //!
 //! Does: the sums of the paper with blocks of 128 and of 256 bytes; change and complement of a sum.
-//! Does not: resist anybody. A second preimage of a unit takes minutes (docs/design/security.md 5.2); for
-//! reproduction of the paper alone.
-//! Truth: docs/design/security.md 5.2. Parts of a block other than the last one are our choice: their bytes are moved
-//! to the front and their number goes where that of a short last block goes; where they started is in the header
-//! beside the digest.
+//! Does not: resist attacks. A second preimage of a unit takes minutes (docs/design/security.md
+//! 5.2); only for reproducing the paper.
+//! Source of truth: docs/design/security.md 5.2. Parts of a block other than the last one are our
+//! choice: their bytes are moved to the front, and their number is encoded like that of a short
+//! last block; their offset is in the header beside the digest.
 
-use crate::Value;
-use crate::cost::{Compress, Plain};
-use crate::sha1::{BLOCK, INITIAL, State};
+use crate::DigestValue;
+use crate::cost::{CompressionEngine, PlainEngine};
+use crate::sha1::{BLOCK, INITIAL, Sha1State};
 
 /// Longest block in bytes.
 const BLOCK_MAX: usize = 256;
 
 /// A sum modulo 2^256, most significant word first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum([u64; 4]);
+struct AdHashSum([u64; 4]);
 
-impl Sum {
+impl AdHashSum {
     fn add(&mut self, other: Self) {
         let mut carry = false;
         for (word, more) in self.0.iter_mut().zip(other.0).rev() {
@@ -37,8 +38,8 @@ impl Sum {
         }
     }
 
-    /// (high << 96) xor low, both numbers of 160 bits.
-    fn join(high: &State, low: &State) -> Self {
+    /// Returns (high << 96) xor low, both numbers of 160 bits.
+    fn join(high: &Sha1State, low: &Sha1State) -> Self {
         let pair = |first: u32, second: u32| u64::from(first) << 32 | u64::from(second);
         Self([
             pair(high[0], high[1]),
@@ -48,12 +49,12 @@ impl Sum {
         ])
     }
 
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: &DigestValue) -> Option<Self> {
         let (words, []) = value.as_bytes().as_chunks::<8>() else { return None };
         Some(Self(<[[u8; 8]; 4]>::try_from(words).ok()?.map(u64::from_be_bytes)))
     }
 
-    fn value(self) -> Value {
+    fn value(self) -> DigestValue {
         let mut bytes = [0; 32];
         for (bytes, word) in bytes.chunks_exact_mut(8).zip(self.0) {
             bytes.copy_from_slice(&word.to_be_bytes());
@@ -72,7 +73,7 @@ pub enum AdHash {
 }
 
 impl AdHash {
-    /// Bytes of one block.
+    /// Returns the bytes of one block.
     #[must_use]
     pub const fn block_bytes(self) -> usize {
         match self {
@@ -81,11 +82,11 @@ impl AdHash {
         }
     }
 
-    /// What block `number` of the unit adds to the sum: all of it, or `bytes` of it.
-    fn element(self, engine: &mut impl Compress, number: usize, bytes: &[u8]) -> Sum {
+    /// Returns what block `number` of the unit adds to the sum: all of it, or `bytes` of it.
+    fn element(self, engine: &mut impl CompressionEngine, number: usize, bytes: &[u8]) -> AdHashSum {
         let whole = self.block_bytes();
         let mut padded = [0; BLOCK_MAX];
-        // A short block is padded, and its length goes into the initial value.
+        // A short block is padded, and its length is part of the initial value.
         let (block, short) = match bytes.len() {
             length if length == whole => (bytes, 0),
             length => {
@@ -104,13 +105,13 @@ impl AdHash {
         let (first, second) = blocks.split_at(blocks.len() / 2);
         engine.compress(&mut high, first);
         engine.compress(&mut low, second);
-        Sum::join(&high, &low)
+        AdHashSum::join(&high, &low)
     }
 
-    /// The sum over `bytes`, which start at `within` in the unit, wherever that is in a block.
-    fn sum(self, engine: &mut impl Compress, within: usize, bytes: &[u8]) -> Sum {
+    /// Returns the sum over `bytes`, which start at `within` in the unit, at any offset in a block.
+    fn sum(self, engine: &mut impl CompressionEngine, within: usize, bytes: &[u8]) -> AdHashSum {
         let block = self.block_bytes();
-        let mut sum = Sum::default();
+        let mut sum = AdHashSum::default();
         let (mut number, mut rest) = (within / block, bytes);
         let mut room = block - within % block;
         while !rest.is_empty() {
@@ -121,62 +122,70 @@ impl AdHash {
         sum
     }
 
-    pub(crate) fn value_with(self, engine: &mut impl Compress, bytes: &[u8]) -> Value {
+    pub(crate) fn value_with(self, engine: &mut impl CompressionEngine, bytes: &[u8]) -> DigestValue {
         self.sum(engine, 0, bytes).value()
     }
 
-    pub(crate) fn part_with(self, engine: &mut impl Compress, within: usize, bytes: &[u8]) -> Value {
+    pub(crate) fn part_with(
+        self,
+        engine: &mut impl CompressionEngine,
+        within: usize,
+        bytes: &[u8],
+    ) -> DigestValue {
         self.sum(engine, within, bytes).value()
     }
 
-    /// The value of a unit after the blocks from `within` on changed from `old` to `new`. `within` is a block's start;
-    /// both end with whole blocks or where the object ends, before and after. `None` if `value` is none of AdHash.
+    /// Returns the value of a unit after the blocks from `within` on changed from `old` to `new`.
+    /// `within` is a block's start; both end with whole blocks or where the object ends, before and
+    /// after. `None` if `value` is not of AdHash.
     #[must_use]
-    pub fn changed(self, value: &Value, within: usize, old: &[u8], new: &[u8]) -> Option<Value> {
-        self.changed_with(&mut Plain, value, within, old, new)
+    pub fn changed(self, value: &DigestValue, within: usize, old: &[u8], new: &[u8]) -> Option<DigestValue> {
+        self.changed_with(&mut PlainEngine, value, within, old, new)
     }
 
-    /// As [`changed`](Self::changed), with the compressions done by `engine`.
+    /// Like [`changed`](Self::changed), with the compressions done by `engine`.
     pub fn changed_with(
         self,
-        engine: &mut impl Compress,
-        value: &Value,
+        engine: &mut impl CompressionEngine,
+        value: &DigestValue,
         within: usize,
         old: &[u8],
         new: &[u8],
-    ) -> Option<Value> {
-        let mut sum = Sum::from_value(value)?;
+    ) -> Option<DigestValue> {
+        let mut sum = AdHashSum::from_value(value)?;
         sum.sub(self.sum(engine, within, old));
         sum.add(self.sum(engine, within, new));
         Some(sum.value())
     }
 
-    /// The blocks that a part of a unit touches, grown to whole ones, within a unit of `length` bytes.
+    /// Returns the blocks that a part of a unit touches, as a range within a unit of `length`
+    /// bytes.
     #[must_use]
     pub fn grown(self, from: usize, to: usize, length: usize) -> (usize, usize) {
         let block = self.block_bytes();
         (from / block * block, to.next_multiple_of(block).min(length))
     }
 
-    /// The digest of the part `from..to` of a unit out of its stored value, by taking away what is outside: cheaper
-    /// than [`Profile::edge`](crate::Profile::edge) when that is little. `unit`: all bytes of the unit.
-    /// `None` if `value` is none of AdHash or the part is not inside.
+    /// Returns the digest of the part `from..to` of a unit, computed from its stored value by
+    /// subtracting the rest. That is cheaper than [`Profile::edge`](crate::Profile::edge) if the
+    /// rest is small. `unit`: all bytes of the unit. `None` if `value` is not of AdHash or the part
+    /// is not inside.
     #[must_use]
-    pub fn complement(self, value: &Value, unit: &[u8], from: usize, to: usize) -> Option<Value> {
-        self.complement_with(&mut Plain, value, unit, from, to)
+    pub fn complement(self, value: &DigestValue, unit: &[u8], from: usize, to: usize) -> Option<DigestValue> {
+        self.complement_with(&mut PlainEngine, value, unit, from, to)
     }
 
-    /// As [`complement`](Self::complement), with the compressions done by `engine`.
+    /// Like [`complement`](Self::complement), with the compressions done by `engine`.
     pub fn complement_with(
         self,
-        engine: &mut impl Compress,
-        value: &Value,
+        engine: &mut impl CompressionEngine,
+        value: &DigestValue,
         unit: &[u8],
         from: usize,
         to: usize,
-    ) -> Option<Value> {
+    ) -> Option<DigestValue> {
         let part = unit.get(from..to).filter(|part| !part.is_empty())?;
-        let mut sum = Sum::from_value(value)?;
+        let mut sum = AdHashSum::from_value(value)?;
         let block = self.block_bytes();
         let (first, last) = (from / block, (to - 1) / block);
         for (bytes, number) in unit.chunks(block).zip(0..) {
@@ -185,7 +194,7 @@ impl AdHash {
                 sum.sub(self.element(engine, number, bytes));
             }
         }
-        // The blocks that the part cuts: first and last.
+        // The blocks that the part covers partially: first and last.
         for number in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {
             let (start, end) = ((number * block).max(from), ((number + 1) * block).min(to));
             let whole = start == number * block && end == ((number + 1) * block).min(unit.len());
@@ -196,22 +205,22 @@ impl AdHash {
         Some(sum.value())
     }
 
-    /// The digest of the part `from..to` of a unit, by whichever way costs fewer compressions (5.6).
-    /// `stored`: the value of the unit, if it is known and `unit` has all of its bytes.
+    /// Returns the digest of the part `from..to` of a unit, by the method with fewer compressions
+    /// (5.6). `stored`: the value of the unit, if it is known and `unit` has all of its bytes.
     #[must_use]
-    pub fn part(self, stored: Option<&Value>, unit: &[u8], from: usize, to: usize) -> Value {
-        self.part_by_cost(&mut Plain, stored, unit, from, to)
+    pub fn part(self, stored: Option<&DigestValue>, unit: &[u8], from: usize, to: usize) -> DigestValue {
+        self.part_by_cost(&mut PlainEngine, stored, unit, from, to)
     }
 
-    /// As [`part`](Self::part), with the compressions done by `engine`.
+    /// Like [`part`](Self::part), with the compressions done by `engine`.
     pub fn part_by_cost(
         self,
-        engine: &mut impl Compress,
-        stored: Option<&Value>,
+        engine: &mut impl CompressionEngine,
+        stored: Option<&DigestValue>,
         unit: &[u8],
         from: usize,
         to: usize,
-    ) -> Value {
+    ) -> DigestValue {
         let cheaper = crate::cost::complement(self, unit.len() as u64, from as u64, to as u64)
             < crate::cost::direct(self, from as u64, to as u64);
         stored
@@ -234,14 +243,15 @@ mod tests {
     proptest! {
         #[test]
         fn sums_and_differences_are_inverse(one in any::<[u64; 4]>(), two in any::<[u64; 4]>()) {
-            let mut sum = Sum(one);
-            sum.add(Sum(two));
-            sum.sub(Sum(one));
-            prop_assert_eq!(sum, Sum(two));
-            prop_assert_eq!(Sum::from_value(&sum.value()), Some(sum));
+            let mut sum = AdHashSum(one);
+            sum.add(AdHashSum(two));
+            sum.sub(AdHashSum(one));
+            prop_assert_eq!(sum, AdHashSum(two));
+            prop_assert_eq!(AdHashSum::from_value(&sum.value()), Some(sum));
         }
 
-        /// Changing a part of a unit, also one that makes it longer or shorter, gives what computing anew gives.
+        /// Changing a part of a unit, also one that makes it longer or shorter, equals recomputing
+        /// it.
         #[test]
         fn incremental_update_equals_recomputation(
             before in proptest::collection::vec(any::<u8>(), 1..8193),
@@ -256,17 +266,17 @@ mod tests {
                 after[at..end].copy_from_slice(&data[..end - at]);
                 let (from, _) = hash.grown(at, end, after.len());
                 let to = |length| hash.grown(at, end, length).1;
-                let value = hash.value_with(&mut Plain, &before);
+                let value = hash.value_with(&mut PlainEngine, &before);
                 let old = &before[from..to(before.len())];
                 let new = &after[from..to(after.len())];
                 prop_assert_eq!(
                     hash.changed(&value, from, old, new),
-                    Some(hash.value_with(&mut Plain, &after)),
+                    Some(hash.value_with(&mut PlainEngine, &after)),
                 );
             }
         }
 
-        /// What the stored value leaves when all else is taken away is the digest of the part itself.
+        /// Subtracting the rest from the stored value yields the digest of the part itself.
         #[test]
         fn the_complement_equals_direct_computation(
             unit in proptest::collection::vec(any::<u8>(), 1..8193),
@@ -276,8 +286,8 @@ mod tests {
             for hash in BOTH {
                 let (one, two) = (one.index(unit.len()), two.index(unit.len()));
                 let (from, to) = (one.min(two), one.max(two) + 1);
-                let value = hash.value_with(&mut Plain, &unit);
-                let direct = hash.part_with(&mut Plain, from, &unit[from..to]);
+                let value = hash.value_with(&mut PlainEngine, &unit);
+                let direct = hash.part_with(&mut PlainEngine, from, &unit[from..to]);
                 prop_assert_eq!(hash.complement(&value, &unit, from, to), Some(direct));
                 prop_assert_eq!(hash.part(Some(&value), &unit, from, to), direct);
                 prop_assert_eq!(hash.part(None, &unit, from, to), direct);
@@ -286,10 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn a_short_last_block_is_told_from_a_padded_one() {
+    fn short_block_differs_from_padded_one() {
         for hash in BOTH {
-            let values: Vec<Value> = [1, 2, 127, 128, 129, 256]
-                .map(|length| hash.value_with(&mut Plain, &[0; 256][..length]))
+            let values: Vec<DigestValue> = [1, 2, 127, 128, 129, 256]
+                .map(|length| hash.value_with(&mut PlainEngine, &[0; 256][..length]))
                 .into();
             for (index, value) in values.iter().enumerate() {
                 assert!(!values[..index].contains(value));
@@ -299,10 +309,10 @@ mod tests {
 
     #[test]
     fn a_foreign_value_is_refused() {
-        let foreign = Value::from([1; 20]);
+        let foreign = DigestValue::from([1; 20]);
         assert_eq!(AdHash::A256.changed(&foreign, 0, &[], &[1]), None);
         assert_eq!(AdHash::A256.complement(&foreign, &[1, 2], 0, 1), None);
-        assert_eq!(AdHash::A256.complement(&Value::from([1; 32]), &[1, 2], 1, 3), None);
-        assert_eq!(AdHash::A256.complement(&Value::from([1; 32]), &[1, 2], 1, 1), None);
+        assert_eq!(AdHash::A256.complement(&DigestValue::from([1; 32]), &[1, 2], 1, 3), None);
+        assert_eq!(AdHash::A256.complement(&DigestValue::from([1; 32]), &[1, 2], 1, 1), None);
     }
 }

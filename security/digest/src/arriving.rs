@@ -1,27 +1,28 @@
 //! Digests of a range whose bytes are still arriving.
 //!
-//! Does: compute the value of each whole unit as soon as its last byte is there, while it is warm in the processor's
-//! caches and the rest is under way. Does not: edges, and a last unit that the object's end cuts: where the object ends
-//! is known only from the answer, so [`Covered`](crate::Covered) computes those.
-//! Contract: bytes arrive in order, and one that was seen is never another one later.
+//! Does: computes the value of each whole unit as soon as its last byte has arrived, while it is in
+//! the processor's caches.
+//! Does not: compute edges, or a last unit that the object's end shortens: the end is known only
+//! from the reply, so [`CoveredDigests`](crate::CoveredDigests) computes those.
+//! Contract: bytes arrive in order, and bytes that were passed do not change later.
 
 use alloc::vec::Vec;
 
-use crate::{Profile, Value};
+use crate::{DigestValue, Profile};
 
-/// The values of the full units of a range, as far as its bytes have arrived. 33 bytes of memory for each unit of 8 or
-/// 16 KiB; each byte is looked at once.
+/// The values of the full units of a range, as far as its bytes have arrived. Takes 33 bytes of
+/// memory for each unit of 8 or 16 KiB; each byte is hashed once.
 #[derive(Clone, Debug)]
-pub struct Arriving {
+pub struct ReceivedDigests {
     profile: Profile,
     offset: u64,
     length: u64,
     first: u64,
-    values: Vec<Value>,
+    values: Vec<DigestValue>,
 }
 
-impl Arriving {
-    /// Nothing yet of at most `length` bytes at `offset` of an object.
+impl ReceivedDigests {
+    /// Starts without bytes, for at most `length` bytes at `offset` of an object.
     #[must_use]
     pub fn new(profile: Profile, offset: u64, length: u64) -> Self {
         let profile = profile.values();
@@ -29,7 +30,7 @@ impl Arriving {
         Self { profile, offset, length, first: offset.div_ceil(profile.unit_bytes()), values: Vec::new() }
     }
 
-    /// The first bytes of the range are there: all that were there before, and more.
+    /// Advances with the first bytes of the range: all those of earlier calls, and more.
     pub fn advance(&mut self, so_far: &[u8]) {
         let bytes = self.profile.unit_bytes();
         let end = self.offset + (so_far.len() as u64).min(self.length);
@@ -44,9 +45,9 @@ impl Arriving {
         }
     }
 
-    /// The value of a unit all of whose bytes have arrived.
+    /// Returns the value of a unit whose bytes have all arrived.
     #[must_use]
-    pub fn value(&self, unit: u64) -> Option<Value> {
+    pub fn value(&self, unit: u64) -> Option<DigestValue> {
         let index = usize::try_from(unit.checked_sub(self.first)?).ok()?;
         self.values.get(index).copied()
     }
@@ -58,41 +59,41 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::{Cover, Covered};
+    use crate::{CoveredDigests, DigestCover};
 
     proptest! {
-        /// However the bytes arrive, and however much more of the buffer is filled behind them, the values are those of
-        /// the whole range.
+        /// However the bytes arrive, and however much more of the buffer is filled behind them, the
+        /// values are those of the whole range.
         #[test]
-        fn values_of_arriving_bytes_are_those_of_all_bytes(
+        fn digests_of_arriving_bytes_equal_those_of_all(
             code in 1_u8..6, offset in 0_u64..60_000, length in 0_usize..120_000, behind in 0_usize..200,
             steps in prop::collection::vec(1_usize..50_000, 0..12),
         ) {
             let profile = Profile::from_code(code).unwrap();
             let data: Vec<u8> = (0..length + behind).map(|at| (at * 7 + at / 251) as u8).collect();
-            let mut arriving = Arriving::new(profile, offset, length as u64);
+            let mut arriving = ReceivedDigests::new(profile, offset, length as u64);
             let mut at = 0;
             for step in steps {
                 at = (at + step).min(data.len());
                 arriving.advance(&data[..at]);
             }
             arriving.advance(&data);
-            let cover = Cover::of_write(profile, offset, length as u64);
-            let whole = Covered::of(cover.clone(), &data[..length]);
+            let cover = DigestCover::of_write(profile, offset, length as u64);
+            let whole = CoveredDigests::of(cover.clone(), &data[..length]);
             for unit in cover.whole_units() {
                 prop_assert_eq!(arriving.value(unit), whole.whole(unit));
             }
             prop_assert_eq!(arriving.value(cover.whole_units().end), None);
             let first = cover.whole_units().start;
             prop_assert_eq!(first.checked_sub(1).and_then(|unit| arriving.value(unit)), None);
-            prop_assert_eq!(Covered::with(cover, &data[..length], |unit| arriving.value(unit)), whole);
+            prop_assert_eq!(CoveredDigests::with(cover, &data[..length], |unit| arriving.value(unit)), whole);
         }
     }
 
     #[test]
-    fn a_unit_counts_when_its_last_byte_is_there() {
+    fn unit_digest_exists_after_its_last_byte() {
         let data = vec![3; 40_000];
-        let mut arriving = Arriving::new(Profile::Blake3, 16_384, 40_000);
+        let mut arriving = ReceivedDigests::new(Profile::Blake3, 16_384, 40_000);
         arriving.advance(&data[..16_383]);
         assert_eq!(arriving.value(1), None);
         arriving.advance(&data[..16_384]);
@@ -104,7 +105,7 @@ mod tests {
     fn the_ends_of_numbers_do_not_overflow() {
         for profile in Profile::ALL {
             for offset in [u64::MAX, u64::MAX - 5, u64::MAX - 16_384] {
-                let mut arriving = Arriving::new(profile, offset, u64::MAX);
+                let mut arriving = ReceivedDigests::new(profile, offset, u64::MAX);
                 arriving.advance(&[1; 40_000]);
                 assert_eq!(arriving.value(u64::MAX / profile.unit_bytes()), None);
             }

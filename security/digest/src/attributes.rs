@@ -1,26 +1,29 @@
 //! The digest of an attribute page.
 //!
-//! Does: hash a page's attributes in the order of their numbers, each with its length, so that no two pages look alike.
-//! Truth: docs/design/security.md 5.1 ("attribute digest") and 5.4; the record that is hashed is our choice.
+//! Does: hashes a page's attributes in the order of their numbers, each with its length, so that
+//! different pages have different input.
+//! Source of truth: docs/design/security.md 5.1 ("attribute digest") and 5.4; the hashed record is
+//! our choice.
 
 use alloc::vec::Vec;
 
 use blake3::Hasher;
 
-use crate::cost::Plain;
-use crate::{Profile, Value, sha1};
+use crate::cost::PlainEngine;
+use crate::{DigestValue, Profile, sha1};
 
 /// Separates digests of pages from all other BLAKE3 uses.
 const CONTEXT: &str = "sealstone attribute page v1";
-/// Begins the record under SHA-1, which hashes lists and units too. No list begins so, and no list of a page is as long as
-/// the record of one: a list has 4 + 10 n or 8 + 16 n bytes beside n values and padding, a record 13 + 8 n.
+/// Begins the record under SHA-1, which also hashes lists and units. No list begins with it, and no
+/// list of a page is as long as the record of one: a list has 4 + 10 n or 8 + 16 n bytes beside n
+/// values and padding, a record 13 + 8 n.
 const DOMAIN: &[u8] = b"OSDPAGE01";
 
-/// The digest of a page under way: domain under SHA-1, page number (4 bytes), then for each attribute its number (4),
-/// length (4) and value.
-pub struct AttributePage(State);
+/// The digest of a page in progress: domain under SHA-1, page number (4 bytes), then for each
+/// attribute its number (4), length (4) and value.
+pub struct AttributePage(PageState);
 
-enum State {
+enum PageState {
     Blake3(Hasher),
     /// The paper's hash, over the record as a whole.
     Sha1(Vec<u8>),
@@ -31,8 +34,8 @@ impl AttributePage {
     #[must_use]
     pub fn new(profile: Profile, page: u32) -> Self {
         let mut state = Self(match profile {
-            Profile::Blake3 | Profile::LtHash => State::Blake3(Hasher::new_derive_key(CONTEXT)),
-            Profile::Sha1 | Profile::AdHash128 | Profile::AdHash256 => State::Sha1(DOMAIN.to_vec()),
+            Profile::Blake3 | Profile::LtHash => PageState::Blake3(Hasher::new_derive_key(CONTEXT)),
+            Profile::Sha1 | Profile::AdHash128 | Profile::AdHash256 => PageState::Sha1(DOMAIN.to_vec()),
         });
         state.update(&page.to_be_bytes());
         state
@@ -40,26 +43,26 @@ impl AttributePage {
 
     fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
-            State::Blake3(hasher) => {
+            PageState::Blake3(hasher) => {
                 hasher.update(bytes);
             }
-            State::Sha1(record) => record.extend_from_slice(bytes),
+            PageState::Sha1(record) => record.extend_from_slice(bytes),
         }
     }
 
-    /// The next attribute, by ascending numbers.
+    /// Adds the next attribute, by ascending numbers.
     pub fn push(&mut self, number: u32, value: &[u8]) {
         self.update(&number.to_be_bytes());
         self.update(&(value.len() as u32).to_be_bytes());
         self.update(value);
     }
 
-    /// The digest.
+    /// Returns the digest.
     #[must_use]
-    pub fn finish(self) -> Value {
+    pub fn finish(self) -> DigestValue {
         match self.0 {
-            State::Blake3(hasher) => (*hasher.finalize().as_bytes()).into(),
-            State::Sha1(record) => sha1::digest(&mut Plain, &[&record]).into(),
+            PageState::Blake3(hasher) => (*hasher.finalize().as_bytes()).into(),
+            PageState::Sha1(record) => sha1::digest(&mut PlainEngine, &[&record]).into(),
         }
     }
 }
@@ -68,7 +71,7 @@ impl AttributePage {
 mod tests {
     use super::*;
 
-    fn page(profile: Profile, page: u32, attributes: &[(u32, &[u8])]) -> Value {
+    fn page(profile: Profile, page: u32, attributes: &[(u32, &[u8])]) -> DigestValue {
         let mut digest = AttributePage::new(profile, page);
         attributes.iter().for_each(|(number, value)| digest.push(*number, value));
         digest.finish()
@@ -76,7 +79,7 @@ mod tests {
 
     /// The record without its domain would be such a list.
     #[test]
-    fn an_empty_page_is_not_a_list_of_its_number() {
+    fn empty_page_differs_from_list_of_its_number() {
         for profile in Profile::ALL {
             assert!(page(profile, 0x1_0005, &[]) != profile.list(&0x1_0005_u32.to_be_bytes()));
         }

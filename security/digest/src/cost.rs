@@ -1,7 +1,9 @@
-//! What the paper's digests cost, in calls of SHA-1's compression function; and the seam that counts them.
+//! The cost of the paper's digests, in calls of SHA-1's compression function, and the trait that
+//! counts them.
 //!
-//! Does: the formulas of the cost model, in hundredths of a compression; [`Count`], to hold the code to them.
-//! Truth: docs/design/security.md 5.6.
+//! Does: the formulas of the cost model, in hundredths of a compression; [`CountingEngine`], to
+//! compare the code with them.
+//! Source of truth: docs/design/security.md 5.6.
 
 use crate::AdHash;
 use crate::sha1::BLOCK;
@@ -10,51 +12,51 @@ use crate::sha1::BLOCK;
 pub const COMPRESSION: u64 = 100;
 /// Adding one element to a sum.
 pub const COMBINE: u64 = 10;
-/// Taking one element from a sum.
+/// Subtracting one element from a sum.
 pub const UNCOMBINE: u64 = 7;
 
-/// Whoever computes SHA-1's compression function.
-pub trait Compress {
+/// Computes SHA-1's compression function.
+pub trait CompressionEngine {
     /// Runs it over `blocks`, one after the other.
     fn compress(&mut self, state: &mut [u32; 5], blocks: &[[u8; 64]]);
 }
 
-/// Computes it.
+/// Computes without counting.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plain;
+pub struct PlainEngine;
 
-impl Compress for Plain {
+impl CompressionEngine for PlainEngine {
     fn compress(&mut self, state: &mut [u32; 5], blocks: &[[u8; 64]]) {
         sha1::block_api::compress(state, blocks);
     }
 }
 
-/// Computes and counts it.
+/// Computes and counts the calls.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Count {
+pub struct CountingEngine {
     /// Calls so far.
     pub compressions: u64,
 }
 
-impl Compress for Count {
+impl CompressionEngine for CountingEngine {
     fn compress(&mut self, state: &mut [u32; 5], blocks: &[[u8; 64]]) {
         self.compressions += blocks.len() as u64;
-        Plain.compress(state, blocks);
+        PlainEngine.compress(state, blocks);
     }
 }
 
-/// h(n): compressions for `bytes` bytes; the paper takes the padding for free.
+/// Returns h(n): compressions for `bytes` bytes; the paper counts the padding as free.
 #[must_use]
 pub const fn compressions(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK as u64)
 }
 
-/// Compressions of one element of AdHash, also of a short one: it is padded.
+/// Returns the compressions of one element of AdHash, also of a short one, which is padded.
 const fn element(hash: AdHash) -> u64 {
     compressions(hash.block_bytes() as u64)
 }
 
-/// Direct computation of the part `from..to` of a unit.
+/// Returns the cost of computing the part `from..to` of a unit directly.
 #[must_use]
 pub const fn direct(hash: AdHash, from: u64, to: u64) -> u64 {
     let block = hash.block_bytes() as u64;
@@ -64,7 +66,7 @@ pub const fn direct(hash: AdHash, from: u64, to: u64) -> u64 {
     ((to - 1) / block - from / block + 1) * (element(hash) * COMPRESSION + COMBINE)
 }
 
-/// The same out of the stored value of a unit of `length` bytes.
+/// Returns the cost of computing it from the stored value of a unit of `length` bytes.
 #[must_use]
 pub const fn complement(hash: AdHash, length: u64, from: u64, to: u64) -> u64 {
     let block = hash.block_bytes() as u64;
@@ -96,40 +98,40 @@ mod tests {
             let (one, two) = (one as usize % length, two as usize % length);
             let (from, to) = (one.min(two), one.max(two) + 1);
             for hash in [AdHash::A128, AdHash::A256] {
-                let value = hash.value_with(&mut Plain, &unit);
-                let mut count = Count::default();
+                let value = hash.value_with(&mut PlainEngine, &unit);
+                let mut count = CountingEngine::default();
                 hash.part_with(&mut count, from, &unit[from..to]);
                 let model = direct(hash, from as u64, to as u64);
-                // The rest is what sums cost, at most 64 elements in and out.
+                // The rest is the cost of sums, at most 64 elements in and out.
                 let sums = model - count.compressions * COMPRESSION;
                 prop_assert!(sums <= 64 * COMBINE, "{model} {}", count.compressions);
-                let mut count = Count::default();
+                let mut count = CountingEngine::default();
                 hash.complement_with(&mut count, &value, &unit, from, to);
                 let model = complement(hash, length as u64, from as u64, to as u64);
                 let sums = model - count.compressions * COMPRESSION;
                 prop_assert!(sums <= 64 * UNCOMBINE + 2 * COMBINE, "{model} {}", count.compressions);
-                let mut count = Count::default();
+                let mut count = CountingEngine::default();
                 hash.part_by_cost(&mut count, Some(&value), &unit, from, to);
                 prop_assert!(count.compressions * COMPRESSION <= direct(hash, from as u64, to as u64));
             }
         }
     }
 
-    /// Figure 6a: an aligned read of a stored digest costs the device no hashing of data; Figure 7b: a small change
-    /// in the middle of a unit.
+    /// Figure 6a: an aligned read of a stored digest costs the device no hashing of data; Figure
+    /// 7b: a small change in the middle of a unit.
     #[test]
     fn the_papers_figures_come_out() {
         let unit = vec![5; 8192];
-        let mut count = Count::default();
+        let mut count = CountingEngine::default();
         Profile::Sha1.value_with(&mut count, 0, &unit);
         assert_eq!(count.compressions, 129);
-        let mut count = Count::default();
+        let mut count = CountingEngine::default();
         Profile::AdHash256.value_with(&mut count, 0, &unit);
         assert_eq!(count.compressions, 128);
         let value = Profile::AdHash256.value(0, &unit);
         // 1 KiB at 4000: five blocks out, five in.
         let (from, to) = AdHash::A256.grown(4000, 5024, 8192);
-        let mut count = Count::default();
+        let mut count = CountingEngine::default();
         AdHash::A256.changed_with(&mut count, &value, from, &unit[from..to], &unit[from..to]);
         assert_eq!(count.compressions, 40);
     }

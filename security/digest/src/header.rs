@@ -1,8 +1,8 @@
-//! The 96 bytes that a range's digests are bound to before the MAC.
+//! The 96-byte header that binds a range's digests to their context before the MAC.
 //!
-//! Does: say what was asked for and what was moved, so that digests cannot be taken for those of another object,
-//! range, direction, generation or command.
-//! Truth: docs/design/security.md 5.1.
+//! Does: states what was requested and transferred, so that digests cannot be used for another
+//! object, range, direction, generation or command.
+//! Source of truth: docs/design/security.md 5.1.
 
 use crate::Profile;
 
@@ -13,23 +13,23 @@ const MAGIC: &[u8; 6] = b"OSDHM\0";
 /// Version of the layout.
 const VERSION: u8 = 1;
 
-/// Which way the data goes, as seen by the initiator.
+/// Direction of the data, as seen by the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Direction {
+pub enum DataDirection {
     /// From the device: a read.
     In = 1,
     /// To the device: a write.
     Out = 2,
 }
 
-/// What a list of digests is of.
+/// The context of a list of digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeHeader {
     /// The profile of the values; `LtHash` is written as `Blake3`.
     pub profile: Profile,
-    /// Which way the data goes.
-    pub direction: Direction,
+    /// Direction of the data.
+    pub direction: DataDirection,
     /// The nonce of the request.
     pub nonce: [u8; 12],
     /// The object's partition.
@@ -44,16 +44,16 @@ pub struct RangeHeader {
     pub object_length: u64,
     /// Generation of the object; 0 in the paper's profiles.
     pub generation: u64,
-    /// How many values follow.
+    /// Number of values that follow.
     pub digests: u32,
     /// Bytes of attributes to set.
     pub set_attributes: u64,
-    /// Bytes of attributes asked for.
+    /// Bytes of requested attributes.
     pub get_attributes: u64,
 }
 
 impl RangeHeader {
-    /// The header as bytes, big endian.
+    /// Returns the header as bytes, big endian.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];

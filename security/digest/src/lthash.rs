@@ -1,16 +1,20 @@
-//! LtHash16 with 1024 lanes: a sum over elements that no order changes, and from which elements can be taken.
+//! LtHash16 with 1024 lanes: an order-independent sum of elements, from which elements can be
+//! removed.
 //!
-//! Does: keep one sum for an object (or more) over (object, unit, generation, value), for scrubbing.
-//! Does not: go to clients: 16 bits a lane are linear, so that a sum proves nothing without a MAC of its own; and an
-//! element added 2^16 times is gone, which is why the place of a unit is in its element.
-//! Truth: docs/design/security.md 5.3; Lewi, Kim, Maykov, Weis, "Securing update propagation with homomorphic hashing".
+//! Does: keeps one sum for an object (or more) over (object, unit, generation, value), for
+//! scrubbing.
+//! Does not: go to clients: lanes of 16 bits are linear, so a sum is not authentic without a MAC of
+//! its own. An element added 2^16 times vanishes, which is why the position of a unit is part of
+//! its element.
+//! Source of truth: docs/design/security.md 5.3; Lewi, Kim, Maykov, Weis, "Securing update
+//! propagation with homomorphic hashing".
 
 use alloc::boxed::Box;
 use core::fmt;
 
 use blake3::Hasher;
 
-use crate::Value;
+use crate::DigestValue;
 
 /// Lanes of 16 bits.
 const LANES: usize = 1024;
@@ -21,9 +25,9 @@ const CONTEXT: &str = "sealstone lthash16x1024 element v1";
 /// Separates digests of sums.
 const SUM: &str = "sealstone lthash16x1024 sum v1";
 
-/// What is summed: a unit's value, with where it belongs.
+/// A summed element: a unit's value with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Element<'a> {
+pub struct LtHashElement<'a> {
     /// The object's partition.
     pub partition: u64,
     /// The object's number.
@@ -33,15 +37,15 @@ pub struct Element<'a> {
     /// The generation of the object, 0 where none is kept.
     pub generation: u64,
     /// The unit's value.
-    pub value: &'a Value,
+    pub value: &'a DigestValue,
 }
 
-/// A sum.
+/// A sum of elements.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LtHash(Box<[u16; LANES]>);
 
 impl Default for LtHash {
-    /// The sum of nothing.
+    /// Returns the empty sum.
     fn default() -> Self {
         Self(Box::new([0; LANES]))
     }
@@ -55,16 +59,16 @@ impl fmt::Debug for LtHash {
 
 impl LtHash {
     /// Adds an element.
-    pub fn add(&mut self, element: &Element<'_>) {
+    pub fn add(&mut self, element: &LtHashElement<'_>) {
         self.combine(element, u16::wrapping_add);
     }
 
-    /// Takes an element away that was added.
-    pub fn remove(&mut self, element: &Element<'_>) {
+    /// Removes an element that was added.
+    pub fn remove(&mut self, element: &LtHashElement<'_>) {
         self.combine(element, u16::wrapping_sub);
     }
 
-    fn combine(&mut self, element: &Element<'_>, with: impl Fn(u16, u16) -> u16) {
+    fn combine(&mut self, element: &LtHashElement<'_>, with: impl Fn(u16, u16) -> u16) {
         let mut hasher = Hasher::new_derive_key(CONTEXT);
         for number in [element.partition, element.object, element.unit, element.generation] {
             hasher.update(&number.to_be_bytes());
@@ -78,14 +82,14 @@ impl LtHash {
         }
     }
 
-    /// Adds all that another sum has.
+    /// Adds all elements of another sum.
     pub fn merge(&mut self, other: &Self) {
         for (lane, more) in self.0.iter_mut().zip(other.0.iter()) {
             *lane = lane.wrapping_add(*more);
         }
     }
 
-    /// The sum as bytes, little endian.
+    /// Returns the sum as bytes, little endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LTHASH_BYTES] {
         let mut bytes = [0; LTHASH_BYTES];
@@ -95,7 +99,7 @@ impl LtHash {
         bytes
     }
 
-    /// The sum of [`to_bytes`](Self::to_bytes).
+    /// Parses the result of [`to_bytes`](Self::to_bytes).
     #[must_use]
     pub fn from_bytes(bytes: &[u8; LTHASH_BYTES]) -> Self {
         let mut sum = Self::default();
@@ -106,9 +110,9 @@ impl LtHash {
         sum
     }
 
-    /// 32 bytes that tell sums apart.
+    /// Returns 32 bytes that distinguish sums.
     #[must_use]
-    pub fn digest(&self) -> Value {
+    pub fn digest(&self) -> DigestValue {
         (*Hasher::new_derive_key(SUM).update(&self.to_bytes()).finalize().as_bytes()).into()
     }
 }
@@ -123,17 +127,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_elements_and_what_came_and_went_change_nothing(
+        fn lthash_ignores_order_and_removed_elements(
             elements in proptest::collection::vec((any::<u64>(), any::<[u8; 32]>()), 0..12),
             gone in proptest::collection::vec((any::<u64>(), any::<[u8; 32]>()), 0..6),
             split in any::<proptest::sample::Index>(),
         ) {
-            let values = |list: &[(u64, [u8; 32])]| -> Vec<(u64, Value)> {
+            let values = |list: &[(u64, [u8; 32])]| -> Vec<(u64, DigestValue)> {
                 list.iter().map(|&(unit, value)| (unit, value.into())).collect()
             };
-            let element = |(unit, value): &'_ (u64, Value)| (*unit, *value);
-            let of = |(unit, value): &(u64, Value), sum: &mut LtHash, add: bool| {
-                let element = Element { partition: 1, object: 2, unit: *unit, generation: 3, value };
+            let element = |(unit, value): &'_ (u64, DigestValue)| (*unit, *value);
+            let of = |(unit, value): &(u64, DigestValue), sum: &mut LtHash, add: bool| {
+                let element = LtHashElement { partition: 1, object: 2, unit: *unit, generation: 3, value };
                 if add { sum.add(&element) } else { sum.remove(&element) }
             };
             let (elements, gone) = (values(&elements), values(&gone));
@@ -158,18 +162,18 @@ mod tests {
 
     #[test]
     fn whatever_differs_gives_another_sum() {
-        let value = Value::from([7; 32]);
-        let base = Element { partition: 1, object: 2, unit: 3, generation: 4, value: &value };
-        let other = Value::from([8; 32]);
+        let value = DigestValue::from([7; 32]);
+        let base = LtHashElement { partition: 1, object: 2, unit: 3, generation: 4, value: &value };
+        let other = DigestValue::from([8; 32]);
         let all = [
             base,
-            Element { partition: 9, ..base },
-            Element { object: 9, ..base },
-            Element { unit: 9, ..base },
-            Element { generation: 9, ..base },
-            Element { value: &other, ..base },
+            LtHashElement { partition: 9, ..base },
+            LtHashElement { object: 9, ..base },
+            LtHashElement { unit: 9, ..base },
+            LtHashElement { generation: 9, ..base },
+            LtHashElement { value: &other, ..base },
         ];
-        let digests: Vec<Value> = all
+        let digests: Vec<DigestValue> = all
             .iter()
             .map(|element| {
                 let mut sum = LtHash::default();

@@ -1,7 +1,7 @@
 //! The vectors of docs/standards/vectors/digests.json, and the attack on AdHash.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use sealstone_digest::{Cover, Covered, Direction, Profile, RangeHeader};
+use sealstone_digest::{CoveredDigests, DataDirection, DigestCover, Profile, RangeHeader};
 use serde_json::Value as Json;
 use sha1::Sha1;
 
@@ -32,13 +32,13 @@ fn the_designs_read_is_bound_as_given() {
     let vectors = vectors();
     let given = &vectors["given"]["hiermac"];
     let bytes = object(20_000);
-    let cover = Cover::new(Profile::Sha1, 5000, 12_000, 20_000);
-    let covered = Covered::of(cover, &bytes[5000..17_000]);
+    let cover = DigestCover::new(Profile::Sha1, 5000, 12_000, 20_000);
+    let covered = CoveredDigests::of(cover, &bytes[5000..17_000]);
     let digests: Vec<String> = covered.values().iter().map(|value| hex(value.as_bytes())).collect();
     assert_eq!(Json::from(digests), given["digests"]);
     let header = RangeHeader {
         profile: Profile::Sha1,
-        direction: Direction::In,
+        direction: DataDirection::In,
         nonce: unhex("019b76daabe8aaaaaaaaaaaa").try_into().unwrap(),
         partition: 0x10000,
         object: 0x10001,
@@ -67,9 +67,10 @@ fn the_designs_sums_come_out() {
     assert_eq!(hex(Profile::AdHash256.value(0, unit).as_bytes()), given["ad256"]);
 }
 
-/// Values of whole and short units, and of edges, of every profile, by a program of its own (`make_digests.py`).
+/// Values of whole and short units, and of edges, of every profile, computed by a separate program
+/// (`make_digests.py`).
 #[test]
-fn units_and_edges_are_as_another_program_computes_them() {
+fn units_and_edges_match_independent_vectors() {
     let vectors = vectors();
     let bytes = object(40_000);
     let mut seen = 0;
@@ -88,10 +89,10 @@ fn units_and_edges_are_as_another_program_computes_them() {
     assert!(seen >= 16, "{seen} rows");
 }
 
-/// Broken as expected: a block that somebody made up has the digest of another one under the literal reading of the
-/// paper. The other profiles tell them apart.
+/// Broken as expected: a constructed block has the digest of another one under the literal reading
+/// of the paper. The other profiles distinguish them.
 #[test]
-fn a_forged_block_has_the_digest_of_the_original_under_adhash128_alone() {
+fn forged_block_collides_under_adhash128_only() {
     let blocks: Json = serde_json::from_str(FORGED).unwrap();
     let [original, forged] = ["original", "forged"].map(|name| unhex(blocks[name].as_str().unwrap()));
     assert_eq!((original.len(), forged.len()), (8192, 8192));

@@ -1,7 +1,8 @@
-//! The attack on the paper's login: a recorded login and a word list give the passphrase, offline.
+//! The attack on the paper's login: a recorded login and a word list yield the passphrase, offline.
 //!
-//! `cargo run --release -p sealstone-login --example dictionary -- RECORDING.json WORDS.txt`, where the recording has the
-//! form of `docs/standards/vectors/login.json` (frames, and the client's address, which is in every packet's header).
+//! `cargo run --release -p sealstone-login --example dictionary -- RECORDING.json WORDS.txt`, where
+//! the recording has the form of `docs/standards/vectors/login.json` (frames, and the client's
+//! address, which is in every packet's header).
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 #![allow(dead_code, reason = "a test uses the attack without the program")]
@@ -14,7 +15,8 @@ use sealstone_login::paper::PassphraseKey;
 use sealstone_mds_protocol::paper::{CookieRequest, Init, PaperHeader, PaperType};
 use sealstone_mds_protocol::{HEADER_BYTES, UserName, decode_message};
 
-/// What a recording has that a guess can be compared with: the cookie that the client sends in the clear.
+/// The part of a recording that a guess can be compared with: the cookie that the client sends in
+/// the clear.
 pub(crate) struct Recorded {
     pub(crate) user: UserName,
     pub(crate) cookie: [u8; 8],
@@ -22,7 +24,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// From the first frame of a login, as it was on the wire, and the address that it came from.
+    /// Parses the first frame of a login, as it was on the wire, and the address that it came from.
     pub(crate) fn from_frame(frame: &[u8], client: IpAddr) -> Option<Self> {
         let (header, body) = frame.split_first_chunk::<HEADER_BYTES>()?;
         let (user, cookie) = match PaperHeader::parse(header).ok()?.kind {
@@ -39,7 +41,7 @@ impl Recorded {
         Some(Self { user, cookie, client })
     }
 
-    /// Two hashes a guess, and nobody to notice.
+    /// Takes two hashes per guess, and no server can notice.
     pub(crate) fn guess<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         words
             .into_iter()

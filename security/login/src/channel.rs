@@ -1,4 +1,4 @@
-//! What a login is bound to: this server, this channel.
+//! The server and the channel to which a login is bound.
 
 use alloc::vec::Vec;
 
@@ -8,18 +8,18 @@ const AGAIN_LABEL: &[u8] = b"OSD-MDS-AGAIN-v1";
 /// Identity of a metadata server, chosen at random when it is set up.
 pub type ServerId = [u8; 16];
 
-/// The secret both ends of one secure channel share and nobody else knows: TLS exporter
-/// `EXPORTER-Channel-Binding`, empty context, 32 bytes (RFC 9266).
+/// The shared secret of both ends of one secure channel: TLS exporter `EXPORTER-Channel-Binding`,
+/// empty context, 32 bytes (RFC 9266).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ChannelBinding(pub [u8; 32]);
 
-/// Goes into OPAQUE's transcript at both ends: a man in the middle has another channel on each side, so the proofs of
-/// one side are worth nothing on the other.
+/// Part of OPAQUE's transcript at both ends: a man in the middle has a different channel on each
+/// side, so the proofs of one side are invalid on the other.
 #[derive(Clone)]
 pub struct LoginContext(Vec<u8>);
 
 impl LoginContext {
-    /// `"OSD-MDS-LOGIN-v1" ‖ lv16(server id) ‖ exporter`.
+    /// Returns `"OSD-MDS-LOGIN-v1" ‖ lv16(server id) ‖ exporter`.
     #[must_use]
     pub fn new(server: &ServerId, channel: &ChannelBinding) -> Self {
         let mut bytes = Vec::with_capacity(CONTEXT_LABEL.len() + 2 + server.len() + channel.0.len());
@@ -30,8 +30,9 @@ impl LoginContext {
         Self(bytes)
     }
 
-    /// For a proof within a session that the password is still known: `"OSD-MDS-AGAIN-v1" ‖ lv16(server id) ‖ session`.
-    /// The label keeps it apart from logins, the session from other sessions.
+    /// Returns the context for proving within a session that the user still knows the password:
+    /// `"OSD-MDS-AGAIN-v1" ‖ lv16(server id) ‖ session`. The label distinguishes it from logins,
+    /// the session from other sessions.
     #[must_use]
     pub fn again(server: &ServerId, session: &[u8; 16]) -> Self {
         let length = (server.len() as u16).to_be_bytes();

@@ -1,4 +1,5 @@
-//! Login, client side: [`begin_login`] → [`ClientBegun`] → [`ClientStarted`] → [`ClientProven`] → [`SessionKeys`].
+//! Login, client side: [`begin_login`] → [`ClientBegun`] → [`ClientStarted`] → [`ClientProven`] →
+//! [`SessionKeys`].
 
 use alloc::vec::Vec;
 
@@ -9,25 +10,25 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::keys::{OpaqueKey, transcript};
-use crate::{CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, Stretch, Suite};
+use crate::{CryptoRng, LoginContext, LoginFailure, OpaqueSuite, RngCore, SessionKeys, Stretch};
 
-/// LOGIN_START is made; who answers it need not be known yet.
+/// LOGIN_START is ready; the server need not be known yet.
 pub struct ClientBegun {
-    state: ClientLogin<Suite>,
+    state: ClientLogin<OpaqueSuite>,
     start: LoginStart,
     password: Zeroizing<Vec<u8>>,
 }
 
-/// LOGIN_START is out, LOGIN_CHALLENGE is awaited.
+/// LOGIN_START is sent, LOGIN_CHALLENGE is awaited.
 pub struct ClientStarted {
     begun: ClientBegun,
     context: LoginContext,
 }
 
-/// Begins a login with whatever server answers it: which one that is counts with its answer.
+/// Begins a login with any server: its identity is determined with its answer.
 ///
 /// # Errors
-/// `Suite`; `Malformed` for an empty password or one over 65,535 bytes.
+/// `OpaqueSuite`; `Malformed` for an empty password or one over 65,535 bytes.
 pub fn begin_login<R: RngCore + CryptoRng>(
     rng: &mut R,
     suite: u16,
@@ -35,14 +36,14 @@ pub fn begin_login<R: RngCore + CryptoRng>(
     password: &[u8],
 ) -> Result<(LoginStart, ClientBegun), LoginFailure> {
     Stretch::for_suite(suite)?;
-    let started = ClientLogin::<Suite>::start(rng, password)?;
+    let started = ClientLogin::<OpaqueSuite>::start(rng, password)?;
     let ke1 = started.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
     let start = LoginStart { suite, user: user.clone(), capabilities: 0, ke1 };
     let password = Zeroizing::new(password.to_vec());
     Ok((start.clone(), ClientBegun { state: started.state, start, password }))
 }
 
-/// [`begin_login`] with a server that is known.
+/// Like [`begin_login`], with a known server.
 ///
 /// # Errors
 /// As [`begin_login`].
@@ -58,7 +59,7 @@ pub fn start_login<R: RngCore + CryptoRng>(
 }
 
 impl ClientBegun {
-    /// Goes on with one server over one channel.
+    /// Continues with one server over one channel.
     #[must_use]
     pub const fn with(self, context: LoginContext) -> ClientStarted {
         ClientStarted { begun: self, context }
@@ -66,10 +67,12 @@ impl ClientBegun {
 }
 
 impl ClientStarted {
-    /// Checks the server's half and proves the password. Runs Argon2id: three passes over 64 MiB with the standard suite.
+    /// Checks the server's proof and proves the password. Runs Argon2id: three passes over 64 MiB
+    /// with the standard suite.
     ///
     /// # Errors
-    /// `Refused` for a wrong password, an unknown user, another server or another channel; `Malformed`, `Stretch`.
+    /// `Refused` for a wrong password, an unknown user, another server or another channel;
+    /// `Malformed`, `Stretch`.
     pub fn challenge<R: RngCore + CryptoRng>(
         self,
         rng: &mut R,
@@ -90,14 +93,14 @@ impl ClientStarted {
     }
 }
 
-/// LOGIN_FINISH is out, LOGIN_OK is awaited.
+/// LOGIN_FINISH is sent, LOGIN_OK is awaited.
 pub struct ClientProven {
     key: OpaqueKey,
     transcript: Zeroizing<[u8; 64]>,
 }
 
 impl ClientProven {
-    /// Checks that the server holds the session key and meant these terms.
+    /// Checks that the server holds the session key and sent these terms.
     ///
     /// # Errors
     /// `Refused`.

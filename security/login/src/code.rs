@@ -1,7 +1,9 @@
-//! Single-use enrolment codes: what an administrator hands a new user once.
+//! Single-use enrolment codes, which an administrator passes to a new user.
 //!
-//! Does: make them, digest them, compare digests. Does not: count tries or uses, or let them expire; the server does.
-//! Contract: a code has 130 random bits, so its digest needs no stretching: nobody tries all codes.
+//! Does: creates them, digests them, compares digests.
+//! Does not: count attempts or uses, or let them expire; the server does.
+//! Contract: a code has 130 random bits, so its digest needs no stretching: trying all codes is
+//! infeasible.
 
 use sealstone_mds_protocol::UserName;
 use sha2_opaque::{Digest, Sha256};
@@ -15,7 +17,7 @@ pub const CODE_CHARACTERS: usize = 26;
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const LABEL: &[u8] = b"sealstone enrolment code v1";
 
-/// A new code, in lower-case letters and digits.
+/// Creates a code, in lower-case letters and digits.
 #[must_use]
 pub fn new_code<R: RngCore + CryptoRng>(rng: &mut R) -> Zeroizing<[u8; CODE_CHARACTERS]> {
     let mut bytes = Zeroizing::new([0; CODE_CHARACTERS]);
@@ -26,7 +28,7 @@ pub fn new_code<R: RngCore + CryptoRng>(rng: &mut R) -> Zeroizing<[u8; CODE_CHAR
     bytes
 }
 
-/// What the server keeps of a code: it is good for this account only.
+/// Returns what the server stores of a code: it is valid for this account only.
 #[must_use]
 pub fn code_digest(user: &UserName, code: &[u8]) -> [u8; 32] {
     let user = user.as_str().as_bytes();
@@ -38,7 +40,7 @@ pub fn code_digest(user: &UserName, code: &[u8]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Is this the code of the digest? Takes the same time for an account that has none.
+/// Whether the code matches the digest. Takes the same time for an account that has none.
 #[must_use]
 pub fn code_matches(kept: Option<&[u8; 32]>, user: &UserName, code: &[u8]) -> bool {
     let same = code_digest(user, code).ct_eq(kept.unwrap_or(&[0; 32]));

@@ -1,10 +1,10 @@
-//! Stateless retry cookies: under load a login is answered with one, and nothing is kept.
+//! Stateless retry cookies: under load a login is answered with one, and no state is kept.
 //!
-//! Does: make and check them; change the key every minute, keeping the one before. Does not: decide when a server is
-//! under load.
-//! Contract: a cookie is good on its own channel, for the same first message, from the end of the pause it names until
-//! ten seconds after it was made.
-//! Truth: docs/standards/mds/login.md §4.6.
+//! Does: creates and checks them; changes the key every minute, keeping the previous one.
+//! Does not: decide when a server is under load.
+//! Contract: a cookie is valid on its own channel, for the same first message, from the end of the
+//! pause it names until ten seconds after its creation.
+//! Source of truth: docs/standards/mds/login.md §4.6.
 
 use hkdf::hmac::{Hmac, Mac};
 use sealstone_mds_protocol::login::{COOKIE_BYTES, LoginStart};
@@ -14,9 +14,9 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::{ChannelBinding, CryptoRng, RngCore};
 
-/// A cookie is good for this long, milliseconds.
+/// Validity of a cookie, milliseconds.
 pub const COOKIE_LIFE_MS: u64 = 10_000;
-/// A key makes cookies for this long, milliseconds.
+/// How long a key creates cookies, milliseconds.
 const KEY_LIFE_MS: u64 = 60_000;
 const VERSION: u8 = 1;
 
@@ -27,7 +27,8 @@ struct CookieKey {
     since_ms: u64,
 }
 
-/// The key in use and the one before. They live in memory only: after a restart clients ask again.
+/// The current key and the previous one. They are in memory only: after a restart clients request
+/// new cookies.
 #[derive(Default)]
 pub struct CookieJar {
     current: Option<CookieKey>,
@@ -35,7 +36,7 @@ pub struct CookieJar {
 }
 
 impl CookieJar {
-    /// A cookie for this message on this channel, not to be used before `wait_ms` have passed.
+    /// Creates a cookie for this message on this channel, to be used after `wait_ms` have passed.
     pub fn bake<R: RngCore + CryptoRng>(
         &mut self,
         rng: &mut R,
@@ -61,7 +62,7 @@ impl CookieJar {
         cookie
     }
 
-    /// Was the cookie made here, for this message and channel, and is it its time?
+    /// Whether the cookie was created here, for this message and channel, and is valid now.
     #[must_use]
     pub fn check(
         &self,
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_in_its_time_on_its_channel_for_its_message() {
+    fn cookie_is_bound_to_time_channel_and_message() {
         let (mut jar, mut rng) = (CookieJar::default(), StdRng::seed_from_u64(1));
         let cookie = jar.bake(&mut rng, &CHANNEL, &start("alice"), 500, 1_000);
         let good = |cookie: &[u8; 40], channel: &ChannelBinding, name, at| {
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_changes_every_minute_and_the_one_before_is_kept() {
+    fn cookie_key_rotates_every_minute() {
         let (mut jar, mut rng) = (CookieJar::default(), StdRng::seed_from_u64(1));
         let last = KEY_LIFE_MS - 1;
         let first = jar.bake(&mut rng, &CHANNEL, &start("a"), 0, 0);

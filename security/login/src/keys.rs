@@ -1,6 +1,6 @@
-//! What both ends derive from a finished login.
+//! Keys that both ends derive from a finished login.
 //!
-//! Truth: docs/standards/mds/login.md §4.4.
+//! Source of truth: docs/standards/mds/login.md §4.4.
 
 use hkdf::Hkdf;
 use hkdf::hmac::{Hmac, Mac};
@@ -12,7 +12,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{ChannelBinding, LoginFailure};
 
-/// HKDF-Expand with SHA-512.
+/// Computes HKDF-Expand with SHA-512.
 fn expand(key: &[u8], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
     let mut out = Zeroizing::new([0; 32]);
     Hkdf::<Sha512>::from_prk(key)
@@ -22,7 +22,7 @@ fn expand(key: &[u8], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
     out
 }
 
-/// Hash over the bodies of the whole login; `ok` is taken with its confirm field zeroed.
+/// Hashes the bodies of the whole login; `ok` is included with its confirm field zeroed.
 pub(crate) fn transcript(
     start: &LoginStart,
     challenge: &LoginChallenge,
@@ -36,7 +36,7 @@ pub(crate) fn transcript(
     Zeroizing::new(Sha512::digest(body).into())
 }
 
-/// The key that a finished OPAQUE exchange leaves at both ends; 64 bytes.
+/// The key that both ends share after an OPAQUE exchange; 64 bytes.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct OpaqueKey([u8; 64]);
 
@@ -45,7 +45,7 @@ impl OpaqueKey {
         Ok(Self(bytes.try_into().map_err(|_| LoginFailure::Malformed)?))
     }
 
-    /// `confirm` of a LoginOk that answers a login.
+    /// Returns `confirm` of a LoginOk that answers a login.
     pub(crate) fn confirm(&self, transcript: &[u8; 64], ok: &LoginOk) -> [u8; 32] {
         *expand(&self.0, &[b"osd login ok", transcript, &ok_digest(ok)])
     }
@@ -61,21 +61,21 @@ fn ok_digest(ok: &LoginOk) -> [u8; 64] {
     Sha512::digest(out.finish(4096).expect("a LoginOk is shorter than 1 KiB")).into()
 }
 
-/// What a session is taken up with on another channel: `K_resume`. There are no keys for records: every channel of this
-/// profile is TLS, which has its own. Wiped when dropped, never printed.
+/// The key for resuming a session on another channel: `K_resume`. There are no keys for records:
+/// every channel of this profile is TLS, which has its own. Wiped when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct SessionKeys {
     resume: [u8; 32],
 }
 
 impl SessionKeys {
-    /// As both ends may store it.
+    /// Returns the bytes that both ends may store.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; 32]> {
         Zeroizing::new(self.resume)
     }
 
-    /// Read back.
+    /// Restores stored bytes.
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; 32]) -> Self {
         Self { resume: *bytes }
@@ -96,26 +96,27 @@ impl SessionKeys {
         mac
     }
 
-    /// Client: the message that takes up `session` on a new channel. `nonce` is random and fresh.
+    /// Client: returns the message that resumes `session` on a new channel. `nonce` is random and
+    /// fresh.
     #[must_use]
     pub fn resume(&self, session: SessionId, channel: &ChannelBinding, nonce: [u8; 16]) -> Resume {
         let mac = self.resume_mac(b"resume", channel, &nonce, &[]).finalize().into_bytes().into();
         Resume { session, nonce, mac }
     }
 
-    /// Server: does this message prove the session on this channel?
+    /// Server: whether this message proves the session on this channel.
     #[must_use]
     pub fn proves(&self, message: &Resume, channel: &ChannelBinding) -> bool {
         self.resume_mac(b"resume", channel, &message.nonce, &[]).verify_slice(&message.mac).is_ok()
     }
 
-    /// Server: `confirm` of the LoginOk that answers `message`.
+    /// Server: returns `confirm` of the LoginOk that answers `message`.
     #[must_use]
     pub fn resume_confirm(&self, message: &Resume, channel: &ChannelBinding, ok: &LoginOk) -> [u8; 32] {
         self.resume_mac(b"resumed", channel, &message.nonce, &ok_digest(ok)).finalize().into_bytes().into()
     }
 
-    /// Client: does this LoginOk come from the server that holds the session?
+    /// Client: checks that this LoginOk is from the server that holds the session.
     ///
     /// # Errors
     /// `Refused`.

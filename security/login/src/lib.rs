@@ -1,10 +1,11 @@
 //! Password login as state machines: OPAQUE (RFC 9807) bound to the channel.
 //!
 //! Does: registration, login at both ends, session keys, resumption proofs. Each step consumes the
-//! state before it. Does not: sockets, clocks, accounts, rate limits; randomness is passed in.
-//! Contract: a wrong password and an unknown user look and cost the same to the other end. Truth:
-//! RFC 9807 (OPAQUE), RFC 9266 (channel binding), RFC 9106 (Argon2id); docs/standards/mds/login.md
-//! §4.
+//! state before it.
+//! Does not: sockets, clocks, accounts, rate limits; randomness is passed in.
+//! Contract: a wrong password and an unknown user look and cost the same to the peer.
+//! Source of truth: RFC 9807 (OPAQUE), RFC 9266 (channel binding), RFC 9106 (Argon2id);
+//! docs/standards/mds/login.md §4.
 
 #![no_std]
 
@@ -37,24 +38,25 @@ pub use stretch::{
 use opaque_ke::errors::ProtocolError;
 
 /// Suite 1 and 2: ristretto255, SHA-512, triple Diffie-Hellman, Argon2id.
-struct Suite;
+struct OpaqueSuite;
 
-impl opaque_ke::CipherSuite for Suite {
+impl opaque_ke::CipherSuite for OpaqueSuite {
     type OprfCs = opaque_ke::Ristretto255;
     type KeyExchange = opaque_ke::TripleDh<opaque_ke::Ristretto255, sha2_opaque::Sha512>;
     type Ksf = opaque_ke::argon2::Argon2<'static>;
 }
 
-/// Why a step of a login did not succeed.
+/// Why a step of a login failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginFailure {
-    /// A message of the other end is malformed: an identity or non-canonical point, a wrong size.
+    /// A message of the peer is malformed: an identity or non-canonical point, a wrong size.
     #[error("malformed login message")]
     Malformed,
-    /// Wrong password, unknown user, another channel or another server: by design not told apart.
+    /// Wrong password, unknown user, another channel or another server: indistinguishable by
+    /// design.
     #[error("login refused")]
     Refused,
-    /// The suite is not one of ours.
+    /// The suite is not supported.
     #[error("unknown login suite {0:#06x}")]
     Suite(u16),
     /// The key-stretching function could not run (memory).

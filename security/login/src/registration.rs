@@ -1,4 +1,4 @@
-//! Giving an account a password that the server never sees.
+//! Registers a password for an account; the server never sees it.
 
 use alloc::vec::Vec;
 
@@ -12,11 +12,11 @@ use sealstone_mds_protocol::login::{
 };
 use zeroize::Zeroizing;
 
-use crate::{CryptoRng, LoginFailure, RngCore, Stretch, Suite};
+use crate::{CryptoRng, LoginFailure, OpaqueSuite, RngCore, Stretch};
 
-/// Client: the request is out, the response is awaited.
+/// Client: the request is sent, the response is awaited.
 pub struct RegistrationStarted {
-    state: ClientRegistration<Suite>,
+    state: ClientRegistration<OpaqueSuite>,
     user: UserName,
     password: Zeroizing<Vec<u8>>,
 }
@@ -30,17 +30,18 @@ pub fn start_registration<R: RngCore + CryptoRng>(
     user: &UserName,
     password: &[u8],
 ) -> Result<([u8; REGISTRATION_REQUEST_BYTES], RegistrationStarted), LoginFailure> {
-    let started = ClientRegistration::<Suite>::start(rng, password)?;
+    let started = ClientRegistration::<OpaqueSuite>::start(rng, password)?;
     let request = started.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
     let password = Zeroizing::new(password.to_vec());
     Ok((request, RegistrationStarted { state: started.state, user: user.clone(), password }))
 }
 
 impl RegistrationStarted {
-    /// Makes the record for the server. Runs Argon2id: three passes over 64 MiB with the standard suite.
+    /// Returns the record for the server. Runs Argon2id: three passes over 64 MiB with the standard
+    /// suite.
     ///
     /// # Errors
-    /// `Malformed`, `Suite`, `Stretch`.
+    /// `Malformed`, `OpaqueSuite`, `Stretch`.
     pub fn finish<R: RngCore + CryptoRng>(
         self,
         rng: &mut R,
@@ -59,9 +60,10 @@ impl RegistrationStarted {
     }
 }
 
-/// What the server stores of a password: useless for logging in, and for guessing without the server's keys.
+/// The server's record of a password: useless for logging in, and for guessing without the
+/// server's keys.
 #[derive(Clone)]
-pub struct AccountRecord(ServerRegistration<Suite>);
+pub struct AccountRecord(ServerRegistration<OpaqueSuite>);
 
 impl AccountRecord {
     /// Checks a record, uploaded or stored.
@@ -72,7 +74,7 @@ impl AccountRecord {
         Ok(Self(ServerRegistration::finish(RegistrationUpload::deserialize(bytes)?)))
     }
 
-    pub(crate) fn inner(&self) -> ServerRegistration<Suite> {
+    pub(crate) fn inner(&self) -> ServerRegistration<OpaqueSuite> {
         self.0.clone()
     }
 }

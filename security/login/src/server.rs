@@ -1,4 +1,5 @@
-//! Login, server side: [`ServerKeys::challenge`] → [`ServerStarted`] → [`ServerProven`] → [`SessionKeys`].
+//! Login, server side: [`ServerKeys::challenge`] → [`ServerStarted`] → [`ServerProven`] →
+//! [`SessionKeys`].
 
 use alloc::vec::Vec;
 
@@ -14,27 +15,29 @@ use sealstone_mds_protocol::{Text, UserName};
 use zeroize::Zeroizing;
 
 use crate::keys::{OpaqueKey, transcript};
-use crate::{AccountRecord, CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, Suite};
+use crate::{AccountRecord, CryptoRng, LoginContext, LoginFailure, OpaqueSuite, RngCore, SessionKeys};
 
-/// The server's long-term keys: OPRF seed, key pair, and the public key shown for users that do not exist.
+/// The server's long-term keys: OPRF seed, key pair, and the public key shown for users that do not
+/// exist.
 ///
-/// Whoever has them and the account records can guess passwords offline, so they are stored like keys.
-pub struct ServerKeys(ServerSetup<Suite>);
+/// With them and the account records passwords can be guessed offline, so they are stored like
+/// keys.
+pub struct ServerKeys(ServerSetup<OpaqueSuite>);
 
 impl ServerKeys {
-    /// New keys for a new server.
+    /// Creates keys for a new server.
     #[must_use]
     pub fn generate<R: RngCore + CryptoRng>(rng: &mut R) -> Self {
         Self(ServerSetup::new(rng))
     }
 
-    /// Bytes to be stored.
+    /// Returns the bytes to be stored.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(self.0.serialize().to_vec())
     }
 
-    /// Stored bytes.
+    /// Restores stored bytes.
     ///
     /// # Errors
     /// `Damaged`.
@@ -42,7 +45,7 @@ impl ServerKeys {
         ServerSetup::deserialize(bytes).map(Self).map_err(|_| LoginFailure::Damaged)
     }
 
-    /// Answers a registration request; nothing is kept.
+    /// Answers a registration request; no state is kept.
     ///
     /// # Errors
     /// `Malformed`.
@@ -52,12 +55,12 @@ impl ServerKeys {
         request: &[u8; REGISTRATION_REQUEST_BYTES],
     ) -> Result<[u8; REGISTRATION_RESPONSE_BYTES], LoginFailure> {
         let request = RegistrationRequest::deserialize(request)?;
-        let response = ServerRegistration::<Suite>::start(&self.0, request, user.as_str().as_bytes())?;
+        let response = ServerRegistration::<OpaqueSuite>::start(&self.0, request, user.as_str().as_bytes())?;
         response.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)
     }
 
-    /// Answers LOGIN_START. With no record (unknown user, disabled account, other suite) the answer is a fake that
-    /// costs and looks the same; it fails at the third message.
+    /// Answers LOGIN_START. Without a record (unknown user, disabled account, other suite) the
+    /// answer is a fake that costs and looks the same; it fails at the third message.
     ///
     /// # Errors
     /// `Malformed`.
@@ -91,22 +94,22 @@ impl ServerKeys {
     }
 }
 
-/// LOGIN_CHALLENGE is out, LOGIN_FINISH is awaited.
+/// LOGIN_CHALLENGE is sent, LOGIN_FINISH is awaited.
 pub struct ServerStarted {
-    state: ServerLogin<Suite>,
+    state: ServerLogin<OpaqueSuite>,
     start: LoginStart,
     challenge: LoginChallenge,
     context: LoginContext,
 }
 
 impl ServerStarted {
-    /// Who says he logs in.
+    /// Returns the claimed user.
     #[must_use]
     pub const fn user(&self) -> &UserName {
         &self.start.user
     }
 
-    /// The number of this login.
+    /// Returns the number of this login.
     #[must_use]
     pub const fn login_id(&self) -> [u8; 16] {
         self.challenge.login_id
@@ -115,7 +118,7 @@ impl ServerStarted {
     /// Checks the client's proof.
     ///
     /// # Errors
-    /// `Refused` for everything that is wrong with it.
+    /// `Refused` for every defect of it.
     pub fn finish(self, finish: &LoginFinish) -> Result<ServerProven, LoginFailure> {
         if finish.login_id != self.challenge.login_id {
             return Err(LoginFailure::Refused);
@@ -124,8 +127,8 @@ impl ServerStarted {
             context: Some(self.context.as_slice()),
             identifiers: Identifiers { client: Some(self.start.user.as_str().as_bytes()), server: None },
         };
-        let proof =
-            CredentialFinalization::<Suite>::deserialize(&finish.ke3).map_err(|_| LoginFailure::Refused)?;
+        let proof = CredentialFinalization::<OpaqueSuite>::deserialize(&finish.ke3)
+            .map_err(|_| LoginFailure::Refused)?;
         let finished = self.state.finish(proof, parameters).map_err(|_| LoginFailure::Refused)?;
         Ok(ServerProven {
             key: OpaqueKey::new(&finished.session_key)?,
@@ -135,14 +138,14 @@ impl ServerStarted {
     }
 }
 
-/// What a new session is allowed.
+/// Terms of a new session.
 #[derive(Clone, Debug)]
 pub struct SessionTerms {
     /// The session.
     pub session: SessionId,
-    /// When it ends whatever happens, milliseconds since 1970.
+    /// Latest end of the session, milliseconds since 1970.
     pub expires_ms: u64,
-    /// After this many idle seconds it ends too.
+    /// Idle seconds after which it also ends.
     pub idle_s: u32,
     /// Comma-separated roles.
     pub roles: Text<255>,
@@ -156,13 +159,13 @@ pub struct ServerProven {
 }
 
 impl ServerProven {
-    /// Who has logged in.
+    /// Returns the authenticated user.
     #[must_use]
     pub const fn user(&self) -> &UserName {
         &self.user
     }
 
-    /// Opens the session: the last message and the keys.
+    /// Opens the session: returns the last message and the keys.
     #[must_use]
     pub fn open(self, terms: SessionTerms) -> (LoginOk, SessionKeys) {
         let mut ok = LoginOk {

@@ -1,24 +1,24 @@
-//! How hard a guess at a password is: Argon2id parameters by suite, with a floor.
+//! Cost of guessing a password: Argon2id parameters by suite, with lower limits.
 
 use opaque_ke::argon2::{Algorithm, Argon2, Params, Version};
 use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 
 use crate::LoginFailure;
 
-/// Memory of Argon2id at least, KiB.
+/// Minimum memory of Argon2id, KiB.
 pub const ARGON2_FLOOR_MEMORY_KIB: u32 = 19 * 1024;
-/// Passes of Argon2id at least.
+/// Minimum passes of Argon2id.
 pub const ARGON2_FLOOR_PASSES: u32 = 2;
 
-/// Argon2id with parameters no weaker than the floor; for key files, whose 256 random bits need no stretching, as little
-/// as the function takes.
+/// Argon2id with parameters not below the minimum; for key files, whose 256 random bits need no
+/// stretching, with the smallest that the function supports.
 pub struct Stretch(Argon2<'static>);
 
 impl Stretch {
-    /// The parameters that a suite number stands for.
+    /// Returns the parameters of a suite number.
     ///
     /// # Errors
-    /// `Suite` for a number that is not ours.
+    /// `OpaqueSuite` for an unknown number.
     pub fn for_suite(suite: u16) -> Result<Self, LoginFailure> {
         match suite {
             SUITE_STANDARD => Self::new(64 * 1024, 3, 4),
@@ -47,15 +47,16 @@ impl Stretch {
     }
 }
 
-/// Memory of a stretched passphrase at most, KiB: what a header asks for is bounded before it is believed.
+/// Maximum memory of a stretched passphrase, KiB: values from a header are limited before they are
+/// authenticated.
 pub const STRETCH_MEMORY_KIB_MAX: u32 = 1 << 20;
-/// Passes and lanes of a stretched passphrase at most.
+/// Maximum passes and lanes of a stretched passphrase.
 pub const STRETCH_PASSES_MAX: u32 = 64;
 
-/// Argon2id of a passphrase that protects something at rest: 32 bytes.
+/// Computes Argon2id of a passphrase that protects stored data: 32 bytes.
 ///
 /// # Errors
-/// `Stretch` for parameters below the floor or above the ceiling, or if there is no memory.
+/// `Stretch` for parameters outside the limits, or if there is no memory.
 pub fn stretch_passphrase(
     passphrase: &[u8],
     salt: &[u8; 16],
@@ -74,7 +75,7 @@ pub fn stretch_passphrase(
     Ok(out)
 }
 
-/// Below the floor, so that unit tests are quick; exists in no other build.
+/// Below the minimum, so that unit tests are quick; exists in no other build.
 #[cfg(test)]
 pub(crate) const CHEAP_FOR_TESTS: u16 = 0xFFFF;
 

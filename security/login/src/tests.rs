@@ -1,4 +1,4 @@
-//! Logins that succeed, and every way in which they must not.
+//! Logins that succeed, and all kinds that must fail.
 
 use super::*;
 use crate::stretch::CHEAP_FOR_TESTS as SUITE;
@@ -56,7 +56,7 @@ impl World {
 }
 
 #[test]
-fn the_right_password_gives_both_ends_the_same_keys() {
+fn right_password_yields_equal_keys() {
     let mut world = world();
     let (client, server) = world.login();
     assert_eq!(server.user(), &alice());
@@ -67,14 +67,14 @@ fn the_right_password_gives_both_ends_the_same_keys() {
 }
 
 #[test]
-fn a_wrong_password_and_an_unknown_user_are_refused_alike() {
+fn wrong_password_and_unknown_user_look_alike() {
     let mut world = world();
     for (password, known) in
         [(b"wrong".as_slice(), true), (b"correct horse".as_slice(), false), (b"wrong", false)]
     {
         let (client, challenge, server) = world.begin(password, known);
         assert_eq!(client.challenge(&mut world.rng, challenge).err(), Some(LoginFailure::Refused));
-        // A client that sends something anyway.
+        // A client that continues regardless.
         let finish = LoginFinish { login_id: [1; 16], ke3: [0x5A; 64] };
         assert_eq!(server.finish(&finish).err(), Some(LoginFailure::Refused));
     }
@@ -94,7 +94,7 @@ fn a_splice_of_two_channels_or_servers_fails() {
     }
 }
 
-/// The three messages of a login, recorded and sent once more: the server's nonce and share are others.
+/// The three messages of a login, recorded and sent again: the server's nonce and share differ.
 #[test]
 fn a_recorded_login_played_again_opens_nothing() {
     let mut world = world();
@@ -108,7 +108,8 @@ fn a_recorded_login_played_again_opens_nothing() {
     assert_eq!(again.finish(&finish).err(), Some(LoginFailure::Refused));
 }
 
-/// Whoever has the keys of one session has none of another one's, though user, password, channel and terms are the same.
+/// The keys of one session do not open another one, though user, password, channel and terms are
+/// the same.
 #[test]
 fn the_keys_of_a_session_open_no_other() {
     let mut world = world();
@@ -130,14 +131,14 @@ fn the_keys_of_a_session_open_no_other() {
     }
 }
 
-/// Do two messages have eight bytes in a row in common?
+/// Whether two messages have eight consecutive bytes in common.
 fn share_bytes(one: &[u8], other: &[u8]) -> bool {
     one.windows(8).any(|window| other.windows(8).any(|found| found == window))
 }
 
-/// Two logins of one user with one password, on one channel: who records both sees nothing twice.
+/// Two logins of one user with one password, on one channel: a recording shows nothing twice.
 #[test]
-fn nothing_in_a_login_comes_back_in_the_next() {
+fn logins_share_no_bytes() {
     let mut world = world();
     let mut record = || {
         let (start, client) =
@@ -159,15 +160,16 @@ fn registered(keys: &ServerKeys, rng: &mut StdRng, user: &UserName, password: &[
     started.finish(rng, SUITE, &keys.register(user, &request).unwrap()).unwrap()
 }
 
-/// A record is public key, masking key and envelope. The masking key is what a guess can be compared with.
+/// A record is public key, masking key and envelope. The masking key is what a guess can be
+/// compared with.
 fn masking_key(record: &[u8; 192]) -> &[u8] {
     &record[32..96]
 }
 
-/// Who stole the records alone has nothing to compare a guess with; with the server's keys each guess is the whole
-/// computation, Argon2id included, for one user.
+/// With stolen records alone there is nothing to compare a guess with. With the server's keys too,
+/// each guess takes the whole computation, including Argon2id, for one user.
 #[test]
-fn a_stolen_record_can_be_guessed_at_only_with_the_servers_keys_and_for_one_user() {
+fn guessing_stolen_record_needs_the_server_keys() {
     let mut rng = StdRng::seed_from_u64(5);
     let (keys, others) = (ServerKeys::generate(&mut rng), ServerKeys::generate(&mut rng));
     let bob = UserName::new("bob").unwrap();
@@ -182,7 +184,7 @@ fn a_stolen_record_can_be_guessed_at_only_with_the_servers_keys_and_for_one_user
 }
 
 #[test]
-fn accounts_with_one_password_have_nothing_in_common_in_their_records() {
+fn records_of_equal_passwords_share_nothing() {
     let mut rng = StdRng::seed_from_u64(6);
     let keys = ServerKeys::generate(&mut rng);
     let alices = registered(&keys, &mut rng, &alice(), b"correct horse");
@@ -191,7 +193,7 @@ fn accounts_with_one_password_have_nothing_in_common_in_their_records() {
 }
 
 #[test]
-fn the_terms_of_a_session_cannot_be_altered_on_the_way() {
+fn session_terms_cannot_be_altered() {
     let mut world = world();
     let alterations: [fn(&mut LoginOk); 5] = [
         |ok| ok.session[0] ^= 1,
@@ -208,9 +210,9 @@ fn the_terms_of_a_session_cannot_be_altered_on_the_way() {
     }
 }
 
-/// The server's clock is in the challenge, which both ends have in the transcript.
+/// The server's clock is in the challenge, which is part of the transcript at both ends.
 #[test]
-fn a_clock_or_number_altered_on_the_way_makes_the_end_of_the_login_wrong() {
+fn altered_challenge_fields_fail_the_login() {
     let mut world = world();
     let alterations: [fn(&mut LoginChallenge); 3] =
         [|one| one.time_ms += 3_600_000, |one| one.max_error_ms += 1, |one| one.login_id[0] ^= 1];
@@ -229,7 +231,7 @@ fn a_clock_or_number_altered_on_the_way_makes_the_end_of_the_login_wrong() {
 }
 
 #[test]
-fn a_session_is_taken_up_only_with_its_key_and_on_its_own_channel() {
+fn session_resumes_only_with_its_key_and_channel() {
     let mut world = world();
     let (_, server) = world.login();
     let (ok, keys) = server.open(terms());
@@ -256,7 +258,7 @@ fn server_keys_survive_storage_and_damage_is_seen() {
 }
 
 #[test]
-fn the_identity_point_is_malformed_and_leaves_no_state() {
+fn identity_point_is_malformed() {
     let mut world = world();
     let start = LoginStart { suite: SUITE, user: alice(), capabilities: 0, ke1: [0; 96] };
     let answer = world.keys.challenge(&mut world.rng, Some(&world.record), &start, context(), [1; 16], 5, 1);
@@ -265,7 +267,7 @@ fn the_identity_point_is_malformed_and_leaves_no_state() {
 }
 
 #[test]
-fn the_standard_suite_logs_in_with_its_full_cost() {
+fn standard_suite_logs_in_at_full_cost() {
     let mut rng = StdRng::seed_from_u64(2);
     let keys = ServerKeys::generate(&mut rng);
     let suite = sealstone_mds_protocol::login::SUITE_STANDARD;

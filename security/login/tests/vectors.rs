@@ -1,5 +1,6 @@
-//! `docs/standards/vectors/login.json`: whole logins of the paper profile, frame by frame, through the public functions
-//! and the wire's codec. They were made by `make_login.py` there, apart from this code.
+//! `docs/standards/vectors/login.json`: whole logins of the paper profile, frame by frame, through
+//! the public functions and the wire's codec. `make_login.py` there created them independently of
+//! this code.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
@@ -19,7 +20,7 @@ use sealstone_mds_protocol::{HEADER_BYTES, UserName, Wire, WireWriter, decode_me
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Gives out what the vector says was drawn.
+/// Returns the random bytes that the vector specifies.
 struct Script(VecDeque<u8>);
 
 impl Script {
@@ -68,7 +69,7 @@ impl Frames<'_> {
         hex(&self.0[name])
     }
 
-    /// A message that must be this frame, and the frame that must be this message.
+    /// Checks that the message encodes to this frame, and that the frame decodes to this message.
     fn check<T: Wire + PartialEq + core::fmt::Debug>(&self, name: &str, kind: PaperType, message: &T) -> T {
         assert_eq!(encode_message(kind, 0, message).unwrap(), self.bytes(name), "{name}");
         let (header, body) = self.split(name);
@@ -94,7 +95,7 @@ fn content(message: &impl Wire) -> Vec<u8> {
 }
 
 #[test]
-fn whole_logins_are_byte_for_byte_those_of_the_description() {
+fn whole_logins_match_the_vectors() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/standards/vectors/login.json");
     let file: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let vectors = file["vectors"].as_array().unwrap();
@@ -102,7 +103,7 @@ fn whole_logins_are_byte_for_byte_those_of_the_description() {
     for vector in vectors {
         check(vector);
     }
-    // As the design page has them.
+    // As in the design page.
     let given = &vectors[0];
     assert_eq!(text(&given["cky_c"]), "8aadcecc9891fef2");
     assert_eq!(text(&given["cky_m"]), "6de1e6497ad850bc");

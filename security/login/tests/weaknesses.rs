@@ -1,6 +1,7 @@
-//! What is wrong with the paper's login, shown; and that the modern one does not have it.
+//! Demonstrates the weaknesses of the paper's login, and that the modern one does not have them.
 //!
-//! The tests of the paper's profile are expected to succeed at breaking it. `docs/standards/paper-login.md` has the list.
+//! The tests of the paper's profile are expected to succeed at breaking it.
+//! `docs/standards/paper-login.md` has the list.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
@@ -50,7 +51,7 @@ fn key() -> PassphraseKey {
 }
 
 #[test]
-fn a_recorded_cookie_of_either_mode_gives_the_passphrase_to_a_word_list() {
+fn recorded_cookie_allows_offline_dictionary_attack() {
     let mut rng = StdRng::seed_from_u64(1);
     let (request, _) = AwaitingCookie::start(terms(), key());
     let (init, _) = AwaitingResponse::start(&mut rng, terms(), key()).unwrap();
@@ -63,14 +64,15 @@ fn a_recorded_cookie_of_either_mode_gives_the_passphrase_to_a_word_list() {
     }
 }
 
-/// Without the client's address, behind a translation say, the signature does as well: everything under it is in INIT.
+/// Without the client's address, for example behind NAT, the signature serves as well: everything
+/// it covers is in INIT.
 #[test]
-fn a_recorded_signature_gives_the_passphrase_to_a_word_list() {
+fn recorded_signature_allows_offline_dictionary_attack() {
     let mut rng = StdRng::seed_from_u64(2);
     let (init, _) = AwaitingResponse::start(&mut rng, terms(), key()).unwrap();
     let found = WORDS.iter().find(|word| {
         let key = PassphraseKey::derive(&user(), word);
-        // The guess is taken for the key, and the cookie that belongs to it put in its place: no address is needed.
+        // The guess is used as the key, and its cookie is filled in: no address is needed.
         let anywhere = Addresses { client: IpAddr::from([0, 0, 0, 0]), ..terms().addresses };
         let mut init = init.clone();
         init.client_cookie = key.cookie(anywhere.client);
@@ -80,7 +82,7 @@ fn a_recorded_signature_gives_the_passphrase_to_a_word_list() {
 }
 
 #[test]
-fn a_cookie_is_the_same_in_every_login_and_so_names_its_user_to_whoever_listens() {
+fn cookie_identifies_its_user_to_eavesdroppers() {
     let mut rng = StdRng::seed_from_u64(3);
     let cookies: Vec<[u8; 8]> =
         (0..3).map(|_| AwaitingResponse::start(&mut rng, terms(), key()).unwrap().0.client_cookie).collect();
@@ -88,7 +90,7 @@ fn a_cookie_is_the_same_in_every_login_and_so_names_its_user_to_whoever_listens(
 }
 
 #[test]
-fn who_steals_the_servers_record_logs_in_without_the_passphrase() {
+fn stolen_server_record_suffices_for_a_login() {
     let mut rng = StdRng::seed_from_u64(4);
     let stored = *key().to_bytes();
     let thief = PassphraseKey::from_bytes(stored);
@@ -99,10 +101,10 @@ fn who_steals_the_servers_record_logs_in_without_the_passphrase() {
     assert!(half.confirm(&confirm, 0).is_ok());
 }
 
-/// Nothing of the server is in INIT, so an old one is fresh again when its nonce is forgotten: it costs the server an
-/// exponentiation and five seconds of a place, and gets no further.
+/// INIT contains nothing of the server, so an old one is fresh again when its nonce was evicted. It
+/// costs the server an exponentiation and five seconds of a slot, and gets no further.
 #[test]
-fn a_recorded_init_is_answered_again_when_its_nonce_was_forgotten_and_opens_nothing() {
+fn replayed_init_after_eviction_opens_nothing() {
     let mut rng = StdRng::seed_from_u64(5);
     let mut seen = ReplayCache::default();
     let (recorded, _) = AwaitingResponse::start(&mut rng, terms(), key()).unwrap();
@@ -110,7 +112,8 @@ fn a_recorded_init_is_answered_again_when_its_nonce_was_forgotten_and_opens_noth
     assert!(check(recorded.clone()).unwrap().fresh(&mut seen).is_ok());
     assert!(check(recorded.clone()).unwrap().fresh(&mut seen).is_err());
     let (template, _) = AwaitingResponse::start(&mut rng, terms(), key()).unwrap();
-    // As many logins of others as are remembered. Only the nonces matter; the signature is made once each.
+    // As many other logins as are remembered. Only the nonces matter; the signature is computed
+    // once each.
     let mut others = 0;
     while others < REPLAYS_MAX {
         let (init, _) = fast_init(&mut rng, &template);
@@ -130,7 +133,8 @@ fn a_recorded_init_is_answered_again_when_its_nonce_was_forgotten_and_opens_noth
     assert!(half.confirm(&confirm, 0).is_err());
 }
 
-/// An INIT with the group's smallest public value: no exponentiation, which 16 384 of would take a while.
+/// An INIT with the group's smallest public value: no exponentiation, which would take long for 16
+/// 384 of them.
 fn fast_init(
     rng: &mut StdRng,
     template: &sealstone_mds_protocol::paper::Init,
@@ -187,7 +191,7 @@ impl Modern {
         Self { keys, record: AccountRecord::parse(&record).unwrap(), rng }
     }
 
-    /// All messages of a login: more than anybody on the wire sees, for TLS is around them.
+    /// Returns all messages of a login: more than an eavesdropper sees, because TLS encrypts them.
     fn recorded(&mut self) -> (LoginStart, LoginChallenge, LoginFinish) {
         let (start, client) =
             start_login(&mut self.rng, SUITE_LIGHT, &user(), PASSPHRASE.as_bytes(), context()).unwrap();
@@ -204,10 +208,11 @@ fn bytes(message: &impl Wire) -> Vec<u8> {
     out.finish(4096).unwrap()
 }
 
-/// The one computation that turns a guess into something to compare needs the blind of that login, which never left the
-/// client. With any other blind the right word and the wrong ones give the same: nothing.
+/// The one computation that makes a guess comparable needs the blind of that login, which never
+/// left the client. With any other blind the right word and the wrong ones give the same result:
+/// nothing.
 #[test]
-fn a_recorded_modern_login_answers_every_guess_alike_the_right_one_too() {
+fn recorded_modern_login_reveals_nothing_about_guesses() {
     let mut modern = Modern::new();
     let (_, challenge, _) = modern.recorded();
     for word in WORDS {
@@ -218,10 +223,10 @@ fn a_recorded_modern_login_answers_every_guess_alike_the_right_one_too() {
     }
 }
 
-/// What a guess is compared with needs the server's keys. With them, after a break-in, guesses are possible, each at
-/// Argon2id's price: that is the way in that is left, and why those keys are secrets.
+/// Comparing a guess needs the server's keys. With them, after a break-in, guesses are possible,
+/// each at the cost of Argon2id: that attack remains, and is why those keys are secrets.
 #[test]
-fn guesses_at_a_modern_password_need_the_servers_keys() {
+fn modern_password_guesses_need_server_keys() {
     let mut modern = Modern::new();
     let others = ServerKeys::generate(&mut modern.rng);
     let mut tries = |keys: &ServerKeys, word: &str| {
@@ -236,9 +241,9 @@ fn guesses_at_a_modern_password_need_the_servers_keys() {
     assert!(!tries(&modern.keys, "letmein"));
 }
 
-/// Nothing of 16 bytes comes twice in two logins of one user with one password, but for his name.
+/// No 16 bytes occur twice in two logins of one user with one password, except the user's name.
 #[test]
-fn two_modern_logins_have_nothing_in_common_to_track_a_user_by() {
+fn modern_logins_cannot_be_linked_to_a_user() {
     let mut modern = Modern::new();
     let record = |modern: &mut Modern| {
         let (start, challenge, finish) = modern.recorded();
@@ -246,7 +251,7 @@ fn two_modern_logins_have_nothing_in_common_to_track_a_user_by() {
     };
     let (first, second) = (record(&mut modern), record(&mut modern));
     let mut second = second;
-    // The login's number is the test's own.
+    // The login's number is chosen by the test.
     second.truncate(96 + 320 + 64);
     let seen: std::collections::BTreeSet<&[u8]> = first[..96 + 320 + 64].windows(8).collect();
     let common: Vec<_> = second.windows(8).filter(|window| seen.contains(window)).collect();

@@ -1,9 +1,11 @@
 //! Files and folders that hold secrets.
 //!
-//! Does: open a secret file only if it is no symbolic link, belongs to this user or root, and no other user can read it or
-//! put another one in its place; check a data folder likewise. Does not: write files.
-//! Contract: what was checked is the open file itself, not its name, so that an exchange in between is noticed.
-//! Truth: docs/reference/files.md (modes); SECURITY.md.
+//! Does: opens a secret file only if it is not a symbolic link, belongs to this user or root, and
+//! no other user can read or replace it; checks a data folder likewise.
+//! Does not: write files.
+//! Contract: the checks apply to the open file itself, not to its name, so that an exchange in
+//! between is detected.
+//! Source of truth: docs/reference/files.md (modes); SECURITY.md.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,16 +27,16 @@ const STICKY: u32 = 0o1000;
 /// Why a file or folder is not private.
 #[derive(Debug, Error)]
 pub enum PrivateError {
-    /// The system refused.
+    /// The system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// It is a symbolic link.
     #[error("is a symbolic link: another file could take its place")]
     Symlink,
-    /// It is no file.
+    /// It is not a regular file.
     #[error("is not a regular file")]
     NotAFile,
-    /// It is no folder.
+    /// It is not a folder.
     #[error("is not a folder")]
     NotAFolder,
     /// Other users can read or write it.
@@ -49,10 +51,10 @@ pub enum PrivateError {
         /// The owner.
         uid: u32,
     },
-    /// A folder above it lets any user replace what is in it.
+    /// A folder above it lets any user replace its entries.
     #[error("the folder {} has mode {mode:03o}: others can replace what is in it", folder.display())]
     Parent {
-        /// Which.
+        /// The folder.
         folder: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -60,13 +62,14 @@ pub enum PrivateError {
 }
 
 impl PrivateError {
-    /// Whether a file is refused because of what other users can do, and not because the system refused.
+    /// Whether a file is refused because of what other users can do, and not because the system
+    /// refused.
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         !matches!(self, Self::Io(_))
     }
 
-    /// What the user can do about it.
+    /// Returns what the user can do about it.
     #[must_use]
     pub fn next_step(&self, path: &Path) -> Option<String> {
         let shown = path.display();
@@ -90,7 +93,8 @@ impl From<PrivateError> for io::Error {
     }
 }
 
-/// Opens a secret file for reading. A pipe is taken as it is (`--password-file <(command)`), by `/dev` and `/proc` alone.
+/// Opens a secret file for reading. A pipe is accepted as it is (`--password-file <(command)`),
+/// under `/dev` and `/proc` only.
 ///
 /// # Errors
 /// [`PrivateError`].
@@ -143,7 +147,8 @@ pub fn check_folder(path: &Path) -> Result<(), PrivateError> {
     check_parents(path)
 }
 
-/// A folder above that any user writes, and that is not sticky, gives any user the file.
+/// Checks the folders above: one that any user can write, and that is not sticky, lets any user
+/// replace the file.
 fn check_parents(path: &Path) -> Result<(), PrivateError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for folder in fs::canonicalize(parent)?.ancestors() {
@@ -155,7 +160,7 @@ fn check_parents(path: &Path) -> Result<(), PrivateError> {
     Ok(())
 }
 
-/// Root's files are trusted, and root reads those of any user.
+/// Root's files are trusted, and root can read those of any user.
 fn check_owner(uid: u32) -> Result<(), PrivateError> {
     let own = rustix::process::geteuid().as_raw();
     if uid == own || uid == 0 || own == 0 { Ok(()) } else { Err(PrivateError::Owner { uid }) }

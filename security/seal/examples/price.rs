@@ -1,6 +1,7 @@
-//! Prints what the security model costs: `cargo run --release -p sealstone-seal --example price`.
+//! Prints the cost of the security model: `cargo run --release -p sealstone-seal --example price`.
 //!
-//! Best of several batches, one thread, wall clock: a figure to compare builds with, not a benchmark.
+//! Best of several batches, one thread, wall clock: a figure to compare builds with, not a
+//! benchmark.
 
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
@@ -41,7 +42,8 @@ impl Facts for Nothing {
     }
 }
 
-/// Nanoseconds of one run, the best of several batches of inputs made beforehand.
+/// Returns the nanoseconds of one run, as the best of several batches of inputs prepared
+/// beforehand.
 fn best<T>(count: usize, mut make: impl FnMut() -> Vec<T>, mut run: impl FnMut(&T)) -> f64 {
     (0..BATCHES)
         .map(|_| {
@@ -97,7 +99,7 @@ fn main() {
         admitted
     };
 
-    // Each second of nonces takes a quarter of its slots from one credential at most.
+    // In each second of nonces one credential takes at most a quarter of the slots.
     let mut second = 0;
     let mut sign_all = |signers: &[Signer<RustCrypto>], count: usize| {
         second += 1000;
@@ -166,7 +168,7 @@ fn main() {
     let issued = best(2000, times, |()| drop(black_box(issue(SecurityMethod::AllData, 1, 9))));
     println!("  issuing a credential                          {issued:8.0} ns");
 
-    // A second of 200 000 commands of one credential, in a memory that keeps its window full.
+    // A second with 200 000 commands of one credential, in a memory whose window is full.
     let memory = NonceMemory::<ParkingLot>::new(NonceLimits::default(), &[7; 16], 0);
     memory.extend_lease(u64::MAX);
     let mut second = 0;
@@ -192,8 +194,8 @@ fn main() {
     println!("  cached credential                             {:8}", credential_bytes());
 }
 
-/// What SET KEY costs without the medium: a copy of the hierarchy, the change, its bytes, the sealed file. Each is
-/// O(partitions and working keys that are set).
+/// The cost of SET KEY without the medium: a copy of the hierarchy, the change, its bytes, the
+/// sealed file. Each is O(partitions and working keys that are set).
 fn key_changes() {
     for partitions in [1_u64, 1000, 10_000] {
         let initial = InitialKey::new(&[5; 32]).expect("32 bytes");
@@ -219,7 +221,8 @@ fn key_changes() {
     }
 }
 
-/// What one entry of the credential cache takes: its value, two counters of its `Arc`, its place in a set.
+/// Returns the memory of one entry of the credential cache: its value, two counters of its `Arc`,
+/// its place in a set.
 fn credential_bytes() -> usize {
     CredentialCache::<RustCrypto, ParkingLot>::ENTRY_BYTES
 }

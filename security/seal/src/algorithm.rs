@@ -1,12 +1,13 @@
-//! Integrity check value algorithms, and the slots through which a capability names one.
+//! Integrity check value algorithms, and the slots through which a capability selects one.
 //!
-//! Does: one row per algorithm; the slots of a device, and the one that a new credential names. Does not: compute; [`crate::icv`] does.
-//! Truth: docs/design/security.md 3.2 (algorithm slots); `docs/standards/security.md`.
+//! Does: has one row per algorithm; the slots of a device, and the slot for a new credential.
+//! Does not: compute check values; [`crate::icv`] does.
+//! Source of truth: docs/design/security.md 3.2 (algorithm slots); `docs/standards/security.md`.
 
 use sealstone_digest::Profile;
 use sealstone_osd::{Generation, SecurityMethod};
 
-/// A hash under HMAC.
+/// A hash function under HMAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
     /// 20-byte tags.
@@ -16,7 +17,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// Bytes of a tag, and of every key derived with this hash.
+    /// Returns the bytes of a tag, and of every key derived with this hash.
     #[must_use]
     pub const fn tag_len(self) -> usize {
         match self {
@@ -35,31 +36,33 @@ pub enum Algorithm {
     HmacSha256,
     /// HMAC-SHA256 with one key per purpose: our default below ALLDATA.
     HmacSha256Split,
-    /// The same keys; data are covered through BLAKE3 values of their units: our default of ALLDATA.
+    /// The same keys; data are covered through BLAKE3 values of their units: our default for
+    /// ALLDATA.
     UnitsBlake3,
     /// HMAC-SHA1; data are covered through SHA-1 digests of their units (HierMAC).
     UnitsSha1,
-    /// HMAC-SHA1; data are covered through incremental digests of their units (AdHash over SHA-1). Broken: whoever is
-    /// on the wire exchanges a block for one of his own making. For reproducing a paper.
+    /// HMAC-SHA1; data are covered through incremental digests of their units (AdHash over SHA-1).
+    /// Broken: a man in the middle can replace a block with a constructed one. For
+    /// reproducing a paper.
     UnitsAdHash,
 }
 
 /// One row of [`ALGORITHMS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlgorithmRow {
-    /// Which one.
+    /// The algorithm of the row.
     pub algorithm: Algorithm,
     /// The code in attribute R+5, `8000_0000h` + slot.
     pub code: u8,
-    /// For people.
+    /// Name for output.
     pub name: &'static str,
     /// The hash under the HMAC; sets the width of tags and capability keys.
     pub hash: Hash,
-    /// Has each purpose its own key?
+    /// Whether each purpose has its own key.
     pub split: bool,
-    /// What stands for data under ALLDATA; `None`: the MAC is over all their bytes.
+    /// Digest profile that covers data under ALLDATA; `None`: the MAC is over all bytes.
     pub digest: Option<Profile>,
-    /// Known to be broken: in no slot unless an administrator puts it there.
+    /// Whether it is known to be broken: it is in no slot unless an administrator enables it.
     pub broken: bool,
 }
 
@@ -122,7 +125,7 @@ pub static ALGORITHMS: &[AlgorithmRow] = &[
 ];
 
 impl Algorithm {
-    /// Its row.
+    /// Returns the row of the algorithm.
     #[must_use]
     pub const fn row(self) -> &'static AlgorithmRow {
         match self {
@@ -135,31 +138,32 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of a code; `None` for 00h (no algorithm) and every code we do not compute.
+    /// Returns the algorithm of a code; `None` for 00h (no algorithm) and for unsupported codes.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         ALGORITHMS.iter().find(|row| row.code == code).map(|row| row.algorithm)
     }
 
-    /// The code in attribute R+5.
+    /// Returns the code in attribute R+5.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.row().code
     }
 
-    /// The hash under the HMAC.
+    /// Returns the hash under the HMAC.
     #[must_use]
     pub const fn hash(self) -> Hash {
         self.row().hash
     }
 
-    /// Has each purpose its own key?
+    /// Whether each purpose has its own key.
     #[must_use]
     pub const fn is_split(self) -> bool {
         self.row().split
     }
 
-    /// What stands for data under ALLDATA; `None`: the MAC is over all their bytes.
+    /// Returns the digest profile that covers data under ALLDATA; `None`: the MAC is over all
+    /// bytes.
     #[must_use]
     pub const fn digest(self) -> Option<Profile> {
         self.row().digest
@@ -169,62 +173,64 @@ impl Algorithm {
 /// Number of slots; the capability's nibble indexes them.
 pub const SLOTS: usize = 16;
 
-/// The slot of HMAC-SHA1 in [`AlgorithmSlots::DEFAULT`]: what new credentials of OSD-1 use.
+/// The slot of HMAC-SHA1 in [`AlgorithmSlots::DEFAULT`]: for new credentials of OSD-1.
 pub const SLOT_HMAC_SHA1: u8 = 0;
-/// The slot of HMAC-SHA256 with a key per purpose in [`AlgorithmSlots::DEFAULT`]: what new credentials below ALLDATA use.
+/// The slot of HMAC-SHA256 with a key per purpose in [`AlgorithmSlots::DEFAULT`]: for new
+/// credentials below ALLDATA.
 pub const SLOT_HMAC_SHA256: u8 = 1;
-/// The slot of BLAKE3 units in [`AlgorithmSlots::DEFAULT`]: what new credentials of ALLDATA use.
+/// The slot of BLAKE3 units in [`AlgorithmSlots::DEFAULT`]: for new credentials of ALLDATA.
 pub const SLOT_UNITS_BLAKE3: u8 = 2;
-/// The slot of SHA-1 units in [`AlgorithmSlots::DEFAULT`]: only for who asks for it, collisions of SHA-1 are public.
+/// The slot of SHA-1 units in [`AlgorithmSlots::DEFAULT`]: only on request, since collisions of
+/// SHA-1 are public.
 pub const SLOT_UNITS_SHA1: u8 = 3;
 /// The slot of AdHash units in [`AlgorithmSlots::WITH_BROKEN`]; empty otherwise.
 pub const SLOT_UNITS_ADHASH: u8 = 4;
 
-/// The slot that a new credential names: the best algorithm for its generation and method.
+/// Returns the slot for a new credential: the best algorithm for its generation and method.
 #[must_use]
 pub const fn preferred_slot(generation: Generation, method: SecurityMethod) -> u8 {
     match (generation, method) {
         (Generation::Osd2, SecurityMethod::AllData) => SLOT_UNITS_BLAKE3,
         (Generation::Osd2, _) => SLOT_HMAC_SHA256,
-        // Not SLOT_UNITS_SHA1: whoever chooses data may have two units of one SHA-1.
+        // Not SLOT_UNITS_SHA1: a party that chooses the data could have two units with one SHA-1.
         (Generation::Osd1, _) => SLOT_HMAC_SHA1,
     }
 }
 
-/// Which algorithm each slot of a device holds.
+/// The algorithm in each slot of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlgorithmSlots([Option<Algorithm>; SLOTS]);
 
 impl AlgorithmSlots {
-    /// Slot 0 HMAC-SHA1, slot 1 HMAC-SHA256 with a key per purpose, slot 2 the same over BLAKE3 units, slot 3 HMAC-SHA1
-    /// over SHA-1 units, the rest empty.
+    /// Slot 0 HMAC-SHA1, slot 1 HMAC-SHA256 with a key per purpose, slot 2 the same over BLAKE3
+    /// units, slot 3 HMAC-SHA1 over SHA-1 units, the rest empty.
     pub const DEFAULT: Self = Self::EMPTY
         .with(SLOT_HMAC_SHA1, Some(Algorithm::HmacSha1))
         .with(SLOT_HMAC_SHA256, Some(Algorithm::HmacSha256Split))
         .with(SLOT_UNITS_BLAKE3, Some(Algorithm::UnitsBlake3))
         .with(SLOT_UNITS_SHA1, Some(Algorithm::UnitsSha1));
 
-    /// [`Self::DEFAULT`], and what is known to be broken: slot 4 HMAC-SHA1 over AdHash units. For an administrator who
-    /// asked for it, at either end.
+    /// [`Self::DEFAULT`], plus the broken algorithm: slot 4 HMAC-SHA1 over AdHash units. For an
+    /// administrator who enabled it, at either end.
     pub const WITH_BROKEN: Self = Self::DEFAULT.with(SLOT_UNITS_ADHASH, Some(Algorithm::UnitsAdHash));
 
     /// All slots empty.
     pub const EMPTY: Self = Self([None; SLOTS]);
 
-    /// The same, with another content of one slot; the slot's high nibble is ignored.
+    /// Returns the slots with another content of one slot; the slot's high nibble is ignored.
     #[must_use]
     pub const fn with(mut self, slot: u8, algorithm: Option<Algorithm>) -> Self {
         self.0[(slot & 0x0F) as usize] = algorithm;
         self
     }
 
-    /// What a slot holds; `None` if it is empty.
+    /// Returns the content of a slot; `None` if it is empty.
     #[must_use]
     pub const fn get(&self, slot: u8) -> Option<Algorithm> {
         self.0[(slot & 0x0F) as usize]
     }
 
-    /// The code of each slot for attributes R+5, `8000_0000h` + slot; 0 is empty.
+    /// Returns the code of each slot for attributes R+5, `8000_0000h` + slot; 0 is empty.
     #[must_use]
     pub fn codes(&self) -> [u8; SLOTS] {
         self.0.map(|slot| slot.map_or(0, Algorithm::code))
@@ -240,7 +246,7 @@ impl Default for AlgorithmSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealstone_digest::Standing;
+    use sealstone_digest::ProfileStatus;
 
     #[test]
     fn every_algorithm_finds_its_row_and_its_code() {
@@ -259,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_in_no_slot_by_default() {
+    fn broken_algorithms_are_in_no_default_slot() {
         let slots = |slots: AlgorithmSlots| (0..16).filter_map(move |slot| slots.get(slot));
         assert!(slots(AlgorithmSlots::DEFAULT).all(|algorithm| !algorithm.row().broken));
         let broken: std::vec::Vec<_> =
@@ -268,15 +274,15 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_slot_has_an_algorithm_whose_tags_fit() {
+    fn preferred_slot_has_a_fitting_algorithm() {
         for generation in [Generation::Osd1, Generation::Osd2] {
             for method in SecurityMethod::ALL {
                 let algorithm = AlgorithmSlots::DEFAULT.get(preferred_slot(generation, method)).unwrap();
                 assert!(algorithm.hash().tag_len() <= generation.icv_len());
                 let over_digests = generation == Generation::Osd2 && method == SecurityMethod::AllData;
                 assert_eq!(algorithm.digest().is_some(), over_digests);
-                // Only a hash whose collisions nobody knows stands for data.
-                assert!(algorithm.digest().is_none_or(|profile| profile.standing() == Standing::Modern));
+                // Only a hash without known collisions may cover data.
+                assert!(algorithm.digest().is_none_or(|profile| profile.status() == ProfileStatus::Modern));
             }
         }
     }

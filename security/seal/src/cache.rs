@@ -1,10 +1,11 @@
-//! The credential cache: the MAC keys of credentials that proved themselves.
+//! The credential cache: the MAC keys of authenticated credentials.
 //!
-//! Does: remember prepared keys by capability and key identity. Does not: remember decisions; expiry, tags and
-//! times are checked again for every command.
-//! Contract: the caller inserts only after a request check value verified, so an outsider cannot push entries out.
-//! Bounded; the least recently used of eight neighbours leaves. An entry of a key that is not set is never found.
-//! Truth: docs/design/security.md 3.5.
+//! Does: caches prepared keys by capability and key identity.
+//! Does not: cache decisions; expiry, tags and times are checked again for every command.
+//! Contract: the caller inserts only after a request check value was verified, so that an
+//! unauthenticated peer cannot evict entries. Bounded; the least recently used of eight entries is
+//! evicted. An entry of a key that is not set is never found.
+//! Source of truth: docs/design/security.md 3.5.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,16 +18,16 @@ use crate::hierarchy::KeyIdentity;
 use crate::icv::IcvKeys;
 use crate::provider::{Locks, Mutex, Provider};
 
-/// Default number of credentials remembered.
+/// Default number of cached credentials.
 pub const CREDENTIALS_MAX: usize = 65_536;
-/// Entries that compete for the same place.
+/// Entries per set.
 const WAYS: usize = 8;
 const SHARDS: usize = 16;
 
-/// A credential that proved itself.
-pub(crate) struct Proven<P: Provider> {
+/// A credential whose possession was proven.
+pub(crate) struct ProvenCredential<P: Provider> {
     capability: CapabilityBytes,
-    /// What it says, if it is sealed.
+    /// The decrypted capability, if it is sealed.
     unsealed: Option<Box<Capability>>,
     identity: KeyIdentity,
     id: CredentialId,
@@ -34,7 +35,7 @@ pub(crate) struct Proven<P: Provider> {
     pub(crate) keys: IcvKeys<P>,
 }
 
-impl<P: Provider> Proven<P> {
+impl<P: Provider> ProvenCredential<P> {
     pub(crate) const fn new(
         capability: CapabilityBytes,
         unsealed: Option<Box<Capability>>,
@@ -45,24 +46,24 @@ impl<P: Provider> Proven<P> {
         Self { capability, unsealed, identity, id, keys }
     }
 
-    /// What it says, if it is sealed.
+    /// Returns the decrypted capability, if it is sealed.
     pub(crate) fn unsealed(&self) -> Option<Capability> {
         self.unsealed.as_deref().copied()
     }
 
-    /// The key that signed it.
+    /// Returns the identity of the key that signed it.
     pub(crate) const fn key(&self) -> KeyIdentity {
         self.identity
     }
 
-    /// Names the credential in the nonce memory.
+    /// Returns the id of the credential in the nonce memory.
     pub(crate) const fn id(&self) -> CredentialId {
         self.id
     }
 }
 
-/// Entries that share a place, the most recently used first.
-type Set<P> = Vec<Arc<Proven<P>>>;
+/// The entries of one set, the most recently used first.
+type Set<P> = Vec<Arc<ProvenCredential<P>>>;
 
 /// Prepared MAC keys by credential.
 pub struct CredentialCache<P: Provider, L: Locks> {
@@ -73,9 +74,9 @@ pub struct CredentialCache<P: Provider, L: Locks> {
 impl<P: Provider, L: Locks> CredentialCache<P, L> {
     /// Bytes of one entry: itself, the two counters of its `Arc`, its place in a set.
     pub const ENTRY_BYTES: usize =
-        size_of::<Proven<P>>() + 2 * size_of::<usize>() + size_of::<Arc<Proven<P>>>();
+        size_of::<ProvenCredential<P>>() + 2 * size_of::<usize>() + size_of::<Arc<ProvenCredential<P>>>();
 
-    /// An empty cache for about `credentials` entries; grows as it is used.
+    /// Creates an empty cache for about `credentials` entries; it grows as it is used.
     #[must_use]
     pub fn new(credentials: usize) -> Self {
         let sets = (credentials / (SHARDS * WAYS)).next_power_of_two();
@@ -85,14 +86,14 @@ impl<P: Provider, L: Locks> CredentialCache<P, L> {
         }
     }
 
-    /// The keys of a credential, if it proved itself under the key that is set now.
+    /// Returns the keys of a credential, if possession was proven under the key that is set now.
     #[must_use]
     pub(crate) fn get(
         &self,
         id: CredentialId,
         capability: &CapabilityBytes,
         identity: KeyIdentity,
-    ) -> Option<Arc<Proven<P>>> {
+    ) -> Option<Arc<ProvenCredential<P>>> {
         self.set(id, |set| {
             let at = set.iter().position(|entry| {
                 entry.id == id && entry.identity == identity && entry.capability == *capability
@@ -102,8 +103,8 @@ impl<P: Provider, L: Locks> CredentialCache<P, L> {
         })
     }
 
-    /// Remembers a credential whose request check value has just verified.
-    pub(crate) fn insert(&self, entry: Arc<Proven<P>>) {
+    /// Caches a credential whose request check value has just been verified.
+    pub(crate) fn insert(&self, entry: Arc<ProvenCredential<P>>) {
         self.set(entry.id, |set| {
             if set.iter().any(|other| other.id == entry.id && other.identity == entry.identity) {
                 return;
@@ -113,20 +114,20 @@ impl<P: Provider, L: Locks> CredentialCache<P, L> {
         });
     }
 
-    /// Forgets everything: after a master key change, and for a test.
+    /// Removes all entries: after a change of the master key, and for a test.
     pub fn clear(&self) {
         for shard in &self.shards {
             shard.with(|sets| sets.iter_mut().for_each(|set| *set = Vec::new()));
         }
     }
 
-    /// Credentials remembered at the moment.
+    /// Returns the current number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.with(|sets| sets.iter().map(Vec::len).sum::<usize>())).sum()
     }
 
-    /// Is none remembered?
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,23 +1,25 @@
-//! A client's estimate of one device's clock, and when a refused nonce is worth another try.
+//! A client's estimate of one device's clock, and the rule for retrying after a refused nonce.
 //!
-//! Does: offset, correction, the retry rule. Does not: read a clock.
-//! Contract: only a reply whose check value verified may correct the estimate: a forged hint would make the client
-//! sign requests for a time to come, which an attacker could keep.
-//! Truth: docs/design/security.md 2.2 (clock), 3.4 (client skew), 8.5 N13.
+//! Does: offset, correction, the retry rule.
+//! Does not: read a clock.
+//! Contract: only a reply with a verified check value may correct the estimate: a forged hint would
+//! make the client sign requests for a future time, which an attacker could store.
+//! Source of truth: docs/design/security.md 2.2 (clock), 3.4 (client skew), 8.5 N13.
 
 use sealstone_scsi::{Sense, additional};
 use thiserror::Error;
 
 use crate::nonce::TIME_MAX_MS;
 
-/// Largest correction believed, milliseconds.
+/// Largest accepted correction, milliseconds.
 pub const STEP_MAX_MS: u64 = 3_600_000;
-/// Largest round trip from which an offset is taken at login, milliseconds.
+/// Largest round trip from which an offset is derived at login, milliseconds.
 pub const ROUND_TRIP_MAX_MS: u64 = 2_000;
-/// Re-signings of one command after its nonce was refused for its time.
+/// Maximum number of times that one command is signed again after its nonce was refused for its
+/// time.
 pub const RESYNCS_MAX: u8 = 1;
 
-/// The estimate: device clock minus local clock.
+/// The estimated offset: device clock minus local clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceClock {
     offset_ms: i64,
@@ -25,25 +27,26 @@ pub struct DeviceClock {
     last_ms: u64,
 }
 
-/// A clock reading that cannot be believed.
+/// Why a clock reading is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ClockError {
-    /// The reply took too long to say anything about the time.
-    #[error("round trip of {0} ms")]
+    /// The round trip was too long to derive an offset.
+    #[error("a round trip of {0} ms is too long to read the clock")]
     RoundTrip(u64),
     /// The correction is too large.
-    #[error("correction by {0} ms")]
+    #[error("a clock correction of {0} ms is too large")]
     Step(u64),
 }
 
 impl DeviceClock {
-    /// An estimate known to be off by `error_ms` at most: the MDS tells both at login.
+    /// Creates an estimate with an error of at most `error_ms`; the MDS sends both values at login.
     #[must_use]
     pub const fn new(offset_ms: i64, error_ms: u64) -> Self {
         Self { offset_ms, error_ms, last_ms: 0 }
     }
 
-    /// From one authenticated exchange: local times of sending and receiving, and what the other clock said.
+    /// Derives the estimate from one authenticated exchange: local times of sending and receiving,
+    /// and the remote time.
     ///
     /// # Errors
     /// [`ClockError::RoundTrip`].
@@ -56,31 +59,33 @@ impl DeviceClock {
         Ok(Self::new(difference(remote_ms, local), round_trip.div_ceil(2)))
     }
 
-    /// Device clock minus local clock, milliseconds.
+    /// Returns device clock minus local clock, milliseconds.
     #[must_use]
     pub const fn offset_ms(&self) -> i64 {
         self.offset_ms
     }
 
-    /// How far the estimate may be off, milliseconds.
+    /// Returns the maximum error of the estimate, milliseconds.
     #[must_use]
     pub const fn error_ms(&self) -> u64 {
         self.error_ms
     }
 
-    /// The time for the next nonce: the estimate, but never before that of an earlier nonce.
+    /// Returns the time for the next nonce: the estimate, but never before that of an earlier
+    /// nonce.
     #[must_use]
     pub fn nonce_time(&mut self, local_ms: u64) -> u64 {
         self.last_ms = self.last_ms.max(local_ms.saturating_add_signed(self.offset_ms)).min(TIME_MAX_MS);
         self.last_ms
     }
 
-    /// Takes over the device's clock from an authenticated refusal. Time may go back here: the nonces that were
-    /// ahead have been refused. A step beyond [`STEP_MAX_MS`] is taken if it leads near the local clock, or near the
-    /// metadata server's, which is `server_ms` ahead of the local one: then it is the estimate that was wrong.
+    /// Sets the estimate to the device's clock from an authenticated refusal. The time may go back
+    /// here: nonces with later times have been refused. A step beyond [`STEP_MAX_MS`] is accepted
+    /// if it leads near the local clock, or near the metadata server's, which is `server_ms` ahead
+    /// of the local one: then the estimate was wrong.
     ///
     /// # Errors
-    /// [`ClockError::Step`]; the estimate stays.
+    /// [`ClockError::Step`]; the estimate does not change.
     pub fn resync(&mut self, device_ms: u64, local_ms: u64, server_ms: i64) -> Result<(), ClockError> {
         let offset = difference(device_ms, local_ms);
         let step = offset.abs_diff(self.offset_ms);
@@ -93,29 +98,29 @@ impl DeviceClock {
     }
 }
 
-/// `a - b` of two times; saturates where no real clock gets.
+/// Returns `a - b` of two times, saturated at values that no real clock reaches.
 fn difference(a: u64, b: u64) -> i64 {
     let [a, b] = [a, b].map(|time| i64::try_from(time).unwrap_or(i64::MAX));
     a.saturating_sub(b)
 }
 
-/// What to do with one command after a reply.
+/// The next step for a command after its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// The reply stands: hand it to the caller.
+    /// The reply is final: return it to the caller.
     Done,
-    /// The clock was corrected: sign again with a new nonce and send.
+    /// The clock was corrected: sign the command again with a new nonce and send it.
     SignAgain,
 }
 
-/// The retry rule of one command: at most one re-signing after a clock correction.
+/// The retry rule for one command: it is signed again at most once after a clock correction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
     resyncs: u8,
 }
 
 impl Retry {
-    /// Judges the sense data of a reply whose check value verified.
+    /// Decides after sense data in a reply with a verified check value.
     #[must_use]
     pub fn after(
         &mut self,
@@ -152,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_ten_minutes_off_costs_exactly_one_retry() {
+    fn wrong_clock_costs_exactly_one_retry() {
         for device in [LOCAL - 600_000, LOCAL + 600_000] {
             let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
             assert_eq!(clock.nonce_time(LOCAL), LOCAL);
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nonces_do_not_go_back_with_the_local_clock() {
+    fn nonces_never_go_back_in_time() {
         let mut clock = DeviceClock::new(5, 1);
         let first = clock.nonce_time(LOCAL);
         assert_eq!(clock.nonce_time(LOCAL - 10_000), first);
@@ -171,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_by_more_than_an_hour_is_not_believed() {
+    fn clock_correction_above_one_hour_is_rejected() {
         let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
         let sense = out_of_range(LOCAL + STEP_MAX_MS + 1);
         assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), Advice::Done);
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_returns_to_the_local_or_server_clock() {
+    fn clock_estimate_returns_to_local_or_server_clock() {
         let days = 3 * 86_400_000;
         for (server, device, good) in
             [(0, LOCAL, true), (-days, LOCAL - 259_200_000, true), (0, LOCAL - 259_200_000, false)]
@@ -201,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_gives_the_offset_to_half_its_round_trip() {
+    fn exchange_yields_offset_within_half_round_trip() {
         let clock = DeviceClock::from_exchange(LOCAL, LOCAL + 100, LOCAL + 1050).unwrap();
         assert_eq!((clock.offset_ms(), clock.error_ms()), (1000, 50));
         assert_eq!(DeviceClock::from_exchange(0, 2001, 0), Err(ClockError::RoundTrip(2001)));

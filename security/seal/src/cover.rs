@@ -1,15 +1,18 @@
-//! Hash and MAC: check values over digests of data, not over their bytes.
+//! Hash and MAC: check values over digests of data, not over the bytes.
 //!
-//! Does: put header, digests and lists together, at both ends alike. Does not: hash, or keep digests;
-//! `sealstone-digest` and the stores do.
-//! Contract: the header has a fixed length and holds all counts, so that the MAC's input is self-delimiting; it binds
-//! the digests to command, object, place in the object, direction, and what is known of the object's end.
-//! Truth: docs/design/security.md 5.1, 5.4; `docs/standards/security.md`, "Hash and MAC".
+//! Does: combines header, digests and lists, in the same way at both ends.
+//! Does not: hash, or store digests; `sealstone-digest` and the stores do.
+//! Contract: the header has a fixed length and holds all counts, so that the MAC's input is
+//! self-delimiting. It binds the digests to command, object, offset in the object, direction, and
+//! what is known of the object's end.
+//! Source of truth: docs/design/security.md 5.1, 5.4; `docs/standards/security.md`, "Hash and MAC".
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-use sealstone_digest::{AttributePage, Cover, Covered, Direction, Profile, RangeHeader, Value};
+use sealstone_digest::{
+    AttributePage, CoveredDigests, DataDirection, DigestCover, DigestValue, Profile, RangeHeader,
+};
 use sealstone_osd::attribute::list::{GetNames, RetrievedWriter, Values};
 use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, ObjectId};
 
@@ -18,19 +21,19 @@ use crate::icv::{IcvKeys, Purpose};
 use crate::nonce::Nonce;
 use crate::provider::Provider;
 
-/// What a command's data are, as its CDB alone tells.
+/// Location of a command's data, derived from its CDB alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The object of the CDB.
     pub object: ObjectId,
-    /// Where in the object the data begin, bytes; `None` if they are not one range of it: lists, what is appended, the
-    /// pieces of a scatter/gather list, operands, a range that ends beyond the last byte that has a number. Such data
-    /// are covered as if they were an object of their own.
+    /// Offset of the data in the object, bytes; `None` if they are not one range of it: lists,
+    /// appended data, the pieces of a scatter/gather list, operands, a range that ends beyond the
+    /// largest byte number. Such data are covered as if they were an object of their own.
     pub start: Option<u64>,
 }
 
 impl Origin {
-    /// That of a command.
+    /// Returns the location of a command's data.
     #[must_use]
     pub fn of(cdb: &Cdb) -> Self {
         let start = match cdb.command {
@@ -44,32 +47,32 @@ impl Origin {
         Self { object: cdb.command.object(), start }
     }
 
-    /// The digests of data that a client sends: it does not know where the object ends.
-    pub(crate) fn cover_out(&self, profile: Profile, data: &[u8]) -> Covered {
+    /// Computes the digests of data that a client sends: it does not know where the object ends.
+    pub(crate) fn cover_out(&self, profile: Profile, data: &[u8]) -> CoveredDigests {
         let length = data.len() as u64;
-        // `of` saw the length that the CDB has; the data have the same.
-        Covered::of(Cover::of_write(profile, self.start.unwrap_or(0), length), data)
+        // `of` checked the length in the CDB; the data have the same length.
+        CoveredDigests::of(DigestCover::of_write(profile, self.start.unwrap_or(0), length), data)
     }
 }
 
-/// What a device tells about an object beside the counts: 16 bytes in the integrity information of data-in, between
-/// counts and check value.
+/// Object information besides the counts, reported by the device: 16 bytes in the integrity
+/// information of data-in, between counts and check value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Where the object ends, bytes: a last unit that ends there is whole. Of data that are no range of an object, their
-    /// length. Outward 0.
+    /// End of the object, bytes: a last unit that ends there is whole. For data that are no range
+    /// of an object, their length. 0 for data-out.
     pub object_length: u64,
-    /// The object's generation, where a device counts them; else 0.
+    /// The object's generation, if the device counts them; else 0.
     pub generation: u64,
 }
 
 impl Place {
-    /// Bytes in data-in integrity information.
+    /// Encoded length in bytes.
     pub const LEN: usize = 16;
-    /// Outward: nothing is known of the object.
+    /// For data-out: nothing is known of the object.
     pub const NONE: Self = Self { object_length: 0, generation: 0 };
 
-    /// As it stands there.
+    /// Returns the wire form.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut wire = [0; Self::LEN];
@@ -78,7 +81,7 @@ impl Place {
         wire
     }
 
-    /// From the first 16 bytes; `None` if there are fewer.
+    /// Parses the first 16 bytes; `None` if there are fewer.
     #[must_use]
     pub fn parse(wire: &[u8]) -> Option<Self> {
         let (words, _) = wire.as_chunks::<8>();
@@ -86,7 +89,7 @@ impl Place {
         Some(Self { object_length: u64::from_be_bytes(length), generation: u64::from_be_bytes(generation) })
     }
 
-    /// The same of an object that has at least so many bytes.
+    /// Returns this with an object length of at least `end`.
     pub(crate) fn reaching(self, end: u64) -> Self {
         Self { object_length: self.object_length.max(end), ..self }
     }
@@ -95,23 +98,23 @@ impl Place {
 /// A list of attributes under a check value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct List<'a> {
-    /// Its bytes.
+    /// The bytes of the list.
     pub bytes: &'a [u8],
-    /// The digest of the page that they are, where [`whole_page`] and [`page_value`] say that it stands for them; `None`:
-    /// the digest of the bytes does.
-    pub page: Option<Value>,
+    /// The digest of the page that the list consists of, if [`whole_page`] and [`page_value`] say
+    /// that it covers the list; `None`: the digest of the bytes does.
+    pub page: Option<DigestValue>,
 }
 
 impl<'a> List<'a> {
-    /// One whose own digest stands for it.
+    /// Returns a list that is covered by the digest of its bytes.
     #[must_use]
     pub const fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, page: None }
     }
 }
 
-/// The page that a GET ATTRIBUTES asks for as a whole, and nothing else: what applications keep in one page of an object
-/// has a stored digest, and that stands for the list that is retrieved.
+/// Returns the page that a GET ATTRIBUTES requests as a whole, and nothing else. An application
+/// page of an object has a stored digest, and that covers the retrieved list.
 #[must_use]
 pub fn whole_page(cdb: &Cdb, get: &[u8]) -> Option<u32> {
     let Command::GetAttributes(_) = cdb.command else { return None };
@@ -125,16 +128,21 @@ pub fn whole_page(cdb: &Cdb, get: &[u8]) -> Option<u32> {
     of_applications.then_some(only.page)
 }
 
-/// Pages of root, partition, collection and user objects, each in a range of this length ...
+/// Number range of the pages of each of root, partition, collection and user objects …
 const PAGES_OF_A_TYPE: u32 = 0x3000_0000;
-/// ... all below this one; those that applications define begin so far into a range.
+/// … all below this one; application-defined pages start at this offset in a range.
 const PAGES_END: u32 = 0xC000_0000;
 const APPLICATION_PAGES: u32 = 0x1_0000;
 
-/// Is a retrieved list all of one page: not cut, nothing of another page, by ascending numbers? Gives the digest of the
-/// page then.
+/// Returns the digest of the page if a retrieved list is all of one page: not truncated, nothing of
+/// another page, by ascending numbers.
 #[must_use]
-pub fn page_value(profile: Profile, generation: Generation, page: u32, retrieved: &[u8]) -> Option<Value> {
+pub fn page_value(
+    profile: Profile,
+    generation: Generation,
+    page: u32,
+    retrieved: &[u8],
+) -> Option<DigestValue> {
     let values = Values::parse_retrieved(generation, retrieved).ok()?;
     if values.full_len() != retrieved.len() as u64 {
         return None;
@@ -148,11 +156,11 @@ pub fn page_value(profile: Profile, generation: Generation, page: u32, retrieved
         digest.push(id.number, value);
         last = Some(id.number);
     }
-    // Padding is under no digest: it must be what it always is.
+    // Padding is covered by no digest: it must have its only valid form.
     (rewritten(generation, &values) == retrieved).then(|| digest.finish())
 }
 
-/// The list as this device would write it.
+/// Returns the list as this device would encode it.
 fn rewritten(generation: Generation, values: &Values<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut out = RetrievedWriter::new(generation, &mut bytes, usize::MAX);
@@ -161,16 +169,17 @@ fn rewritten(generation: Generation, values: &Values<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The check value: the MAC of the header, of the digests, and of the digests of those lists that have a byte: outward
-/// the set and the get attributes list, inward (nothing and) the retrieved attributes.
+/// Computes the check value: the MAC of the header, of the digests, and of the digests of non-empty
+/// lists. For data-out these are the set and the get attributes list, for data-in nothing and the
+/// retrieved attributes.
 #[must_use]
 pub fn tag<P: Provider>(
     keys: &IcvKeys<P>,
-    direction: Direction,
+    direction: DataDirection,
     nonce: &Nonce,
     origin: &Origin,
     place: Place,
-    covered: &Covered,
+    covered: &CoveredDigests,
     lists: [List<'_>; 2],
 ) -> Tag {
     let profile = covered.cover().profile();
@@ -193,13 +202,14 @@ pub fn tag<P: Provider>(
         .map(|list| (!list.bytes.is_empty()).then(|| list.page.unwrap_or_else(|| profile.list(list.bytes))));
     let [set, get] = digests.each_ref().map(|digest| digest.as_ref().map_or(&[][..], AsRef::as_ref));
     let purpose = match direction {
-        Direction::In => Purpose::DataIn,
-        Direction::Out => Purpose::DataOut,
+        DataDirection::In => Purpose::DataIn,
+        DataDirection::Out => Purpose::DataOut,
     };
     keys.over_digests(purpose, &[&header.encode(), &covered.to_bytes(), set, get])
 }
 
-/// Data as one run of bytes. Several pieces are copied: nobody has them in the way of large transfers.
+/// Returns data as one byte slice. Several pieces are copied; large transfers never consist of
+/// several.
 pub(crate) fn gather<'a>(pieces: &[&'a [u8]]) -> Cow<'a, [u8]> {
     match pieces {
         [] => Cow::Borrowed(&[]),
@@ -216,7 +226,7 @@ mod tests {
     use sealstone_osd::cdb::{Append, Extent};
 
     #[test]
-    fn only_one_range_of_an_object_has_a_place() {
+    fn only_single_object_ranges_have_an_offset() {
         let object = ObjectId::new(0x1_0000, 0x1_0001);
         let extent = Extent { object, start: 77, length: 5 };
         let start = |command, continuation_length| {

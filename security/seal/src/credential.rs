@@ -1,7 +1,8 @@
-//! Credentials: a capability and the key that proves its possession.
+//! Credentials: a capability, and the key that proves its possession.
 //!
-//! Does: the capability key, and issuing. Does not: decide who gets what; the MDS does.
-//! Truth: docs/design/security.md 3.2 (cap_key), 3.5, 3.6.
+//! Does: derives the capability key, and issues credentials.
+//! Does not: decide who gets what; the MDS does.
+//! Source of truth: docs/design/security.md 3.2 (cap_key), 3.5, 3.6.
 
 use sealstone_osd::{Capability, CapabilityBytes};
 use thiserror::Error;
@@ -12,34 +13,35 @@ use crate::key::CapabilityKey;
 use crate::provider::Provider;
 use crate::sealed;
 
-/// A capability and its key: whoever holds both may do what the capability says.
+/// A capability and its key: the bearer of both may do what the capability says.
 #[derive(Clone)]
 pub struct Credential {
-    /// The capability as it stands in a CDB.
+    /// The capability as in a CDB.
     pub capability: CapabilityBytes,
-    /// Signs requests; never travels but over the protected channel between MDS and client.
+    /// Signs requests; sent only over the protected channel between MDS and client.
     pub key: CapabilityKey,
 }
 
 /// Why no credential was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IssueError {
-    /// The key that would sign is not set.
+    /// The signing key is not set.
     #[error("no such key is set")]
     KeyUnknown,
-    /// Only OSD-2 capabilities have room for a seal.
+    /// Only OSD-2 capabilities have space for a seal.
     #[error("{0} capabilities cannot be sealed")]
     NoRoomForSeal(sealstone_osd::Generation),
     /// The capability's slot is empty.
     #[error("the algorithm slot {0} is empty")]
     SlotEmpty(u8),
-    /// A tag of the slot's algorithm does not fit the check value fields of the capability's generation.
+    /// A tag of the slot's algorithm does not fit the check value fields of the capability's
+    /// generation.
     #[error("the tags of this algorithm do not fit the fields of {0}")]
     TagTooWide(sealstone_osd::Generation),
 }
 
 impl Credential {
-    /// Signs a capability with the working key of the partition it is about (partition zero for the root).
+    /// Signs a capability with the working key of its partition (partition zero for the root).
     ///
     /// # Errors
     /// See [`IssueError`].
@@ -51,7 +53,8 @@ impl Credential {
         Self::issue_under(hierarchy, slots, KeySelector::of_capability(capability), capability)
     }
 
-    /// As [`Self::issue`], but sealed: only the device reads what the capability says. Its discriminator is left out.
+    /// Like [`Self::issue`], but sealed: only the device can read the capability. Its discriminator
+    /// is left out.
     ///
     /// # Errors
     /// See [`IssueError`].
@@ -63,7 +66,7 @@ impl Credential {
         Self::issue_sealed_under(hierarchy, slots, KeySelector::of_capability(capability), capability)
     }
 
-    /// As [`Self::issue_under`], but sealed.
+    /// Like [`Self::issue_under`], but sealed.
     ///
     /// # Errors
     /// See [`IssueError`].
@@ -79,8 +82,8 @@ impl Credential {
         Self::sign(hierarchy, slots, signing, capability, bytes)
     }
 
-    /// Signs a capability with a chosen key: SET KEY, CREATE and REMOVE PARTITION need that, see
-    /// [`KeySelector`].
+    /// Signs a capability with a chosen key: SET KEY, CREATE PARTITION and REMOVE PARTITION need
+    /// that, see [`KeySelector`].
     ///
     /// # Errors
     /// See [`IssueError`].

@@ -1,14 +1,15 @@
 //! The parts of the data buffers, and the proof that those of data-out are authentic.
 //!
-//! Does: cut the Data-Out Buffer into its parts, verify continuation segment and data-out check values, lay out the
-//! Data-In Buffer. Does not: look into any part.
-//! Contract: [`Authentic`] is made by [`Admitted::authenticate`] alone; a handler that takes it cannot see data that
-//! its method protects and that did not verify. Nothing may be applied before.
-//! Truth: docs/design/security.md 3.2, 3.3 step 7, 8.6 (D1, D3); t10-osd 1.7, 1.8.
+//! Does: splits the Data-Out Buffer into its parts, verifies the check values of continuation
+//! segment and data-out, lays out the Data-In Buffer.
+//! Does not: interpret any part.
+//! Contract: [`Admitted::authenticate`] is the only constructor of [`Authentic`]; a handler that
+//! takes it cannot see protected data that failed verification. Nothing may be applied before.
+//! Source of truth: docs/design/security.md 3.2, 3.3 step 7, 8.6 (D1, D3); t10-osd 1.7, 1.8.
 
 use core::ops::Range;
 
-use sealstone_digest::{Covered, Direction};
+use sealstone_digest::{CoveredDigests, DataDirection};
 use sealstone_osd::cdb::Segment;
 use sealstone_osd::{Cdb, SecurityMethod};
 
@@ -19,7 +20,7 @@ use crate::icv::DataOutCounts;
 use crate::layout::CONTINUATION_ICV;
 use crate::provider::Provider;
 
-/// The parts of a Data-Out Buffer, as authentic as the command's method makes them.
+/// The parts of a Data-Out Buffer, verified as far as the command's method requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authentic<'a> {
     continuation: &'a [u8],
@@ -27,70 +28,72 @@ pub struct Authentic<'a> {
     set: &'a [u8],
     get: &'a [u8],
     used: u64,
-    covered: Option<Covered>,
+    covered: Option<CoveredDigests>,
 }
 
 impl<'a> Authentic<'a> {
-    /// CDB continuation segment, with its header; empty if there is none.
+    /// Returns the CDB continuation segment, with its header; empty if there is none.
     #[must_use]
     pub const fn continuation(&self) -> &'a [u8] {
         self.continuation
     }
 
-    /// Command data.
+    /// Returns the command data.
     #[must_use]
     pub const fn data(&self) -> &'a [u8] {
         self.data
     }
 
-    /// Set attributes list, or the value in page format.
+    /// Returns the set attributes list, or the value in page format.
     #[must_use]
     pub const fn set_attributes(&self) -> &'a [u8] {
         self.set
     }
 
-    /// Get attributes list.
+    /// Returns the get attributes list.
     #[must_use]
     pub const fn get_attributes(&self) -> &'a [u8] {
         self.get
     }
 
-    /// Bytes from the start of the buffer to the end of its last part: the write residual follows from it.
+    /// Returns the bytes from the start of the buffer to the end of its last part, which determines
+    /// the write residual.
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// The digest values of the command data, which its check value was verified over: what a store keeps of whole
-    /// units need not be computed again. `None` if the algorithm covers bytes, or the data are no range of the object.
+    /// Returns the digests over which the check value of the command data was verified: a store
+    /// need not compute those of whole units again. `None` if the algorithm covers bytes, or the
+    /// data are no range of the object.
     #[must_use]
-    pub const fn covered(&self) -> Option<&Covered> {
+    pub const fn covered(&self) -> Option<&CoveredDigests> {
         self.covered.as_ref()
     }
 }
 
-/// Where the parts of a Data-In Buffer go.
+/// Layout of a Data-In Buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataInLayout {
-    /// Most bytes of command data, which starts at 0.
+    /// Maximum bytes of command data, which starts at 0.
     pub data_max: u64,
-    /// Where retrieved attributes go; its length is the allocation.
+    /// Location of retrieved attributes; its length is the allocation.
     pub attributes: Option<Segment>,
-    /// Where integrity information goes; `None` if the method has none or nothing goes in.
+    /// Offset of integrity information; `None` if the method has none or there is no data-in.
     pub integrity: Option<u64>,
-    /// Bytes of integrity information; 0 without.
+    /// Bytes of integrity information; 0 if there is none.
     pub integrity_len: u64,
 }
 
 impl<P: Provider> Admitted<P> {
-    /// Cuts the Data-Out Buffer into its parts and verifies what the method protects: the continuation segment under
-    /// CMDRSP, all of it under ALLDATA.
+    /// Splits the Data-Out Buffer into its parts and verifies what the method protects: the
+    /// continuation segment under CMDRSP, all of it under ALLDATA.
     ///
     /// # Errors
-    /// [`Denial::DataOutLayout`], [`Denial::DataOutIcvOffset`], [`Denial::DataOutIcv`], [`Denial::ContinuationIcv`];
-    /// nothing may have been applied yet, so nothing changed.
+    /// [`Denial::DataOutLayout`], [`Denial::DataOutIcvOffset`], [`Denial::DataOutIcv`],
+    /// [`Denial::ContinuationIcv`]; nothing was applied before, so nothing changed.
     pub fn authenticate<'a>(&self, cdb: &Cdb, data_out: &'a [u8]) -> Result<Authentic<'a>, Denial> {
-        let parts = Parts::of(cdb)?;
+        let parts = DataOutParts::of(cdb)?;
         let cut = |range: &Range<u64>| slice(data_out, range).ok_or(Denial::DataOutLayout);
         let mut authentic = Authentic {
             continuation: cut(&parts.continuation)?,
@@ -132,7 +135,7 @@ impl<P: Provider> Admitted<P> {
                 let origin = Origin::of(cdb);
                 let covered = origin.cover_out(profile, authentic.data);
                 let lists = [authentic.set, authentic.get].map(List::of);
-                let tag = cover::tag(keys, Direction::Out, nonce, &origin, Place::NONE, &covered, lists);
+                let tag = cover::tag(keys, DataDirection::Out, nonce, &origin, Place::NONE, &covered, lists);
                 authentic.covered = origin.start.is_some().then_some(covered);
                 tag
             }
@@ -144,10 +147,11 @@ impl<P: Provider> Admitted<P> {
         Ok(authentic)
     }
 
-    /// Where the parts of the reply's data go. Check it before the command runs.
+    /// Returns the layout of the reply's data. Call it before the command runs.
     ///
     /// # Errors
-    /// [`Denial::DataInIcvOffset`] if the method needs integrity information and its place is missing or not free.
+    /// [`Denial::DataInIcvOffset`] if the method needs integrity information and its location is
+    /// missing or overlaps another part.
     pub fn data_in_layout(&self, cdb: &Cdb) -> Result<DataInLayout, Denial> {
         let data_max = cdb.command.data_in_len();
         let attributes = cdb.attributes.retrieved_segment().filter(|segment| segment.length > 0);
@@ -168,15 +172,15 @@ impl<P: Provider> Admitted<P> {
     }
 }
 
-/// The parts of a Data-Out Buffer as the CDB lays them out.
-struct Parts {
+/// The parts of a Data-Out Buffer according to the CDB.
+struct DataOutParts {
     continuation: Range<u64>,
     data: Range<u64>,
     set: Range<u64>,
     get: Range<u64>,
 }
 
-impl Parts {
+impl DataOutParts {
     fn of(cdb: &Cdb) -> Result<Self, Denial> {
         let continuation = u64::from(cdb.continuation_length);
         let end = continuation.checked_add(cdb.command.data_out_len()).ok_or(Denial::DataOutLayout)?;
@@ -201,12 +205,12 @@ impl Parts {
     }
 }
 
-/// Have two ranges a byte in common?
+/// Whether two ranges overlap.
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start.max(b.start) < a.end.min(b.end)
 }
 
-/// The bytes of a range; an empty one needs no buffer.
+/// Returns the bytes of a range; an empty range needs no buffer.
 fn slice<'a>(buffer: &'a [u8], range: &Range<u64>) -> Option<&'a [u8]> {
     if range.is_empty() {
         return Some(&[]);

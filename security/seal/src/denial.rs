@@ -1,9 +1,11 @@
-//! Why a command was refused, and what the initiator hears of it.
+//! Why a command was refused, and what is reported to the initiator.
 //!
-//! Does: one variant per reason, a name for audit and metrics, sense data. Does not: decide.
-//! Contract: whoever has not proven possession of a credential hears INVALID FIELD IN CDB without a field pointer,
-//! whatever the reason; afterwards pointers tell the field. No `_` arm: a new reason must choose what is heard.
-//! Truth: docs/design/security.md 3.3 (sense table, pointers); t10-osd 4.5, 5.3.
+//! Does: has one variant per reason, a name for audit and metrics, sense data.
+//! Does not: decide.
+//! Contract: until possession of a credential is proven, the initiator receives INVALID FIELD IN
+//! CDB without a field pointer, whatever the reason; afterwards pointers name the field. No `_`
+//! arm: a new reason must choose what is reported.
+//! Source of truth: docs/design/security.md 3.3 (sense table, pointers); t10-osd 4.5, 5.3.
 
 use sealstone_osd::capability::offset;
 use sealstone_osd::cdb::pointer;
@@ -13,10 +15,10 @@ use thiserror::Error;
 
 use crate::freshness::NonceError;
 
-/// Why a command may not run.
+/// Why a command is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Denial {
-    /// The capability's bytes are none, or of the other generation.
+    /// The capability cannot be parsed, or is of the other generation.
     #[error("capability: {0}")]
     Capability(CapabilityError),
     /// CAPABILITY FORMAT is that of the other generation.
@@ -25,27 +27,29 @@ pub enum Denial {
     /// Reserved bits of the capability are set.
     #[error("reserved bits of the capability are set")]
     Reserved,
-    /// The method is weaker than what policy asks for here.
-    #[error("{method} where at least {floor} is asked for")]
+    /// The method is weaker than the policy requires.
+    #[error("method {method} is below the required {floor}")]
     BelowFloor {
-        /// What the capability says.
+        /// The capability's method.
         method: SecurityMethod,
-        /// What the device's own policy says.
+        /// The device's floor.
         floor: SecurityMethod,
     },
-    /// The capability is not sealed where the device asks for it, or was changed since, or sealed under another key.
+    /// The capability is not sealed although the device requires it, was changed, or was sealed
+    /// under another key.
     #[error("the capability's seal is missing or broken")]
     Seal,
-    /// The CDB is in the clear where the device asks for a concealed method, concealed where it does not, or no code word.
-    #[error("the method is not concealed as this device asks for it")]
+    /// The CDB is not concealed although the device requires it, is concealed although it does not,
+    /// or has no valid code word.
+    #[error("the method is not concealed as this device requires")]
     Concealment,
     /// The capability's algorithm slot is empty, or its tags do not fit this generation's fields.
     #[error("no usable algorithm in slot {0}")]
     Algorithm(u8),
-    /// The key that would have signed the capability is not set.
+    /// The key for the capability's signature is not set.
     #[error("the signing key is not set")]
     KeyUnknown,
-    /// CAPKEY on a nexus that has no security token.
+    /// CAPKEY on a nexus without a security token.
     #[error("the nexus has no security token")]
     NoToken,
     /// The request's check value is wrong.
@@ -60,7 +64,7 @@ pub enum Denial {
         /// The device's clock, milliseconds since 1970: the client corrects its estimate.
         clock_ms: u64,
     },
-    /// No room to remember another nonce of that second.
+    /// The nonce memory of that second is full.
     #[error("nonce memory full")]
     NonceFull,
     /// This credential used up its share of that second.
@@ -78,43 +82,44 @@ pub enum Denial {
     /// Issued for another start of the device.
     #[error("boot epoch differs")]
     BootEpoch,
-    /// The capability is about another type of object.
+    /// The capability is for another type of object.
     #[error("object type differs")]
     ObjectType,
     /// The descriptor does not fit the object type.
     #[error("descriptor does not fit the object type")]
     DescriptorType,
-    /// The capability is about another partition.
+    /// The capability is for another partition.
     #[error("partition differs")]
     Partition,
-    /// The capability is about another object.
+    /// The capability is for another object.
     #[error("object differs")]
     Object,
-    /// The object is not the one the capability was issued for: it was made at another time.
+    /// The object is not the one that the capability was issued for: its created time differs.
     #[error("object created time differs")]
     CreatedTime,
     /// The object's policy access tag changed.
     #[error("policy access tag differs")]
     PolicyAccessTag,
-    /// Bytes outside the allowed range.
+    /// The bytes are outside the allowed range.
     #[error("outside the allowed range")]
     Range,
     /// A permission is missing.
     #[error("permission missing")]
     Permission,
     /// The attribute is not in the list that the capability refers to.
-    #[error("attribute outside the allowed ones")]
+    #[error("attribute not in the allowed list")]
     AttributesAccess,
     /// The check value of the CDB continuation segment is wrong.
     #[error("continuation segment integrity check value is wrong")]
     ContinuationIcv,
-    /// A part of the Data-Out Buffer is not there or overlaps another.
+    /// A part of the Data-Out Buffer is missing or overlaps another.
     #[error("data-out layout")]
     DataOutLayout,
-    /// The place of the data-out integrity information is missing, outside or over another part.
+    /// The location of the data-out integrity information is missing, outside the buffer, or
+    /// overlaps another part.
     #[error("data-out integrity check value offset")]
     DataOutIcvOffset,
-    /// The place for the data-in integrity information is missing or over another part.
+    /// The location of the data-in integrity information is missing or overlaps another part.
     #[error("data-in integrity check value offset")]
     DataInIcvOffset,
     /// The data-out check value is wrong.
@@ -123,7 +128,7 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// A short stable name, for audit records and metrics.
+    /// Returns a short stable name, for audit records and metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -162,7 +167,7 @@ impl Denial {
         }
     }
 
-    /// Was possession of the credential proven before this refusal?
+    /// Whether possession of the credential was proven before this refusal.
     #[must_use]
     pub const fn is_proven(&self) -> bool {
         match self {
@@ -201,15 +206,16 @@ impl Denial {
         }
     }
 
-    /// Can only the bearer of the credential have caused it? Not one that whoever recorded a command causes by sending it
-    /// again.
+    /// Whether only the bearer of the credential can have caused it. False for refusals that a
+    /// replay of a recorded command causes.
     #[must_use]
     pub const fn is_bearers(&self) -> bool {
         self.is_proven()
             && !matches!(self, Self::Replayed | Self::OutOfWindow { .. } | Self::NonceFull | Self::NonceShare)
     }
 
-    /// The status of the reply: TASK SET FULL where only time helps, CHECK CONDITION otherwise.
+    /// Returns the status of the reply: TASK SET FULL where a later retry helps, CHECK CONDITION
+    /// otherwise.
     #[must_use]
     pub const fn status(&self) -> Status {
         if matches!(self, Self::NonceFull | Self::NonceShare) {
@@ -219,7 +225,7 @@ impl Denial {
         }
     }
 
-    /// The additional sense code.
+    /// Returns the additional sense code.
     #[must_use]
     pub const fn code(&self) -> AdditionalSense {
         match self {
@@ -257,7 +263,8 @@ impl Denial {
         }
     }
 
-    /// The offending CDB byte; `None` where none may be told, or the fault is not in a field.
+    /// Returns the offset of the wrong CDB byte; `None` if it must not be reported, or the error is
+    /// not in a field.
     #[must_use]
     pub const fn field_pointer(&self, generation: Generation) -> Option<u16> {
         let field = match self {
@@ -297,7 +304,7 @@ impl Denial {
         Some(pointer::CAPABILITY + field)
     }
 
-    /// What the initiator hears; `None` with status TASK SET FULL, which carries no sense data.
+    /// Returns the sense data; `None` with status TASK SET FULL, which carries none.
     #[must_use]
     pub fn sense(&self, generation: Generation) -> Option<Sense> {
         if !matches!(self.status(), Status::CheckCondition) {
@@ -371,7 +378,7 @@ mod tests {
         assert_eq!(names.len(), ALL.len());
     }
 
-    /// Whoever proved nothing cannot tell one reason from another.
+    /// An initiator that proved nothing cannot distinguish the reasons.
     #[test]
     fn all_refusals_before_the_proof_sound_the_same() {
         for generation in [Generation::Osd1, Generation::Osd2] {
@@ -387,7 +394,7 @@ mod tests {
         }
     }
 
-    /// The fields differ in place between the generations.
+    /// The generations have the fields at different offsets.
     #[test]
     fn pointers_follow_the_generation() {
         for (denial, osd1, osd2) in [

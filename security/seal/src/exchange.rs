@@ -1,32 +1,34 @@
-//! SET MASTER KEY: from an agreed secret to the next master key.
+//! SET MASTER KEY: derives the next master key from an agreed secret.
 //!
-//! Does: the two derivations, and the exchange that is under way. Does not: Diffie-Hellman itself; `sealstone-crypto`
-//! does. Contract: both ends give the same arguments and get the same pair.
-//! Truth: t10-osd 4.9; docs/design/security.md 3.6; choices in `docs/standards/security.md`.
+//! Does: the two derivations, and the state of the exchange.
+//! Does not: Diffie-Hellman itself; `sealstone-crypto` does.
+//! Contract: both ends pass the same arguments and get the same pair.
+//! Source of truth: t10-osd 4.9; docs/design/security.md 3.6; choices in
+//! `docs/standards/security.md`.
 
 use crate::algorithm::Hash;
 use crate::hierarchy::{KeyHierarchy, SystemId, derive_with};
 use crate::key::{AuthenticationKey, GenerationKey, KeyPair};
 use crate::provider::Provider;
 
-/// A seed exchange is good for so long, milliseconds.
+/// Validity of a seed exchange, milliseconds.
 pub const EXCHANGE_MS: u64 = 10_000;
 
-/// How a pair is made from an agreed secret.
+/// How a key pair is derived from an agreed secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Derivation {
-    /// The standard's: MAC under the present generation key over secret and OSD SYSTEM ID, last bit of the secret 0
-    /// for the generation key and 1 for the authentication key.
+    /// The standard's: MAC under the present generation key over secret and OSD SYSTEM ID; the last
+    /// bit of the secret is 0 for the generation key and 1 for the authentication key.
     Standard,
-    /// Ours, for groups that the standard does not have: HKDF (RFC 5869) with the present generation key as salt and
-    /// everything that was said as info, so that a changed value changes the keys.
+    /// Ours, for groups that the standard does not have: HKDF (RFC 5869) with the present
+    /// generation key as salt and the transcript as info, so that a changed value changes the keys.
     Transcript,
 }
 
-/// What both ends know after a seed exchange.
+/// The shared state of both ends after a seed exchange.
 #[derive(Clone, Copy)]
 pub struct Exchange<'a> {
-    /// How the pair is made.
+    /// How the pair is derived.
     pub derivation: Derivation,
     /// Code of the group.
     pub group: u8,
@@ -34,14 +36,14 @@ pub struct Exchange<'a> {
     pub client: &'a [u8],
     /// The device server's public value.
     pub device: &'a [u8],
-    /// The secret they agreed on, as long as a public value.
+    /// The agreed secret, as long as a public value.
     pub secret: &'a [u8],
 }
 
 const LABEL_AUTHENTICATION: &[u8] = b"sealstone master authentication v1";
 const LABEL_GENERATION: &[u8] = b"sealstone master generation v1";
 
-/// The pair that an exchange makes under the present master generation key.
+/// Derives the pair of an exchange under the present master generation key.
 #[must_use]
 pub fn derive_exchanged<P: Provider>(
     hash: Hash,
@@ -74,7 +76,7 @@ pub fn derive_exchanged<P: Provider>(
 }
 
 impl<P: Provider> KeyHierarchy<P> {
-    /// The pair that an exchange makes here.
+    /// Derives the pair of an exchange under this hierarchy's master key.
     #[must_use]
     pub fn exchanged(&self, exchange: &Exchange<'_>) -> KeyPair {
         derive_exchanged::<P>(self.hash, &self.master.generation, &self.system_id, exchange)

@@ -1,10 +1,13 @@
-//! Further capabilities that a command brings along, each proven like the first one.
+//! Extension capabilities of a command, each proven like the first one.
 //!
-//! Does: check an extension capability of a continuation segment. Does not: decide which one a command needs.
-//! Contract: the proof is the request check value of the same CDB under the extension's own capability key (under CAPKEY
-//! that of the nexus's token). The CDB carries the nonce and the first capability, so a proof serves one command of one
-//! bearer; it is never a request check value, since a CDB that carries the extension as its capability is another one.
-//! Truth: docs/standards/security.md, extension capabilities (the standard's text was not at hand: ours).
+//! Does: checks an extension capability of a continuation segment.
+//! Does not: decide which one a command needs.
+//! Contract: the proof is the request check value of the same CDB under the extension's own
+//! capability key (under CAPKEY, that of the nexus's token). The CDB contains the nonce and the
+//! first capability, so a proof is valid for one command of one bearer. It cannot serve as a
+//! request check value, since a CDB with the extension as its capability differs.
+//! Source of truth: docs/standards/security.md, extension capabilities (the standard's text was not
+//! available: ours).
 
 use sealstone_osd::{Capability, CapabilityBytes, SecurityMethod};
 
@@ -16,7 +19,7 @@ use crate::hierarchy::KeySelector;
 use crate::icv::IcvKeys;
 use crate::provider::{Locks, Provider};
 
-/// An extension capability whose proof matched, and the key behind it.
+/// An extension capability whose proof was verified, and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extended {
     capability: Verified<Capability>,
@@ -24,8 +27,8 @@ pub struct Extended {
 }
 
 impl Extended {
-    /// Compares with what the command wants of the further object. Ask again before each step of a long command, under
-    /// that object's lock.
+    /// Compares the capability with what the command needs of the second object. Call it again
+    /// before each step of a long command, under that object's lock.
     ///
     /// # Errors
     /// [`Denial`].
@@ -34,7 +37,8 @@ impl Extended {
         self.capability.permit(need, facts)
     }
 
-    /// The key that signed it: what [`SignedBy::holds`] says of it counts as for the first capability's.
+    /// Returns the key that signed it: [`SignedBy::holds`] applies to it as to the first
+    /// capability's key.
     #[must_use]
     pub const fn signed_by(&self) -> SignedBy {
         self.signed
@@ -42,7 +46,7 @@ impl Extended {
 }
 
 impl<P: Provider, L: Locks> Gate<P, L> {
-    /// Checks one extension capability of a command that [`Gate::admit`] let in.
+    /// Checks one extension capability of a command that [`Gate::admit`] admitted.
     ///
     /// # Errors
     /// [`Denial`]; the reply is sealed with the keys of the first capability, which was proven.
@@ -54,7 +58,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     ) -> Result<Extended, Denial> {
         let cdb = request.cdb;
         let generation = cdb.generation;
-        // A sealed one would have to tell its partition first.
+        // A sealed one would hide its partition, which selects the key.
         let capability = bytes.parse().map_err(Denial::Capability)?;
         if capability.format != generation || bytes.generation() != generation {
             return Err(Denial::Format);
@@ -69,7 +73,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             .map_or(SecurityMethod::AllData, |object| request.facts.floor(object))
             // Its proof can be sniffed where that of a first capability could be.
             .max(self.nexus_floor(request.nexus));
-        // Both sign this command: the weaker of them counts.
+        // Both sign this command: the weaker method counts.
         let first = cdb.capability.clear().map_or(SecurityMethod::NoSec, |first| first.method);
         if method.min(first) < floor || method == SecurityMethod::NoSec {
             return Err(Denial::BelowFloor { method: method.min(first), floor });

@@ -1,14 +1,18 @@
 //! The nonce memory: each signed request runs once.
 //!
-//! Does: the time window, remembering what was seen, shares, the high-water lease that survives a restart.
-//! Does not: read a clock, store the lease (the caller does), or look at anything but credential, nonce and clock.
-//! Contract: check and insert are one step. Whatever cannot be remembered is refused; nothing is ever evicted. The
-//! oldest acceptable time goes back only by [`NonceMemory::begin_era`], which refuses all times of earlier eras.
-//! Truth: docs/design/security.md 3.4; docs/adr/0057-clock-steps.md.
+//! Does: checks the time window, remembers nonces, limits shares, and keeps the high-water lease
+//! that survives a restart.
+//! Does not: read a clock, store the lease (the caller does), or consider anything but credential,
+//! nonce and clock.
+//! Contract: check and insert are one step. A nonce that cannot be remembered is refused; nothing
+//! is ever evicted. The oldest acceptable time goes back only by [`NonceMemory::begin_era`], which
+//! refuses all times of earlier eras.
+//! Source of truth: docs/design/security.md 3.4; docs/adr/0057-clock-steps.md.
 //!
-//! Cost: 8 bytes a nonce at a load of 0.41 to 0.81 (up to 0.9 in a full second), kept for the window and two
-//! seconds. A second starts with [`SLOTS_START`] slots a shard and doubles, so an idle device holds nothing and a
-//! slow one some kilobytes; [`NonceLimits::slots_per_second`] bounds the whole.
+//! Costs: 8 bytes per nonce at a load of 0.41 to 0.81 (up to 0.9 in a full second), kept for the
+//! window and two seconds. A second starts with [`SLOTS_START`] slots per shard and doubles, so an
+//! idle device uses no memory and a slow one a few kilobytes; [`NonceLimits::slots_per_second`]
+//! limits the total.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,59 +24,63 @@ use crate::keyed_hash::KeyedHash;
 use crate::nonce::{NONCE_LEN, Nonce, TIME_MAX_MS};
 use crate::provider::{Locks, Mutex};
 
-/// Slots with which a second begins, each shard; doubled as they fill.
+/// Initial slots of a second in each shard; doubled as they fill.
 pub const SLOTS_START: usize = 64;
 /// Longest window in either direction, milliseconds.
 pub const WINDOW_MAX_MS: u64 = 5 * 60 * 1000;
-/// Default age of the oldest nonce accepted, milliseconds.
+/// Default maximum age of an accepted nonce, milliseconds.
 pub const OLD_MS: u64 = 20_000;
-/// Default lead of the newest nonce accepted, milliseconds.
+/// Default maximum lead of an accepted nonce, milliseconds.
 pub const NEW_MS: u64 = 10_000;
 /// How far ahead of the clock the lease is kept, milliseconds.
 pub const LEASE_AHEAD_MS: u64 = 3_000;
 /// The lease is renewed when it is less than this ahead, milliseconds.
 pub const LEASE_LOW_MS: u64 = 2_000;
-/// A clock further behind the lease than this at start is wrong, milliseconds.
+/// At start, a clock further behind the lease than this is wrong, milliseconds.
 pub const CLOCK_BACK_MAX_MS: u64 = 60_000;
-/// A second is full at this many percent of its slots.
+/// A second is full at this percentage of its slots.
 pub const FULL_PERCENT: usize = 90;
 /// A second's table doubles when this many sixteenths of its slots are used.
 pub const GROW_SIXTEENTHS: usize = 13;
-/// One credential may hold so many times what is still free of a second: alone up to two thirds, two greedy ones two
-/// fifths each, and whatever there are of them, something stays free for the next.
+/// Maximum slots of one credential as a multiple of a second's free slots: one credential alone
+/// gets up to two thirds, two greedy ones two fifths each, and some slots always stay free for the
+/// next.
 pub const SHARE_OF_FREE: usize = 2;
-/// One part in so many of a second is for credentials that hold less than [`SMALL_PART`], and for them only: enough for
-/// 64 of them, whatever the greedy ones do.
+/// Divisor of a second's slots for the reserve of credentials that use less than [`SMALL_PART`]:
+/// enough for 64 of them, whatever the greedy ones do.
 pub const RESERVE_PART: usize = 16;
-/// A credential is small while it holds less than one part in so many of a second.
+/// A credential is small while it uses less than this fraction of a second.
 pub const SMALL_PART: usize = 1024;
-/// The clock may run so far ahead of the machine's, milliseconds; a device whose lease is further ahead waits.
+/// Maximum lead of the clock over the machine's, milliseconds; a device whose lease is further
+/// ahead waits.
 pub const CLOCK_AHEAD_MAX_MS: u64 = LEASE_AHEAD_MS;
-/// Counters in each of the two rows that bound shares.
+/// Number of counters in each of the two rows that limit shares.
 const SHARE_CELLS: usize = 256;
 
-/// Names a credential within one run of the device: a keyed hash of its capability and the identity of its key.
+/// Identifies a credential within one run of the device: a keyed hash of its capability and the
+/// identity of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialId(pub(crate) u64);
 
 impl CredentialId {
-    /// From a hash that outsiders cannot predict: for whoever uses the memory without a gate.
+    /// Creates an id from a hash that attackers cannot predict: for users of the memory without a
+    /// gate.
     #[must_use]
     pub const fn of_hash(hash: u64) -> Self {
         Self(hash)
     }
 }
 
-/// Sizes of the nonce memory.
+/// Limits of the nonce memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonceLimits {
-    /// Age of the oldest nonce accepted, milliseconds; at most [`WINDOW_MAX_MS`].
+    /// Maximum age of an accepted nonce, milliseconds; at most [`WINDOW_MAX_MS`].
     pub old_ms: u64,
-    /// Lead of the newest nonce accepted, milliseconds; at most [`WINDOW_MAX_MS`].
+    /// Maximum lead of an accepted nonce, milliseconds; at most [`WINDOW_MAX_MS`].
     pub new_ms: u64,
-    /// Most slots of one second over all shards, rounded up to a power of two; 8 bytes each. The default of
-    /// 2^19 lets one credential make 295 000 requests a second and all together 470 000. A second of 200 000 requests
-    /// takes half of it, 2 MiB.
+    /// Maximum slots of one second over all shards, rounded up to a power of two; 8 bytes each. The
+    /// default of 2^19 permits 295 000 requests per second of one credential and 470 000 of all
+    /// together. A second of 200 000 requests uses half of it, 2 MiB.
     pub slots_per_second: usize,
     /// Number of shards, each behind its own mutex; rounded up to a power of two, at most 256.
     pub shards: usize,
@@ -85,12 +93,12 @@ impl Default for NonceLimits {
 }
 
 impl NonceLimits {
-    /// Seconds that can be within the window at once.
+    /// Returns the number of seconds that can be within the window at once.
     const fn generations(&self) -> usize {
         ((self.old_ms + self.new_ms).div_ceil(1000) + 2) as usize
     }
 
-    /// Most bytes the memory can take.
+    /// Returns the maximum memory in bytes.
     #[must_use]
     pub const fn bytes_max(&self) -> usize {
         let per_shard_second = self.slots_per_shard() * 8 + size_of::<Shares>();
@@ -109,49 +117,50 @@ impl NonceLimits {
     }
 }
 
-/// Why a nonce was refused. Nothing was remembered.
+/// Why a nonce was refused. It was not remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NonceError {
-    /// This very request was seen before.
+    /// This request was seen before.
     #[error("nonce not unique")]
     Replayed,
     /// Too old, too new, or beyond the lease.
     #[error("nonce timestamp out of range")]
     OutOfWindow,
     /// The second of its time stamp is full.
-    #[error("no room for another nonce of this second")]
+    #[error("nonce memory of this second is full")]
     Full,
     /// The credential used up its share of that second.
     #[error("this credential has used its share of this second")]
     Share,
 }
 
-/// The machine's clock is behind what was promised before the restart: nothing that is signed can be answered yet.
+/// The machine's clock is behind the lease persisted before the restart: the device cannot accept
+/// signed commands yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ClockBehind {
-    /// Further than any number of restarts explains: somebody must set it.
+    /// Further behind than restarts explain: an administrator must set the clock.
     #[error(
         "the clock is {behind_ms} ms behind the time up to which nonces were accepted before the restart"
     )]
     Wrong {
-        /// How far, milliseconds.
+        /// Difference in milliseconds.
         behind_ms: u64,
     },
-    /// The device was restarted several times within seconds: time itself puts it right.
+    /// The device was restarted several times within seconds: waiting resolves it.
     #[error("the clock reaches the time up to which nonces were accepted before the restart in {wait_ms} ms")]
     Settling {
-        /// How long, milliseconds.
+        /// Waiting time in milliseconds.
         wait_ms: u64,
     },
 }
 
-/// The clock to go on with after a restart: after the persisted lease, so that a client which takes over the time that
-/// it is told is not refused for it again, but never further ahead of the machine's clock than
-/// [`CLOCK_AHEAD_MAX_MS`]. As a lease is at most [`LEASE_AHEAD_MS`] ahead of this clock, no number of restarts takes
-/// it further ahead of the machine's than the two together.
+/// Returns the clock to use after a restart. It is after the persisted lease, so that a client that
+/// adopts the reported time is not refused for it again, but never further ahead of the machine's
+/// clock than [`CLOCK_AHEAD_MAX_MS`]. A lease is at most [`LEASE_AHEAD_MS`] ahead of this clock, so
+/// restarts never take it further ahead of the machine's than the two together.
 ///
 /// # Errors
-/// [`ClockBehind`]: the device stays NOT READY, and says which of the two it is.
+/// [`ClockBehind`]: the device stays NOT READY, and reports which of the two cases it is.
 pub const fn clock_after_restart(machine_ms: u64, lease_ms: u64) -> Result<u64, ClockBehind> {
     let behind_ms = lease_ms.saturating_sub(machine_ms);
     if behind_ms > CLOCK_BACK_MAX_MS {
@@ -165,34 +174,35 @@ pub const fn clock_after_restart(machine_ms: u64, lease_ms: u64) -> Result<u64, 
 
 const _: () = assert!(CLOCK_AHEAD_MAX_MS + LEASE_AHEAD_MS < CLOCK_BACK_MAX_MS);
 
-/// Closed eras that are kept; the two oldest become one when there are more.
+/// Maximum number of closed eras that are kept; beyond it the two oldest are merged.
 pub const SPENT_MAX: usize = 8;
 /// A lease that moves by more than this at once begins an era, milliseconds.
 pub const ERA_LEAP_MS: u64 = 60_000;
 
-/// Times in which nonces were accepted, both ends included, milliseconds since 1970.
+/// A span of times in which nonces were accepted, both ends included, milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// The first one.
+    /// First time of the span.
     pub from_ms: u64,
-    /// The last one.
+    /// Last time of the span.
     pub to_ms: u64,
 }
 
-/// The durable part of the nonce memory: the times in which nonces may have been accepted. After the clock is set back,
-/// no nonce of these times is accepted again.
+/// The durable part of the nonce memory: the times in which nonces may have been accepted. After
+/// the clock is set back, no nonce of these times is accepted again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NonceHistory {
     /// Start of the current era; its end is the lease.
     era_ms: u64,
-    /// No nonce up to this time was accepted later than the current lease, milliseconds since 1970.
+    /// Upper limit of the times of accepted nonces, milliseconds since 1970.
     lease_ms: u64,
-    /// Closed eras, in the order of time, apart from each other.
+    /// Closed eras, in order of time, not touching.
     spent: Vec<TimeSpan>,
 }
 
 impl NonceHistory {
-    /// The history of a device whose lease is `lease_ms` and whose current era began at `era_ms`.
+    /// Creates the history of a device whose lease is `lease_ms` and whose current era began at
+    /// `era_ms`.
     #[must_use]
     pub fn new(lease_ms: u64, era_ms: u64, spent: &[TimeSpan]) -> Self {
         let mut history = Self { era_ms: era_ms.min(lease_ms), lease_ms, spent: Vec::new() };
@@ -202,26 +212,26 @@ impl NonceHistory {
         history
     }
 
-    /// The end of the current era.
+    /// Returns the end of the current era.
     #[must_use]
     pub const fn lease_ms(&self) -> u64 {
         self.lease_ms
     }
 
-    /// The start of the current era.
+    /// Returns the start of the current era.
     #[must_use]
     pub const fn era_ms(&self) -> u64 {
         self.era_ms
     }
 
-    /// The closed eras, in the order of time.
+    /// Returns the closed eras, in order of time.
     #[must_use]
     pub fn spent(&self) -> &[TimeSpan] {
         &self.spent
     }
 
-    /// The history with a lease up to `lease_ms`. A leap of the lease begins an era, so that the time in between is not
-    /// spent. `old_ms` is the age of the oldest nonce that is accepted.
+    /// Returns the history with a lease up to `lease_ms`. A leap of the lease begins an era, so
+    /// that the skipped time stays usable. `old_ms` is the maximum age of an accepted nonce.
     #[must_use]
     pub fn extended(&self, lease_ms: u64, old_ms: u64) -> Self {
         if lease_ms <= self.lease_ms {
@@ -237,7 +247,8 @@ impl NonceHistory {
         next
     }
 
-    /// The history after the clock was set back to `clock_ms`: the current era is closed, and the next one begins there.
+    /// Returns the history after the clock was set back to `clock_ms`: the current era is closed,
+    /// and the next one begins there.
     #[must_use]
     pub fn set_back(&self, clock_ms: u64) -> Self {
         let mut next = self.clone();
@@ -247,13 +258,13 @@ impl NonceHistory {
         next
     }
 
-    /// The history after an orderly end: no nonce later than `newest_ms` was accepted.
+    /// Returns the history after a clean shutdown: no nonce later than `newest_ms` was accepted.
     #[must_use]
     pub fn retired(&self, newest_ms: u64) -> Self {
         Self { lease_ms: newest_ms.min(self.lease_ms), ..self.clone() }
     }
 
-    /// The history without its closed eras: for a device all of whose keys were replaced.
+    /// Returns the history without its closed eras: for a device all of whose keys were replaced.
     #[must_use]
     pub const fn without_spent(&self) -> Self {
         Self { era_ms: self.era_ms, lease_ms: self.lease_ms, spent: Vec::new() }
@@ -266,7 +277,7 @@ impl NonceHistory {
         }
     }
 
-    /// Adds a span; spans that touch become one, and so do the two oldest of too many.
+    /// Adds a span; touching spans are merged, and so are the two oldest of too many.
     fn spend(&mut self, span: TimeSpan) {
         self.spent.push(TimeSpan { to_ms: span.to_ms.max(span.from_ms), ..span });
         self.spent.sort_unstable_by_key(|span| span.from_ms);
@@ -287,20 +298,21 @@ impl NonceHistory {
     }
 }
 
-/// What was seen within the window.
+/// The nonces seen within the window.
 pub struct NonceMemory<L: Locks> {
     hash: KeyedHash,
     limits: NonceLimits,
-    shards: Box<[L::Mutex<Shard>]>,
-    /// No later time stamp is accepted: the caller has made this value durable.
+    shards: Box<[L::Mutex<NonceShard>]>,
+    /// Latest acceptable time stamp: the caller has made this value durable.
     lease_ms: AtomicU64,
-    /// The last time of the closed eras: later ones need no search.
+    /// Last time of the closed eras: later times need no search.
     spent_last_ms: AtomicU64,
 }
 
 impl<L: Locks> NonceMemory<L> {
-    /// An empty memory. `seed` is drawn anew at every start. `lease_ms` is the value last persisted, 0 for a new
-    /// device: nothing up to it is accepted any more, nor anything after it until the first [`Self::extend_lease`].
+    /// Creates an empty memory. `seed` is drawn at every start. `lease_ms` is the value last
+    /// persisted, 0 for a new device: no nonce up to it is accepted, nor any later one until the
+    /// first [`Self::extend_lease`].
     #[must_use]
     pub fn new(limits: NonceLimits, seed: &[u8; 16], lease_ms: u64) -> Self {
         let limits = NonceLimits {
@@ -309,7 +321,7 @@ impl<L: Locks> NonceMemory<L> {
             ..limits
         };
         let floor_ms = if lease_ms == 0 { 0 } else { lease_ms.saturating_add(1) };
-        let shard = || Shard {
+        let shard = || NonceShard {
             floor_ms,
             spent: Box::default(),
             newest_ms: 0,
@@ -317,7 +329,7 @@ impl<L: Locks> NonceMemory<L> {
             swept_second: 0,
             slots_start: SLOTS_START,
             slots_max: limits.slots_per_shard(),
-            ring: (0..limits.generations()).map(|_| Second::default()).collect(),
+            ring: (0..limits.generations()).map(|_| NonceSecond::default()).collect(),
         };
         Self {
             hash: KeyedHash::new(seed),
@@ -328,32 +340,34 @@ impl<L: Locks> NonceMemory<L> {
         }
     }
 
-    /// The lease to persist now, if it is time: call it once a second, or before each command. Make the value
-    /// durable, then hand it to [`Self::extend_lease`].
+    /// Returns the lease to persist now, if it is due. Call it once per second, or before each
+    /// command; make the value durable, then pass it to [`Self::extend_lease`].
     #[must_use]
     pub fn lease_due(&self, clock_ms: u64) -> Option<u64> {
         let lease = self.lease_ms.load(Ordering::Acquire);
         (lease < clock_ms.saturating_add(LEASE_LOW_MS)).then(|| clock_ms.saturating_add(LEASE_AHEAD_MS))
     }
 
-    /// Begins an era of `history`, which the caller has made durable: the clock was set back to its start. Nonces of
-    /// closed eras and of times before the start are refused from here on.
+    /// Begins an era of `history`, which the caller has made durable, after the clock was set back
+    /// to its start. Nonces of closed eras and of times before the start are refused from here on.
     pub fn begin_era(&self, history: &NonceHistory) {
-        // First the lease: a command that read the clock before it was set back is beyond it, and is refused.
+        // First the lease: a command that read the clock before it was set back is beyond it, and
+        // is refused.
         self.lease_ms.store(history.lease_ms, Ordering::Release);
         for shard in &self.shards {
             shard.with(|shard| {
                 shard.floor_ms = history.era_ms;
                 shard.newest_ms = 0;
                 shard.swept_second = history.era_ms / 1000;
-                shard.ring.fill_with(Second::default);
+                shard.ring.fill_with(NonceSecond::default);
                 shard.spent = history.spent.clone().into_boxed_slice();
             });
         }
         self.note_spent(&history.spent);
     }
 
-    /// How long the clock is within a closed era, milliseconds; 0 if it is in none. No nonce of its time is accepted.
+    /// Returns for how long the clock will be within a closed era, milliseconds; 0 if it is in
+    /// none. No nonce of such a time is accepted.
     #[must_use]
     pub fn spent_for_ms(&self, clock_ms: u64) -> u64 {
         if clock_ms > self.spent_last_ms.load(Ordering::Acquire) {
@@ -366,7 +380,7 @@ impl<L: Locks> NonceMemory<L> {
         })
     }
 
-    /// Refuses the nonces of these spans, too: for a start, after which [`Self::new`] knows the lease alone.
+    /// Also refuses the nonces of these spans. For a start: [`Self::new`] knows only the lease.
     pub fn refuse_spent(&self, spent: &[TimeSpan]) {
         for shard in &self.shards {
             shard.with(|shard| shard.spent = spent.into());
@@ -378,12 +392,13 @@ impl<L: Locks> NonceMemory<L> {
         self.spent_last_ms.store(spent.last().map_or(0, |span| span.to_ms), Ordering::Release);
     }
 
-    /// The lease is durable: time stamps up to it may be accepted. Goes back only by [`Self::begin_era`].
+    /// Sets the lease, which is durable: time stamps up to it may be accepted. Goes back only by
+    /// [`Self::begin_era`].
     pub fn extend_lease(&self, durable_ms: u64) {
         self.lease_ms.fetch_max(durable_ms, Ordering::AcqRel);
     }
 
-    /// The window, as configured.
+    /// Returns the configured limits.
     #[must_use]
     pub const fn limits(&self) -> &NonceLimits {
         &self.limits
@@ -404,10 +419,11 @@ impl<L: Locks> NonceMemory<L> {
         input[8..].copy_from_slice(&nonce.0);
         let print = self.hash.hash(&input).max(1);
         let oldest = clock_ms.saturating_sub(self.limits.old_ms);
-        // The top byte chooses the shard, the low bits the slot.
+        // The top byte selects the shard, the low bits the slot.
         let shard = (print >> 56) as usize & (self.shards.len() - 1);
         self.shards[shard].with(|shard| {
-            // The clock was set back after the caller read it: its time must not raise the floor of this era.
+            // The clock was set back after the caller read it: its time must not raise the floor of
+            // this era.
             if clock_ms > self.lease_ms.load(Ordering::Acquire) {
                 return Err(NonceError::OutOfWindow);
             }
@@ -415,21 +431,21 @@ impl<L: Locks> NonceMemory<L> {
         })
     }
 
-    /// Accepts nothing any more, and tells the latest time of anything that was accepted: for an orderly end, where the
-    /// lease can be taken back to it. Nothing later can be replayed, as nothing later was accepted.
+    /// Stops accepting nonces, and returns the latest time of any accepted nonce. For a clean
+    /// shutdown: the lease can be reduced to it, since no later nonce can be replayed.
     #[must_use]
     pub fn retire(&self) -> u64 {
-        let newest = |shard: &L::Mutex<Shard>| {
+        let newest = |shard: &L::Mutex<NonceShard>| {
             shard.with(|shard| {
                 shard.retired = true;
-                // Earlier starts may have accepted anything below the floor.
+                // Earlier starts may have accepted any time below the floor.
                 shard.newest_ms.max(shard.floor_ms.saturating_sub(1))
             })
         };
         self.shards.iter().map(newest).max().unwrap_or(0)
     }
 
-    /// Gives back the memory of seconds that left the window; call it now and then on an idle device.
+    /// Frees the memory of seconds that left the window; call it regularly on an idle device.
     pub fn sweep(&self, clock_ms: u64) {
         let oldest = clock_ms.saturating_sub(self.limits.old_ms);
         for shard in &self.shards {
@@ -441,33 +457,34 @@ impl<L: Locks> NonceMemory<L> {
         }
     }
 
-    /// Bytes held at the moment.
+    /// Returns the memory in use, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.with(|shard| shard.bytes())).sum()
     }
 }
 
-/// Part of the memory, chosen by the nonce's hash.
-struct Shard {
+/// A part of the memory, selected by the nonce's hash.
+struct NonceShard {
     /// Oldest acceptable time; only grows within an era.
     floor_ms: u64,
     /// Closed eras, whose times are refused.
     spent: Box<[TimeSpan]>,
-    /// Latest time of a nonce that was accepted.
+    /// Latest time of an accepted nonce.
     newest_ms: u64,
-    /// Nothing is accepted any more.
+    /// Whether all nonces are refused from now on.
     retired: bool,
-    /// Seconds before this one were given back.
+    /// Seconds before this one were freed.
     swept_second: u64,
-    /// What a new second begins with: what the last one needed.
+    /// Initial slots of a new second: as many as the last one needed.
     slots_start: usize,
     slots_max: usize,
-    /// The second s stands at s modulo the length, which is more than the window has seconds.
-    ring: Box<[Second]>,
+    /// Second s is at index s modulo the length, which is greater than the number of seconds in the
+    /// window.
+    ring: Box<[NonceSecond]>,
 }
 
-impl Shard {
+impl NonceShard {
     fn admit(
         &mut self,
         credential: CredentialId,
@@ -484,9 +501,10 @@ impl Shard {
         let at = (number % self.ring.len() as u64) as usize;
         let second = &mut self.ring[at];
         if second.slots.is_empty() {
-            *second = Second::new(number, self.slots_start.min(self.slots_max));
+            *second = NonceSecond::new(number, self.slots_start.min(self.slots_max));
         } else if second.number != number {
-            // The clock went back, and the ring has moved on: what cannot be remembered is refused.
+            // The clock went back, and the ring has moved on: a nonce that cannot be remembered is
+            // refused.
             return Err(NonceError::OutOfWindow);
         }
         second.admit(credential, print, self.slots_max)?;
@@ -494,7 +512,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Raises the floor and gives back the seconds that fell below it.
+    /// Raises the floor and frees the seconds below it.
     fn advance(&mut self, oldest_ms: u64) {
         self.floor_ms = self.floor_ms.max(oldest_ms);
         let first = self.floor_ms / 1000;
@@ -505,30 +523,31 @@ impl Shard {
         for second in &mut self.ring {
             if second.number < first && !second.slots.is_empty() {
                 self.slots_start = (second.used * 2).next_power_of_two().max(SLOTS_START);
-                *second = Second::default();
+                *second = NonceSecond::default();
             }
         }
     }
 
     fn bytes(&self) -> usize {
-        self.ring.iter().map(Second::bytes).sum()
+        self.ring.iter().map(NonceSecond::bytes).sum()
     }
 }
 
-/// The nonces of one second: an open-addressing table of 64-bit keyed hashes; zero is an empty slot.
+/// The nonces of one second: an open-addressing table of 64-bit keyed hashes; zero is an empty
+/// slot.
 #[derive(Default)]
-struct Second {
+struct NonceSecond {
     number: u64,
     used: usize,
     slots: Vec<u64>,
     shares: Option<Box<Shares>>,
 }
 
-/// Counts per credential, in two rows of cells: the lesser of the two cells bounds the true count from above. A
-/// credential shares both its cells with a given other one with probability 2^-16.
+/// Counts per credential, in two rows of cells: the lesser of the two cells is an upper bound of
+/// the true count. A credential shares both cells with a given other one with probability 2^-16.
 type Shares = [[u32; SHARE_CELLS]; 2];
 
-impl Second {
+impl NonceSecond {
     fn new(number: u64, slots: usize) -> Self {
         Self { number, used: 0, slots: alloc::vec![0; slots], shares: Some(Box::new([[0; SHARE_CELLS]; 2])) }
     }
@@ -538,9 +557,9 @@ impl Second {
             self.grow();
         }
         let at = match find(&self.slots, print) {
-            Found::Here => return Err(NonceError::Replayed),
-            Found::Empty(at) => at,
-            Found::Nowhere => return Err(NonceError::Full),
+            SlotSearch::Here => return Err(NonceError::Replayed),
+            SlotSearch::Empty(at) => at,
+            SlotSearch::Nowhere => return Err(NonceError::Full),
         };
         let full = slots_max * FULL_PERCENT / 100;
         if self.used >= full {
@@ -565,7 +584,7 @@ impl Second {
         let old = core::mem::take(&mut self.slots);
         self.slots = alloc::vec![0; old.len() * 2];
         for print in old.into_iter().filter(|print| *print != 0) {
-            if let Found::Empty(at) = find(&self.slots, print) {
+            if let SlotSearch::Empty(at) = find(&self.slots, print) {
                 self.slots[at] = print;
             }
         }
@@ -576,25 +595,25 @@ impl Second {
     }
 }
 
-enum Found {
+enum SlotSearch {
     Here,
     Empty(usize),
     Nowhere,
 }
 
-/// Linear probing; the table's length is a power of two.
-fn find(slots: &[u64], print: u64) -> Found {
+/// Finds a hash or its free slot by linear probing; the table's length is a power of two.
+fn find(slots: &[u64], print: u64) -> SlotSearch {
     let mask = slots.len() - 1;
     let start = print as usize & mask;
     for step in 0..slots.len() {
         let at = (start + step) & mask;
         match slots[at] {
-            0 => return Found::Empty(at),
-            seen if seen == print => return Found::Here,
+            0 => return SlotSearch::Empty(at),
+            seen if seen == print => return SlotSearch::Here,
             _ => {}
         }
     }
-    Found::Nowhere
+    SlotSearch::Nowhere
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! The gate of a device: the order in which a command is checked before anything looks at what it wants.
+//! The gate of a device: checks a command in a fixed order before any other code sees it.
 //!
-//! Does: policy floor, key, check value, freshness, in that order; gives [`Admitted`]. Does not: parse the CDB,
-//! touch objects, or check what the capability allows; [`Admitted::permit`] does that, under the object's lock.
-//! Contract: whether to check follows from the device's own policy, never from a field of the CDB. Nothing enters
-//! a cache, and nothing else changes, before the check value matched.
-//! Truth: docs/design/security.md 1.4, 3.3, 4.4; `docs/standards/security.md` maps each step to its test.
+//! Does: policy floor, key, check value, freshness, in that order; returns [`Admitted`].
+//! Does not: parse the CDB, access objects, or check what the capability allows;
+//! [`Admitted::permit`] does that, under the object's lock.
+//! Contract: whether to check follows from the device's own policy, never from a field of the CDB.
+//! No cache entry is made, and nothing else changes, before the check value matched.
+//! Source of truth: docs/design/security.md 1.4, 3.3, 4.4; `docs/standards/security.md` maps each
+//! step to its test.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,12 +16,12 @@ use sealstone_osd::cdb::{Action, DhStep, KeyToSet};
 use sealstone_osd::{Capability, Cdb, Command, Permissions, SecurityMethod};
 
 use crate::algorithm::AlgorithmSlots;
-use crate::cache::{CREDENTIALS_MAX, CredentialCache, Proven};
+use crate::cache::{CREDENTIALS_MAX, CredentialCache, ProvenCredential};
 use crate::cover::Origin;
 use crate::denial::Denial;
 use crate::facts::Facts;
 use crate::freshness::{CredentialId, NonceLimits, NonceMemory};
-use crate::grant::{Admitted, Grant, SignedBy, Verified};
+use crate::grant::{AdmissionBasis, Admitted, SignedBy, Verified};
 use crate::hierarchy::{FACTORY_KEY_VERSION, KeyHierarchy, KeyIdentity, KeySelector};
 use crate::icv::{IcvKeys, SecurityToken};
 use crate::keyed_hash::KeyedHash;
@@ -28,22 +30,23 @@ use crate::provider::{Locks, Provider, Random};
 use crate::reply::ReplySeal;
 use crate::sealed;
 
-/// What the administrator of a device decides.
+/// Settings of the administrator of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatePolicy {
     /// The algorithm slots.
     pub slots: AlgorithmSlots,
-    /// Accept NOSEC where the attributes allow it: without this no floor is ever NOSEC. `--insecure-nosec`.
+    /// Accepts NOSEC where the attributes allow it; without this no floor is ever NOSEC.
+    /// `--insecure-nosec`.
     pub insecure_nosec: bool,
-    /// Accept CAPKEY on a nexus without a secure channel, where its token can be sniffed.
+    /// Accepts CAPKEY on a nexus without a secure channel, where its token can be sniffed.
     pub insecure_capkey: bool,
-    /// The least method of any command, whatever attributes say. It only raises.
+    /// Minimum method of any command, whatever the attributes say. It can only raise the floor.
     pub least: SecurityMethod,
-    /// Take sealed capabilities alone for commands that a working key signs.
+    /// Requires sealed capabilities for commands that a working key signs.
     pub sealed_only: bool,
-    /// Credentials whose keys are remembered.
+    /// Number of cached credentials.
     pub credentials: usize,
-    /// The nonce memory.
+    /// Limits of the nonce memory.
     pub nonces: NonceLimits,
 }
 
@@ -61,12 +64,12 @@ impl Default for GatePolicy {
     }
 }
 
-/// What the gate has to know of the nexus that a command came through.
+/// Properties of the nexus of a command that the gate checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nexus {
-    /// The security token handed out in VPD page B1h; drawn anew for every nexus.
+    /// The security token in VPD page B1h; drawn at random for every nexus.
     pub token: Option<SecurityToken>,
-    /// Is the connection inside TLS?
+    /// Whether the connection is inside TLS.
     pub secure_channel: bool,
 }
 
@@ -74,9 +77,9 @@ pub struct Nexus {
 pub struct Request<'a, P: Provider> {
     /// The CDB, parsed from `bytes`.
     pub cdb: &'a Cdb,
-    /// The same CDB as it came, without transport padding or with it.
+    /// The bytes of the CDB as received, with or without transport padding.
     pub bytes: &'a [u8],
-    /// Where it came from.
+    /// The nexus of the command.
     pub nexus: &'a Nexus,
     /// The device's clock, milliseconds since 1970-01-01 UT.
     pub clock_ms: u64,
@@ -84,13 +87,13 @@ pub struct Request<'a, P: Provider> {
     pub boot_epoch: u16,
     /// The device's keys.
     pub keys: &'a KeyHierarchy<P>,
-    /// What the device knows about its objects.
+    /// The device's information about its objects.
     pub facts: &'a dyn Facts,
 }
 
-/// A refusal, and the means to answer it so that the client can believe it.
+/// A refusal, and the means to seal its reply so that the client can verify it.
 pub struct Refused<P: Provider> {
-    /// Why.
+    /// The reason.
     pub denial: Denial,
     /// Seals the reply; does nothing if possession of the credential was not proven.
     pub reply: ReplySeal<P>,
@@ -111,8 +114,8 @@ pub struct Gate<P: Provider, L: Locks> {
 }
 
 impl<P: Provider, L: Locks> Gate<P, L> {
-    /// A gate that remembers nothing yet. `lease_ms` is the nonce lease last persisted, 0 for a new device; see
-    /// [`NonceMemory::new`].
+    /// Creates a gate with empty memories. `lease_ms` is the nonce lease last persisted, 0 for a
+    /// new device; see [`NonceMemory::new`].
     #[must_use]
     pub fn new(policy: GatePolicy, lease_ms: u64, random: &mut dyn Random) -> Self {
         let mut draw = || {
@@ -128,28 +131,29 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         }
     }
 
-    /// The nonce memory, for its lease and for metrics.
+    /// Returns the nonce memory, for its lease and for metrics.
     #[must_use]
     pub const fn nonces(&self) -> &NonceMemory<L> {
         &self.nonces
     }
 
-    /// The credential cache, for metrics.
+    /// Returns the credential cache, for metrics.
     #[must_use]
     pub const fn credentials(&self) -> &CredentialCache<P, L> {
         &self.cache
     }
 
-    /// The administrator's decisions.
+    /// Returns the administrator's settings.
     #[must_use]
     pub const fn policy(&self) -> &GatePolicy {
         &self.policy
     }
 
-    /// Checks one command: steps 2 to 6 of the order of checks, and the time-dependent part of step 8.
+    /// Checks one command: steps 2 to 6 of the order of checks, and the time-dependent part of step
+    /// 8.
     ///
     /// # Errors
-    /// [`Refused`]; nothing changed but, where the nonce was fresh, the nonce memory.
+    /// [`Refused`]; nothing changed except, where the nonce was fresh, the nonce memory.
     pub fn admit(&self, request: &Request<'_, P>) -> Result<Admitted<P>, Refused<P>> {
         let cdb = request.cdb;
         let method = claimed_method(cdb)?;
@@ -161,13 +165,13 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             return Err(Denial::Seal.into());
         }
         if method == SecurityMethod::NoSec {
-            // Only here because the device's own floor is NOSEC.
+            // Reached only if the device's own floor is NOSEC.
             let permissions = if cdb.capability.is_sealed() {
                 unseal(request)?.permissions
             } else {
                 claimed_permissions(cdb)
             };
-            return Ok(Admitted::new(Grant::Unsecured(permissions), None, ReplySeal::open()));
+            return Ok(Admitted::new(AdmissionBasis::Unsecured(permissions), None, ReplySeal::open()));
         }
         let (proven, capability) = self.prove(request)?;
         let nonce = Nonce(cdb.security.nonce);
@@ -180,10 +184,10 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         }
         current(&capability, request).map_err(refuse)?;
         let signed = SignedBy { selector: selector(&cdb.command, capability.key_version), key: proven.key() };
-        Ok(Admitted::new(Grant::Proven(Verified::by_the_gate(capability)), Some(signed), reply))
+        Ok(Admitted::new(AdmissionBasis::Proven(Verified::by_the_gate(capability)), Some(signed), reply))
     }
 
-    /// Step 3: the least method that policy accepts for this command.
+    /// Step 3: returns the minimum method that policy accepts for this command.
     fn floor(&self, request: &Request<'_, P>) -> SecurityMethod {
         let command = &request.cdb.command;
         let attributes = request.facts.floor(command.object());
@@ -191,7 +195,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         nexus.max(attributes).max(self.policy.least).max(command_floor(command, self.policy.insecure_nosec))
     }
 
-    /// The least method that policy accepts through this nexus.
+    /// Returns the minimum method that policy accepts on this nexus.
     pub(crate) const fn nexus_floor(&self, nexus: &Nexus) -> SecurityMethod {
         match (nexus.secure_channel, self.policy.insecure_nosec) {
             (_, true) => SecurityMethod::NoSec,
@@ -202,7 +206,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     }
 
     /// Steps 2 and 5: capability shape, algorithm, key, check value.
-    fn prove(&self, request: &Request<'_, P>) -> Result<(Arc<Proven<P>>, Capability), Denial> {
+    fn prove(&self, request: &Request<'_, P>) -> Result<(Arc<ProvenCredential<P>>, Capability), Denial> {
         let cdb = request.cdb;
         let bytes = &cdb.capability;
         let clear = bytes.clear().map_err(Denial::Capability)?;
@@ -225,7 +229,8 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             .get(slot)
             .filter(|algorithm| algorithm.hash().tag_len() <= cdb.generation.icv_len())
             .ok_or(Denial::Algorithm(slot))?;
-        // An unset key costs the same work as a wrong check value: the master key stands in and cannot match.
+        // An unset key costs the same work as a wrong check value: the master key is used instead
+        // and cannot match.
         let selector = selector(&cdb.command, clear.key_version);
         let (signing, known) = match request.keys.signing_key(selector) {
             Some(key) => (key, true),
@@ -243,7 +248,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
                 };
                 let key = signing.capability_key(algorithm, bytes, request.keys.system_id());
                 let keys = IcvKeys::new(algorithm, &key, clear.method);
-                (Arc::new(Proven::new(*bytes, unsealed, signing.identity(), id, keys)), true)
+                (Arc::new(ProvenCredential::new(*bytes, unsealed, signing.identity(), id, keys)), true)
             }
         };
         let expected = match clear.method {
@@ -277,7 +282,8 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     }
 }
 
-/// What a sealed capability says, if the key that signs for this command sealed it: its method among the rest.
+/// Decrypts a sealed capability, if it was sealed by the key that signs for this command. The
+/// method is inside.
 fn unseal<P: Provider>(request: &Request<'_, P>) -> Result<Capability, Denial> {
     let bytes = &request.cdb.capability;
     let version = bytes.clear().map_err(Denial::Capability)?.key_version;
@@ -291,27 +297,28 @@ fn unseal<P: Provider>(request: &Request<'_, P>) -> Result<Capability, Denial> {
     }
 }
 
-/// Does a working key sign the capabilities of this command, whichever version it has?
+/// Whether a working key of some version signs the capabilities of this command.
 fn is_signed_by_working_key(command: &Command) -> bool {
     matches!(selector(command, FACTORY_KEY_VERSION), KeySelector::Working { .. })
 }
 
-/// The method nibble of the capability, whatever the rest of it says.
+/// Returns the method nibble of the capability, whatever the rest of it says.
 fn claimed_method(cdb: &Cdb) -> Result<SecurityMethod, Denial> {
     let byte = cdb.capability.get(usize::from(offset::METHOD)).copied().unwrap_or(0);
     SecurityMethod::from_nibble(byte)
         .ok_or(Denial::Capability(sealstone_osd::CapabilityError::Method(byte & 0x0F)))
 }
 
-/// The permission bits of a capability that nothing proves: NOSEC. Open-osd fills them in, and nothing else right.
+/// Returns the unproven permission bits of a NOSEC capability. Open-osd fills in these, and no
+/// other field correctly.
 fn claimed_permissions(cdb: &Cdb) -> Permissions {
     let at = usize::from(offset::PERMISSIONS);
     let bits = cdb.capability.get(at..).and_then(|rest| rest.first_chunk()).copied();
     bits.map_or(Permissions::NONE, Permissions::from_bytes)
 }
 
-/// The least method of commands that change keys or partitions. With `--insecure-nosec` only the key commands have
-/// one: open-osd formats over NOSEC.
+/// Returns the minimum method of commands that change keys or partitions. With `--insecure-nosec`
+/// only the key commands have one: open-osd formats over NOSEC.
 const fn command_floor(command: &Command, insecure_nosec: bool) -> SecurityMethod {
     match command.action() {
         Action::SetKey | Action::SetMasterKey => SecurityMethod::CmdRsp,
@@ -331,7 +338,7 @@ const fn command_floor(command: &Command, insecure_nosec: bool) -> SecurityMetho
     }
 }
 
-/// Which key signs the capabilities of a command (security.md 3.6; t10-osd 4.7).
+/// Returns the key that signs the capabilities of a command (security.md 3.6; t10-osd 4.7).
 #[must_use]
 pub fn selector(command: &Command, version: u8) -> KeySelector {
     match command {
@@ -348,13 +355,14 @@ pub fn selector(command: &Command, version: u8) -> KeySelector {
         | Command::RemovePartition(_)
         | Command::CreateSnapshot(_)
         | Command::CreateClone(_)
-        // It reads the source as it is now, as making a new duplicate would.
+        // It reads the current source, like creating a new duplicate.
         | Command::RefreshSnapshotOrClone(_) => KeySelector::Working { partition: 0, version },
         other => KeySelector::Working { partition: other.object().partition, version },
     }
 }
 
-/// The part of step 8 that needs no object: key and audit value not frozen, not expired, this start of the device.
+/// The part of step 8 that needs no object: key and audit value not frozen, not expired, this start
+/// of the device.
 fn current<P: Provider>(capability: &Capability, request: &Request<'_, P>) -> Result<(), Denial> {
     current_under(capability, selector(&request.cdb.command, capability.key_version), request)
 }
@@ -366,7 +374,8 @@ fn is_key_frozen(selector: KeySelector, facts: &dyn Facts) -> bool {
     }
 }
 
-/// The part of it that an administrator can change while a command goes on for long: what was frozen meanwhile.
+/// The part of it that an administrator can change during a long command: key and audit value not
+/// frozen.
 pub(crate) fn unfrozen(
     capability: &Capability,
     selector: KeySelector,
@@ -378,7 +387,7 @@ pub(crate) fn unfrozen(
     if facts.audit_frozen(&capability.audit) { Err(Denial::AuditFrozen) } else { Ok(()) }
 }
 
-/// The same for a capability that a given key signed.
+/// Like `current`, for a capability that a given key signed.
 pub(crate) fn current_under<P: Provider>(
     capability: &Capability,
     selector: KeySelector,

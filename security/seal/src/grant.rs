@@ -1,10 +1,11 @@
-//! What an admitted command may do: from proof of possession to permit.
+//! From proof of possession to a permit: what an admitted command may do.
 //!
-//! Does: compare what the capability allows with what the command wants. Does not: check the capability's
-//! integrity; only [`crate::Gate`] makes an [`Admitted`].
-//! Contract: a [`Permit`] is made by [`Admitted::permit`] alone and is what every handler of the device takes. Call
-//! it under the object's lock, so that a changed policy access tag takes effect at once.
-//! Truth: docs/design/security.md 3.3 step 8; t10-osd 4.2, 4.5, 4.10.
+//! Does: compares what the capability allows with what the command needs.
+//! Does not: check the capability's integrity; only [`crate::Gate`] creates an [`Admitted`].
+//! Contract: [`Admitted::permit`] is the only constructor of [`Permit`], which every handler of the
+//! device takes. Call it under the object's lock, so that a changed policy access tag takes effect
+//! at once.
+//! Source of truth: docs/design/security.md 3.3 step 8; t10-osd 4.2, 4.5, 4.10.
 
 use core::ops::Deref;
 
@@ -40,16 +41,16 @@ impl<T> Deref for Verified<T> {
     }
 }
 
-/// By what right a command came through the gate.
+/// By what right a command was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum AdmissionBasis {
     /// Its bearer proved possession of the credential.
     Proven(Verified<Capability>),
-    /// The device accepts NOSEC here: only the permission bits count, and nothing proves them.
+    /// The device accepts NOSEC here: only the permission bits count, and they are unproven.
     Unsecured(Permissions),
 }
 
-/// The key that signed a command's credential: which one it was, and what it was.
+/// The key that signed a command's credential: its selector and identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedBy {
     pub(crate) selector: KeySelector,
@@ -57,68 +58,71 @@ pub struct SignedBy {
 }
 
 impl SignedBy {
-    /// Is that key still set in its place? Ask again under the lock under which the command runs: SET KEY may have
-    /// come between.
+    /// Whether that key is still set. Call it again under the lock under which the command runs: a
+    /// SET KEY may have intervened.
     #[must_use]
     pub fn holds<P: Provider>(&self, keys: &KeyHierarchy<P>) -> bool {
         keys.holds(self.selector, self.key)
     }
 }
 
-/// A command that passed the gate.
+/// A command that the gate admitted.
 pub struct Admitted<P: Provider> {
-    grant: Grant,
+    grant: AdmissionBasis,
     signed: Option<SignedBy>,
     reply: ReplySeal<P>,
 }
 
 impl<P: Provider> Admitted<P> {
-    pub(crate) const fn new(grant: Grant, signed: Option<SignedBy>, reply: ReplySeal<P>) -> Self {
+    pub(crate) const fn new(grant: AdmissionBasis, signed: Option<SignedBy>, reply: ReplySeal<P>) -> Self {
         Self { grant, signed, reply }
     }
 
-    /// The key behind the credential; `None` under NOSEC.
+    /// Returns the key of the credential; `None` under NOSEC.
     #[must_use]
     pub const fn signed_by(&self) -> Option<SignedBy> {
         self.signed
     }
 
-    /// The capability; `None` under NOSEC, where nothing in it is to be believed.
+    /// Returns the capability; `None` under NOSEC, where it is unverified.
     #[must_use]
     pub const fn capability(&self) -> Option<&Verified<Capability>> {
         match &self.grant {
-            Grant::Proven(capability) => Some(capability),
-            Grant::Unsecured(_) => None,
+            AdmissionBasis::Proven(capability) => Some(capability),
+            AdmissionBasis::Unsecured(_) => None,
         }
     }
 
-    /// Has its key or its audit value been frozen since it came in? Ask before each step of a long command.
+    /// Checks that its key and its audit value have not been frozen since it was admitted. Call it
+    /// before each step of a long command.
     ///
     /// # Errors
     /// [`Denial::KeyFrozen`], [`Denial::AuditFrozen`].
     pub fn check_unfrozen(&self, facts: &dyn Facts) -> Result<(), Denial> {
         match (&self.grant, self.signed) {
-            (Grant::Proven(capability), Some(signed)) => unfrozen(capability, signed.selector, facts),
-            (Grant::Proven(_) | Grant::Unsecured(_), _) => Ok(()),
+            (AdmissionBasis::Proven(capability), Some(signed)) => {
+                unfrozen(capability, signed.selector, facts)
+            }
+            (AdmissionBasis::Proven(_) | AdmissionBasis::Unsecured(_), _) => Ok(()),
         }
     }
 
-    /// Seals the reply.
+    /// Returns the seal for the reply.
     #[must_use]
     pub const fn reply(&self) -> &ReplySeal<P> {
         &self.reply
     }
 
-    /// Compares the capability with what the command wants: type, object, created time, policy access tag, range,
-    /// permissions for the command and for getting and setting attributes.
+    /// Compares the capability with what the command needs: type, object, created time, policy
+    /// access tag, range, permissions for the command and for getting and setting attributes.
     ///
     /// # Errors
-    /// [`Denial`]; seal the reply with [`Self::reply`], the client proved itself.
+    /// [`Denial`]; seal the reply with [`Self::reply`], since possession was proven.
     pub fn permit(&self, cdb: &Cdb, facts: &dyn Facts) -> Result<Permit, Denial> {
         let need = Need::of(cdb);
         match &self.grant {
-            Grant::Proven(capability) => capability.permit(&need, facts),
-            Grant::Unsecured(bits) => {
+            AdmissionBasis::Proven(capability) => capability.permit(&need, facts),
+            AdmissionBasis::Unsecured(bits) => {
                 let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
                 if !bits.contains(asked) {
                     return Err(Denial::Permission);
@@ -137,31 +141,33 @@ impl<P: Provider> Admitted<P> {
     }
 }
 
-/// OSD-2's own permission bits: open-osd never sends them, so NOSEC does not ask for them.
+/// OSD-2's own permission bits: open-osd never sends them, so NOSEC does not require them.
 pub const NOT_ENFORCED_WITHOUT_SECURITY: Permissions =
     Permissions::M_OBJECT.union(Permissions::QUERY).union(Permissions::GBL_REM);
 
-/// What a command wants, from its row and its operands.
+/// The rights that a command needs, from its row and its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Layout of the capability, for its range and field pointers.
     pub generation: Generation,
     /// The addressed object; number 0 where a create lets the device choose.
     pub object: ObjectId,
-    /// The types it may have.
+    /// The permitted object types.
     pub types: &'static [ObjectType],
-    /// Whose created time and policy access tag count: the object, or what contains it if it is being made.
+    /// The object whose created time and policy access tag count: the addressed one, or its
+    /// container if it is being created.
     pub subject: ObjectId,
-    /// Permissions of the row, of attribute parameters besides.
+    /// Permissions of the row, and of attribute parameters.
     pub permissions: Permissions,
     /// The bytes that the allowed range must cover.
     pub bytes: BytesNeeded,
-    /// Whether the bytes follow from a scatter/gather list instead. Then each piece needs [`Permit::check_range`].
+    /// Whether the bytes follow from a scatter/gather list instead. Then each piece needs
+    /// [`Permit::check_range`].
     pub scattered: bool,
 }
 
 impl Need {
-    /// What a CDB wants.
+    /// Returns what a CDB needs.
     #[must_use]
     pub fn of(cdb: &Cdb) -> Self {
         let command = &cdb.command;
@@ -195,7 +201,7 @@ impl Need {
 }
 
 impl Verified<Capability> {
-    /// Compares with what a command wants; also for a further object that the command reaches.
+    /// Compares with what a command needs; also for a second object that the command uses.
     ///
     /// # Errors
     /// [`Denial`].
@@ -224,9 +230,10 @@ impl Verified<Capability> {
         if allowed.object != need.object.object {
             return Err(Denial::Object);
         }
-        // A user object that is not there has neither: its client must hear that, after a device lost what it had not made
-        // durable. What cannot be read is refused. The permit then says that it is for nothing, and nothing may run by it:
-        // an object could be made in the meantime.
+        // A missing user object has neither value. Its client must get "not found" after a device
+        // lost an object that was not durable; an unreadable object is refused. The permit then
+        // records that there was no object, and no handler may use it: an object could be created
+        // meanwhile.
         let asked = capability.object_created_ms != 0 || scope.policy_access_tag != 0;
         let lost = asked && capability.object_type == ObjectType::User && facts.is_absent(need.subject);
         if asked && !lost {
@@ -267,8 +274,8 @@ impl Verified<Capability> {
     }
 }
 
-/// Numbers of the User Object Information page that reveal the length: used capacity, logical length, data space, and
-/// the page as a whole.
+/// Numbers of the User Object Information page that reveal the length: used capacity, logical
+/// length, data space, and the page as a whole.
 const LENGTH_NUMBERS: [u32; 5] = [
     user_information::USED_CAPACITY.number,
     user_information::LOGICAL_LENGTH.number,
@@ -277,18 +284,20 @@ const LENGTH_NUMBERS: [u32; 5] = [
     u32::MAX,
 ];
 
-/// Pages whose attributes need POL/SEC besides: Policy/Security of every object type (t10-osd 3.1, 4.2).
+/// Pages whose attributes also need POL/SEC: Policy/Security of every object type (t10-osd 3.1,
+/// 4.2).
 pub const POLICY_SECURITY_PAGES: [u32; 4] = [0x9000_0005, 0x3000_0005, 0x6000_0005, 0x0000_0005];
-/// Our own page with frozen audit values: POL/SEC besides.
+/// Our own page with frozen audit values: also needs POL/SEC.
 const FROZEN_AUDITS_PAGE: u32 = 0x9000_F005;
-/// Our own page with an object's least method: POL/SEC besides (security.md 4.4).
+/// Our own page with an object's minimum method: also needs POL/SEC (security.md 4.4).
 pub const MINIMUM_METHOD_PAGE: u32 = 0x0000_F001;
-/// Attributes Access of a partition: what capabilities may reach follows from it, so POL/SEC besides to be set.
+/// Attributes Access of a partition: it determines what capabilities may reach, so setting it also
+/// needs POL/SEC.
 const ATTRIBUTES_ACCESS_PAGE: u32 = 0x3000_0004;
-/// Pages whose attributes need OBJ_MGMT besides to be set: Quotas of root, partition and user object.
+/// Pages whose attributes also need OBJ_MGMT to be set: Quotas of root, partition and user object.
 pub const QUOTAS_PAGES: [u32; 3] = [0x9000_0002, 0x3000_0002, 0x0000_0002];
 
-/// The right to run one command on one object: what handlers take.
+/// The right to run one command on one object; handlers take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     generation: Generation,
@@ -301,38 +310,39 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The object; number 0 where a create lets the device choose.
+    /// Returns the object; number 0 where a create lets the device choose.
     #[must_use]
     pub const fn object(&self) -> ObjectId {
         self.object
     }
 
-    /// Was the object not there, so that neither its created time nor its tag was compared? Then the command ends by
-    /// saying so, whatever is there when it would run.
+    /// Whether the object did not exist, so that neither its created time nor its tag was compared.
+    /// Then the command must end with that error, whatever exists when it would run.
     #[must_use]
     pub const fn is_for_nothing(&self) -> bool {
         self.lost
     }
 
-    /// Layout of the capability, for field pointers of a later [`Denial`].
+    /// Returns the layout of the capability, for field pointers of a later [`Denial`].
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// By which method the command came.
+    /// Returns the method of the command.
     #[must_use]
     pub const fn method(&self) -> SecurityMethod {
         self.method
     }
 
-    /// Does it grant every one of these bits?
+    /// Whether it grants every one of these bits.
     #[must_use]
     pub const fn allows(&self, permissions: Permissions) -> bool {
         self.permissions.contains(permissions)
     }
 
-    /// Compares the allowed range with the bytes that a command needs. A scatter/gather list is compared later.
+    /// Compares the allowed range with the bytes that a command needs. A scatter/gather list is
+    /// compared later.
     fn check_bytes(&mut self, need: &Need, facts: &dyn Facts) -> Result<(), Denial> {
         match need.bytes {
             BytesNeeded::Range(wanted) if !need.scattered => self.check_range(wanted.start, wanted.length),
@@ -350,12 +360,12 @@ impl Permit {
         }
     }
 
-    /// Whether the capability leaves any byte out.
+    /// Whether the capability excludes any byte.
     const fn is_restricted(&self) -> bool {
         !self.range.permits(0, u64::MAX)
     }
 
-    /// May these bytes be touched? For every entry of a scatter/gather list.
+    /// Checks that these bytes are in the allowed range. For every entry of a scatter/gather list.
     ///
     /// # Errors
     /// [`Denial::Range`].
@@ -363,12 +373,12 @@ impl Permit {
         if self.range.permits(start, length) { Ok(()) } else { Err(Denial::Range) }
     }
 
-    /// May this attribute be retrieved? For every one that is asked for by name; of a wildcard the refused ones are
-    /// left out.
+    /// Checks that this attribute may be retrieved. For every attribute that is requested by name;
+    /// from a wildcard, refused ones are omitted.
     ///
     /// # Errors
-    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::Range`] for what reveals the length of the object
-    /// to a capability for a part of it.
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::Range`] for an attribute
+    /// that reveals the length of the object to a capability for a part of it.
     pub fn check_get(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
         self.check_attribute(attribute, Permissions::GET_ATTR, facts)?;
         self.check_length_shown(attribute)
@@ -379,8 +389,9 @@ impl Permit {
         if shows && self.is_restricted() { Err(Denial::Range) } else { Ok(()) }
     }
 
-    /// May this attribute be compared with bounds, by a command that needs no right to retrieve any? The access list of
-    /// the capability binds it all the same: comparing tells what a value is.
+    /// Checks that this attribute may be compared with bounds, by a command that needs no right to
+    /// retrieve any. The access list of the capability still applies: a comparison reveals the
+    /// value.
     ///
     /// # Errors
     /// [`Denial::AttributesAccess`], [`Denial::Range`].
@@ -398,12 +409,13 @@ impl Permit {
         Ok(())
     }
 
-    /// May this attribute be set? Ask for all of a list before anything is changed. Policy pages are not set by
-    /// CAPKEY, which protects no list; by NOSEC only where the administrator wants no security at all.
+    /// Checks that this attribute may be set. Check all of a list before anything is changed.
+    /// CAPKEY cannot set policy pages, since it protects no list; NOSEC can only where the
+    /// administrator turned security off.
     ///
     /// # Errors
-    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`], [`Denial::Range`] for a logical
-    /// length that truncates or extends bytes outside the range.
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`],
+    /// [`Denial::Range`] for a logical length that truncates or extends bytes outside the range.
     pub fn check_set(&self, attribute: AttributeId, value: &[u8], facts: &dyn Facts) -> Result<(), Denial> {
         let access_list = attribute.page == ATTRIBUTES_ACCESS_PAGE;
         if (guarded(attribute.page) || access_list) && self.method == SecurityMethod::CapKey {
@@ -418,7 +430,7 @@ impl Permit {
         if attribute == user_information::LOGICAL_LENGTH { self.check_resize(value, facts) } else { Ok(()) }
     }
 
-    /// The range must cover every byte between the logical length and the new one.
+    /// Checks that the range covers every byte between the logical length and the new one.
     fn check_resize(&self, value: &[u8], facts: &dyn Facts) -> Result<(), Denial> {
         if !self.is_restricted() {
             return Ok(());
@@ -442,7 +454,7 @@ impl Permit {
     }
 }
 
-/// Does POL/SEC guard the page?
+/// Whether the page needs POL/SEC.
 fn guarded(page: u32) -> bool {
     POLICY_SECURITY_PAGES.contains(&page) || page == MINIMUM_METHOD_PAGE || page == FROZEN_AUDITS_PAGE
 }

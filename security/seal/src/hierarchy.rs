@@ -1,9 +1,12 @@
 //! The key hierarchy of one device: master, root, partitions, working keys.
 //!
-//! Does: derive keys from factory seeds and from SET KEY seeds, invalidate what hangs below a changed key, choose
-//! the key that signs a capability. Does not: store itself; [`crate::keystore`] gives and takes bytes.
-//! Contract: device and MDS run the same functions on the same seeds, so they agree without exchanging a key.
-//! Truth: docs/design/security.md 3.6; t10-osd 4.7, 4.8; choices in `docs/standards/security.md`.
+//! Does: derives keys from factory seeds and from SET KEY seeds, invalidates all keys below a
+//! changed one, selects the key that signs a capability.
+//! Does not: store itself; [`crate::keystore`] converts it to and from bytes.
+//! Contract: device and MDS run the same functions on the same seeds, so they agree without
+//! exchanging a key.
+//! Source of truth: docs/design/security.md 3.6; t10-osd 4.7, 4.8; choices in
+//! `docs/standards/security.md`.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,18 +19,18 @@ use zeroize::Zeroizing;
 use crate::algorithm::{Algorithm, Hash};
 use crate::key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
 use crate::provider::Provider;
-use crate::retired::Retired;
+use crate::retired::RetiredIds;
 
 /// Bytes of a SET KEY seed, in both generations.
 pub const SEED_LEN: usize = 20;
-/// Working keys of a partition; the key version nibble of a capability names one.
+/// Working keys of a partition; the key version nibble of a capability selects one.
 pub const WORKING_KEYS: usize = 16;
-/// Most partitions whose keys one device keeps, partition zero included.
+/// Maximum number of partitions whose keys one device keeps, including partition zero.
 pub const PARTITIONS_MAX: usize = 65_536;
-/// The working key version that exists from the factory on.
+/// The working key version that exists in the factory state.
 pub const FACTORY_KEY_VERSION: u8 = 0;
-/// First bytes of a factory seed; then level (1 master, 2 root, 3 partition, 4 working), key version, partition id
-/// (8 bytes), zero.
+/// First bytes of a factory seed; then level (1 master, 2 root, 3 partition, 4 working), key
+/// version, partition id (8 bytes), zero.
 pub const FACTORY_SEED: &[u8; 9] = b"sealstone";
 
 /// OSD SYSTEM ID (attribute R+1, 3).
@@ -35,22 +38,25 @@ pub type SystemId = [u8; 20];
 /// A SET KEY seed.
 pub type Seed = [u8; SEED_LEN];
 
-/// Which part of a pair a seed makes: its last bit. The one place where the polarity is chosen.
+/// The last bit of a seed that derives the generation key. The only place where the polarity is
+/// chosen.
 const GENERATION_BIT: u8 = 0;
 const AUTHENTICATION_BIT: u8 = 1;
 
-/// Which key signs a capability (t10-osd 4.7).
+/// The key that signs a capability (t10-osd 4.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySelector {
     /// The master authentication key: SET KEY root, the seed exchange of SET MASTER KEY.
     Master,
-    /// The master authentication key that a seed exchange agreed on: the change step of SET MASTER KEY.
+    /// The master authentication key agreed on in a seed exchange: the change step of SET MASTER
+    /// KEY.
     NextMaster,
     /// The root authentication key: SET KEY partition.
     Root,
     /// A partition's authentication key: SET KEY working.
     Partition(u64),
-    /// A working key; partition zero for commands on the root, CREATE PARTITION and REMOVE PARTITION.
+    /// A working key; partition zero for commands on the root, CREATE PARTITION and REMOVE
+    /// PARTITION.
     Working {
         /// Partition id, 0 for the root.
         partition: u64,
@@ -60,7 +66,7 @@ pub enum KeySelector {
 }
 
 impl KeySelector {
-    /// The working key of the partition that the capability is about.
+    /// Returns the working key of the partition of the capability.
     #[must_use]
     pub fn of_capability(capability: &Capability) -> Self {
         let partition = match capability.descriptor {
@@ -75,10 +81,10 @@ impl KeySelector {
 /// Why a key could not be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// The key above is not set, so nothing can be derived from it.
+    /// The key above it is not set, so nothing can be derived.
     #[error("the key one level up is not set")]
     ParentUnset,
-    /// No such partition.
+    /// The partition does not exist.
     #[error("no partition {0:#x}")]
     NoPartition(u64),
     /// The partition's keys exist already.
@@ -88,24 +94,25 @@ pub enum KeyError {
     #[error("no key version {0}")]
     Version(u8),
     /// [`PARTITIONS_MAX`] reached.
-    #[error("no room for the keys of another partition")]
+    #[error("the maximum number of partitions with keys is reached")]
     Full,
 }
 
-/// Label of the MAC that names a key.
+/// Label of the MAC that yields a key's identity.
 const LABEL_IDENTITY: &[u8] = b"sealstone key identity v1";
 
-/// Label of the MAC that makes a key's identifier.
+/// Label of the MAC that yields a key's identifier.
 const LABEL_IDENTIFIER: &[u8] = b"sealstone key identifier v1";
 
 /// Label of the key that authenticates the time.
 const LABEL_TIME: &[u8] = b"sealstone time key v1";
 
-/// Names a key by its bytes: equal keys have equal identities, on every device, before and after a restart.
+/// Identifies a key by its bytes: equal keys have equal identities, on every device, before and
+/// after a restart.
 ///
-/// It is the start of a MAC under the key itself, so it tells nothing about the key and nobody without the key can
-/// make one. Whatever was remembered under an identity (a nonce, a cached credential) holds for as long as a key of
-/// these very bytes signs, however often it was set in between.
+/// It is the start of a MAC under the key itself, so it reveals nothing about the key and cannot be
+/// computed without it. State kept under an identity (a nonce, a cached credential) is valid while
+/// a key of these very bytes signs, however often it was set in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyIdentity(pub(crate) [u8; KeyIdentity::LEN]);
 
@@ -113,14 +120,14 @@ impl KeyIdentity {
     /// Bytes of an identity.
     pub const LEN: usize = 16;
 
-    /// The bytes; not secret.
+    /// Returns the bytes; not secret.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 }
 
-/// An authentication key ready to sign capabilities.
+/// An authentication key that is ready to sign capabilities.
 pub struct SigningKey<P: Provider> {
     pub(crate) secret: AuthenticationKey,
     sha1: P::MacKey,
@@ -138,7 +145,7 @@ impl<P: Provider> SigningKey<P> {
         Self { secret, sha1, sha256, identity: KeyIdentity(identity) }
     }
 
-    /// The capability key: MAC over capability and OSD SYSTEM ID.
+    /// Returns the capability key: MAC over capability and OSD SYSTEM ID.
     #[must_use]
     pub fn capability_key(
         &self,
@@ -153,8 +160,9 @@ impl<P: Provider> SigningKey<P> {
         CapabilityKey::from_tag(P::tag(key, &[capability, system_id]))
     }
 
-    /// An identifier for the key, to be given with SET KEY: the start of a MAC under the key over a counter. It tells
-    /// nothing about the key, and two keys, or one key set twice, have different ones but for one case in 2^56.
+    /// Returns an identifier for the key, to be sent with SET KEY: the start of a MAC under the key
+    /// over a counter. It reveals nothing about the key. Two keys, or one key set twice, have
+    /// different identifiers except with probability 2^-56.
     #[must_use]
     pub fn identifier(&self, counter: u64) -> KeyIdentifier {
         let tag = P::tag(&self.sha256, &[LABEL_IDENTIFIER, &counter.to_be_bytes()]);
@@ -163,7 +171,8 @@ impl<P: Provider> SigningKey<P> {
         identifier
     }
 
-    /// A key of 32 bytes for another purpose: HMAC-SHA256 under this one over label and context.
+    /// Derives a key of 32 bytes for another purpose: HMAC-SHA256 under this one over label and
+    /// context.
     pub(crate) fn derive(&self, parts: &[&[u8]]) -> [u8; 32] {
         let tag = P::tag(&self.sha256, parts);
         let mut key = [0; 32];
@@ -171,30 +180,30 @@ impl<P: Provider> SigningKey<P> {
         key
     }
 
-    /// Names the key by its bytes.
+    /// Returns the identity of the key.
     #[must_use]
     pub const fn identity(&self) -> KeyIdentity {
         self.identity
     }
 }
 
-/// The master, root or partition key pair in its place.
-pub(crate) struct Level<P: Provider> {
+/// The key pair of the master, the root or a partition.
+pub(crate) struct KeyLevel<P: Provider> {
     pub(crate) signing: SigningKey<P>,
     pub(crate) generation: GenerationKey,
     pub(crate) identifier: Option<KeyIdentifier>,
 }
 
-/// A working key in its place.
-pub(crate) struct Working<P: Provider> {
+/// A working key with its version.
+pub(crate) struct WorkingKeySlot<P: Provider> {
     pub(crate) signing: SigningKey<P>,
     pub(crate) identifier: Option<KeyIdentifier>,
 }
 
 /// The keys of one partition.
 pub(crate) struct PartitionKeys<P: Provider> {
-    pub(crate) pair: Option<Arc<Level<P>>>,
-    pub(crate) working: [Option<Arc<Working<P>>>; WORKING_KEYS],
+    pub(crate) pair: Option<Arc<KeyLevel<P>>>,
+    pub(crate) working: [Option<Arc<WorkingKeySlot<P>>>; WORKING_KEYS],
 }
 
 impl<P: Provider> Clone for PartitionKeys<P> {
@@ -209,20 +218,21 @@ impl<P: Provider> PartitionKeys<P> {
     }
 }
 
-/// All keys of one device, as the device and its MDS both hold them.
+/// All keys of one device; the device and its MDS both keep them.
 ///
-/// A clone shares the keys: it costs one reference a partition, so that a change can be made on a copy, stored, and
-/// then take the place of what it was made from.
+/// A clone shares the keys, at the cost of one reference per partition. So a change can be made on
+/// a copy, stored, and then replace the original.
 pub struct KeyHierarchy<P: Provider> {
     pub(crate) system_id: SystemId,
     pub(crate) hash: Hash,
-    pub(crate) master: Arc<Level<P>>,
-    /// Agreed on by a seed exchange. A device never stores it; its manager does, until it knows which one holds.
-    pub(crate) next_master: Option<Arc<Level<P>>>,
-    pub(crate) root: Option<Arc<Level<P>>>,
+    pub(crate) master: Arc<KeyLevel<P>>,
+    /// Agreed on by a seed exchange. A device never stores it; its manager does, until it knows
+    /// which one is in force.
+    pub(crate) next_master: Option<Arc<KeyLevel<P>>>,
+    pub(crate) root: Option<Arc<KeyLevel<P>>>,
     pub(crate) partitions: BTreeMap<u64, Arc<PartitionKeys<P>>>,
-    /// Ids that had keys under the present root key.
-    pub(crate) retired: Arc<Retired>,
+    /// Partition ids that had keys under the present root key.
+    pub(crate) retired: Arc<RetiredIds>,
 }
 
 impl<P: Provider> Clone for KeyHierarchy<P> {
@@ -239,25 +249,26 @@ impl<P: Provider> Clone for KeyHierarchy<P> {
     }
 }
 
-/// The pair that a seed makes under a generation key.
+/// Derives a pair from a seed and a generation key.
 #[must_use]
 pub fn derive_pair<P: Provider>(hash: Hash, parent: &GenerationKey, seed: &Seed) -> KeyPair {
     derive_with::<P>(hash, parent.expose(), seed, &[])
 }
 
-/// The working key that a seed makes under a partition's generation key: the authentication part of the pair.
+/// Derives a working key from a seed and a partition's generation key: the authentication part of
+/// the pair.
 #[must_use]
 pub fn derive_working<P: Provider>(hash: Hash, parent: &GenerationKey, seed: &Seed) -> AuthenticationKey {
     derive_pair::<P>(hash, parent, seed).authentication
 }
 
-/// The master pair of the factory: both ends know the initial key and the system id.
+/// Derives the factory master pair: both ends know the initial key and the system id.
 #[must_use]
 pub fn derive_master<P: Provider>(hash: Hash, initial: &InitialKey, system_id: &SystemId) -> KeyPair {
     derive_with::<P>(hash, initial.expose(), &factory_seed(LEVEL_MASTER, 0, 0), system_id)
 }
 
-/// The two keys that a seed of any length makes; a seed without bytes counts as one zero byte.
+/// Derives two keys from a seed of any length; an empty seed counts as one zero byte.
 pub(crate) fn derive_with<P: Provider>(hash: Hash, parent: &[u8], seed: &[u8], suffix: &[u8]) -> KeyPair {
     let parent = P::mac_key(hash, parent);
     let (last, head) = seed.split_last().map_or((0, seed), |(last, head)| (*last, head));
@@ -276,7 +287,8 @@ const LEVEL_ROOT: u8 = 2;
 const LEVEL_PARTITION: u8 = 3;
 const LEVEL_WORKING: u8 = 4;
 
-/// The seed that the factory uses in place of a security manager's: public, different for every key.
+/// Returns the seed that the factory uses instead of a security manager's: public, different for
+/// every key.
 #[must_use]
 pub fn factory_seed(level: u8, version: u8, partition: u64) -> Seed {
     let mut seed = [0; SEED_LEN];
@@ -288,7 +300,7 @@ pub fn factory_seed(level: u8, version: u8, partition: u64) -> Seed {
 }
 
 impl<P: Provider> KeyHierarchy<P> {
-    /// The hierarchy as the device leaves the factory: master, root, partition zero with working key 0.
+    /// Creates the factory hierarchy: master, root, partition zero with working key 0.
     #[must_use]
     pub fn factory(hash: Hash, initial: &InitialKey, system_id: SystemId) -> Self {
         let master = derive_master::<P>(hash, initial, &system_id);
@@ -309,19 +321,19 @@ impl<P: Provider> KeyHierarchy<P> {
         self.root = Some(level(pair, None));
     }
 
-    /// OSD SYSTEM ID.
+    /// Returns the OSD SYSTEM ID.
     #[must_use]
     pub const fn system_id(&self) -> &SystemId {
         &self.system_id
     }
 
-    /// The hash with which keys are derived; sets their length.
+    /// Returns the hash with which keys are derived; it sets their length.
     #[must_use]
     pub const fn hash(&self) -> Hash {
         self.hash
     }
 
-    /// The key that a selector names; `None` if it is not set.
+    /// Returns the selected key; `None` if it is not set.
     #[must_use]
     pub fn signing_key(&self, selector: KeySelector) -> Option<&SigningKey<P>> {
         match selector {
@@ -341,27 +353,29 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
-    /// What authenticates the time between device and manager: derived from the root authentication key, so that both have
-    /// it from the first key on and it changes with the root key. `None` while that is not set.
+    /// Returns the key that authenticates the time between device and manager. It is derived from
+    /// the root authentication key, so that both have it from the first key on and it changes with
+    /// the root key. `None` while that is not set.
     #[must_use]
     pub fn time_key(&self) -> Option<Zeroizing<[u8; 32]>> {
         let root = self.signing_key(KeySelector::Root)?;
         Some(Zeroizing::new(root.derive(&[LABEL_TIME, &self.system_id])))
     }
 
-    /// Is the key that a selector names still the one with this identity?
+    /// Whether the selected key is still the one with this identity.
     #[must_use]
     pub fn holds(&self, selector: KeySelector, identity: KeyIdentity) -> bool {
         self.signing_key(selector).is_some_and(|key| key.identity == identity)
     }
 
-    /// A key to compute with where the right one is not set, so that both refusals cost the same work.
+    /// Returns a key to compute with where the right one is not set, so that both refusals cost the
+    /// same work.
     pub(crate) fn stand_in(&self) -> &SigningKey<P> {
         &self.master.signing
     }
 
-    /// The identifier of a key (attributes R+5 7FFDh and 7FFEh, P+5 7FFFh and 8000h + version); `None` if it is
-    /// unset or still the factory's.
+    /// Returns the identifier of a key (attributes R+5 7FFDh and 7FFEh, P+5 7FFFh and 8000h +
+    /// version); `None` if it is unset or still the factory's.
     #[must_use]
     pub fn identifier(&self, selector: KeySelector) -> Option<KeyIdentifier> {
         match selector {
@@ -375,9 +389,9 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
-    /// A new partition: factory partition pair and working key 0, under the present root key. One whose id had keys
-    /// under that root key before has none until SET KEY partition: the factory's would bring old credentials back to
-    /// life, and whoever knew them would know them again.
+    /// Adds a partition with factory pair and working key 0, under the present root key. If its id
+    /// had keys under that root key before, it has none until SET KEY partition: factory keys would
+    /// make old credentials valid again, and anyone who knew the old keys would know them again.
     ///
     /// # Errors
     /// [`KeyError::ParentUnset`], [`KeyError::PartitionExists`], [`KeyError::Full`].
@@ -406,7 +420,7 @@ impl<P: Provider> KeyHierarchy<P> {
         Ok(())
     }
 
-    /// A partition whose keys are not known any more: it has none until SET KEY partition gives it one.
+    /// Adds a partition whose keys are lost: it has none until SET KEY partition.
     ///
     /// # Errors
     /// [`KeyError::PartitionExists`], [`KeyError::Full`].
@@ -421,59 +435,63 @@ impl<P: Provider> KeyHierarchy<P> {
         Ok(())
     }
 
-    /// The partitions that have a place for keys, zero included, ascending.
+    /// Returns the partitions that have a place for keys, including zero, ascending.
     pub fn partitions(&self) -> impl Iterator<Item = u64> {
         self.partitions.keys().copied()
     }
 
-    /// REMOVE PARTITION begins: the keys stay for as long as the partition is there, but one that is made under its id
-    /// later does not get the factory's. Nothing happens if there are no keys, or for partition zero.
+    /// Retires a partition at the start of REMOVE PARTITION: its keys stay until the partition is
+    /// removed, but a later partition of the same id does not get the factory keys. Does nothing if
+    /// there are no keys, or for partition zero.
     pub fn retire_partition(&mut self, partition: u64) {
         if partition != 0 && self.partitions.contains_key(&partition) {
             Arc::make_mut(&mut self.retired).insert(partition);
         }
     }
 
-    /// FORMAT OSD begins: as [`Self::retire_partition`], of all partitions but zero.
+    /// Retires all partitions but zero, at the start of FORMAT OSD.
     pub fn retire_all(&mut self) {
         let ids: Vec<u64> = self.partitions.keys().copied().filter(|id| *id != 0).collect();
         ids.into_iter().for_each(|id| self.retire_partition(id));
     }
 
-    /// Does a new partition of this id start without keys?
+    /// Whether a new partition of this id starts without keys.
     #[must_use]
     pub fn is_retired(&self, partition: u64) -> bool {
         self.retired.contains(partition)
     }
 
-    /// Forgets the keys of a partition for good; nothing happens if there are none, or for partition zero.
+    /// Removes the keys of a partition permanently; does nothing if there are none, or for
+    /// partition zero.
     pub fn remove_partition(&mut self, partition: u64) {
         self.retire_partition(partition);
         self.forget_partition(partition);
     }
 
-    /// Forgets the keys of a partition that never was: nobody can have used them. If it was retired, it stays so.
+    /// Removes the keys of a partition whose creation failed, so that they were never used. A
+    /// retired id stays retired.
     pub fn forget_partition(&mut self, partition: u64) {
         if partition != 0 {
             self.partitions.remove(&partition);
         }
     }
 
-    /// FORMAT OSD: all partitions but zero are gone. The root key and the keys of partition zero stay: to go back to
-    /// the factory's would bring back to life what SET KEY revoked.
+    /// Applies FORMAT OSD: removes all partitions but zero. The root key and the keys of partition
+    /// zero stay: returning to the factory keys would make credentials valid again that SET KEY
+    /// revoked.
     pub fn format(&mut self) {
         self.retire_all();
         self.partitions.retain(|partition, _| *partition == 0);
     }
 
-    /// SET KEY root. All partition and working keys become invalid.
+    /// Applies SET KEY root. All partition and working keys become invalid.
     pub fn set_root(&mut self, seed: &Seed, identifier: KeyIdentifier) {
         let pair = derive_pair::<P>(self.hash, &self.master.generation, seed);
         self.root = Some(level(pair, Some(identifier)));
         self.invalidate_partitions();
     }
 
-    /// SET KEY partition. The partition's working keys become invalid.
+    /// Applies SET KEY partition. The partition's working keys become invalid.
     ///
     /// # Errors
     /// [`KeyError::ParentUnset`], [`KeyError::NoPartition`].
@@ -491,7 +509,7 @@ impl<P: Provider> KeyHierarchy<P> {
         Ok(())
     }
 
-    /// SET KEY working. Credentials under the old key of this version become invalid.
+    /// Applies SET KEY working. Credentials under the old key of this version become invalid.
     ///
     /// # Errors
     /// [`KeyError::Version`], [`KeyError::NoPartition`], [`KeyError::ParentUnset`].
@@ -512,7 +530,7 @@ impl<P: Provider> KeyHierarchy<P> {
         Ok(())
     }
 
-    /// Forgets a working key; its credentials are made by nobody any more.
+    /// Removes a working key, under which no more credentials are issued.
     pub fn unset_working(&mut self, partition: u64, version: u8) {
         if let Some(keys) = self.partitions.get_mut(&partition)
             && let Some(slot) = Arc::make_mut(keys).working.get_mut(usize::from(version))
@@ -521,22 +539,24 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
-    /// SET MASTER KEY, its last step. Root, partition and working keys become invalid.
+    /// Applies the last step of SET MASTER KEY. Root, partition and working keys become invalid.
     pub fn set_master(&mut self, pair: KeyPair, identifier: KeyIdentifier) {
         self.put_master(level(pair, Some(identifier)));
     }
 
-    /// SET MASTER KEY, after the seed exchange: this pair signs the change step and nothing else.
+    /// Sets the proposed master pair after the seed exchange of SET MASTER KEY: it signs the change
+    /// step and nothing else.
     pub fn propose_master(&mut self, pair: KeyPair) {
         self.next_master = Some(level(pair, None));
     }
 
-    /// The exchange came to nothing: its keys are wiped.
+    /// Wipes the keys of a failed exchange.
     pub fn abandon_master(&mut self) {
         self.next_master = None;
     }
 
-    /// SET MASTER KEY, its change step: the proposed pair becomes the master key. `false` if there is none.
+    /// Applies the change step of SET MASTER KEY: the proposed pair becomes the master key. Returns
+    /// `false` if there is none.
     pub fn accept_master(&mut self, identifier: KeyIdentifier) -> bool {
         let Some(next) = self.next_master.take() else { return false };
         let pair =
@@ -545,14 +565,14 @@ impl<P: Provider> KeyHierarchy<P> {
         true
     }
 
-    fn put_master(&mut self, master: Arc<Level<P>>) {
+    fn put_master(&mut self, master: Arc<KeyLevel<P>>) {
         self.master = master;
         self.next_master = None;
         self.root = None;
         self.invalidate_partitions();
     }
 
-    /// A new root key: nothing that was ever derived below the old one can be derived again.
+    /// With a new root key, no key ever derived below the old one can be derived again.
     fn invalidate_partitions(&mut self) {
         self.retired = Arc::default();
         let unset = Arc::new(PartitionKeys::unset());
@@ -560,14 +580,14 @@ impl<P: Provider> KeyHierarchy<P> {
     }
 }
 
-pub(crate) fn level<P: Provider>(pair: KeyPair, identifier: Option<KeyIdentifier>) -> Arc<Level<P>> {
+pub(crate) fn level<P: Provider>(pair: KeyPair, identifier: Option<KeyIdentifier>) -> Arc<KeyLevel<P>> {
     let signing = SigningKey::new(pair.authentication);
-    Arc::new(Level { signing, generation: pair.generation, identifier })
+    Arc::new(KeyLevel { signing, generation: pair.generation, identifier })
 }
 
 pub(crate) fn working_key<P: Provider>(
     key: AuthenticationKey,
     identifier: Option<KeyIdentifier>,
-) -> Arc<Working<P>> {
-    Arc::new(Working { signing: SigningKey::new(key), identifier })
+) -> Arc<WorkingKeySlot<P>> {
+    Arc::new(WorkingKeySlot { signing: SigningKey::new(key), identifier })
 }

@@ -1,12 +1,13 @@
 //! Integrity check values of one credential: what each one covers, byte for byte.
 //!
-//! Does: the MAC input of requests, responses, data and continuation segments; one function each.
-//! Does not: find the parts in a buffer, or decide which value a method needs; [`crate::cover`] has data under an
-//! algorithm that covers digests.
-//! Contract: every input but the CDB and the security token begins with its own domain string, and every part of
-//! variable length is preceded by its length or covered by a count.
-//! Truth: docs/design/security.md 3.2; `docs/standards/security.md` lists the choices; vectors in
-//! `docs/standards/vectors/`.
+//! Does: builds the MAC input of requests, responses, data and continuation segments; one function
+//! each.
+//! Does not: find the parts in a buffer, or decide which value a method needs; [`crate::cover`]
+//! handles data under an algorithm that covers digests.
+//! Contract: every input except the CDB and the security token begins with its own domain string,
+//! and every part of variable length is preceded by its length or covered by a count.
+//! Source of truth: docs/design/security.md 3.2; `docs/standards/security.md` lists the choices;
+//! vectors in `docs/standards/vectors/`.
 
 use alloc::vec::Vec;
 
@@ -39,7 +40,7 @@ pub const LABELS: [(Purpose, &[u8]); 4] = [
     (Purpose::DataOut, b"sealstone osd dout v1"),
 ];
 
-/// What a check value is for; with algorithm F1h each purpose has its own key.
+/// Purpose of a check value; with algorithm F1h each purpose has its own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// CDB, security token, continuation segment.
@@ -65,13 +66,13 @@ const _: () = assert!(
         && matches!(LABELS[Purpose::DataOut as usize].0, Purpose::DataOut)
 );
 
-/// `HKDF-Expand(key, label, 32)`: one block, so one MAC.
+/// Returns `HKDF-Expand(key, label, 32)`: one block, so one MAC.
 #[must_use]
 pub fn purpose_key<P: Provider>(capability_key: &P::MacKey, purpose: Purpose) -> Tag {
     P::tag(capability_key, &[purpose.label(), &[0x01]])
 }
 
-/// The MAC keys of one capability key, midstates computed; only those that its method needs.
+/// The MAC keys of one capability key, with midstates computed; only those that its method needs.
 pub struct IcvKeys<P: Provider> {
     algorithm: Algorithm,
     request: P::MacKey,
@@ -107,20 +108,20 @@ impl<P: Provider> IcvKeys<P> {
         }
     }
 
-    /// The algorithm that they are for.
+    /// Returns the algorithm of the keys.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// What stands for data in check values of data; `None`: their bytes.
+    /// Returns the digest profile that covers data in check values; `None`: the bytes are covered.
     #[must_use]
     pub const fn digest(&self) -> Option<Profile> {
         self.algorithm.digest()
     }
 
-    /// A method's missing key can only meet a caller that asks for a value this method does not have; the request
-    /// key then gives a value that matches nothing, in its own domain.
+    /// Only a caller that requests a value that this method does not have gets here; the request
+    /// key then yields a value that matches nothing, in its own domain.
     fn key(&self, purpose: Purpose) -> &P::MacKey {
         match purpose {
             Purpose::Request => &self.request,
@@ -130,14 +131,14 @@ impl<P: Provider> IcvKeys<P> {
         }
     }
 
-    /// CAPKEY: the security token of the nexus.
+    /// Computes the CAPKEY check value: over the security token of the nexus.
     #[must_use]
     pub fn token(&self, token: &SecurityToken) -> Tag {
         P::tag(&self.request, &[&token.0])
     }
 
-    /// CMDRSP and ALLDATA: the CDB, its request ICV field taken as zero. `None` if the length is not that of
-    /// the generation.
+    /// Computes the request check value of CMDRSP and ALLDATA: over the CDB with its request ICV
+    /// field as zero. `None` if the length is not that of the generation.
     #[must_use]
     pub fn request(&self, generation: Generation, cdb: &[u8]) -> Option<Tag> {
         if cdb.len() != generation.cdb_len() {
@@ -148,8 +149,8 @@ impl<P: Provider> IcvKeys<P> {
         Some(P::tag(&self.request, &[&cdb[..icv.start], &zeros[..icv.len()], &cdb[icv.end..]]))
     }
 
-    /// Status and sense data; the value in a response ICV descriptor (07h) is taken as zero.
-    /// For status GOOD pass no sense: its carrier is not covered.
+    /// Computes the check value of status and sense data; the value in a response ICV descriptor
+    /// (07h) counts as zero. For status GOOD pass no sense: its carrier is not covered.
     #[must_use]
     pub fn response(&self, nonce: &Nonce, status: u8, sense: &[u8]) -> Tag {
         let zeros = [0; u8::MAX as usize];
@@ -161,27 +162,30 @@ impl<P: Provider> IcvKeys<P> {
         P::tag(self.key(Purpose::Response), &[DOMAIN_RESPONSE, &nonce.0, &[status], &len, head, masked, tail])
     }
 
-    /// ALLDATA: set-attributes list, get-attributes list and command data of the Data-Out Buffer.
+    /// Computes the ALLDATA check value of the Data-Out Buffer: set-attributes list, get-attributes
+    /// list and command data.
     #[must_use]
     pub fn data_out(&self, nonce: &Nonce, set: &[u8], get: &[u8], data: &[&[u8]]) -> Tag {
         let counts = DataOutCounts::of(set, get, data).encode();
         self.over(Purpose::DataOut, &[DOMAIN_DATA_OUT, &nonce.0, &counts, set, get], data, &[])
     }
 
-    /// ALLDATA: command data and retrieved attributes of the Data-In Buffer.
+    /// Computes the ALLDATA check value of the Data-In Buffer: command data and retrieved
+    /// attributes.
     #[must_use]
     pub fn data_in(&self, nonce: &Nonce, data: &[&[u8]], attributes: &[u8]) -> Tag {
         let counts = DataInCounts { data: total(data), attributes: attributes.len() as u64 }.encode();
         self.over(Purpose::DataIn, &[DOMAIN_DATA_IN, &nonce.0, &counts], data, attributes)
     }
 
-    /// ALLDATA over digests: what [`crate::cover`] puts together.
+    /// Computes an ALLDATA check value over digests, of the parts from [`crate::cover`].
     pub(crate) fn over_digests(&self, purpose: Purpose, parts: &[&[u8]]) -> Tag {
         P::tag(self.key(purpose), parts)
     }
 
-    /// CMDRSP and ALLDATA: a CDB continuation segment, its ICV field (bytes 8 to 39) taken as zero. The nonce
-    /// binds it to its command. `None` if the segment is shorter than its header.
+    /// Computes the CMDRSP and ALLDATA check value of a CDB continuation segment, with its ICV
+    /// field (bytes 8 to 39) as zero. The nonce binds it to its command. `None` if the segment is
+    /// shorter than its header.
     #[must_use]
     pub fn continuation(&self, nonce: &Nonce, segment: &[u8]) -> Option<Tag> {
         let (head, rest) = segment.split_at_checked(crate::layout::CONTINUATION_ICV.start)?;
@@ -190,7 +194,8 @@ impl<P: Provider> IcvKeys<P> {
         Some(P::tag(&self.request, &[DOMAIN_CONTINUATION, &nonce.0, head, &zeros, body]))
     }
 
-    /// The MAC of `head`, the pieces of `data`, `tail`. Does not allocate for up to [`PIECES_INLINE`] pieces.
+    /// Computes the MAC of `head`, the pieces of `data`, `tail`. Does not allocate for up to
+    /// [`PIECES_INLINE`] pieces.
     fn over(&self, purpose: Purpose, head: &[&[u8]], data: &[&[u8]], tail: &[u8]) -> Tag {
         let mut parts = [&[][..]; PIECES_INLINE + 6];
         let count = head.len() + data.len() + 1;
@@ -209,15 +214,15 @@ impl<P: Provider> IcvKeys<P> {
     }
 }
 
-/// Pieces of data whose check value is computed without allocation.
+/// Maximum number of data pieces whose check value is computed without allocation.
 pub const PIECES_INLINE: usize = 8;
 
-/// The security token of an `I_T` nexus: VPD page B1h, bytes 4 and on; what CAPKEY signs.
+/// The security token of an `I_T` nexus: VPD page B1h, from byte 4; CAPKEY signs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecurityToken(pub [u8; Self::LEN]);
 
 impl SecurityToken {
-    /// Bytes of a token: exactly this, so that it can never be taken for a CDB.
+    /// Bytes of a token: exactly this, so that it can never be mistaken for a CDB.
     pub const LEN: usize = 32;
 }
 
@@ -236,13 +241,13 @@ impl DataOutCounts {
     /// Bytes on the wire, before the check value.
     pub const LEN: usize = 24;
 
-    /// The counts of these parts.
+    /// Returns the counts of these parts.
     #[must_use]
     pub fn of(set: &[u8], get: &[u8], data: &[&[u8]]) -> Self {
         Self { data: total(data), set: set.len() as u64, get: get.len() as u64 }
     }
 
-    /// Data, set, get.
+    /// Encodes data, set, get.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut wire = [0; Self::LEN];
@@ -266,7 +271,7 @@ impl DataInCounts {
     /// Bytes on the wire, before the check value.
     pub const LEN: usize = 16;
 
-    /// Data, attributes.
+    /// Encodes data, attributes.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut wire = [0; Self::LEN];
@@ -275,7 +280,7 @@ impl DataInCounts {
         wire
     }
 
-    /// From the first 16 bytes; `None` if there are fewer.
+    /// Parses the first 16 bytes; `None` if there are fewer.
     #[must_use]
     pub fn parse(wire: &[u8]) -> Option<Self> {
         let (words, _) = wire.as_chunks::<8>();

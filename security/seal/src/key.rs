@@ -1,25 +1,26 @@
-//! Keys as types: what one may sign another may not.
+//! Key types, so that a key cannot be used to sign what another key signs.
 //!
-//! Does: hold key bytes and wipe them. Does not: implement `Debug`, comparison or serialization of any of them.
-//! Contract: bytes leave a key only through `expose`, which is easy to find.
-//! Truth: docs/design/security.md 3.6, 3.7.
+//! Does: holds key bytes and wipes them.
+//! Does not: implement `Debug`, comparison or serialization of any of them.
+//! Contract: bytes leave a key only through `expose`, which is easy to search for.
+//! Source of truth: docs/design/security.md 3.6, 3.7.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::Tag;
 use crate::algorithm::Hash;
 
-/// Most bytes a key has.
+/// Maximum bytes of a key.
 pub const KEY_MAX: usize = 32;
 
 /// Key bytes, 20 or 32 of them.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-struct Secret {
+struct KeyBytes {
     bytes: [u8; KEY_MAX],
     len: u8,
 }
 
-impl Secret {
+impl KeyBytes {
     fn new(value: &[u8]) -> Option<Self> {
         if value.len() != Hash::Sha1.tag_len() && value.len() != Hash::Sha256.tag_len() {
             return None;
@@ -38,16 +39,16 @@ macro_rules! keys {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone)]
-        pub struct $name(Secret);
+        pub struct $name(KeyBytes);
 
         impl $name {
-            /// From 20 or 32 bytes; `None` for any other number.
+            /// Creates a key from 20 or 32 bytes; `None` for any other number.
             #[must_use]
             pub fn new(bytes: &[u8]) -> Option<Self> {
-                Secret::new(bytes).map(Self)
+                KeyBytes::new(bytes).map(Self)
             }
 
-            /// The secret bytes.
+            /// Returns the secret bytes.
             #[must_use]
             pub fn expose(&self) -> &[u8] {
                 self.0.expose()
@@ -55,7 +56,7 @@ macro_rules! keys {
 
             #[allow(dead_code, reason = "not every kind of key is a MAC value")]
             pub(crate) fn from_tag(mut tag: Tag) -> Self {
-                let secret = Secret::new(tag.as_bytes()).expect("a tag is 20 or 32 bytes");
+                let secret = KeyBytes::new(tag.as_bytes()).expect("a tag is 20 or 32 bytes");
                 tag.zeroize();
                 Self(secret)
             }
@@ -64,11 +65,11 @@ macro_rules! keys {
 }
 
 keys! {
-    /// What an owner and a device share at enrolment; everything else grows from it.
+    /// Shared by an owner and a device since enrolment; all other keys derive from it.
     InitialKey;
-    /// Signs capabilities of its level: gives the capability key.
+    /// Signs capabilities of its level, which yields the capability key.
     AuthenticationKey;
-    /// Makes the keys of the level below: never signs.
+    /// Derives the keys of the level below: never signs.
     GenerationKey;
     /// The credential's integrity check value: signs the requests of its bearer.
     CapabilityKey;
@@ -79,7 +80,7 @@ keys! {
 pub struct KeyPair {
     /// Signs the credentials with which the level below is set.
     pub authentication: AuthenticationKey,
-    /// Makes the keys of the level below.
+    /// Derives the keys of the level below.
     pub generation: GenerationKey,
 }
 
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_two_lengths_of_the_hashes_are_keys() {
+    fn keys_have_20_or_32_bytes() {
         for len in 0..64 {
             assert_eq!(CapabilityKey::new(&[1; 64][..len]).is_some(), len == 20 || len == 32, "{len}");
         }
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_wiped_key_is_zero() {
-        let mut secret = Secret::new(&[0xA5; 32]).expect("32 bytes");
+        let mut secret = KeyBytes::new(&[0xA5; 32]).expect("32 bytes");
         secret.zeroize();
         assert_eq!(secret.bytes, [0; 32]);
     }

@@ -1,7 +1,9 @@
-//! SipHash-2-4: the keyed 64-bit hash behind the nonce memory and the credential cache.
+//! SipHash-2-4: the keyed 64-bit hash of the nonce memory and the credential cache.
 //!
-//! Does: make slot numbers that an outsider can neither predict nor aim. Does not: authenticate anything.
-//! Truth: Aumasson and Bernstein, SipHash, 2012; the test vectors are those of its reference implementation.
+//! Does: computes slot numbers that an attacker can neither predict nor choose.
+//! Does not: authenticate anything.
+//! Source of truth: Aumasson and Bernstein, SipHash, 2012; the test vectors are those of its
+//! reference implementation.
 
 /// A keyed hash function; the key is drawn at start and never leaves memory.
 #[derive(Clone)]
@@ -16,7 +18,7 @@ impl KeyedHash {
         Self { k0, k1 }
     }
 
-    /// The hash of one byte string.
+    /// Returns the hash of a byte string.
     pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
         let mut v = [
             self.k0 ^ 0x736f_6d65_7073_6575,

@@ -1,14 +1,18 @@
-//! A key hierarchy as bytes, for the file that keeps it and for nothing else.
+//! Encoding of a key hierarchy, only for the file that stores it.
 //!
-//! Does: encode and decode. Does not: encrypt; whoever stores the bytes protects them.
-//! Contract: the bytes are secret and wiped when dropped; `decode(encode(h))` signs exactly as `h` does.
+//! Does: encodes and decodes.
+//! Does not: encrypt; the caller that stores the bytes protects them.
+//! Contract: the bytes are secret and wiped when dropped; `decode(encode(h))` signs exactly as `h`
+//! does.
 //!
-//! Layout: `"OSDKH02\0"`, hash (1 SHA-1, 2 SHA-256), system id 20, master, root, number of partitions 4, then each:
-//! partition id 8, pair, 16 working keys; number of stretches of retired partition ids 4, then each: first 8, last 8. A
-//! pair is: present 1, authentication key, generation key, identifier; a working key: present 1, key, identifier; an
-//! identifier: present 1, 7 bytes. Absent things are one zero byte. `"OSDKH01\0"` ends before the stretches.
+//! Layout: `"OSDKH02\0"`, hash (1 SHA-1, 2 SHA-256), system id 20, master, root, number of
+//! partitions 4, then each: partition id 8, pair, 16 working keys; number of ranges of retired
+//! partition ids 4, then each: first 8, last 8. A pair is: present 1, authentication key,
+//! generation key, identifier; a working key: present 1, key, identifier; an identifier: present 1,
+//! 7 bytes. Absent items are one zero byte. `"OSDKH01\0"` ends before the ranges.
 //!
-//! Costs: O(partitions + retired stretches) to encode and to decode; see docs/standards/security.md, section 5.
+//! Costs: O(partitions + retired ranges) to encode and to decode; see docs/standards/security.md,
+//! section 5.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,35 +21,35 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::algorithm::Hash;
-use crate::hierarchy::{KeyHierarchy, Level, PARTITIONS_MAX, PartitionKeys, level, working_key};
+use crate::hierarchy::{KeyHierarchy, KeyLevel, PARTITIONS_MAX, PartitionKeys, level, working_key};
 use crate::key::{AuthenticationKey, GenerationKey, KeyIdentifier, KeyPair};
 use crate::provider::Provider;
-use crate::retired::{RETIRED_STRETCHES_MAX, Retired};
+use crate::retired::{RETIRED_STRETCHES_MAX, RetiredIds};
 
 const MAGIC: &[u8; 8] = b"OSDKH02\0";
-/// The part above the partitions by itself: hash, system id, master, root, proposed master.
+/// The part above the partitions: hash, system id, master, root, proposed master.
 const MAGIC_TOP: &[u8; 8] = b"OSDKT01\0";
-/// The keys of one partition by themselves: hash, pair, 16 working keys.
+/// The keys of one partition: hash, pair, 16 working keys.
 const MAGIC_PARTITION: &[u8; 8] = b"OSDKP01\0";
 /// The layout before there were retired partitions: it ends after the partitions.
 const MAGIC_WITHOUT_RETIRED: &[u8; 8] = b"OSDKH01\0";
 
-/// Why bytes are no key hierarchy.
+/// Why bytes are not a key hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeystoreError {
     /// The magic number is missing: something else, or another version.
     #[error("not a key hierarchy of this version")]
     Magic,
-    /// A field has a value that the layout does not know, or bytes are left over.
+    /// A field has a value that the layout does not define, or bytes are left over.
     #[error("malformed key hierarchy")]
     Malformed,
     /// The bytes end early.
-    #[error("the key hierarchy is cut off")]
+    #[error("the key hierarchy is truncated")]
     Truncated,
 }
 
 impl<P: Provider> KeyHierarchy<P> {
-    /// The secret bytes to store.
+    /// Returns the secret bytes to store.
     #[must_use]
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
         // Reserved in full, so that no reallocation leaves a copy behind.
@@ -72,12 +76,12 @@ impl<P: Provider> KeyHierarchy<P> {
         out
     }
 
-    /// From stored bytes.
+    /// Decodes stored bytes.
     ///
     /// # Errors
     /// See [`KeystoreError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, KeystoreError> {
-        let mut reader = Reader { rest: bytes };
+        let mut reader = KeystoreReader { rest: bytes };
         let has_retired = match &reader.array::<8>() {
             Ok(magic) if magic == MAGIC => true,
             Ok(magic) if magic == MAGIC_WITHOUT_RETIRED => false,
@@ -112,16 +116,17 @@ impl<P: Provider> KeyHierarchy<P> {
                 let first = u64::from_be_bytes(reader.array()?);
                 stretches.push((first, u64::from_be_bytes(reader.array()?)));
             }
-            let retired = Retired::from_stretches(stretches.into_iter()).ok_or(KeystoreError::Malformed)?;
+            let retired =
+                RetiredIds::from_stretches(stretches.into_iter()).ok_or(KeystoreError::Malformed)?;
             this.retired = Arc::new(retired);
         }
         if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }
     }
 }
 
-/// A hierarchy in parts, for whoever keeps a record for each partition so that a change writes little.
+/// Encoding in parts, for a store with a record per partition, so that a change writes little.
 impl<P: Provider> KeyHierarchy<P> {
-    /// Everything above the partitions, with a proposed master key; secret.
+    /// Encodes everything above the partitions, with a proposed master key; secret.
     #[must_use]
     pub fn encode_top(&self) -> Zeroizing<Vec<u8>> {
         let pair = 10 + 2 * self.hash.tag_len();
@@ -135,12 +140,12 @@ impl<P: Provider> KeyHierarchy<P> {
         out
     }
 
-    /// A hierarchy without partitions, from [`Self::encode_top`].
+    /// Decodes a hierarchy without partitions, from [`Self::encode_top`].
     ///
     /// # Errors
     /// See [`KeystoreError`].
     pub fn decode_top(bytes: &[u8]) -> Result<Self, KeystoreError> {
-        let mut reader = Reader { rest: bytes };
+        let mut reader = KeystoreReader { rest: bytes };
         reader.magic(MAGIC_TOP)?;
         let hash = reader.hash()?;
         let system_id = reader.array()?;
@@ -152,7 +157,7 @@ impl<P: Provider> KeyHierarchy<P> {
         if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }
     }
 
-    /// The keys of one partition; secret. `None` if it has no place for keys.
+    /// Encodes the keys of one partition; secret. `None` if it has no place for keys.
     #[must_use]
     pub fn encode_partition(&self, partition: u64) -> Option<Zeroizing<Vec<u8>>> {
         let keys = self.partitions.get(&partition)?;
@@ -164,12 +169,12 @@ impl<P: Provider> KeyHierarchy<P> {
         Some(out)
     }
 
-    /// Puts the keys of a partition into their place, from [`Self::encode_partition`].
+    /// Adds the keys of a partition, from [`Self::encode_partition`].
     ///
     /// # Errors
-    /// See [`KeystoreError`]; `Malformed` if there is no room for another partition.
+    /// See [`KeystoreError`]; `Malformed` if there is no space for another partition.
     pub fn put_partition(&mut self, partition: u64, bytes: &[u8]) -> Result<(), KeystoreError> {
-        let mut reader = Reader { rest: bytes };
+        let mut reader = KeystoreReader { rest: bytes };
         reader.magic(MAGIC_PARTITION)?;
         if reader.hash()? != self.hash {
             return Err(KeystoreError::Malformed);
@@ -205,7 +210,7 @@ fn write_partition<P: Provider>(out: &mut Vec<u8>, keys: &PartitionKeys<P>) {
     }
 }
 
-fn write_pair<P: Provider>(out: &mut Vec<u8>, level: Option<&Level<P>>) {
+fn write_pair<P: Provider>(out: &mut Vec<u8>, level: Option<&KeyLevel<P>>) {
     match level {
         Some(level) => {
             out.push(1);
@@ -227,11 +232,11 @@ fn write_identifier(out: &mut Vec<u8>, identifier: Option<KeyIdentifier>) {
     }
 }
 
-struct Reader<'a> {
+struct KeystoreReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> KeystoreReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], KeystoreError> {
         let (head, rest) = self.rest.split_at_checked(len).ok_or(KeystoreError::Truncated)?;
         self.rest = rest;

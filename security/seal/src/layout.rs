@@ -1,6 +1,6 @@
-//! Where the security fields stand in a CDB, in a continuation segment and in integrity information.
+//! Offsets of the security fields in a CDB, in a continuation segment and in integrity information.
 //!
-//! Truth: t10-osd 1.1, 1.6, 1.7, 1.8.
+//! Source of truth: t10-osd 1.1, 1.6, 1.7, 1.8.
 
 use core::ops::Range;
 
@@ -8,7 +8,7 @@ use sealstone_osd::Generation;
 
 /// Offset of the capability, in both generations.
 pub const CAPABILITY: usize = 80;
-/// Where a continuation segment carries its check value.
+/// Location of the check value in a continuation segment.
 pub const CONTINUATION_ICV: Range<usize> = 8..40;
 
 /// The security parameters at the end of a CDB, as byte ranges.
@@ -27,7 +27,7 @@ pub struct SecurityFields {
 }
 
 impl SecurityFields {
-    /// Those of a generation.
+    /// Returns the fields of a generation.
     #[must_use]
     pub const fn of(generation: Generation) -> Self {
         let icv = CAPABILITY + generation.capability_len();

@@ -1,11 +1,13 @@
 //! Keys, capabilities, integrity check values, nonces and the permit: the OSD security model.
 //!
-//! Does: everything that decides whether a command may run, at both ends. Does not: sockets, clocks, random bytes,
-//! mutexes or MACs; they are passed in ([`provider`]). Digests of data are those of `sealstone-digest`.
-//! Contract: what grants something has one constructor, the check: a check value that matched gives
-//! [`Admitted`], a capability that allows gives [`Permit`], data whose check value matched gives [`Authentic`].
-//! Truth: docs/design/security.md sections 1, 3 and 4.4; choices and tests in `docs/standards/security.md`; vectors in
-//! `docs/standards/vectors/`.
+//! Does: everything that decides whether a command may run, at both ends.
+//! Does not: sockets, clocks, random bytes, mutexes or MACs; they are passed in ([`provider`]).
+//! Digests of data are those of `sealstone-digest`.
+//! Contract: each value that grants something has one constructor, the check: a check value that
+//! matched yields [`Admitted`], a capability that allows yields [`Permit`], data whose check value
+//! matched yields [`Authentic`].
+//! Source of truth: docs/design/security.md sections 1, 3 and 4.4; choices and tests in
+//! `docs/standards/security.md`; vectors in `docs/standards/vectors/`.
 
 #![no_std]
 
@@ -64,6 +66,6 @@ pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
 pub use reply::{ReplySeal, Stored};
 pub use retired::RETIRED_STRETCHES_MAX;
-pub use sealstone_digest::Arriving;
+pub use sealstone_digest::ReceivedDigests;
 pub use signer::{Checked, Integrity, Parts, Reply, ReplyError, SignError, Signed, Signer};
 pub use tag::{TAG_MAX, Tag, ct_eq};

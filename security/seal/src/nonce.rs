@@ -1,4 +1,4 @@
-//! The request nonce: 6 bytes of time, 6 of chance (t10-osd 4.6).
+//! The request nonce: 6 bytes of time, 6 random bytes (t10-osd 4.6).
 
 /// Bytes of a nonce on the wire.
 pub const NONCE_LEN: usize = 12;
@@ -10,10 +10,11 @@ pub const TIME_MAX_MS: u64 = 0xFFFF_FFFF_FFFF;
 pub struct Nonce(pub [u8; NONCE_LEN]);
 
 impl Nonce {
-    /// No nonce.
+    /// The absent nonce.
     pub const ZERO: Self = Self([0; NONCE_LEN]);
 
-    /// From the sender's estimate of the device's clock, milliseconds, and six random bytes.
+    /// Creates a nonce from the sender's estimate of the device's clock, milliseconds, and six
+    /// random bytes.
     #[must_use]
     pub fn new(time_ms: u64, random: [u8; 6]) -> Self {
         let mut bytes = [0; NONCE_LEN];
@@ -22,7 +23,7 @@ impl Nonce {
         Self(bytes)
     }
 
-    /// Milliseconds since 1970-01-01 UT.
+    /// Returns the milliseconds since 1970-01-01 UT.
     #[must_use]
     pub const fn time_ms(&self) -> u64 {
         let [a, b, c, d, e, f, ..] = self.0;

@@ -1,24 +1,27 @@
-//! Partition ids that once had keys: a partition that is made again under one of them does not start from the factory's.
+//! Partition ids that once had keys: a new partition under such an id does not get the factory
+//! keys.
 //!
-//! Does: remember ids in bounded space. Does not: hold keys.
-//! Contract: what was remembered stays so; when space runs out, more ids count as remembered than were, never fewer.
-//! Truth: docs/standards/security.md, section 2 (retired partitions): ours.
+//! Does: remembers ids in bounded space.
+//! Does not: hold keys.
+//! Contract: a remembered id stays remembered; when space runs out, additional ids count as
+//! remembered, never fewer.
+//! Source of truth: docs/standards/security.md, section 2 (retired partitions): ours.
 
 use alloc::collections::BTreeMap;
 
-/// Most stretches of neighbouring ids that are told apart; 16 bytes each where keys are stored.
+/// Maximum number of separate ranges of ids; 16 bytes each where keys are stored.
 pub const RETIRED_STRETCHES_MAX: usize = 1024;
 
-/// A set of ids as stretches: first and last, none touching the next.
+/// A set of ids as ranges: first and last, none touching the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Retired(BTreeMap<u64, u64>);
+pub(crate) struct RetiredIds(BTreeMap<u64, u64>);
 
-impl Retired {
+impl RetiredIds {
     pub(crate) fn contains(&self, id: u64) -> bool {
         self.0.range(..=id).next_back().is_some_and(|(_, &last)| id <= last)
     }
 
-    /// Remembers an id. O(log n), and O(n) once there are as many stretches as may be.
+    /// Adds an id. O(log n), and O(n) once the number of ranges is at its limit.
     pub(crate) fn insert(&mut self, id: u64) {
         if self.contains(id) {
             return;
@@ -39,7 +42,7 @@ impl Retired {
         }
     }
 
-    /// The two stretches with the least between them become one, with what lies between.
+    /// Merges the two ranges with the smallest gap, including the gap.
     fn join_nearest(&mut self) {
         let gap = |(&(_, last), &(first, _)): (&(u64, u64), &(u64, u64))| first - last;
         let all: alloc::vec::Vec<(u64, u64)> = self.stretches().collect();
@@ -50,12 +53,13 @@ impl Retired {
         }
     }
 
-    /// First and last id of each stretch, ascending.
+    /// Returns first and last id of each range, ascending.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().map(|(&first, &last)| (first, last))
     }
 
-    /// From stored stretches; `None` unless they are ascending, apart from each other and no more than may be.
+    /// Creates the set from stored ranges; `None` unless they are ascending, do not touch, and are
+    /// within the limit.
     pub(crate) fn from_stretches(stretches: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let mut this = Self::default();
         let mut after = None;
@@ -80,8 +84,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_one_stretch_and_numbers_end_where_they_end() {
-        let mut retired = Retired::default();
+    fn adjacent_retired_ids_form_one_range() {
+        let mut retired = RetiredIds::default();
         for id in [5, 7, 6, u64::MAX, u64::MAX - 1, 0] {
             retired.insert(id);
         }
@@ -90,26 +94,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_retired_stays_so_when_space_runs_out() {
-        let mut retired = Retired::default();
+    fn retired_ids_stay_retired_when_space_ends() {
+        let mut retired = RetiredIds::default();
         let ids: Vec<u64> = (0..5000_u64).map(|n| n * n * 3 + 0x10000).collect();
         ids.iter().for_each(|&id| retired.insert(id));
         assert_eq!(retired.stretches().count(), RETIRED_STRETCHES_MAX);
         assert!(ids.iter().all(|&id| retired.contains(id)));
-        // The far ones, which have the most room between them, are still told apart.
+        // Distant ids, with the largest gaps between them, are still separate.
         assert!(!retired.contains(ids[4999] - 1));
     }
 
     proptest! {
         #[test]
         fn it_is_a_set_and_reads_back(ids in proptest::collection::vec(0_u64..80, 0..60)) {
-            let mut retired = Retired::default();
+            let mut retired = RetiredIds::default();
             ids.iter().for_each(|&id| retired.insert(id));
             let set: BTreeSet<u64> = ids.into_iter().collect();
             for id in 0..90 {
                 prop_assert_eq!(retired.contains(id), set.contains(&id));
             }
-            prop_assert_eq!(Retired::from_stretches(retired.stretches()), Some(retired));
+            prop_assert_eq!(RetiredIds::from_stretches(retired.stretches()), Some(retired));
         }
     }
 
@@ -118,7 +122,7 @@ mod tests {
         for bad in
             [&[(2, 1)][..], &[(1, 2), (3, 4)], &[(1, 2), (2, 4)], &[(5, 6), (1, 2)], &[(1, u64::MAX), (0, 0)]]
         {
-            assert_eq!(Retired::from_stretches(bad.iter().copied()), None, "{bad:?}");
+            assert_eq!(RetiredIds::from_stretches(bad.iter().copied()), None, "{bad:?}");
         }
     }
 }

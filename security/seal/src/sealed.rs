@@ -1,16 +1,18 @@
-//! Sealed capabilities: what a capability says is told to the device alone, and cannot be changed by anybody else.
+//! Sealed capabilities: only the device can read a capability, and it cannot be changed by others.
 //!
-//! Does: seal a capability under the working key that signs it, open one again. Does not: prove possession; the check
-//! values of the command do that as ever, and the capability key is made from the sealed bytes.
-//! Contract: the seal is deterministic and covers every byte, the security method among them: a CDB whose method was
-//! changed opens under no key. [`open`] gives back exactly what [`seal`] took, the discriminator apart, which has no
-//! place in it: two sealed capabilities differ by their audit fields.
-//! Truth: docs/design/security.md 4.6; docs/standards/security.md, sealed capabilities.
+//! Does: seals a capability under the working key that signs it, and opens it.
+//! Does not: prove possession; the check values of the command do that as usual, and the capability
+//! key is derived from the sealed bytes.
+//! Contract: the seal is deterministic and covers every byte, including the security method: a CDB
+//! whose method was changed opens under no key. [`open`] returns exactly what [`seal`] took, except
+//! the discriminator, for which there is no space: two sealed capabilities differ by their audit
+//! fields.
+//! Source of truth: docs/design/security.md 4.6; docs/standards/security.md, sealed capabilities.
 //!
-//! Layout (OSD-2): bytes 0 to 3 in the clear, format Eh; ciphertext 4–9; tag 10–25; ciphertext 26–103. What is
-//! enciphered: expiration 6, audit 20, created time 6, object type 1, permissions 5, reserved 1, descriptor type 1,
-//! attributes access 4, policy access tag 4, boot epoch 2, partition 8, object 8, range 16, zero 2 (byte offsets of the
-//! open form: 4–29, 42–65, 72–103).
+//! Layout (OSD-2): bytes 0 to 3 in the clear, format Eh; ciphertext 4–9; tag 10–25; ciphertext
+//! 26–103. The plaintext is: expiration 6, audit 20, created time 6, object type 1, permissions 5,
+//! reserved 1, descriptor type 1, attributes access 4, policy access tag 4, boot epoch 2, partition
+//! 8, object 8, range 16, zero 2 (byte offsets of the open form: 4–29, 42–65, 72–103).
 
 use sealstone_osd::{Capability, CapabilityBytes, Generation};
 
@@ -19,21 +21,21 @@ use crate::provider::{Provider, SIV_LEN};
 
 /// Label of the sealing key under a working key.
 const LABEL: &[u8] = b"sealstone capability seal v1";
-/// Bytes in the clear, which the seal covers.
+/// Number of bytes in the clear, which the seal covers.
 const CLEAR: usize = 4;
-/// Where the tag stands.
+/// Location of the tag.
 const TAG: core::ops::Range<usize> = 10..10 + SIV_LEN;
-/// Bytes that are enciphered.
+/// Number of encrypted bytes.
 const SECRET_LEN: usize = Generation::Osd2.capability_len() - CLEAR - SIV_LEN;
-/// What of an open capability is enciphered.
+/// The parts of an open capability that are encrypted.
 const PARTS: [core::ops::Range<usize>; 3] = [CLEAR..30, 42..66, 72..104];
 /// Bytes before the tag.
 const HEAD: usize = TAG.start - CLEAR;
 
 const _: () = assert!(26 + 24 + 32 <= SECRET_LEN);
 
-/// Seals an OSD-2 capability under the key that signs it; `None` for the other generation, which has no room for it.
-/// The discriminator is left out.
+/// Seals an OSD-2 capability under the key that signs it; `None` for the other generation, which
+/// has no space for a seal. The discriminator is left out.
 pub(crate) fn seal<P: Provider>(
     capability: &Capability,
     key: &SigningKey<P>,
@@ -92,7 +94,8 @@ pub(crate) fn open<P: Provider>(
     bytes.parse().ok().filter(|capability| capability.encode() == bytes)
 }
 
-/// A key of its own for each working key and device: what is sealed for one opens nowhere else.
+/// Returns a key of its own for each working key and device: a capability sealed for one opens
+/// nowhere else.
 fn sealing_key<P: Provider>(key: &SigningKey<P>, system_id: &SystemId) -> zeroize::Zeroizing<[u8; 32]> {
     zeroize::Zeroizing::new(key.derive(&[LABEL, system_id]))
 }

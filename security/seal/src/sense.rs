@@ -1,8 +1,9 @@
 //! The response integrity check value inside sense data (descriptor type 07h), on raw bytes.
 //!
-//! Does: find it, append it, take it out. Does not: interpret any other descriptor.
+//! Does: finds it, appends it, removes it.
+//! Does not: interpret any other descriptor.
 //! Contract: descriptor-format sense only; any bytes are safe input.
-//! Truth: t10-osd 5.1; docs/design/security.md 3.2 (carriers of the response ICV).
+//! Source of truth: t10-osd 5.1; docs/design/security.md 3.2 (carriers of the response ICV).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -11,21 +12,22 @@ use crate::Tag;
 
 /// Type of the descriptor that carries a response integrity check value.
 pub const RESPONSE_ICV_DESCRIPTOR: u8 = 0x07;
-/// Most bytes of sense data.
+/// Maximum bytes of sense data.
 pub const SENSE_MAX: usize = 252;
 /// Bytes before the descriptors.
 const HEADER: usize = 8;
-/// Sense data of a GOOD reply: current, descriptor format, no sense, nothing else before its one descriptor.
+/// Sense data of a GOOD reply: current, descriptor format, no sense, nothing before its only
+/// descriptor.
 const GOOD: [u8; HEADER] = [0x72, 0, 0, 0, 0, 0, 0, 0];
 
-/// Where the value of the first response ICV descriptor stands; `None` if there is none.
+/// Returns the location of the first response ICV descriptor's value; `None` if there is none.
 #[must_use]
 pub fn response_icv_field(sense: &[u8]) -> Option<Range<usize>> {
     let found = descriptors(sense)?.find(|range| sense[range.start] == RESPONSE_ICV_DESCRIPTOR)?;
     Some(found.start + 2..found.end)
 }
 
-/// The ranges of the whole descriptors in sense data of descriptor format.
+/// Returns the ranges of the complete descriptors in sense data of descriptor format.
 fn descriptors(sense: &[u8]) -> Option<impl Iterator<Item = Range<usize>> + '_> {
     if sense.len() < HEADER || sense[0] & 0x7E != 0x72 {
         return None;
@@ -42,9 +44,10 @@ fn descriptors(sense: &[u8]) -> Option<impl Iterator<Item = Range<usize>> + '_> 
     }))
 }
 
-/// Sense data with a response ICV descriptor of `width` zero bytes at its end, ready for the MAC, and where the
-/// value belongs. Without sense (GOOD) the carrier is made. Descriptors from the back are left out where
-/// [`SENSE_MAX`] would be exceeded, and an older response ICV descriptor goes away.
+/// Returns sense data with a response ICV descriptor of `width` zero bytes at its end, ready for
+/// the MAC, and the location of the value. Without sense (GOOD) the carrier is created. The last
+/// descriptors are dropped where [`SENSE_MAX`] would be exceeded, and an older response ICV
+/// descriptor is removed.
 pub(crate) fn with_room(sense: &[u8], width: usize) -> (Vec<u8>, Range<usize>) {
     let mut out = Vec::with_capacity(SENSE_MAX);
     let room = SENSE_MAX - 2 - width;
@@ -66,7 +69,8 @@ pub(crate) fn with_room(sense: &[u8], width: usize) -> (Vec<u8>, Range<usize>) {
     (out, field)
 }
 
-/// The check value in the carrier of a GOOD reply: nothing may stand beside it, since the value does not cover it.
+/// Returns the check value in the carrier of a GOOD reply: it must be alone, since the value does
+/// not cover the carrier.
 #[must_use]
 pub fn good_carrier(sense: &[u8]) -> Option<&[u8]> {
     let field = response_icv_field(sense)?;
@@ -75,7 +79,7 @@ pub fn good_carrier(sense: &[u8]) -> Option<&[u8]> {
     bare.then(|| &sense[field])
 }
 
-/// Writes a tag where [`with_room`] made room.
+/// Writes a tag at the location from [`with_room`].
 pub(crate) fn place(sense: &mut [u8], field: Range<usize>, tag: &Tag) -> bool {
     sense.get_mut(field).is_some_and(|field| tag.place(field))
 }
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn full_sense_data_loses_its_last_descriptors_not_the_check_value() {
+    fn full_sense_data_keeps_the_check_value() {
         let mut sense = alloc::vec![0x72, 5, 0x24, 0, 0, 0, 0, 240];
         for _ in 0..20 {
             sense.extend_from_slice(&[0x02, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -111,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_safe_and_room_is_found_again(sense in proptest::collection::vec(any::<u8>(), 0..300),
+        fn arbitrary_sense_bytes_are_safe(sense in proptest::collection::vec(any::<u8>(), 0..300),
                                                      osd1 in any::<bool>()) {
             let _ = response_icv_field(&sense);
             let _ = good_carrier(&sense);

@@ -1,13 +1,14 @@
 //! The client's side: signs commands with a credential, verifies replies.
 //!
-//! Does: nonce, request and continuation check values, integrity information of data-out, places for data-in;
-//! response and data-in check values of replies. Does not: send, retry ([`crate::clock`] has the rule), or draw
-//! random bytes of its own.
-//! Contract: one signing is one nonce; whoever sends a command again signs it again. What [`Signer::verify`] returns
-//! is as authentic as the credential's method makes it; anything else is an error.
-//! Truth: docs/design/security.md 3.2, 3.4; t10-osd 1.7.
+//! Does: nonce, request and continuation check values, integrity information of data-out, offsets
+//! for data-in; verifies response and data-in check values of replies.
+//! Does not: send, retry ([`crate::clock`] has the rule), or draw random bytes itself.
+//! Contract: each signing uses a new nonce; to send a command again, sign it again. The result of
+//! [`Signer::verify`] is as authentic as the credential's method makes it; anything else is an
+//! error.
+//! Source of truth: docs/design/security.md 3.2, 3.4; t10-osd 1.7.
 
-use sealstone_digest::{Arriving, Cover, Covered, Direction, Profile};
+use sealstone_digest::{CoveredDigests, DataDirection, DigestCover, Profile, ReceivedDigests};
 use sealstone_osd::cdb::{CdbBytes, EncodeError};
 use sealstone_osd::continuation::PROOF_LEN;
 use sealstone_osd::{CapabilityBytes, CapabilityError, Cdb, Generation, SecurityMethod, offset};
@@ -24,10 +25,10 @@ use crate::nonce::Nonce;
 use crate::provider::{Provider, Random};
 use crate::sense;
 
-/// Most bytes of integrity information of data-out.
+/// Maximum bytes of integrity information of data-out.
 pub const INTEGRITY_MAX: usize = DataOutCounts::LEN + Generation::Osd2.icv_len();
 
-/// A credential ready to sign: its MAC keys prepared. Keep it as long as the credential.
+/// A credential ready to sign, with its MAC keys prepared. Keep it as long as the credential.
 pub struct Signer<P: Provider> {
     capability: CapabilityBytes,
     method: SecurityMethod,
@@ -37,7 +38,8 @@ pub struct Signer<P: Provider> {
 /// The parts of the Data-Out Buffer of a command to be signed.
 #[derive(Default)]
 pub struct Parts<'a> {
-    /// CDB continuation segment with its header; its check value is written here. Empty if there is none.
+    /// CDB continuation segment with its header; its check value is written here. Empty if there is
+    /// none.
     pub continuation: &'a mut [u8],
     /// Command data, in pieces.
     pub data: &'a [&'a [u8]],
@@ -47,14 +49,14 @@ pub struct Parts<'a> {
     pub get_attributes: &'a [u8],
 }
 
-/// A signed command, and what its reply will be checked against.
+/// A signed command, and the values for checking its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed {
     /// The CDB to send.
     pub cdb: CdbBytes,
-    /// Integrity information of data-out, and its place.
+    /// Integrity information of data-out, and its location.
     pub integrity: Option<Integrity>,
-    /// Bytes of data-in to expect at most, integrity information included.
+    /// Maximum bytes of data-in to expect, including integrity information.
     pub data_in_len: u64,
     nonce: Nonce,
     data_max: u64,
@@ -64,17 +66,18 @@ pub struct Signed {
     page: Option<u32>,
 }
 
-/// Integrity information to put into the Data-Out Buffer, zeros before it up to the end of the last part.
+/// Integrity information to put into the Data-Out Buffer, with zeros before it up to the end of the
+/// last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integrity {
-    /// Its place from the start of the buffer, bytes.
+    /// Its offset from the start of the buffer, bytes.
     pub offset: u64,
     block: [u8; INTEGRITY_MAX],
     len: u8,
 }
 
 impl Integrity {
-    /// Counts and check value.
+    /// Returns counts and check value.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.block[..usize::from(self.len)]
@@ -84,7 +87,7 @@ impl Integrity {
 /// Why a command cannot be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SignError {
-    /// The credential's capability is none.
+    /// The credential's capability cannot be parsed.
     #[error("capability: {0}")]
     Capability(CapabilityError),
     /// No usable algorithm in the capability's slot.
@@ -96,22 +99,22 @@ pub enum SignError {
     /// CAPKEY needs the nexus's security token.
     #[error("no security token")]
     NoToken,
-    /// The parts are not as long as the CDB says.
+    /// The parts do not have the lengths in the CDB.
     #[error("the data-out parts do not have the lengths of the CDB")]
     Parts,
-    /// No offset field can name the place of integrity information.
-    #[error("no place for integrity information after byte {0}")]
+    /// No offset field can express the location of the integrity information.
+    #[error("no valid offset for integrity information after byte {0}")]
     Place(u64),
     /// The CDB cannot be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
 
-/// Why a reply is not to be believed.
+/// Why a reply is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReplyError {
-    /// No check value: the device refused before the credential was proven to it, or somebody else answered.
-    /// With BUSY and TASK SET FULL trying again later harms nothing.
+    /// No check value: the device refused before the credential was proven to it, or the reply is
+    /// not from the device. With BUSY and TASK SET FULL a later retry is safe.
     #[error("status {0} without a check value")]
     Unsealed(u8),
     /// Status or sense data were changed.
@@ -125,7 +128,7 @@ pub enum ReplyError {
     DataInIcv,
 }
 
-/// A reply as the transport delivered it.
+/// A reply as delivered by the transport.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {
     /// Status byte.
@@ -136,8 +139,8 @@ pub struct Reply<'a> {
     pub data_in: &'a [u8],
 }
 
-/// The parts of a reply that verified. Under CAPKEY and NOSEC nothing protects them; under CMDRSP nothing protects
-/// the data.
+/// The parts of a verified reply. Under CAPKEY and NOSEC they are unprotected; under CMDRSP the
+/// data are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked<'a> {
     /// Command data.
@@ -166,21 +169,21 @@ impl<P: Provider> Signer<P> {
         })
     }
 
-    /// The algorithm of the credential's slot: replies are verified by this one and by no other.
+    /// Returns the algorithm of the credential's slot: replies are verified by this one only.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.keys.algorithm()
     }
 
-    /// The credential's method.
+    /// Returns the credential's method.
     #[must_use]
     pub const fn method(&self) -> SecurityMethod {
         self.method
     }
 
-    /// Signs a command: puts in capability, nonce, offsets and check values. `cdb` has everything else, also the
-    /// offsets of its attribute parts; `time_ms` is [`crate::clock::DeviceClock::nonce_time`]; `token` is needed for
-    /// CAPKEY alone.
+    /// Signs a command: fills in capability, nonce, offsets and check values. `cdb` has everything
+    /// else, including the offsets of its attribute parts; `time_ms` is
+    /// [`crate::clock::DeviceClock::nonce_time`]; `token` is needed for CAPKEY only.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -195,8 +198,8 @@ impl<P: Provider> Signer<P> {
         self.sign_extended(cdb, parts, &[], time_ms, token, random)
     }
 
-    /// As [`Signer::sign`], with proofs for the extension capabilities in the continuation segment: the last
-    /// 32 bytes of it for each, in their order, are written here.
+    /// Like [`Signer::sign`], with proofs for the extension capabilities in the continuation
+    /// segment: they are written to the last 32 bytes of it for each, in order.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -272,12 +275,12 @@ impl<P: Provider> Signer<P> {
         })
     }
 
-    /// Bytes of data-in integrity information before its check value.
+    /// Returns the bytes of data-in integrity information before its check value.
     fn data_in_head(&self) -> usize {
         DataInCounts::LEN + if self.keys.digest().is_some() { Place::LEN } else { 0 }
     }
 
-    /// Zero where the method has none.
+    /// Returns a nonce; zero where the method has none.
     fn nonce(&self, time_ms: u64, random: &mut dyn Random) -> Nonce {
         if self.method < SecurityMethod::CmdRsp {
             return Nonce::ZERO;
@@ -298,7 +301,7 @@ impl<P: Provider> Signer<P> {
                 let origin = Origin::of(cdb);
                 let covered = origin.cover_out(profile, &gather(parts.data));
                 let lists = [set, get].map(List::of);
-                cover::tag(&self.keys, Direction::Out, nonce, &origin, Place::NONE, &covered, lists)
+                cover::tag(&self.keys, DataDirection::Out, nonce, &origin, Place::NONE, &covered, lists)
             }
         };
         let width = cdb.generation.icv_len();
@@ -319,21 +322,21 @@ impl<P: Provider> Signer<P> {
     /// Verifies a reply to a command of this signer.
     ///
     /// # Errors
-    /// See [`ReplyError`]; then nothing of the reply is to be believed.
+    /// See [`ReplyError`]; then no part of the reply may be trusted.
     pub fn verify<'a>(&self, signed: &Signed, reply: &Reply<'a>) -> Result<Checked<'a>, ReplyError> {
         self.verify_arrived(signed, reply, None)
     }
 
-    /// What to tell of the data-in of a command as it arrives, so that verifying the reply has less to do: `None` where
-    /// no digests of it count.
+    /// Returns the digest state to feed with data-in as it arrives, so that verifying the reply has
+    /// less to do; `None` if its digests are not needed.
     #[must_use]
-    pub fn arriving(&self, signed: &Signed) -> Option<Arriving> {
+    pub fn arriving(&self, signed: &Signed) -> Option<ReceivedDigests> {
         signed.data_in_icv?;
-        Some(Arriving::new(self.keys.digest()?, signed.origin.start?, signed.data_max))
+        Some(ReceivedDigests::new(self.keys.digest()?, signed.origin.start?, signed.data_max))
     }
 
-    /// As [`verify`](Self::verify), with what [`arriving`](Self::arriving) gave: it was told of the very bytes that are in
-    /// the reply, and none of them changed since.
+    /// Like [`verify`](Self::verify), with the state from [`arriving`](Self::arriving): it was fed
+    /// with exactly the bytes in the reply, and none of them changed since.
     ///
     /// # Errors
     /// As `verify`.
@@ -341,7 +344,7 @@ impl<P: Provider> Signer<P> {
         &self,
         signed: &Signed,
         reply: &Reply<'a>,
-        arrived: Option<&Arriving>,
+        arrived: Option<&ReceivedDigests>,
     ) -> Result<Checked<'a>, ReplyError> {
         if self.method >= SecurityMethod::CmdRsp {
             self.verify_response(signed, reply)?;
@@ -376,33 +379,36 @@ impl<P: Provider> Signer<P> {
         Ok(Checked { data, attributes })
     }
 
-    /// What the check value of data-in must be; `None` if what the reply tells about the object cannot be.
+    /// Computes the expected check value of data-in; `None` if the reply's information about the
+    /// object is impossible.
     fn over_digests(
         &self,
         profile: Profile,
         signed: &Signed,
         place: &[u8],
-        (data, arrived): (&[u8], Option<&Arriving>),
+        (data, arrived): (&[u8], Option<&ReceivedDigests>),
         attributes: &[u8],
     ) -> Option<Tag> {
         let place = Place::parse(place)?;
         let (origin, moved) = (&signed.origin, data.len() as u64);
         let start = origin.start.unwrap_or(0);
         let end = start.checked_add(moved)?;
-        // Fewer bytes than were asked for is what there is up to the end of the object, and nothing else.
+        // Fewer bytes than requested must be all up to the end of the object.
         let to_the_end = origin.start.is_none() || moved < signed.data_max;
         if end > place.object_length || to_the_end && end != place.object_length {
             return None;
         }
-        // Of a unit behind the last byte of the data more may have arrived: what else the reply has.
+        // More of a unit behind the last byte of the data may have arrived: the other parts of the
+        // reply.
         let full = end / profile.unit_bytes();
         let known = |unit| arrived.filter(|_| unit < full)?.value(unit);
-        let covered = Covered::with(Cover::new(profile, start, moved, place.object_length), data, known);
+        let covered =
+            CoveredDigests::with(DigestCover::new(profile, start, moved, place.object_length), data, known);
         let page = signed
             .page
             .and_then(|page| cover::page_value(profile, self.capability.generation(), page, attributes));
         let lists = [List::default(), List { bytes: attributes, page }];
-        Some(cover::tag(&self.keys, Direction::In, &signed.nonce, origin, place, &covered, lists))
+        Some(cover::tag(&self.keys, DataDirection::In, &signed.nonce, origin, place, &covered, lists))
     }
 
     fn verify_response(&self, signed: &Signed, reply: &Reply<'_>) -> Result<(), ReplyError> {
@@ -420,14 +426,15 @@ impl<P: Provider> Signer<P> {
     }
 }
 
-/// GOOD and recovered errors carry data; any other refusal's data is not looked at.
+/// Whether the reply carries data: GOOD and recovered errors do; data of other refusals are
+/// ignored.
 fn carries_data(reply: &Reply<'_>) -> bool {
     let recovered = reply.status == Status::CheckCondition.byte()
         && reply.sense.get(1).is_some_and(|key| key & 0x0F == SenseKey::RecoveredError.nibble());
     reply.status == Status::Good.byte() || recovered
 }
 
-/// Do the parts have the lengths that the CDB says? Gives the end of the last one.
+/// Checks that the parts have the lengths in the CDB. Returns the end of the last one.
 fn check_parts(cdb: &Cdb, parts: &Parts<'_>) -> Result<u64, SignError> {
     let continuation = u64::from(cdb.continuation_length);
     let data: u64 = parts.data.iter().map(|piece| piece.len() as u64).sum();
@@ -444,7 +451,7 @@ fn check_parts(cdb: &Cdb, parts: &Parts<'_>) -> Result<u64, SignError> {
     Ok((continuation + data).max(ends[0]).max(ends[1]))
 }
 
-/// `length` bytes at `at`, all of them.
+/// Returns exactly `length` bytes at `at`.
 fn exactly(buffer: &[u8], at: u64, length: u64) -> Option<&[u8]> {
     if length == 0 {
         return Some(&[]);
@@ -452,7 +459,7 @@ fn exactly(buffer: &[u8], at: u64, length: u64) -> Option<&[u8]> {
     buffer.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)
 }
 
-/// As many of `length` bytes at `at` as there are.
+/// Returns up to `length` bytes at `at`, as many as exist.
 fn clip(buffer: &[u8], at: u64, length: u64) -> &[u8] {
     let start = usize::try_from(at).unwrap_or(usize::MAX).min(buffer.len());
     let rest = &buffer[start..];

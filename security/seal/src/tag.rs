@@ -1,13 +1,14 @@
-//! Tags: what a MAC computation gives, and the one comparison of them.
+//! Tags: the results of MAC computations, and their only comparison.
 //!
-//! Does: hold 20 or 32 bytes, put them into wire fields, compare in constant time.
-//! Does not: know what was authenticated. Contract: [`ct_eq`] is the only comparison of secret-derived bytes.
-//! Truth: docs/design/security.md 1.4 rule 3, 3.2 (field width).
+//! Does: holds 20 or 32 bytes, writes them into wire fields, compares in constant time.
+//! Does not: know what was authenticated.
+//! Contract: [`ct_eq`] is the only comparison of secret-derived bytes.
+//! Source of truth: docs/design/security.md 1.4 rule 3, 3.2 (field width).
 
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize;
 
-/// Most bytes a tag has.
+/// Maximum bytes of a tag.
 pub const TAG_MAX: usize = 32;
 
 /// The value of one MAC computation, 1 to 32 bytes; in practice 20 (SHA-1) or 32 (SHA-256).
@@ -20,7 +21,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// From 1 to 32 bytes; `None` for any other number.
+    /// Creates a tag from 1 to 32 bytes; `None` for any other number.
     #[must_use]
     pub fn new(value: &[u8]) -> Option<Self> {
         if value.is_empty() || value.len() > TAG_MAX {
@@ -31,7 +32,7 @@ impl Tag {
         Some(Self { bytes, len: value.len() as u8 })
     }
 
-    /// From the 20 bytes of a SHA-1 MAC.
+    /// Creates a tag from the 20 bytes of a SHA-1 MAC.
     #[must_use]
     pub fn from_sha1(value: [u8; 20]) -> Self {
         let mut bytes = [0; TAG_MAX];
@@ -39,20 +40,20 @@ impl Tag {
         Self { bytes, len: 20 }
     }
 
-    /// From the 32 bytes of a SHA-256 MAC.
+    /// Creates a tag from the 32 bytes of a SHA-256 MAC.
     #[must_use]
     pub const fn from_sha256(bytes: [u8; 32]) -> Self {
         Self { bytes, len: 32 }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Puts the tag into a field of the wire, left aligned, the rest zero.
-    /// `false`, and nothing written, if the field is narrower than the tag: a tag is never truncated.
+    /// Writes the tag into a wire field, left aligned, the rest zero. Returns `false`, and writes
+    /// nothing, if the field is narrower than the tag: a tag is never truncated.
     #[must_use]
     pub fn place(&self, field: &mut [u8]) -> bool {
         let len = usize::from(self.len);
@@ -66,7 +67,8 @@ impl Tag {
         }
     }
 
-    /// Does a wire field hold this tag, left aligned, and zeros after it? Constant time for one field width.
+    /// Whether a wire field holds this tag, left aligned, with zeros after it. Constant time for
+    /// one field width.
     #[must_use]
     pub fn matches(&self, field: &[u8]) -> bool {
         field.len() >= usize::from(self.len)
@@ -81,7 +83,8 @@ impl Zeroize for Tag {
     }
 }
 
-/// Compares in a time that depends on the lengths alone. Every comparison of secret-derived bytes is this one.
+/// Compares in a time that depends on the lengths alone. Every comparison of secret-derived bytes
+/// uses this function.
 #[must_use]
 pub fn ct_eq(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_tag_in_a_wide_field_must_be_followed_by_zeros() {
+    fn short_tag_must_be_padded_with_zeros() {
         let tag = Tag::from_sha1([7; 20]);
         let mut field = [0xFF; 32];
         assert!(tag.place(&mut field));

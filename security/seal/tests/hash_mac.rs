@@ -1,4 +1,5 @@
-//! Hash and MAC: what somebody on the wire may try with data whose check value covers digests, and that it fails.
+//! Hash and MAC: attacks by a man in the middle on data whose check value covers digests; all of
+//! them fail.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
@@ -6,7 +7,9 @@ use crate::common::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use sealstone_crypto::RustCrypto;
-use sealstone_digest::{Cover, Covered, Direction, Part, Profile, RangeHeader, Value};
+use sealstone_digest::{
+    CoverPart, CoveredDigests, DataDirection, DigestCover, DigestValue, Profile, RangeHeader,
+};
 use sealstone_osd::attribute::list;
 use sealstone_osd::cdb::{Append, Extent, GetList, Segment, Target};
 use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, SecurityMethod};
@@ -96,7 +99,7 @@ impl Exchange {
         Self::new(generation, slot, command, &[data])
     }
 
-    /// The Data-Out Buffer.
+    /// Returns the Data-Out Buffer.
     fn data_out(&self, data: &[u8]) -> Vec<u8> {
         let mut buffer = data.to_vec();
         if let Some(block) = &self.signed.integrity {
@@ -106,7 +109,7 @@ impl Exchange {
         buffer
     }
 
-    /// The Data-In Buffer with these bytes of an object and this integrity information.
+    /// Returns the Data-In Buffer with these bytes of an object and this integrity information.
     fn buffer(&self, data: &[u8], block: &[u8]) -> Vec<u8> {
         let layout = self.admitted.data_in_layout(&self.cdb).unwrap();
         assert_eq!(layout.integrity_len, block.len() as u64);
@@ -116,7 +119,7 @@ impl Exchange {
         data_in
     }
 
-    /// What the device sends of an object of that length.
+    /// Returns what the device sends of an object of that length.
     fn reply(&self, data: &[u8], stored: &Stored<'_>) -> Vec<u8> {
         self.buffer(data, &self.admitted.reply().data_in_of(&[data], b"", Some(stored)).unwrap())
     }
@@ -125,7 +128,7 @@ impl Exchange {
         let sense = self.admitted.reply().sense(0, &[]);
         let reply = Reply { status: 0, sense: &sense, data_in };
         let verdict = self.signer.verify(&self.signed, &reply).map(|checked| checked.data.to_vec());
-        // A client that hashed while the buffer filled comes to the same verdict.
+        // A client that hashed while the buffer filled gets the same result.
         let mut arriving = self.signer.arriving(&self.signed).expect("digests count for this read");
         for end in (0..data_in.len()).step_by(5000) {
             arriving.advance(&data_in[..end]);
@@ -136,7 +139,8 @@ impl Exchange {
         verdict
     }
 
-    /// Integrity information as somebody with the key would make it, of any header and any values.
+    /// Returns integrity information as a holder of the key could create it, with any header and
+    /// any digests.
     fn forge(&self, header: &RangeHeader, values: &[u8]) -> Vec<u8> {
         let mut field = vec![0; self.cdb.generation.icv_len()];
         assert!(RustCrypto::tag(&self.data_in_key, &[&header.encode(), values]).place(&mut field));
@@ -145,12 +149,12 @@ impl Exchange {
         [&counts.encode()[..], &place.encode(), &field].concat()
     }
 
-    /// The header that the device uses.
+    /// Returns the header that the device uses.
     fn header(&self, moved: u64, object_length: u64, digests: u32) -> RangeHeader {
         let origin = Origin::of(&self.cdb);
         RangeHeader {
             profile: self.profile,
-            direction: Direction::In,
+            direction: DataDirection::In,
             nonce: self.cdb.security.nonce,
             partition: origin.object.partition,
             object: origin.object.object,
@@ -169,13 +173,13 @@ fn of_length(object_length: u64) -> Stored<'static> {
     Stored { place: Place { object_length, generation: 0 }, covered: None, page: None }
 }
 
-/// The values of a range from `start` on.
+/// Returns the digests of a range from `start` on.
 fn values(profile: Profile, start: u64, object_length: u64, data: &[u8]) -> Vec<u8> {
-    Covered::of(Cover::new(profile, start, data.len() as u64, object_length), data).to_bytes()
+    CoveredDigests::of(DigestCover::new(profile, start, data.len() as u64, object_length), data).to_bytes()
 }
 
-/// What a store keeps: the value of each unit of the object.
-fn kept(profile: Profile, object: &[u8]) -> Vec<Value> {
+/// Returns what a store keeps: the digest of each unit of the object.
+fn kept(profile: Profile, object: &[u8]) -> Vec<DigestValue> {
     object.chunks(profile.unit_bytes() as usize).zip(0..).map(|(unit, at)| profile.value(at, unit)).collect()
 }
 
@@ -186,8 +190,8 @@ fn cases() -> impl Strategy<Value = (Generation, u8)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any range of any object, in every digest: what is read verifies, and the device needs not a byte of whole units
-    /// for it.
+    /// Any range of any object, with every digest: the read verifies, and the device needs no byte
+    /// of whole units for it.
     #[test]
     fn every_range_verifies_with_stored_values(
         (generation, slot) in cases(), length in 0_u64..60_000, start in any::<Index>(), wanted in 0_u64..50_000,
@@ -204,15 +208,15 @@ proptest! {
         let profile = profile_of(slot);
         prop_assert_eq!(exchange.admitted.reply().digest(), Some((profile, start)));
         let kept = kept(profile, &object);
-        let cover = Cover::new(profile, start, data.len() as u64, length);
-        // Where units are whole the device has other bytes in its hands: they are not looked at.
+        let cover = DigestCover::new(profile, start, data.len() as u64, length);
+        // Where units are whole the device has other bytes in memory: they are not used.
         let mut edges = data.to_vec();
         for part in cover.parts() {
-            if let Part::Whole { range, .. } = part {
+            if let CoverPart::Whole { range, .. } = part {
                 edges[(range.start - start) as usize..(range.end - start) as usize].fill(0xEE);
             }
         }
-        let covered = Covered::with(cover, &edges, |unit| Some(kept[unit as usize]));
+        let covered = CoveredDigests::with(cover, &edges, |unit| Some(kept[unit as usize]));
         let stored = Stored { covered: Some(&covered), ..of_length(length) };
         let data_in = exchange.reply(data, &stored);
         prop_assert_eq!(exchange.verify(&data_in).unwrap(), data);
@@ -236,9 +240,9 @@ proptest! {
         prop_assert_eq!(exchange.verify(&forged), Err(ReplyError::DataInIcv));
     }
 
-    /// The same outward; and what was verified is what a store may keep.
+    /// The same for data-out; and the verified digests are what a store may keep.
     #[test]
-    fn writes_are_verified_over_the_digests_that_are_kept(
+    fn writes_are_verified_over_stored_digests(
         (generation, slot) in cases(), start in 0_u64..40_000, length in 1_usize..40_000, at in any::<Index>(), bit in 0..8,
     ) {
         let data = content(length);
@@ -246,8 +250,8 @@ proptest! {
         let buffer = exchange.data_out(&data);
         let authentic = exchange.admitted.authenticate(&exchange.cdb, &buffer).unwrap();
         let covered = authentic.covered().unwrap();
-        let cover = Cover::of_write(profile_of(slot), start, length as u64);
-        prop_assert_eq!(covered, &Covered::of(cover, &data));
+        let cover = DigestCover::of_write(profile_of(slot), start, length as u64);
+        prop_assert_eq!(covered, &CoveredDigests::of(cover, &data));
         let block = exchange.signed.integrity.unwrap().offset as usize;
         let protected: Vec<usize> = (0..length).chain(block..buffer.len()).collect();
         let mut forged = buffer.clone();
@@ -255,7 +259,7 @@ proptest! {
         prop_assert_eq!(exchange.admitted.authenticate(&exchange.cdb, &forged), Err(Denial::DataOutIcv));
     }
 
-    /// Whatever stands in the place of integrity information, neither end panics or believes it.
+    /// Any bytes in place of the integrity information: neither end panics or accepts them.
     #[test]
     fn random_integrity_information_is_refused(
         (generation, slot) in cases(), noise in proptest::collection::vec(any::<u8>(), 80), count in 0_u64..5000,
@@ -277,7 +281,7 @@ proptest! {
     }
 }
 
-/// D9: blocks of one reply change places, with their digests or without.
+/// D9: blocks of one reply are swapped, with their digests or without.
 #[test]
 fn swapped_blocks_are_found() {
     for (generation, slot) in CASES {
@@ -287,19 +291,20 @@ fn swapped_blocks_are_found() {
         let mut swapped = data_in.clone();
         swapped[8192..24_576].rotate_left(8192);
         assert_eq!(exchange.verify(&swapped), Err(ReplyError::DataInIcv), "{generation} slot {slot}");
-        // Units whose values a store mixed up.
+        // A store swapped the digests of two units.
         let kept = kept(profile_of(slot), &object);
         let last = kept.len() - 1;
-        let cover = Cover::new(profile_of(slot), 0, 32_768, 32_768);
-        let mixed = Covered::with(cover, &object, |unit| Some(kept[last - unit as usize]));
+        let cover = DigestCover::new(profile_of(slot), 0, 32_768, 32_768);
+        let mixed = CoveredDigests::with(cover, &object, |unit| Some(kept[last - unit as usize]));
         let mixed = Stored { covered: Some(&mixed), ..of_length(32_768) };
         assert_eq!(exchange.verify(&exchange.reply(&object, &mixed)), Err(ReplyError::DataInIcv));
     }
 }
 
-/// A short read must be short because the object ends: not even a device that says otherwise is believed.
+/// A short read must be short because the object ends: not even a device that says otherwise is
+/// trusted.
 #[test]
-fn a_read_cut_off_before_the_end_is_found() {
+fn truncated_read_is_detected() {
     for (generation, slot) in CASES {
         let object = content(20_000);
         let exchange = Exchange::read(generation, slot, 4096, 16_384);
@@ -311,7 +316,7 @@ fn a_read_cut_off_before_the_end_is_found() {
             let count = (values.len() / profile_of(slot).value_bytes()) as u32;
             let block = exchange.forge(&exchange.header(length as u64, 20_000, count), &values);
             assert_eq!(exchange.verify(&exchange.buffer(data, &block)), Err(ReplyError::DataInIcv));
-            // The counts alone changed, the buffer as it was.
+            // Only the counts changed; the buffer is unchanged.
             let mut forged = whole.clone();
             let at = forged.len() - block.len();
             forged[at..at + 8].copy_from_slice(&(length as u64).to_be_bytes());
@@ -326,7 +331,7 @@ fn a_read_cut_off_before_the_end_is_found() {
     }
 }
 
-/// D5: yesterday's reply to the same command.
+/// D5: an old reply to the same command.
 #[test]
 fn a_replayed_reply_is_found() {
     for (generation, slot) in CASES {
@@ -341,7 +346,7 @@ fn a_replayed_reply_is_found() {
     }
 }
 
-/// What a client sent does not come back as what a device sent, also where one key is for everything.
+/// Data-out cannot be replayed as data-in, even if one key is used for everything.
 #[test]
 fn a_reflected_direction_is_found() {
     for (generation, slot) in CASES {
@@ -353,7 +358,7 @@ fn a_reflected_direction_is_found() {
         let good = exchange.forge(&inward, &values);
         assert_eq!(exchange.verify(&exchange.buffer(&data, &good)).unwrap(), data);
         for wrong in [
-            RangeHeader { direction: Direction::Out, ..inward },
+            RangeHeader { direction: DataDirection::Out, ..inward },
             RangeHeader { nonce: Nonce::new(NOW, [9; 6]).0, ..inward },
             RangeHeader { partition: 5, ..inward },
             RangeHeader { object: 5, ..inward },
@@ -372,7 +377,7 @@ fn a_reflected_direction_is_found() {
     }
 }
 
-/// The right bytes of another object, or of another place of this one.
+/// The right bytes of another object, or of another offset of this one.
 #[test]
 fn data_of_another_object_or_place_are_found() {
     for (generation, slot) in CASES {
@@ -385,7 +390,7 @@ fn data_of_another_object_or_place_are_found() {
     }
 }
 
-/// An edge that covers a byte less or more, or that stands where a unit belongs.
+/// An edge that covers one byte less or more, or that replaces a unit.
 #[test]
 fn a_wrong_edge_is_found() {
     for (generation, slot) in CASES {
@@ -399,7 +404,8 @@ fn a_wrong_edge_is_found() {
         let header = exchange.header(data.len() as u64, 40_000, (good.len() / len) as u32);
         let heard = |values: &[u8]| exchange.verify(&exchange.buffer(data, &exchange.forge(&header, values)));
         assert!(heard(&good).is_ok());
-        // The digest of the whole first unit instead of that of its end, and edges a byte too long.
+        // The digest of the whole first unit instead of that of its end, and edges one byte too
+        // long.
         let whole = values(profile, 0, 40_000, &object[..unit]);
         assert_eq!(heard(&[&whole, &good[len..]].concat()), Err(ReplyError::DataInIcv));
         let early = values(profile, 4999, 40_000, &object[4999..unit]);
@@ -410,21 +416,24 @@ fn a_wrong_edge_is_found() {
     }
 }
 
-/// Where a device brings digests it may not have looked at the bytes: none are made from those, for other bytes than the
-/// digests are of no check value is made at all.
+/// If a device supplies digests it may not have checked the bytes: no digests are computed from
+/// those, and for other bytes than the digests cover there is no check value at all.
 #[test]
-fn a_cover_that_is_not_of_the_data_is_no_check_value() {
+fn foreign_cover_yields_no_check_value() {
     for (generation, slot) in CASES {
         let object = content(40_000);
         let exchange = Exchange::read(generation, slot, 0, 32_768);
         let data = &object[..32_768];
-        let made = |covered: &Covered| {
+        let made = |covered: &CoveredDigests| {
             let stored = Stored { covered: Some(covered), ..of_length(40_000) };
             exchange.admitted.reply().data_in_of(&[data], b"", Some(&stored))
         };
         let own = profile_of(slot);
         let of = |profile, at: u64, length: u64, end| {
-            Covered::of(Cover::new(profile, at, length, end), &object[at as usize..(at + length) as usize])
+            CoveredDigests::of(
+                DigestCover::new(profile, at, length, end),
+                &object[at as usize..(at + length) as usize],
+            )
         };
         assert!(made(&of(own, 0, 32_768, 40_000)).is_some());
         let other = if own == Profile::Blake3 { Profile::Sha1 } else { Profile::Blake3 };
@@ -439,7 +448,7 @@ fn a_cover_that_is_not_of_the_data_is_no_check_value() {
     }
 }
 
-/// D13: a store whose digest was damaged, or whose bytes were: the client does not take them.
+/// D13: a store's digest was damaged, or its bytes were: the client rejects the read.
 #[test]
 fn a_damaged_stored_digest_is_found() {
     for (generation, slot) in CASES {
@@ -447,16 +456,16 @@ fn a_damaged_stored_digest_is_found() {
         let profile = profile_of(slot);
         let exchange = Exchange::read(generation, slot, 0, 16_384);
         let kept = kept(profile, &object);
-        let reply = |data: &[u8], kept: &[Value]| {
-            let cover = Cover::new(profile, 0, 16_384, 16_384);
-            let covered = Covered::with(cover, data, |unit| Some(kept[unit as usize]));
+        let reply = |data: &[u8], kept: &[DigestValue]| {
+            let cover = DigestCover::new(profile, 0, 16_384, 16_384);
+            let covered = CoveredDigests::with(cover, data, |unit| Some(kept[unit as usize]));
             exchange.reply(data, &Stored { covered: Some(&covered), ..of_length(16_384) })
         };
         for bit in 0..profile.value_bytes() * 8 {
             let mut damaged = kept.clone();
             let mut bytes = damaged[0].as_bytes().to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            damaged[0] = Value::new(&bytes).unwrap();
+            damaged[0] = DigestValue::new(&bytes).unwrap();
             assert_eq!(exchange.verify(&reply(&object, &damaged)), Err(ReplyError::DataInIcv), "{bit}");
         }
         let mut rotten = object.clone();
@@ -466,7 +475,7 @@ fn a_damaged_stored_digest_is_found() {
     }
 }
 
-/// The algorithm is the one that the credential names; another slot is another capability, and has no key.
+/// The credential determines the algorithm; another slot is another capability, and has no key.
 #[test]
 fn another_slot_is_another_credential() {
     let device = device();
@@ -481,7 +490,7 @@ fn another_slot_is_another_credential() {
     }
 }
 
-/// A reply by a weaker algorithm is not taken, even by somebody who knows the capability key.
+/// A reply with a weaker algorithm is rejected, even from a peer that knows the capability key.
 #[test]
 fn a_reply_by_another_algorithm_is_found() {
     let data = content(16_384);
@@ -498,10 +507,10 @@ fn a_reply_by_another_algorithm_is_found() {
         let tag = match row.digest {
             None => keys.data_in(&nonce, &[&data], &[]),
             Some(profile) => {
-                let covered = Covered::of(Cover::new(profile, 0, 16_384, 16_384), &data);
+                let covered = CoveredDigests::of(DigestCover::new(profile, 0, 16_384, 16_384), &data);
                 cover::tag(
                     &keys,
-                    Direction::In,
+                    DataDirection::In,
                     &nonce,
                     &origin,
                     place,
@@ -521,9 +530,9 @@ fn a_reply_by_another_algorithm_is_found() {
     }
 }
 
-/// A device or a client that did not opt in knows nothing of the broken slot.
+/// The broken slot is empty for a device or a client that did not enable it.
 #[test]
-fn the_broken_slot_is_empty_unless_somebody_asked_for_it() {
+fn broken_slot_is_empty_by_default() {
     let opted_in = device();
     let credential = credential_of(&opted_in.keys, Generation::Osd2, SLOT_UNITS_ADHASH);
     let refused = TestSigner::new(&credential, &AlgorithmSlots::DEFAULT).err();
@@ -535,7 +544,7 @@ fn the_broken_slot_is_empty_unless_somebody_asked_for_it() {
     assert_eq!(refused.denial, Denial::Algorithm(SLOT_UNITS_ADHASH));
 }
 
-/// Data that have no place in an object are covered too: as units from zero on.
+/// Data without an offset in an object are covered too: as units from zero on.
 #[test]
 fn what_is_appended_is_covered_without_a_place() {
     for (generation, slot) in CASES {
@@ -583,10 +592,10 @@ fn retrieved(generation: Generation, page: u32, values: &[(u32, &[u8])], room: u
     bytes
 }
 
-/// The stored digest of the page is enough for the device; any changed byte of the list is found; a list that is cut, or
-/// that is not one page, is covered as it stands.
+/// The stored digest of the page is sufficient for the device; any changed byte of the list is
+/// found; a list that is truncated, or that is not one page, is covered by its bytes.
 #[test]
-fn a_whole_page_is_covered_by_its_stored_digest() {
+fn whole_page_uses_its_stored_digest() {
     const PAGE: u32 = 0x1_0005;
     let values: [(u32, &[u8]); 3] = [(0, &[b' '; 40]), (7, b"seven"), (9, &[3; 300])];
     for (generation, slot) in CASES {
@@ -600,7 +609,7 @@ fn a_whole_page_is_covered_by_its_stored_digest() {
         let stored = digest.finish();
         assert_eq!(cover::page_value(profile, generation, PAGE, &list), Some(stored));
         let place = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity.unwrap() as usize;
-        let reply = |list: &[u8], page: Option<Value>| {
+        let reply = |list: &[u8], page: Option<DigestValue>| {
             let stored = Stored { page, ..of_length(0) };
             let block = exchange.admitted.reply().data_in_of(&[], list, Some(&stored)).unwrap();
             let mut data_in = list.to_vec();
@@ -620,7 +629,7 @@ fn a_whole_page_is_covered_by_its_stored_digest() {
             forged[at] ^= 0x10;
             assert_eq!(verify(&forged), Err(ReplyError::DataInIcv), "{generation} slot {slot} byte {at}");
         }
-        // The digest of the list itself does not stand for it here, and the other way round.
+        // The digest of the list itself is not valid here, nor the reverse.
         assert_eq!(verify(&reply(&list, None)), Err(ReplyError::DataInIcv));
         let cut = retrieved(generation, PAGE, &values, 100);
         assert_eq!(cover::page_value(profile, generation, PAGE, &cut), None);
@@ -631,9 +640,9 @@ fn a_whole_page_is_covered_by_its_stored_digest() {
     }
 }
 
-/// Nobody exchanges the list of a page without attributes for one that is the number of the page.
+/// The list of a page without attributes cannot be replaced by one that is the number of the page.
 #[test]
-fn an_empty_page_is_no_list_of_its_number() {
+fn empty_page_cannot_replace_list_of_number() {
     const PAGE: u32 = 0x1_0005;
     for (generation, slot) in CASES {
         let (exchange, _) = page_exchange(generation, slot, &[AttributeId::new(PAGE, AttributeId::ALL)]);
@@ -660,7 +669,7 @@ fn an_empty_page_is_no_list_of_its_number() {
 }
 
 #[test]
-fn only_one_page_of_applications_is_asked_for_as_a_whole() {
+fn only_single_application_page_counts_as_whole() {
     let page = |names: &[AttributeId]| {
         let (exchange, get) = page_exchange(Generation::Osd2, SLOT_UNITS_BLAKE3, names);
         cover::whole_page(&exchange.cdb, &get)

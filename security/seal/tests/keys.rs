@@ -1,4 +1,4 @@
-//! The key hierarchy: both ends agree, and what hangs below a changed key is gone.
+//! The key hierarchy: both ends agree, and keys below a changed key become invalid.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -18,7 +18,7 @@ fn selectors(partition: u64) -> Vec<KeySelector> {
         .collect()
 }
 
-/// What a key signs, as a fingerprint of the key.
+/// Returns what a key signs, as a fingerprint of the key.
 fn signature(keys: &Keys, selector: KeySelector) -> Option<Vec<u8>> {
     let capability = capability(Generation::Osd2, SecurityMethod::CmdRsp).encode();
     let key =
@@ -31,7 +31,7 @@ fn signatures(keys: &Keys) -> Vec<Option<Vec<u8>>> {
 }
 
 #[test]
-fn a_device_and_an_mds_with_the_same_initial_key_agree() {
+fn device_and_mds_agree_from_initial_key() {
     assert_eq!(signatures(&keys()), signatures(&keys()));
     let set: Vec<_> =
         selectors(PARTITION).into_iter().filter(|key| signature(&keys(), *key).is_some()).collect();
@@ -40,7 +40,7 @@ fn a_device_and_an_mds_with_the_same_initial_key_agree() {
 }
 
 #[test]
-fn all_factory_keys_differ_and_depend_on_the_device() {
+fn factory_keys_are_unique_per_device() {
     let mut seen: Vec<_> = signatures(&keys()).into_iter().flatten().collect();
     let mut system = SYSTEM;
     system[0] ^= 1;
@@ -57,7 +57,7 @@ fn all_factory_keys_differ_and_depend_on_the_device() {
 }
 
 #[test]
-fn setting_a_key_voids_what_hangs_below_it_and_nothing_else() {
+fn setting_a_key_voids_only_keys_below() {
     let working = |version| KeySelector::Working { partition: PARTITION, version };
     let zero = KeySelector::Working { partition: 0, version: 0 };
     let mut keys = keys();
@@ -117,7 +117,8 @@ fn what_cannot_be_set_is_refused() {
     assert!(signature(&keys, KeySelector::Working { partition: 0, version: 0 }).is_none());
 }
 
-/// The factory's keys follow from the id alone: who knew them would know them again, and old credentials would fit.
+/// The factory keys follow from the id alone: anyone who knew them would know them again, and old
+/// credentials would be valid.
 #[test]
 fn recreated_partition_has_no_keys() {
     let zero = KeySelector::Working { partition: PARTITION, version: 0 };
@@ -135,7 +136,7 @@ fn recreated_partition_has_no_keys() {
     keys.set_working(PARTITION, 0, &[8; 20], [8; 7]).unwrap();
     assert!(has_keys(&keys, PARTITION));
     assert_ne!(signature(&keys, zero), signature(&crate::common::keys(), zero));
-    // What never was leaves nothing behind.
+    // A partition whose creation failed leaves nothing behind.
     keys.add_partition(PARTITION + 9).unwrap();
     keys.forget_partition(PARTITION + 9);
     keys.add_partition(PARTITION + 9).unwrap();
@@ -145,7 +146,7 @@ fn recreated_partition_has_no_keys() {
         keys.add_partition(partition).unwrap();
         assert!(!has_keys(&keys, partition), "after a format");
     }
-    // It is stored with the keys; and a store of before knows of none.
+    // It is stored with the keys; an older store has none.
     let mut again = KeyHierarchy::<RustCrypto>::decode(&keys.encode()).unwrap();
     again.remove_partition(PARTITION);
     again.add_partition(PARTITION).unwrap();
@@ -155,7 +156,7 @@ fn recreated_partition_has_no_keys() {
     old.extend_from_slice(&fresh[8..fresh.len() - 4]);
     let mut old = KeyHierarchy::<RustCrypto>::decode(&old).unwrap();
     assert!(has_keys(&old, PARTITION) && !old.is_retired(PARTITION));
-    // Below a new root key the factory's are new ones too.
+    // Below a new root key the factory keys are new, too.
     old.remove_partition(PARTITION);
     old.set_root(&[5; 20], [5; 7]);
     old.add_partition(PARTITION).unwrap();
@@ -164,7 +165,7 @@ fn recreated_partition_has_no_keys() {
 }
 
 #[test]
-fn equal_keys_have_equal_identities_and_a_copy_is_not_its_original() {
+fn equal_keys_have_equal_identities() {
     let zero = KeySelector::Working { partition: PARTITION, version: 0 };
     let mut keys = keys();
     let identity = keys.signing_key(zero).unwrap().identity();
@@ -186,7 +187,7 @@ fn exchange(derivation: exchange::Derivation) -> exchange::Exchange<'static> {
 }
 
 #[test]
-fn a_proposed_master_key_signs_its_own_acceptance_and_nothing_else() {
+fn proposed_master_key_signs_only_its_acceptance() {
     let mut keys = keys();
     let old = keys.signing_key(KeySelector::Master).unwrap().identity();
     assert!(!keys.clone().accept_master([1; 7]), "nothing was proposed");
@@ -205,7 +206,7 @@ fn a_proposed_master_key_signs_its_own_acceptance_and_nothing_else() {
 }
 
 #[test]
-fn every_input_of_an_exchange_changes_the_master_key() {
+fn exchange_inputs_all_affect_the_master_key() {
     use exchange::{Derivation, Exchange, derive_exchanged};
     let present = GenerationKey::new(&[9; 32]).unwrap();
     let of = |present: &GenerationKey, system: &[u8; 20], exchange: &Exchange<'_>| {
@@ -235,9 +236,10 @@ fn every_input_of_an_exchange_changes_the_master_key() {
     }
 }
 
-/// The standard's derivation, computed by hand: MAC(generation key, secret with last bit b, OSD SYSTEM ID).
+/// The standard's derivation, computed by hand: MAC(generation key, secret with last bit b, OSD
+/// SYSTEM ID).
 #[test]
-fn the_standards_exchange_is_one_mac_over_secret_and_system_id() {
+fn standard_exchange_is_mac_over_secret_and_id() {
     let present = GenerationKey::new(&[9; 32]).unwrap();
     let base = exchange(exchange::Derivation::Standard);
     let pair = exchange::derive_exchanged::<RustCrypto>(Hash::Sha256, &present, &SYSTEM, &base);
@@ -249,7 +251,7 @@ fn the_standards_exchange_is_one_mac_over_secret_and_system_id() {
 
 /// Derivation under the same parent differs in one bit of the seed.
 #[test]
-fn the_last_bit_of_a_seed_does_not_choose_the_keys() {
+fn last_seed_bit_does_not_choose_keys() {
     let parent = GenerationKey::new(&[7; 20]).unwrap();
     let even = derive_pair::<RustCrypto>(Hash::Sha1, &parent, &[0x10; 20]);
     let mut seed = [0x10; 20];
@@ -282,7 +284,7 @@ fn a_stored_hierarchy_signs_as_before() {
 }
 
 #[test]
-fn a_hierarchy_in_parts_is_the_whole_one_and_damaged_parts_are_none() {
+fn hierarchy_round_trips_in_parts() {
     for hash in [Hash::Sha1, Hash::Sha256] {
         let mut keys = Keys::factory(hash, &InitialKey::new(&[0x5A; 32]).unwrap(), SYSTEM);
         keys.add_partition(PARTITION).unwrap();
@@ -312,7 +314,7 @@ fn a_hierarchy_in_parts_is_the_whole_one_and_damaged_parts_are_none() {
 }
 
 #[test]
-fn identifiers_tell_keys_and_settings_of_one_key_apart() {
+fn identifiers_differ_per_key_and_setting() {
     let keys = keys();
     let [master, root] = [KeySelector::Master, KeySelector::Root].map(|key| keys.signing_key(key).unwrap());
     let all = [master.identifier(1), master.identifier(2), root.identifier(1)];
@@ -321,7 +323,7 @@ fn identifiers_tell_keys_and_settings_of_one_key_apart() {
 }
 
 #[test]
-fn the_credential_cache_is_bounded_and_never_finds_an_old_key() {
+fn credential_cache_is_bounded_and_drops_old_keys() {
     let mut device = Device::with(GatePolicy { credentials: 128, ..GatePolicy::default() });
     let mut chance = random();
     for number in 0..500_u16 {

@@ -1,4 +1,5 @@
-//! What a capability allows: every row of the command table, every permission, every attribute page.
+//! Rights of a capability: every row of the command table, every permission, every attribute
+//! page.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -12,7 +13,7 @@ use sealstone_osd::{
 };
 use sealstone_seal::*;
 
-/// A CDB of a row, made from raw bytes so that no operand is forgotten.
+/// Creates a CDB of a row from raw bytes, so that no operand is omitted.
 fn cdb_of(code: u16, object: ObjectId) -> Option<Cdb> {
     let mut bytes = [0; 236];
     bytes[0] = 0x7F;
@@ -28,14 +29,14 @@ fn cdb_of(code: u16, object: ObjectId) -> Option<Cdb> {
         bytes[48..52].copy_from_slice(&48_u32.to_be_bytes());
     }
     if matches!(code, 0x8F90) {
-        // A range without a byte is none.
+        // A range needs at least one byte.
         bytes[39] = 1;
     }
     bytes[228..].fill(0xFF);
     Cdb::parse(&bytes).ok()
 }
 
-/// A capability of one type of object about the object of a CDB, with these permissions.
+/// Returns a capability for one type of object and the object of a CDB, with these permissions.
 fn about(object_type: ObjectType, object: ObjectId, permissions: Permissions) -> Capability {
     let scope = Scope::default();
     let descriptor = match object_type {
@@ -72,10 +73,10 @@ fn permit(
     device.permit(&signer.sign(cdb, &mut parts, NOW, None, random).unwrap().cdb)
 }
 
-/// C5: with exactly its permissions each command of the table is permitted; without any one of them, or with the
-/// wrong type of object, it is refused.
+/// C5: with exactly its permissions each command of the table is permitted; without any one of
+/// them, or with the wrong type of object, it is refused.
 #[test]
-fn every_row_needs_each_of_its_permissions_and_its_object_type() {
+fn every_command_needs_its_permissions_and_type() {
     let device = Device::new();
     let mut chance = random();
     let objects =
@@ -139,7 +140,7 @@ fn attributes_beside_a_command_need_their_own_permission() {
 }
 
 #[test]
-fn policy_pages_need_pol_sec_and_quotas_obj_mgmt() {
+fn policy_and_quota_pages_need_extra_permissions() {
     let device = Device::new();
     let world = &device.world;
     let mut chance = random();
@@ -209,9 +210,9 @@ fn a_range_restricts_every_byte_and_every_piece() {
     }
 }
 
-/// A new object has no tag yet: its partition's counts.
+/// A new object has no tag yet: its partition's tag counts.
 #[test]
-fn a_create_is_checked_against_the_tag_of_the_partition() {
+fn create_uses_the_partition_tag() {
     let mut device = Device::new();
     let mut chance = random();
     let code = 0x8882;
@@ -229,7 +230,7 @@ fn a_create_is_checked_against_the_tag_of_the_partition() {
     assert_eq!(permit(&device, named, &capability, &mut chance), Err(Denial::Object));
 }
 
-/// 4.4: CAPKEY protects no attribute list, so it sets no policy.
+/// 4.4: CAPKEY protects no attribute list, so it cannot set policy attributes.
 #[test]
 fn capkey_sets_no_policy_attribute() {
     let mut device = Device::new();

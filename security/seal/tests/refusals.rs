@@ -1,4 +1,5 @@
-//! The gate refuses: each step of the order of checks, in its place, with its sense data and without an effect.
+//! Refusals of the gate: each step of the order of checks, in its place, with its sense data and
+//! without an effect.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -18,7 +19,7 @@ fn refused(device: &Device, bytes: &[u8]) -> Denial {
     device.permit(bytes).expect_err("refused")
 }
 
-/// Signs a READ under a changed capability, and returns what the device says.
+/// Signs a READ under a changed capability, and returns the device's result.
 fn try_read(device: &Device, change: impl Fn(&mut Capability)) -> Result<Permit, Denial> {
     let mut capability = capability(Generation::Osd2, SecurityMethod::CmdRsp);
     change(&mut capability);
@@ -41,7 +42,7 @@ fn a_proven_capability_that_allows_gives_a_permit() {
 
 /// C1: no bit of the capability can be changed.
 #[test]
-fn every_bit_of_the_capability_is_under_the_check_value() {
+fn check_value_covers_every_capability_bit() {
     for generation in GENERATIONS {
         for method in METHODS {
             let device = Device::new();
@@ -66,7 +67,7 @@ fn every_bit_of_the_capability_is_under_the_check_value() {
 
 /// Every other bit of the CDB, the check value included.
 #[test]
-fn every_bit_of_the_cdb_is_under_the_check_value() {
+fn check_value_covers_every_cdb_bit() {
     for generation in GENERATIONS {
         let device = Device::new();
         let signer = signer(&device.keys, &capability(generation, SecurityMethod::CmdRsp));
@@ -87,7 +88,7 @@ fn every_bit_of_the_cdb_is_under_the_check_value() {
 
 /// C3.
 #[test]
-fn a_check_value_of_constants_or_with_garbage_after_a_short_tag_is_refused() {
+fn constant_or_padded_check_value_is_refused() {
     let device = Device::new();
     for fill in [0, 0xFF] {
         let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
@@ -107,7 +108,7 @@ fn a_check_value_of_constants_or_with_garbage_after_a_short_tag_is_refused() {
 
 /// Z1 and 4.5: the downgrade.
 #[test]
-fn a_method_below_the_floor_is_refused_before_anything_else() {
+fn method_below_floor_is_refused_first() {
     for generation in GENERATIONS {
         let device = Device::new();
         let signer = signer(&device.keys, &capability(generation, SecurityMethod::AllData));
@@ -153,7 +154,7 @@ fn each_floor_counts() {
 
 /// C15.
 #[test]
-fn capkey_needs_a_secure_channel_or_the_administrators_word() {
+fn capkey_needs_secure_channel_or_permission() {
     let mut device = Device::new();
     let capability = capability(Generation::Osd2, SecurityMethod::CapKey);
     let bytes = sign(&signer(&device.keys, &capability), read(Generation::Osd2), NOW, &mut random()).cdb;
@@ -212,9 +213,9 @@ fn a_working_key_sets_no_key() {
 }
 
 #[test]
-fn nosec_works_only_where_the_administrator_and_the_attributes_say_so() {
+fn nosec_needs_administrator_and_attributes() {
     let mut device = Device::with(GatePolicy { insecure_nosec: true, ..GatePolicy::default() });
-    // As open-osd does: format 1 in an OSD-2 CDB, identifiers at the wrong place.
+    // As open-osd does: format 1 in an OSD-2 CDB, identifiers at the wrong offset.
     let mut cdb = read(Generation::Osd2);
     let mut wire = [0; 104];
     wire[0] = 1;
@@ -249,7 +250,7 @@ fn the_capability_of_another_device_is_refused() {
 
 /// C13.
 #[test]
-fn an_empty_slot_or_an_unset_key_is_refused() {
+fn empty_slot_or_unset_key_is_refused() {
     let device = Device::new();
     let all = AlgorithmSlots::DEFAULT.with(5, Some(Algorithm::HmacSha256));
     for (slot, generation) in [(5, Generation::Osd2), (1, Generation::Osd1)] {
@@ -277,7 +278,7 @@ fn the_format_of_the_other_generation_is_refused() {
 
 /// N1, N3, N5.
 #[test]
-fn a_signed_command_runs_once_and_only_in_time() {
+fn signed_command_runs_once_within_window() {
     let mut device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
     let bytes = sign(&signer, read(Generation::Osd2), NOW, &mut random()).cdb;
@@ -293,7 +294,7 @@ fn a_signed_command_runs_once_and_only_in_time() {
         let sense = denial.sense(Generation::Osd2).unwrap();
         assert_eq!((sense.code.0, sense.information), (0x2407, Some(NOW)));
     }
-    // The same nonce under another credential burns nothing.
+    // The same nonce under another credential uses up nothing.
     let other = Capability { discriminator: [4; 12], ..capability(Generation::Osd2, SecurityMethod::CmdRsp) };
     let other = crate::common::signer(&device.keys, &other);
     let mut chance = random();
@@ -307,7 +308,7 @@ fn a_signed_command_runs_once_and_only_in_time() {
 
 /// K3.
 #[test]
-fn a_new_working_key_kills_the_credentials_of_the_old_one_also_in_the_cache() {
+fn new_working_key_revokes_cached_credentials() {
     let mut device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
     let mut chance = random();
@@ -338,7 +339,7 @@ fn what_changes_with_time_is_checked_every_time() {
     device.world.objects.get_mut(&OBJECT).unwrap().policy_access_tag += 1;
     assert_eq!(now(&device), Err(Denial::PolicyAccessTag));
     device.world.objects.get_mut(&OBJECT).unwrap().policy_access_tag -= 1;
-    // C7: removed and made again.
+    // C7: removed and created again.
     device.world.objects.get_mut(&OBJECT).unwrap().created_ms += 1;
     assert_eq!(now(&device), Err(Denial::CreatedTime));
     device.world.objects.get_mut(&OBJECT).unwrap().created_ms -= 1;
@@ -350,7 +351,8 @@ fn what_changes_with_time_is_checked_every_time() {
 
 type Change = fn(&mut Capability);
 
-/// Each field of a capability that does not fit the command, and the byte of the CDB that is pointed at.
+/// Each field of a capability that does not match the command, and the offset in the CDB that is
+/// reported.
 const MISFITS: [(Denial, u16, Change); 11] = [
     (Denial::Expired, 84, |c| c.expires_ms = NOW - 1),
     (Denial::CreatedTime, 122, |c| c.object_created_ms -= 1),
@@ -377,7 +379,7 @@ fn user(change: fn(&mut Scope, &mut ObjectId, &mut Range)) -> Descriptor {
 
 /// C5 (pointer), C7, C17 and the rest of step 8.
 #[test]
-fn each_field_that_does_not_fit_is_refused_with_a_pointer_to_it() {
+fn mismatched_fields_are_refused_with_pointers() {
     for (denial, at, change) in MISFITS {
         let device = Device::new();
         assert_eq!(try_read(&device, change), Err(denial));
@@ -390,7 +392,8 @@ fn each_field_that_does_not_fit_is_refused_with_a_pointer_to_it() {
     assert!(try_read(&Device::new(), exact).is_ok());
 }
 
-/// The key of a partition signs for that partition: a capability about another one cannot even be proven.
+/// The key of a partition signs for that partition: possession of a capability for another one
+/// cannot even be proven.
 #[test]
 fn a_capability_about_another_partition_is_refused() {
     let mut device = Device::new();
@@ -401,7 +404,7 @@ fn a_capability_about_another_partition_is_refused() {
     };
     let bytes = sign(&signer(&device.keys, &other), read(Generation::Osd2), NOW, &mut random()).cdb;
     assert_eq!(refused(&device, &bytes), Denial::RequestIcv);
-    // Signed with the right key all the same, the descriptor still counts.
+    // Even if it is signed with the right key, the descriptor counts.
     let selector = KeySelector::Working { partition: PARTITION, version: 0 };
     let slots = AlgorithmSlots::DEFAULT;
     let credential = Credential::issue_under(&device.keys, &slots, selector, &other).unwrap();
@@ -411,7 +414,7 @@ fn a_capability_about_another_partition_is_refused() {
 }
 
 #[test]
-fn a_full_nonce_memory_is_task_set_full_without_sense() {
+fn full_nonce_memory_returns_task_set_full() {
     for denial in [Denial::NonceFull, Denial::NonceShare] {
         assert_eq!(denial.status(), Status::TaskSetFull);
         assert_eq!(denial.sense(Generation::Osd2), None);
@@ -421,7 +424,7 @@ fn a_full_nonce_memory_is_task_set_full_without_sense() {
 
 /// N7.
 #[test]
-fn of_many_threads_with_one_request_one_is_admitted() {
+fn concurrent_duplicates_are_admitted_once() {
     let device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
     let bytes = sign(&signer, read(Generation::Osd2), NOW, &mut random()).cdb;
@@ -452,7 +455,7 @@ fn of_many_threads_with_one_request_one_is_admitted() {
 }
 
 proptest! {
-    /// 4.5: no capability whatever gets past a floor with method 0.
+    /// 4.5: no capability with method 0 passes a floor.
     #[test]
     fn no_invented_capability_passes_with_method_0(
         invented in proptest::array::uniform32(any::<u8>()),

@@ -1,5 +1,5 @@
-//! The whole way: the client signs, the device verifies and seals, the client verifies; and whatever changes on the
-//! way is found.
+//! End to end: the client signs, the device verifies and seals, the client verifies; any change on
+//! the way is found.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -12,7 +12,7 @@ use sealstone_osd::{AttributeParameters, Cdb, Generation, SecurityMethod};
 use sealstone_scsi::{Sense, SenseKey, Status, additional};
 use sealstone_seal::*;
 
-/// A WRITE with set and get lists; offsets that both generations can name.
+/// A WRITE with set and get lists, at offsets that both generations can express.
 fn busy_write(generation: Generation, data: usize, set: usize, get: usize) -> Cdb {
     let step = |end: u64| sealstone_osd::offset::align_up(generation, end).unwrap();
     let set_part = Segment { offset: step(data as u64), length: set as u32 };
@@ -24,7 +24,7 @@ fn busy_write(generation: Generation, data: usize, set: usize, get: usize) -> Cd
     Cdb { attributes, ..write(generation, data as u64) }
 }
 
-/// The Data-Out Buffer as a transport carries it.
+/// Returns the Data-Out Buffer as a transport carries it.
 fn buffer(cdb: &Cdb, signed: &Signed, data: &[u8], set: &[u8], get: &[u8]) -> Vec<u8> {
     let mut out = data.to_vec();
     let mut put = |at: u64, bytes: &[u8]| {
@@ -79,7 +79,7 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_is_sent_arrives_and_what_comes_back_verifies(
+    fn command_and_reply_verify_end_to_end(
         generation in generations(), method in methods(),
         data in bytes(700), set in bytes(90), get in bytes(90), answer in bytes(64),
     ) {
@@ -105,7 +105,8 @@ proptest! {
         prop_assert_eq!(checked.data, &[0_u8; 0]);
     }
 
-    /// D1: any changed bit of a protected part of data-out, and nothing is handed to the handler.
+    /// D1: any changed bit of a protected part of data-out is found, and the handler receives
+    /// nothing.
     #[test]
     fn a_changed_bit_of_data_out_is_refused(
         generation in generations(),
@@ -129,7 +130,7 @@ proptest! {
 
     /// D7: any changed bit of status or sense.
     #[test]
-    fn a_changed_bit_of_status_or_sense_is_refused(
+    fn changed_status_or_sense_is_refused(
         generation in generations(), method in methods(), good in any::<bool>(), at in any::<Index>(), bit in 0..8,
     ) {
         let exchange = Exchange::new(generation, method, &[], &[], &[]);
@@ -159,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn no_buffer_and_no_offsets_make_the_device_panic(
+    fn arbitrary_buffers_and_offsets_never_panic(
         tail in bytes(600), attributes in proptest::collection::vec(any::<u8>(), 28), format in 0_u8..4,
         lengths in any::<[u8; 20]>(),
     ) {
@@ -216,7 +217,7 @@ fn data_of_another_time_or_place_is_refused() {
 
 /// D17: a short read is as long as the device says, and only the device can say so.
 #[test]
-fn a_short_read_is_as_long_as_the_check_value_says() {
+fn short_read_length_is_authenticated() {
     for len in [0, 1, 4095, 4096] {
         let (signer, signed, data_in, sense) = sealed_read(SecurityMethod::AllData, &vec![7; len]);
         let reply = Reply { status: 0, sense: &sense, data_in: &data_in };
@@ -225,7 +226,7 @@ fn a_short_read_is_as_long_as_the_check_value_says() {
 }
 
 #[test]
-fn a_recovered_error_keeps_its_data_and_other_refusals_have_none() {
+fn only_recovered_errors_carry_data() {
     let data = [9; 100];
     let device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::AllData));
@@ -245,7 +246,7 @@ fn a_recovered_error_keeps_its_data_and_other_refusals_have_none() {
 
 /// D3.
 #[test]
-fn integrity_information_outside_or_over_other_parts_is_refused() {
+fn misplaced_integrity_information_is_refused() {
     let device = Device::new();
     let keys = &device.keys;
     let capability = capability(Generation::Osd2, SecurityMethod::AllData);
@@ -278,7 +279,7 @@ fn integrity_information_outside_or_over_other_parts_is_refused() {
     }
 }
 
-/// A segment of another command, even of the same credential, does not fit.
+/// A segment of another command, even of the same credential, is refused.
 #[test]
 fn a_continuation_segment_belongs_to_its_command() {
     let device = Device::new();
@@ -305,9 +306,10 @@ fn a_continuation_segment_belongs_to_its_command() {
     assert_eq!(admitted.authenticate(&cdb, &segment[..55]), Err(Denial::DataOutLayout));
 }
 
-/// N13, over the wire: the device tells its clock under a check value, the client signs again once.
+/// N13, over the wire: the device reports its clock under a check value, and the client signs again
+/// once.
 #[test]
-fn a_client_ten_minutes_off_succeeds_at_the_second_try() {
+fn client_with_wrong_clock_succeeds_on_retry() {
     let device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
     let (mut clock, mut retry, mut chance) = (DeviceClock::default(), Retry::default(), random());
@@ -324,7 +326,7 @@ fn a_client_ten_minutes_off_succeeds_at_the_second_try() {
 }
 
 #[test]
-fn a_refusal_without_proof_is_not_sealed_and_not_believed() {
+fn unproven_refusal_is_unsealed_and_rejected() {
     let device = Device::new();
     let stranger = Keys::factory(Hash::Sha256, &InitialKey::new(&[1; 32]).unwrap(), SYSTEM);
     let mut stranger = stranger;
@@ -340,7 +342,7 @@ fn a_refusal_without_proof_is_not_sealed_and_not_believed() {
 }
 
 #[test]
-fn a_command_whose_parts_do_not_fit_its_cdb_is_not_signed() {
+fn parts_not_matching_cdb_are_not_signed() {
     let keys = keys();
     let signer = signer(&keys, &capability(Generation::Osd2, SecurityMethod::AllData));
     let pieces: [&[u8]; 1] = [&[0; 10]];

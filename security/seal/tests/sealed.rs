@@ -1,4 +1,4 @@
-//! Sealed capabilities: read by the device alone, changed by nobody.
+//! Sealed capabilities: only the device can read them, and they cannot be changed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -28,14 +28,14 @@ fn strict() -> Device {
 }
 
 #[test]
-fn a_sealed_capability_allows_what_the_open_one_does_and_shows_nothing_of_it() {
+fn sealed_capability_grants_the_same_rights() {
     for method in [SecurityMethod::CmdRsp, SecurityMethod::AllData] {
         let device = strict();
         let capability = capability(OSD2, method);
         let bytes = signed(&device, &capability);
         let permit = device.permit(&bytes).unwrap();
         assert_eq!(permit.method(), method);
-        // A second command finds what it says in the cache.
+        // A second command finds the decrypted capability in the cache.
         let again = TestSigner::new(&sealed(&device, &capability), &AlgorithmSlots::DEFAULT).unwrap();
         let mut random = random();
         random.fill(&mut [0]);
@@ -47,14 +47,14 @@ fn a_sealed_capability_allows_what_the_open_one_does_and_shows_nothing_of_it() {
         {
             assert!(!wire.windows(part.len()).any(|window| window == part));
         }
-        // The open one is refused by a device that asks for seals, before its key is looked at.
+        // An open one is refused by a device that requires seals, before its key is checked.
         let open =
             sign(&signer(&device.keys, &capability), read(OSD2), NOW, &mut crate::common::random()).cdb;
         assert_eq!(refused(&device, &open), Denial::Seal);
     }
 }
 
-/// What a capability forbids stays forbidden: range, permission, object, time.
+/// The restrictions of a sealed capability apply: range, permission, object, time.
 #[test]
 fn what_was_sealed_is_what_is_checked() {
     let device = Device::new();
@@ -76,9 +76,9 @@ fn what_was_sealed_is_what_is_checked() {
     assert_eq!(frozen.permit(&signed(&frozen, &base)), Err(Denial::AuditFrozen), "the audit field is kept");
 }
 
-/// The downgrade: also where the device believes the capability's method, a changed one breaks the seal.
+/// The downgrade: even if the device trusts the capability's method, changing it breaks the seal.
 #[test]
-fn no_bit_of_a_sealed_capability_can_change_whatever_the_floor_is() {
+fn sealed_capability_cannot_be_changed() {
     let mut device =
         Device::with(GatePolicy { sealed_only: true, insecure_nosec: true, ..GatePolicy::default() });
     device.world.floor = SecurityMethod::NoSec;
@@ -99,9 +99,9 @@ fn no_bit_of_a_sealed_capability_can_change_whatever_the_floor_is() {
     }
 }
 
-/// The same attack on the same weak device without seals comes through.
+/// The same attack on the same weak device without seals succeeds.
 #[test]
-fn without_seals_a_device_that_believes_the_method_is_lost() {
+fn unsealed_downgrade_succeeds_on_weak_device() {
     let mut device = Device::with(GatePolicy { insecure_nosec: true, ..GatePolicy::default() });
     device.world.floor = SecurityMethod::NoSec;
     let open = capability(OSD2, SecurityMethod::CapKey);
@@ -112,7 +112,7 @@ fn without_seals_a_device_that_believes_the_method_is_lost() {
 }
 
 #[test]
-fn a_seal_of_another_key_or_device_opens_nothing() {
+fn foreign_seal_does_not_open() {
     let device = strict();
     let capability = capability(OSD2, SecurityMethod::CmdRsp);
     let bytes = signed(&device, &capability);
@@ -130,7 +130,7 @@ fn only_osd2_capabilities_have_room_for_a_seal() {
     let capability = capability(Generation::Osd1, SecurityMethod::CmdRsp);
     let issued = Credential::issue_sealed(&device.keys, &AlgorithmSlots::DEFAULT, &capability);
     assert_eq!(issued.err(), Some(IssueError::NoRoomForSeal(Generation::Osd1)));
-    // And format Eh in an OSD-1 CDB is none.
+    // And format Eh in an OSD-1 CDB is invalid.
     let mut bytes =
         sign(&signer(&device.keys, &capability), read(Generation::Osd1), NOW, &mut random()).cdb.to_vec();
     bytes[80] = 0x0E;

@@ -1,6 +1,7 @@
-//! The vectors in `docs/standards/vectors/`, recomputed through the public functions.
+//! The vectors in `docs/standards/vectors/`, recomputed with the public functions.
 //!
-//! They were made by `make.py` there, apart from this code. An outsider needs the files and the description alone.
+//! `make.py` there created them independently of this code. The files and their description suffice
+//! for another implementation.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use crate::common::*;
 use sealstone_crypto::RustCrypto;
-use sealstone_digest::{Cover, Covered, Direction, Profile};
+use sealstone_digest::{CoveredDigests, DataDirection, DigestCover, Profile};
 use sealstone_osd::{CapabilityBytes, Cdb, Generation, ObjectId, SecurityMethod};
 use sealstone_seal::hierarchy::{derive_master, derive_pair, derive_working, factory_seed};
 use sealstone_seal::icv::{LABELS, Purpose, purpose_key};
@@ -21,7 +22,7 @@ fn file(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap()
 }
 
-/// The entries of a file; there must be as many as its description promises.
+/// Returns the entries of a file; there must be as many as its description says.
 fn vectors(name: &str, count: usize) -> Vec<Value> {
     let all = file(name)["vectors"].as_array().unwrap().clone();
     assert_eq!(all.len(), count, "{name}");
@@ -65,7 +66,8 @@ fn tag(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     RustCrypto::tag(&RustCrypto::mac_key(hash, key), parts).as_bytes().to_vec()
 }
 
-/// Every combination of generation and algorithm whose tags fit: OSD-1 with 01h; OSD-2 with 01h, F1h, F0h.
+/// Every combination of generation and algorithm whose tags fit: OSD-1 with 01h; OSD-2 with 01h,
+/// F1h, F0h.
 const COMBINATIONS: usize = 4;
 
 #[test]
@@ -107,7 +109,7 @@ fn requests() {
         }
         let mut wire = hex(&vector["cdb"]);
         assert_eq!(placed(keys.request(generation, &wire).unwrap(), generation), expected);
-        // With the value in its field the same comes out, and the CDB is one.
+        // With the value in its field the result is the same, and the CDB is valid.
         wire[SecurityFields::of(generation).request_icv].copy_from_slice(&expected);
         assert_eq!(placed(keys.request(generation, &wire).unwrap(), generation), expected);
         let cdb = Cdb::parse(&wire).unwrap();
@@ -150,7 +152,7 @@ fn data() {
     }
 }
 
-/// Bytes of the object that the vectors of digests are about.
+/// Returns bytes of the object in the vectors of digests.
 fn object_bytes(start: u64, length: u64) -> Vec<u8> {
     (start..start + length).map(|at| (7 * at + at / 251) as u8).collect()
 }
@@ -174,11 +176,12 @@ fn covers() {
         let retrieved = hex(&vector["retrieved_attributes"]);
 
         let place = cover::Place { object_length: number("object_length"), generation: 0 };
-        let inward = Covered::of(Cover::new(profile, start, length, place.object_length), &content);
+        let inward =
+            CoveredDigests::of(DigestCover::new(profile, start, length, place.object_length), &content);
         assert_eq!(inward.to_bytes(), values_of(&vector, "values_in"), "{profile:?}");
         let tag = cover::tag(
             &keys,
-            Direction::In,
+            DataDirection::In,
             &nonce,
             &origin,
             place,
@@ -189,12 +192,12 @@ fn covers() {
         let block = [&counts.encode()[..], &place.encode(), &placed(tag, generation)].concat();
         assert_eq!(block, hex(&vector["data_in_integrity"]), "{profile:?}");
 
-        let outward = Covered::of(Cover::of_write(profile, start, length), &content);
+        let outward = CoveredDigests::of(DigestCover::of_write(profile, start, length), &content);
         assert_eq!(outward.to_bytes(), values_of(&vector, "values_out"), "{profile:?}");
         let none = cover::Place::NONE;
         let tag = cover::tag(
             &keys,
-            Direction::Out,
+            DataDirection::Out,
             &nonce,
             &origin,
             none,
@@ -218,9 +221,9 @@ fn pages() {
         let retrieved = hex(&vector["retrieved_attributes"]);
         let page = cover::page_value(profile, generation, number("page") as u32, &retrieved).unwrap();
         assert_eq!(page.as_bytes(), hex(&vector["page_digest"]));
-        let nothing = Covered::of(Cover::new(profile, 0, 0, 0), &[]);
+        let nothing = CoveredDigests::of(DigestCover::new(profile, 0, 0, 0), &[]);
         let lists = [cover::List::default(), cover::List { bytes: &retrieved, page: Some(page) }];
-        let tag = cover::tag(&keys, Direction::In, &nonce, &origin, cover::Place::NONE, &nothing, lists);
+        let tag = cover::tag(&keys, DataDirection::In, &nonce, &origin, cover::Place::NONE, &nothing, lists);
         let counts = icv::DataInCounts { data: 0, attributes: retrieved.len() as u64 };
         let block = [&counts.encode()[..], &cover::Place::NONE.encode(), &placed(tag, generation)].concat();
         assert_eq!(block, hex(&vector["data_in_integrity"]));
@@ -279,7 +282,7 @@ fn key_hierarchies() {
     }
 }
 
-/// Does the hierarchy sign with this key?
+/// Checks that the hierarchy signs with this key.
 fn check_signs(hierarchy: &Keys, selector: KeySelector, key: &[u8]) {
     let capability = capability(Generation::Osd2, SecurityMethod::CmdRsp).encode();
     let signed = hierarchy.signing_key(selector).unwrap();
@@ -291,7 +294,7 @@ fn check_signs(hierarchy: &Keys, selector: KeySelector, key: &[u8]) {
     );
 }
 
-/// The vectors that the design pinned. Its HMAC-SHA256 ones have one key for everything: code F0h.
+/// The vectors pinned by the design. Its HMAC-SHA256 ones have one key for everything: code F0h.
 #[test]
 fn the_designs_own_vectors() {
     let given = file("given.json");
@@ -308,13 +311,24 @@ fn the_designs_own_vectors() {
         sha1.request(Generation::Osd1, &hex(&one["cdb"])).unwrap().as_bytes(),
         hex(&one["cmdrsp_icv"])
     );
-    // HierMAC (security.md 5.1): three digests, of the end of a block, of a whole one and of the head of a third.
+    // HierMAC (security.md 5.1): three digests, of the end of a block, of a whole one and of the
+    // head of a third.
     let units = keys(one, "cap_key", Algorithm::UnitsSha1, SecurityMethod::AllData);
-    let covered = Covered::of(Cover::new(Profile::Sha1, 5000, 12_000, 20_000), &object_bytes(5000, 12_000));
+    let covered = CoveredDigests::of(
+        DigestCover::new(Profile::Sha1, 5000, 12_000, 20_000),
+        &object_bytes(5000, 12_000),
+    );
     let origin = cover::Origin { object: OBJECT, start: Some(5000) };
     let place = cover::Place { object_length: 20_000, generation: 0 };
-    let icv =
-        cover::tag(&units, Direction::In, &nonce(one), &origin, place, &covered, [cover::List::default(); 2]);
+    let icv = cover::tag(
+        &units,
+        DataDirection::In,
+        &nonce(one),
+        &origin,
+        place,
+        &covered,
+        [cover::List::default(); 2],
+    );
     assert!(icv.as_bytes().starts_with(&[0x5B, 0x25, 0xBD, 0x3B]) && icv.as_bytes().ends_with(&[0x44, 0x92]));
     let good = sha1.response(&nonce(one), 0, &[]);
     assert_eq!(good.as_bytes(), hex(&one["cmdrsp_response_icv_good"]));

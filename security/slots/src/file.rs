@@ -1,6 +1,7 @@
 //! Slot files of a real file system.
 //!
-//! Does: read and write them, with mode 0600. Does not: lock: each file has one writer.
+//! Does: reads and writes them, with mode 0600.
+//! Does not: lock: each file has one writer.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -11,17 +12,20 @@ use zeroize::Zeroizing;
 
 use crate::{CONTENT_MAX, Plan, content, file_len_max, plan};
 
-/// Reads the content of a slot file, or a file of an earlier release as it is; `None` if there is no file.
+/// Reads the content of a slot file, or a file of an earlier release as it is; `None` if there is
+/// no file.
 ///
 /// # Errors
-/// Those of the file system; `InvalidData` if the file is longer than content of `len_max` bytes takes, or damaged.
+/// Those of the file system; `InvalidData` if the file is longer than content of `len_max` bytes
+/// takes, or damaged.
 pub fn read(path: &Path, len_max: u64) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let Some(file) = read_file(path, len_max)? else { return Ok(None) };
     let content = content(&file)?;
     Ok(Some(Zeroizing::new(content.to_vec())))
 }
 
-/// Stores content durably: in place if the file has slots that it fits, else in a new file of mode 0600.
+/// Stores content durably: in place if the file has slots that it fits, else in a new file of mode
+/// 0600.
 ///
 /// # Errors
 /// Those of the file system; the old content stays. `StorageFull` only where a new file is needed.

@@ -1,11 +1,14 @@
-//! Slot files: small private files that are overwritten in place, so that a full disk cannot refuse the write.
+//! Slot files: small private files that are overwritten in place, so that a full disk cannot refuse
+//! the write.
 //!
-//! Does: keep two slots of equal length in one file, each with a sequence number and a checksum; write the slot that
-//! does not hold the newest content; read the newest sound slot. Does not: know what the content means, or seal it.
-//! Contract: after a crash at any step the file holds the old or the new content, whole. A write of content that fits
-//! the slots needs no space on the file system. A file of an earlier release, which is content alone, is read as it is
-//! and becomes a slot file with its next write; that write needs space.
-//! Truth: docs/adr/0056-full-disks.md; docs/reference/files.md, "Slot files".
+//! Does: keeps two slots of equal length in one file, each with a sequence number and a checksum;
+//! writes the slot that does not hold the newest content; reads the newest intact slot.
+//! Does not: know what the content means, or seal it.
+//! Contract: after a crash at any step the file holds the old or the new content, completely. A
+//! write of content that fits the slots needs no space on the file system. A file of an earlier
+//! release, which is content alone, is read as it is and becomes a slot file with its next write;
+//! that write needs space.
+//! Source of truth: docs/adr/0056-full-disks.md; docs/reference/files.md, "Slot files".
 
 mod file;
 
@@ -22,7 +25,7 @@ const MAGIC: &[u8] = b"sealstone-slot 1 ";
 /// Bytes of a slot before its content: magic, sequence number, length, checksum, line feed.
 const HEAD: usize = MAGIC.len() + 16 + 1 + 8 + 1 + 8 + 1;
 
-/// How content is stored over what a file holds now.
+/// How content is stored over the present file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Write these bytes at this offset and sync the file; its length does not change.
@@ -36,13 +39,14 @@ pub enum Plan {
     Whole(Vec<u8>),
 }
 
-/// A sound slot.
-struct Slot<'a> {
+/// An intact slot.
+struct SlotContent<'a> {
     sequence: u64,
     content: &'a [u8],
 }
 
-/// Returns the newest content of a file: that of its newest sound slot, or the file itself if it is of an earlier release.
+/// Returns the newest content of a file: that of its newest intact slot, or the file itself if it
+/// is of an earlier release.
 ///
 /// # Errors
 /// `InvalidData` if it is a slot file and both slots are damaged.
@@ -66,13 +70,13 @@ pub fn is_slot_file(file: &[u8]) -> bool {
         && (file.starts_with(MAGIC) || file[half..].starts_with(MAGIC))
 }
 
-/// Returns the largest file that content of at most so many bytes may lie in.
+/// Returns the maximum length of a file with content of at most `content_max` bytes.
 #[must_use]
 pub const fn file_len_max(content_max: u64) -> u64 {
     4 * (content_max + HEAD as u64) + 2 * SLOT_UNIT as u64
 }
 
-/// Decides how `content` is stored, given the bytes that the file holds now.
+/// Decides how `content` is stored, given the present bytes of the file.
 #[must_use]
 pub fn plan(file: Option<&[u8]>, content: &[u8]) -> Plan {
     let file = file.filter(|file| is_slot_file(file));
@@ -94,7 +98,7 @@ pub fn plan(file: Option<&[u8]>, content: &[u8]) -> Plan {
     Plan::Whole(whole)
 }
 
-fn newest(file: &[u8]) -> Option<(usize, Slot<'_>)> {
+fn newest(file: &[u8]) -> Option<(usize, SlotContent<'_>)> {
     let (first, second) = file.split_at(file.len() / 2);
     let slots = [first, second].into_iter().enumerate();
     slots.filter_map(|(index, bytes)| Some((index, decode(bytes)?))).max_by_key(|(_, slot)| slot.sequence)
@@ -115,13 +119,13 @@ fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
     slot
 }
 
-fn decode(slot: &[u8]) -> Option<Slot<'_>> {
+fn decode(slot: &[u8]) -> Option<SlotContent<'_>> {
     let (found, rest) = slot.split_at_checked(HEAD)?;
     let fields = std::str::from_utf8(found.strip_prefix(MAGIC)?).ok()?;
     let sequence = u64::from_str_radix(fields.get(..16)?, 16).ok()?;
     let length = usize::try_from(u32::from_str_radix(fields.get(17..25)?, 16).ok()?).ok()?;
     let content = rest.get(..length)?;
-    (head(sequence, content) == found).then_some(Slot { sequence, content })
+    (head(sequence, content) == found).then_some(SlotContent { sequence, content })
 }
 
 #[cfg(test)]
@@ -156,7 +160,8 @@ mod tests {
                 let torn = apply(&file, &Plan::InPlace { offset, bytes: bytes[..kept].to_vec() });
                 let found = content(&torn).unwrap();
                 assert!(found == *before.last().unwrap() || found == new, "{kept} bytes: {found:?}");
-                // The next write goes beside the sound slot, whatever the torn one holds.
+                // The next write goes to the slot beside the intact one, whatever the torn one
+                // holds.
                 let again = apply(&torn, &plan(Some(&torn), b"again"));
                 assert_eq!(content(&again).unwrap(), b"again", "{kept} bytes");
             }

@@ -14,8 +14,8 @@ use sealstone_device::{KeyRecord, KeyStore, LeaseStore, OsdConfig, OsdUnit, Part
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
-use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, Options};
+use sealstone_store::sim::{DiskFault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, StoreOptions};
 use sealstone_target::{Counter, IscsiTarget, MonotonicClock};
 use tokio::time::{Instant, sleep};
 
@@ -79,7 +79,7 @@ pub struct DeviceHost {
     clock: Arc<DeviceClock>,
     /// Checks how the device judges times.
     pub judge: Arc<Judge>,
-    options: Options,
+    options: StoreOptions,
     network: Arc<Network>,
     history: Arc<History>,
     chance: Arc<Chance>,
@@ -138,13 +138,13 @@ impl DeviceHost {
         let medium = SimMedium::new(chance.range(0..=u64::MAX));
         sealstone_store::format(&medium, &FormatOptions::new(capacity, [place + 1; 16]))
             .expect("an empty disk without faults can be formatted");
-        let options = Options {
+        let options = StoreOptions {
             record_cache: *chance.pick(&[64 << 10, 4 << 20]),
             index_cache: *chance.pick(&[64 << 10, 4 << 20]),
             group_bytes_max: chance.logarithmic(256 << 10..=32 << 20),
             group_age_max: Duration::from_millis(chance.logarithmic(100..=5_000)),
             discard_blocks_min: *chance.pick(&[1, 64, u64::MAX]),
-            ..Options::default()
+            ..StoreOptions::default()
         };
         let state = Mutex::new(State { medium, running: None });
         let judge = Judge::new(place, truth, clock.clone(), history.clone());
@@ -302,13 +302,13 @@ impl DeviceHost {
     pub fn doom(&self) {
         let state = self.state.lock();
         let calls = state.medium.calls();
-        state.medium.fault(Fault::Power(calls.writes + calls.syncs + self.chance.range(1..=40)));
+        state.medium.fault(DiskFault::Power(calls.writes + calls.syncs + self.chance.range(1..=40)));
     }
 
     /// Makes one of the next syncs fail.
     pub fn fail_sync(&self) {
         let state = self.state.lock();
-        state.medium.fault(Fault::Sync(state.medium.calls().syncs + self.chance.range(1..=3)));
+        state.medium.fault(DiskFault::Sync(state.medium.calls().syncs + self.chance.range(1..=3)));
     }
 
     /// Flips stored bits in a few places, silently.

@@ -8,7 +8,7 @@ use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{DiskStore, FormatOptions, Medium as _, Options};
+use sealstone_store::{DiskStore, FormatOptions, Medium as _, StoreOptions};
 use sealstone_target::IscsiTarget;
 use tokio::io::DuplexStream;
 use tokio::task::AbortHandle;
@@ -59,7 +59,8 @@ impl Machine {
     pub fn boot(&self) {
         let mut state = self.state.lock().unwrap();
         state.epoch += 1;
-        let store = Arc::new(DiskStore::open(Arc::new(state.medium.clone()), Options::default()).unwrap());
+        let store =
+            Arc::new(DiskStore::open(Arc::new(state.medium.clone()), StoreOptions::default()).unwrap());
         let unit = OsdUnit::start(Parts {
             store: store.clone(),
             config: self.config,

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealstone_seal::Arriving;
+use sealstone_seal::ReceivedDigests;
 use sealstone_seal::signer::Signed;
 
 use super::bearer::Bearer;
@@ -18,7 +18,7 @@ use crate::driver::Watch;
 const WATCHED_MIN: u64 = 128 << 10;
 
 /// The digests of what came so far.
-pub(super) struct Arrival(Mutex<Arriving>);
+pub(super) struct Arrival(Mutex<ReceivedDigests>);
 
 impl Arrival {
     /// For a command about to be sent; none where it does not pay.
@@ -30,7 +30,7 @@ impl Arrival {
     }
 
     /// Lets somebody see them.
-    pub(super) fn show<T>(&self, look: impl FnOnce(&Arriving) -> T) -> T {
+    pub(super) fn show<T>(&self, look: impl FnOnce(&ReceivedDigests) -> T) -> T {
         look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -8,7 +8,7 @@
 use sealstone_osd::Generation;
 use sealstone_osd::cdb::pointer;
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, Status, additional};
-use sealstone_seal::Arriving;
+use sealstone_seal::ReceivedDigests;
 use sealstone_seal::signer::{Reply, ReplyError, Signed};
 
 use super::bearer::Bearer;
@@ -66,7 +66,7 @@ pub(crate) fn hear(
     signed: &Signed,
     operation: &Operation,
     response: ScsiResponse,
-    arrived: Option<&Arriving>,
+    arrived: Option<&ReceivedDigests>,
 ) -> Heard {
     let Some(status) = Status::from_byte(response.status) else {
         return Heard::Failed(OsdError::Malformed("an unknown status"));

@@ -8,7 +8,7 @@
 //! attribute, which restores the default.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
-use sealstone_digest::{Profile, Standing};
+use sealstone_digest::{Profile, ProfileStatus};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::{MAX_ATTRIBUTE_LENGTH, StoreError};
 
@@ -101,7 +101,7 @@ pub(crate) fn check_profile(
 /// Returns the profile that a value selects, if this device allows it for partitions.
 fn allowed_profile(device: &Device, id: AttributeId, value: &[u8]) -> Result<Option<Profile>, Failure> {
     let wanted = profile(value).ok_or(Failure::Attribute(id))?;
-    let broken = wanted.is_some_and(|profile| profile.standing() == Standing::Broken);
+    let broken = wanted.is_some_and(|profile| profile.status() == ProfileStatus::Broken);
     if broken && !device.config.insecure_adhash { Err(Failure::Attribute(id)) } else { Ok(wanted) }
 }
 

@@ -7,7 +7,7 @@
 //! Truth: docs/design/t10-osd.md 1.8 (scatter/gather), 1.10; traps T15, T18.
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::{BLOCK, Stat};
+use sealstone_store::{BLOCK, ObjectStat};
 
 use super::{Done, Remark, Run, Touch};
 use crate::catalog::Partition;
@@ -33,7 +33,7 @@ impl Span {
 }
 
 /// Checks that an object is an existing user object, and returns its state.
-pub(crate) fn user_object(device: &Device, id: ObjectId) -> Result<Stat, Failure> {
+pub(crate) fn user_object(device: &Device, id: ObjectId) -> Result<ObjectStat, Failure> {
     let stat = device.store.stat(id)?;
     if stat.kind == ObjectType::User { Ok(stat) } else { Err(Failure::Field(failure::OBJECT)) }
 }
@@ -161,7 +161,7 @@ pub(crate) fn resize(device: &Device, id: ObjectId, length: u64) -> Result<i64, 
 pub(super) fn change(
     run: &Run<'_>,
     id: ObjectId,
-    stat: Stat,
+    stat: ObjectStat,
     end: u64,
     growth: u64,
     work: impl FnOnce(&Device) -> Result<(), Failure>,
@@ -175,7 +175,7 @@ pub(super) fn change(
 fn checked(
     device: &Device,
     id: ObjectId,
-    stat: Stat,
+    stat: ObjectStat,
     end: u64,
     growth: u64,
     work: impl FnOnce(&Device) -> Result<(), Failure>,
@@ -202,7 +202,7 @@ fn checked(
 
 /// Limits the growth of an object without holes to the part beyond its end. With holes, any block
 /// may be new.
-fn exact_growth(stat: Stat, end: u64, growth: u64) -> u64 {
+fn exact_growth(stat: ObjectStat, end: u64, growth: u64) -> u64 {
     let rounded = |length: u64| length.div_ceil(BLOCK).saturating_mul(BLOCK);
     if stat.used_bytes >= rounded(stat.length) {
         growth.min(rounded(end).saturating_sub(rounded(stat.length)))
@@ -226,10 +226,10 @@ mod tests {
 
     #[test]
     fn dense_object_reserves_only_growth() {
-        let dense = Stat { kind: ObjectType::User, length: 5000, used_bytes: 8192 };
+        let dense = ObjectStat { kind: ObjectType::User, length: 5000, used_bytes: 8192 };
         assert_eq!(exact_growth(dense, 5000, blocks_touched(0, 5000)), 0);
         assert_eq!(exact_growth(dense, 9000, blocks_touched(4000, 5000)), BLOCK);
-        let sparse = Stat { used_bytes: 4096, ..dense };
+        let sparse = ObjectStat { used_bytes: 4096, ..dense };
         assert_eq!(exact_growth(sparse, 5000, blocks_touched(0, 5000)), 8192);
     }
 

@@ -562,7 +562,7 @@ fn differ(store: &dyn ObjectStore, one: ObjectId, other: ObjectId) -> Result<boo
     let mut next = Some(0);
     while let Some(offset) = next {
         let found = store.compare(one, other, offset, 1)?;
-        if !found.stretches.is_empty() {
+        if !found.extents.is_empty() {
             return Ok(true);
         }
         next = found.next;

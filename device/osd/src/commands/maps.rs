@@ -13,7 +13,7 @@ use sealstone_osd::cdb::{ReadMap, pointer};
 use sealstone_osd::map::{
     ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapWriter, Stretch as Entry, WRITTEN,
 };
-use sealstone_store::{Comparison, Stretch, StretchKind};
+use sealstone_store::{ExtentKind, ObjectComparison, ObjectExtent};
 
 use super::data::{partition_of, user_object};
 use super::{Done, Run, Touch};
@@ -35,11 +35,11 @@ pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure
     let damage = damage::known(&*run.device.store, map.object)?;
     let damaged = still_damaged(run.device, map.object, length, &damage.ranges);
     answer(run, map, length, damage.attributes, |device, offset| {
-        let stretches = device.store.map(map.object, offset, STEP)?;
-        let next = stretches.last().map(|last| last.offset + last.length);
-        let mut parts = Vec::with_capacity(stretches.len());
-        for stretch in stretches {
-            split_damaged(&stretch, &damaged, &mut parts);
+        let extents = device.store.map(map.object, offset, STEP)?;
+        let next = extents.last().map(|last| last.offset + last.length);
+        let mut parts = Vec::with_capacity(extents.len());
+        for extent in extents {
+            split_damaged(&extent, &damaged, &mut parts);
         }
         Ok((parts, next))
     })
@@ -58,15 +58,15 @@ pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Fai
     let source_stat = user_object(run.device, source).ok();
     let length = source_stat.map_or(length, |source| source.length.max(length));
     answer(run, map, length, false, |device, offset| {
-        let Comparison { stretches, next } = match source_stat {
+        let ObjectComparison { extents, next } = match source_stat {
             Some(_) => device.store.compare(map.object, source, offset, STEP)?,
             None => {
-                let stretches = device.store.map(map.object, offset, STEP)?;
-                let next = stretches.last().map(|last| last.offset + last.length);
-                Comparison { stretches, next }
+                let extents = device.store.map(map.object, offset, STEP)?;
+                let next = extents.last().map(|last| last.offset + last.length);
+                ObjectComparison { extents, next }
             }
         };
-        Ok((stretches.iter().map(|stretch| (kind(stretch), stretch.offset, stretch.length)).collect(), next))
+        Ok((extents.iter().map(|extent| (kind(extent), extent.offset, extent.length)).collect(), next))
     })
 }
 
@@ -128,19 +128,19 @@ fn flush(out: &mut MapWriter<'_>, part: Option<Part>) {
     }
 }
 
-const fn kind(stretch: &Stretch) -> u16 {
-    match stretch.kind {
-        StretchKind::Hole => HOLE,
-        StretchKind::Data { .. } => WRITTEN,
+const fn kind(extent: &ObjectExtent) -> u16 {
+    match extent.kind {
+        ExtentKind::Hole => HOLE,
+        ExtentKind::Data { .. } => WRITTEN,
     }
 }
 
 /// Splits a data range around its damaged parts.
-fn split_damaged(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
-    let end = stretch.offset + stretch.length;
-    let mut at = stretch.offset;
-    let data = kind(stretch) == WRITTEN;
-    for range in damaged.iter().filter(|range| data && range.offset < end && range.end() > stretch.offset) {
+fn split_damaged(extent: &ObjectExtent, damaged: &[Range], parts: &mut Vec<Part>) {
+    let end = extent.offset + extent.length;
+    let mut at = extent.offset;
+    let data = kind(extent) == WRITTEN;
+    for range in damaged.iter().filter(|range| data && range.offset < end && range.end() > extent.offset) {
         let (from, to) = (range.offset.max(at), range.end().min(end));
         if at < from {
             parts.push((WRITTEN, at, from - at));
@@ -151,7 +151,7 @@ fn split_damaged(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
         }
     }
     if at < end {
-        parts.push((kind(stretch), at, end - at));
+        parts.push((kind(extent), at, end - at));
     }
 }
 

@@ -24,7 +24,7 @@ mod query;
 mod rewrite;
 mod walk;
 
-use sealstone_digest::{Covered, Profile};
+use sealstone_digest::{CoveredDigests, Profile};
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::{Generation, ObjectId};
@@ -170,7 +170,7 @@ pub(crate) struct Run<'a> {
     pub(crate) data_out: &'a [u8],
     /// Digests that the check value of `data_out` was verified with, if it covers digests of a
     /// range.
-    pub(crate) covered: Option<&'a Covered>,
+    pub(crate) covered: Option<&'a CoveredDigests>,
     /// Digest profile of the data to read, if the check value of the reply covers digests of a
     /// range.
     pub(crate) digests_wanted: Option<Profile>,
@@ -260,7 +260,7 @@ pub(crate) struct Done {
     /// Length of the object that the data is a range of; 0 if it is none.
     pub(crate) object_length: u64,
     /// Digests of the data, as far as the store has them.
-    pub(crate) digests: Option<Covered>,
+    pub(crate) digests: Option<CoveredDigests>,
     pub(crate) remark: Option<Remark>,
     pub(crate) touch: Touch,
     /// Start offset of APPEND.

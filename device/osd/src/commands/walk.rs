@@ -10,7 +10,7 @@
 use std::cell::Cell;
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::{Scope, StoreError};
+use sealstone_store::{GroupScope, StoreError};
 
 use super::collections::{self, Kind};
 use super::data::partition_of;
@@ -191,7 +191,7 @@ pub(crate) fn walk(
                 break;
             }
         }
-        scope.map_or(Ok(()), Scope::end)?;
+        scope.map_or(Ok(()), GroupScope::end)?;
         if !continues {
             return Ok(());
         }

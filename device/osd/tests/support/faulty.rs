@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sealstone_digest::{Covered, Profile, Value};
+use sealstone_digest::{CoveredDigests, DigestValue, Profile};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{
-    Checked, Comparison, Completed, Damage, DamageKind, Digested, Digests, Examination, Examine, Examined,
-    KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
+    CompletedDigests, Damage, DamageKind, DigestCheck, DigestStore, DigestedRead, ExaminationStep,
+    GroupScope, KnownDigests, Memberships, MemoryStore, ObjectComparison, ObjectExamination, ObjectExaminer,
+    ObjectExtent, ObjectStat, ObjectStore, Space, StoreError,
 };
 
 /// Called after each change with its number since the start.
@@ -90,7 +91,7 @@ impl Faulty {
 }
 
 impl ObjectStore for Faulty {
-    fn begin(&self) -> Scope<'_> {
+    fn begin(&self) -> GroupScope<'_> {
         self.inner.begin()
     }
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
@@ -101,7 +102,7 @@ impl ObjectStore for Faulty {
         self.change()?;
         self.inner.remove(id)
     }
-    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
+    fn stat(&self, id: ObjectId) -> Result<ObjectStat, StoreError> {
         self.inner.stat(id)
     }
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
@@ -127,7 +128,7 @@ impl ObjectStore for Faulty {
         self.change()?;
         self.inner.share(from, to)
     }
-    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<ObjectExtent>, StoreError> {
         self.inner.map(id, offset, max)
     }
     fn compare(
@@ -136,7 +137,7 @@ impl ObjectStore for Faulty {
         to: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Comparison, StoreError> {
+    ) -> Result<ObjectComparison, StoreError> {
         self.inner.compare(from, to, offset, max)
     }
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -196,7 +197,7 @@ impl Memberships for Faulty {
     }
 }
 
-impl Digests for Faulty {
+impl DigestStore for Faulty {
     fn profile(&self, partition: u64) -> Option<Profile> {
         self.inner.profile(partition)
     }
@@ -212,8 +213,8 @@ impl Digests for Faulty {
         id: ObjectId,
         offset: u64,
         into: &mut [u8],
-        checked: Checked,
-    ) -> Result<Digested, StoreError> {
+        checked: DigestCheck,
+    ) -> Result<DigestedRead, StoreError> {
         self.inner.read_digested(id, offset, into, checked)
     }
     fn write_digested(
@@ -221,18 +222,18 @@ impl Digests for Faulty {
         id: ObjectId,
         offset: u64,
         data: &[u8],
-        covered: &Covered,
+        covered: &CoveredDigests,
     ) -> Result<(), StoreError> {
         self.change()?;
         self.inner.write_digested(id, offset, data, covered)
     }
-    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError> {
+    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<DigestValue>, StoreError> {
         self.inner.page_digest(id, page)
     }
 }
 
-impl Examine for Faulty {
-    fn examine(&self, examination: &mut Examination) -> Result<Examined, StoreError> {
+impl ObjectExaminer for Faulty {
+    fn examine(&self, examination: &mut ObjectExamination) -> Result<ExaminationStep, StoreError> {
         self.look(examination.id())?;
         self.inner.examine(examination)
     }
@@ -244,7 +245,7 @@ impl Examine for Faulty {
         self.look(id)?;
         self.inner.examine_records(id)
     }
-    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<Completed, StoreError> {
+    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<CompletedDigests, StoreError> {
         self.inner.complete_digests(id, offset)
     }
 }

@@ -1,10 +1,10 @@
 //! Contract of stored digests.
 
-use sealstone_digest::{Cover, Covered, Profile};
+use sealstone_digest::{CoveredDigests, DigestCover, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::{content, pattern, user};
-use crate::{AttributeId, BLOCK, Checked, MAX_TRANSFER, ObjectStore, StoreError};
+use crate::{AttributeId, BLOCK, DigestCheck, MAX_TRANSFER, ObjectStore, StoreError};
 
 /// Returns the units of an object whose stored digest does not match their bytes; empty in a
 /// correct store.
@@ -45,15 +45,17 @@ fn check<S: ObjectStore>(store: &S, id: ObjectId, what: &str) {
     for (offset, count) in [(0, length), (5000, 30_000), (16 << 10, 16 << 10), (length / 2, u64::MAX >> 40)] {
         let mut into = vec![0xEE; count.min(1 << 20) as usize];
         let mut unchecked = into.clone();
-        let read = store.read_digested(id, offset, &mut into, Checked::ByStore).expect("read with digests");
-        let same = store.read_digested(id, offset, &mut unchecked, Checked::ByReceiver).expect("read");
+        let read =
+            store.read_digested(id, offset, &mut into, DigestCheck::ByStore).expect("read with digests");
+        let same = store.read_digested(id, offset, &mut unchecked, DigestCheck::ByReceiver).expect("read");
         assert_eq!((same == read, unchecked == into), (true, true), "{what}: read of {count} at {offset}");
         into.truncate(read.count);
         let end = (offset + count).min(length);
         assert_eq!(into, bytes.get(offset as usize..end as usize).unwrap_or_default(), "{what}");
         assert_eq!(read.object_length, length);
-        let expected =
-            profile.map(|profile| Covered::of(Cover::new(profile, offset, into.len() as u64, length), &into));
+        let expected = profile.map(|profile| {
+            CoveredDigests::of(DigestCover::new(profile, offset, into.len() as u64, length), &into)
+        });
         assert_eq!(read.covered, expected, "{what}: read of {count} at {offset}");
     }
 }
@@ -106,18 +108,20 @@ pub(super) fn digests_that_the_caller_has_are_taken<S: ObjectStore>(store: &S) {
             let data = pattern(offset, length);
             let end = offset + length as u64;
             for cover in [
-                Cover::new(profile, offset, length as u64, end),
-                Cover::of_write(profile, offset, length as u64),
+                DigestCover::new(profile, offset, length as u64, end),
+                DigestCover::of_write(profile, offset, length as u64),
             ] {
-                store.write_digested(id, offset, &data, &Covered::of(cover, &data)).expect("write");
+                store.write_digested(id, offset, &data, &CoveredDigests::of(cover, &data)).expect("write");
                 check(store, id, &format!("{profile:?} at {offset}"));
             }
         }
         // The store ignores digests of other data.
         let data = pattern(7, 50_000);
         let other = if profile == Profile::Sha1 { Profile::Blake3 } else { Profile::Sha1 };
-        for cover in [Cover::of_write(other, 0, 50_000), Cover::of_write(profile, 1 << 14, 50_000)] {
-            store.write_digested(id, 0, &data, &Covered::of(cover, &data)).expect("write");
+        for cover in
+            [DigestCover::of_write(other, 0, 50_000), DigestCover::of_write(profile, 1 << 14, 50_000)]
+        {
+            store.write_digested(id, 0, &data, &CoveredDigests::of(cover, &data)).expect("write");
             check(store, id, "digests of something else");
         }
     }
@@ -151,13 +155,13 @@ pub(super) fn a_partitions_profile_is_set_while_it_is_empty<S: ObjectStore>(stor
 pub(super) fn digests_of_nothing_are_refused_or_empty<S: ObjectStore>(store: &S) {
     let id = user(1);
     refuses!(store.digests(id, 0, 1), StoreError::NotFound(_));
-    refuses!(store.read_digested(id, 0, &mut [0; 1], Checked::ByReceiver), StoreError::NotFound(_));
+    refuses!(store.read_digested(id, 0, &mut [0; 1], DigestCheck::ByReceiver), StoreError::NotFound(_));
     refuses!(store.page_digest(id, 1), StoreError::NotFound(_));
     store.create(id, ObjectType::User).expect("create");
     refuses!(store.digests(id, 0, MAX_TRANSFER + 1), StoreError::TooLarge { .. });
     assert!(store.digests(id, 0, MAX_TRANSFER).expect("digests").values.is_empty());
     assert!(store.digests(id, u64::MAX, 5).expect("digests").values.is_empty());
-    let read = store.read_digested(id, 5, &mut [0; 9], Checked::ByReceiver).expect("read");
+    let read = store.read_digested(id, 5, &mut [0; 9], DigestCheck::ByReceiver).expect("read");
     assert_eq!((read.count, read.object_length), (0, 0));
     assert!(read.covered.is_some_and(|covered| covered.values().is_empty()));
     // Holes have no stored digests; a read computes them.

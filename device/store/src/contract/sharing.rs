@@ -3,19 +3,20 @@
 use sealstone_osd::ObjectType;
 
 use super::{CAPACITY, content, made, pattern, user};
-use crate::store::push_stretch;
+use crate::store::push_extent;
 use crate::{
-    AttributeId, BLOCK, Comparison, MAP_PIECES_MAX, ObjectStore, PIECE, StoreError, Stretch, StretchKind,
+    AttributeId, BLOCK, ExtentKind, MAP_PIECES_MAX, ObjectComparison, ObjectExtent, ObjectStore, PIECE,
+    StoreError,
 };
 
 /// Returns how many bytes the object has alone and how many it shares, by its map.
 fn own_and_shared<S: ObjectStore>(store: &S, object: u64) -> (u64, u64) {
     let (mut own, mut shared) = (0, 0);
-    for stretch in store.map(user(object), 0, usize::MAX).expect("map") {
-        match stretch.kind {
-            StretchKind::Data { shared: true } => shared += stretch.length,
-            StretchKind::Data { shared: false } => own += stretch.length,
-            StretchKind::Hole => {}
+    for extent in store.map(user(object), 0, usize::MAX).expect("map") {
+        match extent.kind {
+            ExtentKind::Data { shared: true } => shared += extent.length,
+            ExtentKind::Data { shared: false } => own += extent.length,
+            ExtentKind::Hole => {}
         }
     }
     (own, shared)
@@ -76,11 +77,11 @@ pub(super) fn a_share_replaces_what_was_there<S: ObjectStore>(store: &S) {
         store.flush().expect("flush");
     }
     let map = store.map(target, 0, usize::MAX).expect("map");
-    let (hole, data) = (StretchKind::Hole, StretchKind::Data { shared: true });
-    let stretch = |offset, length, kind| Stretch { offset, length, kind };
-    assert_eq!(map, [stretch(0, 2 * BLOCK, hole), stretch(2 * BLOCK, BLOCK, data)]);
+    let (hole, data) = (ExtentKind::Hole, ExtentKind::Data { shared: true });
+    let extent = |offset, length, kind| ObjectExtent { offset, length, kind };
+    assert_eq!(map, [extent(0, 2 * BLOCK, hole), extent(2 * BLOCK, BLOCK, data)]);
     assert_eq!(store.map(target, 0, 1).expect("map"), map[..1]);
-    assert_eq!(store.map(target, 2 * BLOCK + 5, 9).expect("map"), [stretch(2 * BLOCK + 5, BLOCK - 5, data)]);
+    assert_eq!(store.map(target, 2 * BLOCK + 5, 9).expect("map"), [extent(2 * BLOCK + 5, BLOCK - 5, data)]);
     assert_eq!(store.map(target, 3 * BLOCK, 9).expect("map"), []);
     // An empty object can be shared, too.
     let empty = user(0x1_0003);
@@ -93,7 +94,7 @@ pub(super) fn a_share_replaces_what_was_there<S: ObjectStore>(store: &S) {
 pub(super) fn a_map_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
     let id = made(store);
     let pieces = MAP_PIECES_MAX as u64;
-    let (hole, data) = (StretchKind::Hole, StretchKind::Data { shared: false });
+    let (hole, data) = (ExtentKind::Hole, ExtentKind::Data { shared: false });
     for piece in 0..pieces + 2 {
         // A distant extent costs no more than a near one.
         let at = if piece < pieces { piece } else { piece + 5000 };
@@ -101,22 +102,22 @@ pub(super) fn a_map_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
     }
     let length = store.stat(id).expect("stat").length;
     let (mut at, mut parts) = (0, Vec::new());
-    let mut all: Vec<Stretch> = Vec::new();
+    let mut all: Vec<ObjectExtent> = Vec::new();
     loop {
         let part = store.map(id, at, usize::MAX).expect("map");
         let Some(last) = part.last() else { break };
         at = last.offset + last.length;
         parts.push(at);
-        part.iter().for_each(|one| push_stretch(&mut all, one.offset, one.offset + one.length, one.kind));
+        part.iter().for_each(|one| push_extent(&mut all, one.offset, one.offset + one.length, one.kind));
     }
     assert_eq!(parts, [pieces * PIECE, length], "to the end of the last piece, then to the end");
-    let stretch = |offset, length, kind| Stretch { offset, length, kind };
+    let extent = |offset, length, kind| ObjectExtent { offset, length, kind };
     assert_eq!(all.len() as u64, 2 * (pieces + 2) - 1);
-    assert_eq!(all[1], stretch(BLOCK, PIECE - BLOCK, hole));
+    assert_eq!(all[1], extent(BLOCK, PIECE - BLOCK, hole));
     let far = (pieces + 5000) * PIECE;
     let before = (pieces - 1) * PIECE + BLOCK;
-    assert_eq!(all[2 * pieces as usize - 1], stretch(before, far - before, hole));
-    assert_eq!(all[2 * pieces as usize], stretch(far, BLOCK, data));
+    assert_eq!(all[2 * pieces as usize - 1], extent(before, far - before, hole));
+    assert_eq!(all[2 * pieces as usize], extent(far, BLOCK, data));
     // Data before the offset is not counted.
     let from = PIECE / 2;
     let end = store.map(id, from, usize::MAX).expect("map").last().map(|last| last.offset + last.length);
@@ -129,28 +130,28 @@ pub(super) fn a_comparison_tells_what_is_not_shared<S: ObjectStore>(store: &S) {
     store.create(other, ObjectType::User).expect("create");
     store.write(one, 0, &pattern(1, 300 * BLOCK as usize)).expect("write");
     store.share(one, other).expect("share");
-    let compare = |offset, max| store.compare(one, other, offset, max).expect("compare").stretches;
+    let compare = |offset, max| store.compare(one, other, offset, max).expect("compare").extents;
     assert_eq!(compare(0, 9), []);
     store.write(one, 5 * BLOCK + 7, b"x").expect("write");
     store.write(other, 6 * BLOCK, b"x").expect("write to the other");
     store.clear(one, 280 * BLOCK, BLOCK).expect("clear");
     store.write(one, 300 * BLOCK, b"longer").expect("extend");
     store.resize(one, 310 * BLOCK).expect("extend with a hole");
-    let stretch = |offset, length, kind| Stretch { offset, length, kind };
-    let (hole, own) = (StretchKind::Hole, StretchKind::Data { shared: false });
+    let extent = |offset, length, kind| ObjectExtent { offset, length, kind };
+    let (hole, own) = (ExtentKind::Hole, ExtentKind::Data { shared: false });
     let expected = [
-        stretch(5 * BLOCK, 2 * BLOCK, own),
-        stretch(280 * BLOCK, BLOCK, hole),
-        stretch(300 * BLOCK, BLOCK, own),
-        stretch(301 * BLOCK, 9 * BLOCK, hole),
+        extent(5 * BLOCK, 2 * BLOCK, own),
+        extent(280 * BLOCK, BLOCK, hole),
+        extent(300 * BLOCK, BLOCK, own),
+        extent(301 * BLOCK, 9 * BLOCK, hole),
     ];
     assert_eq!(compare(0, 9), expected);
     assert_eq!(compare(0, 2), expected[..2]);
-    assert_eq!(compare(6 * BLOCK + 1, 1), [stretch(6 * BLOCK + 1, BLOCK - 1, own)]);
-    assert_eq!(compare(302 * BLOCK, 9), [stretch(302 * BLOCK, 8 * BLOCK, hole)]);
+    assert_eq!(compare(6 * BLOCK + 1, 1), [extent(6 * BLOCK + 1, BLOCK - 1, own)]);
+    assert_eq!(compare(302 * BLOCK, 9), [extent(302 * BLOCK, 8 * BLOCK, hole)]);
     assert_eq!(compare(310 * BLOCK, 9), []);
-    let back = store.compare(other, one, 290 * BLOCK, 9).expect("compare").stretches;
-    assert_eq!(back, [stretch(300 * BLOCK, 10 * BLOCK, hole)], "beyond its own end there is a hole");
+    let back = store.compare(other, one, 290 * BLOCK, 9).expect("compare").extents;
+    assert_eq!(back, [extent(300 * BLOCK, 10 * BLOCK, hole)], "beyond its own end there is a hole");
     let next = |offset, max| store.compare(one, other, offset, max).expect("compare").next;
     assert_eq!([next(0, 2), next(0, 4), next(0, 0)], [Some(281 * BLOCK), None, Some(0)]);
 }
@@ -166,17 +167,17 @@ pub(super) fn a_comparison_of_many_pieces_is_told_in_parts<S: ObjectStore>(store
     store.share(one, other).expect("share");
     store.write(one, (pieces + 1) * PIECE, b"x").expect("write");
     let first = store.compare(one, other, 0, 9).expect("compare");
-    assert_eq!(first, Comparison { stretches: Vec::new(), next: Some(pieces * PIECE) });
+    assert_eq!(first, ObjectComparison { extents: Vec::new(), next: Some(pieces * PIECE) });
     let rest = store.compare(one, other, pieces * PIECE, 9).expect("compare");
-    let kind = StretchKind::Data { shared: false };
-    let changed = Stretch { offset: (pieces + 1) * PIECE, length: BLOCK, kind };
-    assert_eq!(rest, Comparison { stretches: vec![changed], next: None });
+    let kind = ExtentKind::Data { shared: false };
+    let changed = ObjectExtent { offset: (pieces + 1) * PIECE, length: BLOCK, kind };
+    assert_eq!(rest, ObjectComparison { extents: vec![changed], next: None });
     // An empty object: compared with it, the other object differs everywhere.
     let empty = user(0x1_0003);
     store.create(empty, ObjectType::User).expect("create");
     let back = store.compare(empty, other, 0, 9).expect("compare");
-    let hole = |offset, length| Stretch { offset, length, kind: StretchKind::Hole };
-    assert_eq!(back, Comparison { stretches: vec![hole(0, pieces * PIECE)], next: Some(pieces * PIECE) });
+    let hole = |offset, length| ObjectExtent { offset, length, kind: ExtentKind::Hole };
+    assert_eq!(back, ObjectComparison { extents: vec![hole(0, pieces * PIECE)], next: Some(pieces * PIECE) });
 }
 
 pub(super) fn the_last_to_let_go_frees<S: ObjectStore>(store: &S) {

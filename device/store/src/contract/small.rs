@@ -3,7 +3,7 @@
 use sealstone_osd::ObjectType;
 
 use super::{CAPACITY, content, made, pattern, user};
-use crate::{BLOCK, ObjectStore, StoreError, StretchKind};
+use crate::{BLOCK, ExtentKind, ObjectStore, StoreError};
 
 /// Longer than any object that a backend treats as small.
 const LONG: usize = 3000;
@@ -17,7 +17,7 @@ pub(super) fn small_objects_grow_and_shrink<S: ObjectStore>(store: &S) {
         assert_eq!((stat.length, stat.used_bytes), (model.len() as u64, blocks * BLOCK), "{step}");
         assert_eq!(store.space().used, blocks * BLOCK, "{step}");
         let map = store.map(id, 0, 9).expect("map");
-        let data = map.iter().filter(|part| part.kind != StretchKind::Hole);
+        let data = map.iter().filter(|part| part.kind != ExtentKind::Hole);
         assert_eq!(data.count() as u64, blocks, "{step}: bytes are no hole");
     };
     for flush in [false, true] {
@@ -104,9 +104,9 @@ pub(super) fn small_objects_share_and_part<S: ObjectStore>(store: &S) {
         store.share(source, copy).expect("share");
         store.share(copy, other).expect("share a copy");
         assert_eq!(store.space().used, 2 * BLOCK, "counted once");
-        assert_eq!(store.compare(source, other, 0, 9).expect("compare").stretches, []);
+        assert_eq!(store.compare(source, other, 0, 9).expect("compare").extents, []);
         let map = store.map(other, 0, 9).expect("map");
-        assert_eq!(map[0].kind, StretchKind::Data { shared: true });
+        assert_eq!(map[0].kind, ExtentKind::Data { shared: true });
         store.write(copy, 50, b"parted").expect("write");
         assert_eq!(store.space().used, 3 * BLOCK);
         for id in [source, other] {
@@ -116,7 +116,7 @@ pub(super) fn small_objects_share_and_part<S: ObjectStore>(store: &S) {
         store.write(source, 0, &[9; LONG]).expect("grow out of it");
         assert_eq!(content(store, other), data, "round {round}");
         assert_eq!(store.space().used, 4 * BLOCK);
-        assert_eq!(store.map(other, 0, 9).expect("map")[0].kind, StretchKind::Data { shared: false });
+        assert_eq!(store.map(other, 0, 9).expect("map")[0].kind, ExtentKind::Data { shared: false });
         store.share(long, other).expect("share a long one instead");
         assert_eq!(store.space().used, 3 * BLOCK);
         store.resize(other, 100).expect("cut");

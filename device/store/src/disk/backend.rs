@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 
-use super::room::Ground;
-use super::tree::{Book, COPY, HEADER, Header, MAX_LENGTH, Proof, Reader, UNIT};
+use super::index_space::FreePages;
+use super::tree::{AllocatorState, COPY, EngineHeader, HEADER, MAX_LENGTH, TreeReader, UNIT, VerifiedFile};
 use crate::medium::MediumFile;
 
 /// Marks a checksum as known; above its 32 bits.
@@ -34,11 +34,11 @@ const GROW_MAX: u64 = 64 << 20;
 
 /// CRC32C of each known page of 4 KiB; takes 8 bytes of memory per page.
 #[derive(Default)]
-pub(crate) struct Sums(RwLock<Vec<u64>>);
+pub(crate) struct PageChecksums(RwLock<Vec<u64>>);
 
-impl Sums {
+impl PageChecksums {
     /// Records the checksums of these pages.
-    pub(crate) fn learn(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn record_page(&self, offset: u64, bytes: &[u8]) {
         let first = (offset / UNIT) as usize;
         let pages = bytes.chunks_exact(UNIT as usize);
         let mut sums = self.0.write();
@@ -70,27 +70,27 @@ impl Sums {
 }
 
 /// The header as the engine last wrote it.
-struct Head {
-    now: Header,
+struct HeaderState {
+    now: EngineHeader,
     /// State at the last sync.
-    synced: Option<Header>,
+    synced: Option<EngineHeader>,
     /// Whether our copy of the header is not synced yet.
     loose: bool,
 }
 
-impl Head {
-    fn new(now: Header, synced: Option<Header>) -> Self {
+impl HeaderState {
+    fn new(now: EngineHeader, synced: Option<EngineHeader>) -> Self {
         Self { now, synced, loose: false }
     }
 }
 
 /// The file of the index engine, redb.
-pub(crate) struct Pages {
+pub(crate) struct IndexFile {
     file: Arc<dyn MediumFile>,
-    sums: Arc<Sums>,
+    sums: Arc<PageChecksums>,
     /// Identifies the store in the copy of the header.
     uuid: [u8; 16],
-    head: Mutex<Head>,
+    head: Mutex<HeaderState>,
     /// Length of its part of the file that the engine set, in bytes.
     length: AtomicU64,
     /// Length of the engine's part that the file really has, in bytes; our copy of the header
@@ -104,25 +104,25 @@ pub(crate) struct Pages {
     written: Mutex<HashMap<u64, u64>>,
 }
 
-impl Pages {
+impl IndexFile {
     /// Creates the state of an empty file.
     pub(crate) fn fresh(file: Arc<dyn MediumFile>, uuid: [u8; 16]) -> Arc<Self> {
-        let head = Head::new(Header([0; HEADER]), None);
+        let head = HeaderState::new(EngineHeader([0; HEADER]), None);
         Arc::new(Self::over(file, Arc::default(), uuid, head, 0, Arc::default()))
     }
 
     /// Creates the state of a verified file.
-    pub(crate) fn proved(proof: &Proof, stopped: Arc<AtomicBool>) -> Arc<Self> {
-        let head = Head::new(proof.header.clone(), Some(proof.header.clone()));
+    pub(crate) fn proved(proof: &VerifiedFile, stopped: Arc<AtomicBool>) -> Arc<Self> {
+        let head = HeaderState::new(proof.header.clone(), Some(proof.header.clone()));
         let (file, sums) = (proof.file.clone(), proof.sums.clone());
         Arc::new(Self::over(file, sums, proof.uuid, head, proof.end, stopped))
     }
 
     fn over(
         file: Arc<dyn MediumFile>,
-        sums: Arc<Sums>,
+        sums: Arc<PageChecksums>,
         uuid: [u8; 16],
-        head: Head,
+        head: HeaderState,
         end: u64,
         stopped: Arc<AtomicBool>,
     ) -> Self {
@@ -141,7 +141,7 @@ impl Pages {
     }
 
     /// Writes our copy of the header of the last synced commit to this offset.
-    fn write_copy(&self, head: &mut Head, place: u64) -> io::Result<()> {
+    fn write_copy(&self, head: &mut HeaderState, place: u64) -> io::Result<()> {
         let copy = head.synced.as_ref().map_or([0; COPY], |synced| synced.to_copy(place, &self.uuid));
         self.file.write_at(place, &copy)?;
         head.loose = true;
@@ -150,7 +150,7 @@ impl Pages {
 
     /// Extends the file for bytes up to `needed` of the engine's part. New bytes have any content:
     /// pages are not read before they are written.
-    fn reach(&self, needed: u64) -> io::Result<()> {
+    fn extend_to(&self, needed: u64) -> io::Result<()> {
         if needed <= self.end() {
             return Ok(());
         }
@@ -174,7 +174,7 @@ impl Pages {
     }
 
     /// Moves our copy of the header behind the new end of the file.
-    fn end_at(&self, head: &mut Head, end: u64) -> io::Result<()> {
+    fn end_at(&self, head: &mut HeaderState, end: u64) -> io::Result<()> {
         let old = self.end();
         self.write_copy(head, end)?;
         // If the file were truncated here again, the old copy could be mistaken for the last one.
@@ -209,29 +209,29 @@ impl Pages {
 
     /// Returns the free pages after the last commit and the page allocator's state; `None` if they
     /// cannot be determined.
-    pub(crate) fn look(&self, table: &str) -> Option<(Book, Ground)> {
-        let last = self.head.lock().synced.as_ref().and_then(Header::primary)?;
+    pub(crate) fn inspect(&self, table: &str) -> Option<(AllocatorState, FreePages)> {
+        let last = self.head.lock().synced.as_ref().and_then(EngineHeader::primary)?;
         let length = self.end();
-        let mut reader = Reader::new(self.file.clone(), length, None);
+        let mut reader = TreeReader::new(self.file.clone(), length, None);
         reader.watch(last.user);
         reader.find_table(last.user, table);
         let shape = reader.outline()?;
-        let book = Book::of(&reader.seen()?, &last, length, true)?;
-        let ground = Ground { free: book.free.clone(), shape, length };
-        Some((book, ground))
+        let book = AllocatorState::of(&reader.seen()?, &last, length, true)?;
+        let free_pages = FreePages { free: book.free.clone(), shape, length };
+        Some((book, free_pages))
     }
 
     /// Lets an engine that starts now find the last commit as cleanly closed, with this allocator
     /// state of the whole file.
-    pub(crate) fn start_from(&self, book: &Book) -> io::Result<()> {
+    pub(crate) fn start_from(&self, book: &AllocatorState) -> io::Result<()> {
         self.check()?;
         for (offset, bytes) in &book.pages {
-            self.sums.learn(*offset, bytes);
+            self.sums.record_page(*offset, bytes);
             self.file.write_at(*offset, bytes)?;
         }
         let mut head = self.head.lock();
         let length = self.end();
-        let header = Header::closed_after(&book.commit, length);
+        let header = EngineHeader::closed_after(&book.commit, length);
         (head.now, head.synced) = (header.clone(), Some(header));
         self.length.store(length, Ordering::Release);
         self.written.lock().clear();
@@ -257,9 +257,9 @@ impl Pages {
     }
 
     /// Returns a reader of the last synced commit that does not need the engine.
-    pub(crate) fn frozen(&self, table: &str) -> Reader {
-        let mut reader = Reader::new(self.file.clone(), self.end(), None);
-        let last = self.head.lock().synced.as_ref().and_then(Header::primary);
+    pub(crate) fn frozen(&self, table: &str) -> TreeReader {
+        let mut reader = TreeReader::new(self.file.clone(), self.end(), None);
+        let last = self.head.lock().synced.as_ref().and_then(EngineHeader::primary);
         if let Some(last) = last {
             reader.find_table(last.user, table);
         }
@@ -280,18 +280,18 @@ fn is_full(error: &io::Error) -> bool {
 
 /// The storage backend that is passed to the engine.
 pub(crate) struct LiveBackend {
-    pub(crate) pages: Arc<Pages>,
+    pub(crate) pages: Arc<IndexFile>,
     /// Set when another engine instance uses the file.
     pub(crate) detached: Arc<AtomicBool>,
 }
 
 impl LiveBackend {
-    pub(crate) fn new(pages: Arc<Pages>) -> Self {
+    pub(crate) fn new(pages: Arc<IndexFile>) -> Self {
         Self { pages, detached: Arc::default() }
     }
 
     /// Returns the pages, if writing is permitted.
-    fn writable(&self) -> io::Result<&Pages> {
+    fn writable(&self) -> io::Result<&IndexFile> {
         if self.detached.load(Ordering::Acquire) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "another engine has the file"));
         }
@@ -347,8 +347,8 @@ impl StorageBackend for LiveBackend {
         let mut head = self.pages.head.lock();
         head.loose = false;
         let commit = now.primary().map(|slot| slot.id);
-        let news =
-            commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id);
+        let news = commit.is_some()
+            && commit != head.synced.as_ref().and_then(EngineHeader::primary).map(|slot| slot.id);
         head.synced = Some(now);
         // The copy matters only after a crash. It becomes durable with the next sync, or on its
         // own.
@@ -361,7 +361,7 @@ impl StorageBackend for LiveBackend {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.writable()?;
         if offset == 0 && data.len() == HEADER {
-            self.pages.reach(UNIT)?;
+            self.pages.extend_to(UNIT)?;
             let mut head = self.pages.head.lock();
             head.now.0.copy_from_slice(data);
             return self.pages.file.write_at(0, data);
@@ -369,9 +369,9 @@ impl StorageBackend for LiveBackend {
         if !is_pages(offset, data.len()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the engine wrote a part of a page"));
         }
-        self.pages.reach(offset + data.len() as u64)?;
+        self.pages.extend_to(offset + data.len() as u64)?;
         self.pages.written.lock().insert(offset, data.len() as u64);
-        self.pages.sums.learn(offset, data);
+        self.pages.sums.record_page(offset, data);
         self.pages.file.write_at(offset, data)
     }
 

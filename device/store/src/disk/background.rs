@@ -8,16 +8,16 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{DiskStore, Scrub, ScrubProgress, ScrubStep};
+use super::{DiskStore, ScrubProgress, ScrubStep, StoreScrub};
 
 /// The running thread; dropping this stops it. It does not flush at the end.
 #[derive(Debug)]
-pub struct Background {
+pub struct BackgroundThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Background {
+impl BackgroundThread {
     /// Ticks `store` every `interval`.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Background {
     /// If the system cannot create a thread.
     pub fn scrub(
         store: Arc<DiskStore>,
-        mut walk: Scrub,
+        mut walk: StoreScrub,
         bytes_per_second: u64,
         mut on_step: impl FnMut(&ScrubStep, &ScrubProgress) + Send + 'static,
     ) -> std::io::Result<Self> {
@@ -76,7 +76,7 @@ impl Background {
 /// Maximum bytes of one scrub step; the pauses are between steps.
 const SCRUB_STEP: u64 = 4 << 20;
 
-impl Drop for Background {
+impl Drop for BackgroundThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::Mutex;
 
-use super::record::{Key, Value};
+use super::record::{Key, RecordValue};
 
 /// Number of independently locked shards.
 const SHARDS: usize = 16;
@@ -18,33 +18,33 @@ const SHARDS: usize = 16;
 const ENTRY: usize = 80;
 
 #[derive(Default)]
-struct Shard {
-    young: HashMap<Key, Option<Value>>,
-    old: HashMap<Key, Option<Value>>,
+struct CacheShard {
+    young: HashMap<Key, Option<RecordValue>>,
+    old: HashMap<Key, Option<RecordValue>>,
     weight: usize,
 }
 
 /// The record cache.
-pub(crate) struct Cache {
-    shards: [Mutex<Shard>; SHARDS],
+pub(crate) struct RecordCache {
+    shards: [Mutex<CacheShard>; SHARDS],
     hasher: RandomState,
     /// Weight at which a shard's young generation becomes the old one, in bytes.
     turn: usize,
 }
 
-impl Cache {
+impl RecordCache {
     /// Creates a cache of about `bytes` of memory.
     pub(crate) fn new(bytes: usize) -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
         Self { shards, hasher: RandomState::new(), turn: bytes / SHARDS / 2 }
     }
 
-    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+    fn shard(&self, key: &Key) -> &Mutex<CacheShard> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
     /// Returns the cached state of a key: not cached (`None`), absent, or its value.
-    pub(crate) fn get(&self, key: &Key) -> Option<Option<Value>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Option<RecordValue>> {
         let mut shard = self.shard(key).lock();
         if let Some(value) = shard.young.get(key) {
             return Some(value.clone());
@@ -55,14 +55,14 @@ impl Cache {
     }
 
     /// Caches a key's committed value or its absence.
-    pub(crate) fn put(&self, key: Key, value: Option<Value>) {
+    pub(crate) fn put(&self, key: Key, value: Option<RecordValue>) {
         let mut shard = self.shard(&key).lock();
         shard.old.remove(&key);
         self.insert(&mut shard, key, value);
     }
 
-    fn insert(&self, shard: &mut Shard, key: Key, value: Option<Value>) {
-        let weight = |value: &Option<Value>| ENTRY + value.as_ref().map_or(0, Value::weight);
+    fn insert(&self, shard: &mut CacheShard, key: Key, value: Option<RecordValue>) {
+        let weight = |value: &Option<RecordValue>| ENTRY + value.as_ref().map_or(0, RecordValue::weight);
         shard.weight += weight(&value);
         if let Some(old) = shard.young.insert(key, value) {
             shard.weight -= weight(&old);
@@ -81,13 +81,13 @@ mod tests {
     use sealstone_osd::ObjectId;
 
     #[test]
-    fn the_newest_value_is_kept_and_memory_is_bounded() {
-        let cache = Cache::new(64 << 10);
+    fn cache_keeps_newest_value_within_its_bound() {
+        let cache = RecordCache::new(64 << 10);
         let key = |n| chunk_key(ObjectId::ROOT, n);
         for n in 0..10_000 {
             cache.put(key(n), None);
-            cache.put(key(n), Some(Value::Attribute([n as u8].into())));
-            assert_eq!(cache.get(&key(n)), Some(Some(Value::Attribute([n as u8].into()))));
+            cache.put(key(n), Some(RecordValue::Attribute([n as u8].into())));
+            assert_eq!(cache.get(&key(n)), Some(Some(RecordValue::Attribute([n as u8].into()))));
         }
         let kept = (0..10_000).filter(|&n| cache.get(&key(n)).is_some()).count();
         assert!(kept * ENTRY <= 64 << 10, "{kept} entries");

@@ -3,7 +3,7 @@
 //! Does: keeps the list of damage current: reads and scrubs add to it, changes and scrubs remove
 //! repaired entries.
 //! Does not: limit its rate; the caller does, since the store reads no clock.
-//! [`Background`](super::Background) may.
+//! [`BackgroundThread`](super::BackgroundThread) may.
 //! Contract: a scrub reports only what it read and checked, data and records. Objects created
 //! behind its position are not visited.
 //! Costs: one read of every block for each object that has it; an object's lock for 1 MiB at a time
@@ -16,8 +16,8 @@ use sealstone_osd::ObjectId;
 use super::chunk::CHUNK_BLOCKS;
 use super::record::{all_objects, object_key, object_of};
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
-use crate::damage::{Damage, DamageKind, Health, StoreFault};
-use crate::{BLOCK, Examination, FormatError, StoreError};
+use crate::damage::{Damage, DamageKind, StoreFault, StoreHealth};
+use crate::{BLOCK, FormatError, ObjectExamination, StoreError};
 
 /// Bytes of an object in one chunk record.
 const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
@@ -28,14 +28,14 @@ const RECORDS: u64 = 4096;
 
 /// Position of a scrub.
 #[derive(Clone, Debug)]
-pub struct Scrub {
-    now: Examination,
+pub struct StoreScrub {
+    now: ObjectExamination,
     objects: u64,
     bytes: u64,
     damaged: u64,
 }
 
-impl Scrub {
+impl StoreScrub {
     /// Starts at the first object.
     #[must_use]
     pub fn new() -> Self {
@@ -45,7 +45,7 @@ impl Scrub {
     /// Starts at an object.
     #[must_use]
     pub fn from(next: ObjectId) -> Self {
-        Self { now: Examination::of(next), objects: 0, bytes: 0, damaged: 0 }
+        Self { now: ObjectExamination::of(next), objects: 0, bytes: 0, damaged: 0 }
     }
 
     /// Returns the object that is checked now or next. A scrub can continue from it after a
@@ -64,7 +64,7 @@ impl Scrub {
     }
 }
 
-impl Default for Scrub {
+impl Default for StoreScrub {
     fn default() -> Self {
         Self::new()
     }
@@ -98,7 +98,7 @@ pub struct ScrubStep {
 
 /// Returns the part of the damage that a change of these bytes, or of an attribute, may have
 /// repaired.
-fn met_by(damage: &Damage, bytes: &Range<u64>, attributes: bool) -> Option<Damage> {
+fn possibly_repaired(damage: &Damage, bytes: &Range<u64>, attributes: bool) -> Option<Damage> {
     let grain = match damage.kind {
         DamageKind::Data | DamageKind::Unreadable => UNIT_MAX,
         DamageKind::Map => CHUNK,
@@ -120,9 +120,9 @@ impl DiskStore {
     /// Returns all known damage: from opening, and from every read, scrub and change since. Reads
     /// nothing.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> StoreHealth {
         let (damage, more) = self.book.lock().all();
-        Health { read_only: self.is_poisoned(), faults: self.faults.clone(), damage, more }
+        StoreHealth { read_only: self.is_poisoned(), faults: self.faults.clone(), damage, more }
     }
 
     /// Checks that all files exist with their full length. A device in use needs them: a file left
@@ -156,18 +156,19 @@ impl DiskStore {
     /// be repaired or removed.
     pub(crate) fn changed(&self, id: ObjectId, bytes: Range<u64>, attributes: bool) {
         let known = self.book.lock().of(id);
-        let met: Vec<Damage> = known.iter().filter_map(|damage| met_by(damage, &bytes, attributes)).collect();
+        let met: Vec<Damage> =
+            known.iter().filter_map(|damage| possibly_repaired(damage, &bytes, attributes)).collect();
         if met.is_empty() {
             return;
         }
-        let left: Vec<Damage> = met.iter().flat_map(|damage| self.still(damage)).collect();
+        let left: Vec<Damage> = met.iter().flat_map(|damage| self.remaining_damage(damage)).collect();
         let mut book = self.book.lock();
         met.iter().for_each(|damage| book.remove(damage));
         left.into_iter().for_each(|damage| book.add(damage));
     }
 
     /// Returns what is left of known damage after looking at it again.
-    fn still(&self, damage: &Damage) -> Vec<Damage> {
+    fn remaining_damage(&self, damage: &Damage) -> Vec<Damage> {
         let id = damage.object;
         let _lock = self.lock(id).read();
         let length = match self.record(id) {
@@ -207,8 +208,8 @@ impl DiskStore {
     /// Checks about `bytes_max` more bytes, and at least one piece of 1 MiB.
     ///
     /// # Errors
-    /// `Index` if the index cannot be read at all. Damage is not an error.
-    pub fn scrub(&self, walk: &mut Scrub, bytes_max: u64) -> Result<ScrubStep, StoreError> {
+    /// `RecordIndex` if the index cannot be read at all. Damage is not an error.
+    pub fn scrub(&self, walk: &mut StoreScrub, bytes_max: u64) -> Result<ScrubStep, StoreError> {
         let mut step = ScrubStep { bytes: 0, damage: Vec::new(), done: false };
         loop {
             let found = self.index.scan_known(object_key(walk.now.id)..=all_objects().1, 1)?;
@@ -217,7 +218,7 @@ impl DiskStore {
                 break;
             };
             if id != walk.now.id {
-                walk.now = Examination::of(id);
+                walk.now = ObjectExamination::of(id);
             }
             let more = match self.examine_next(&mut walk.now) {
                 Ok(examined) => {
@@ -234,9 +235,9 @@ impl DiskStore {
                 walk.objects += 1;
                 step.damage.extend(self.damage_of(id));
                 match id.object.checked_add(1).map(|object| ObjectId::new(id.partition, object)) {
-                    Some(next) => walk.now = Examination::of(next),
+                    Some(next) => walk.now = ObjectExamination::of(next),
                     None => match id.partition.checked_add(1) {
-                        Some(partition) => walk.now = Examination::of(ObjectId::new(partition, 0)),
+                        Some(partition) => walk.now = ObjectExamination::of(ObjectId::new(partition, 0)),
                         None => step.done = true,
                     },
                 }
@@ -254,9 +255,9 @@ impl DiskStore {
     /// For scrubbing: other operations on the object wait for 1 MiB at a time only.
     ///
     /// # Errors
-    /// `NotFound`, `IndexDamaged`, `Io`.
+    /// `NotFound`, `IndexDamaged`, `IoMode`.
     pub fn verify(&self, id: ObjectId) -> Result<Vec<(u64, u64)>, StoreError> {
-        let mut walk = Examination { each: true, ..Examination::of(id) };
+        let mut walk = ObjectExamination { each: true, ..ObjectExamination::of(id) };
         while self.examine_next(&mut walk)?.more {}
         let mut blocks = Vec::new();
         for damage in &walk.found {

@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use sealstone_digest::{Profile, Value as Digest};
+use sealstone_digest::{DigestValue as Digest, Profile};
 
-use super::digests::{self, Packed};
+use super::digests::{self, PackedDigests};
 use super::pool::is_inline;
-use super::record::Rotten;
+use super::record::CorruptRecord;
 use crate::BLOCK;
 
 /// Blocks of one chunk.
@@ -21,7 +21,7 @@ const HOLE: u64 = u64::MAX;
 
 /// Blocks that are consecutive in the chunk and on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct ChunkExtent {
     /// First block in the chunk.
     pub(crate) first: u16,
     /// Number of blocks, not 0.
@@ -36,20 +36,20 @@ pub(crate) struct Extent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chunk {
     /// Sorted, not overlapping.
-    extents: Box<[Extent]>,
+    extents: Box<[ChunkExtent]>,
     /// One checksum for each block of each extent, in order.
     sums: Box<[u32]>,
-    digests: Packed,
+    digests: PackedDigests,
 }
 
 impl Chunk {
     /// Returns the known digests of its units.
-    pub(crate) fn digests(&self) -> &Packed {
+    pub(crate) fn digests(&self) -> &PackedDigests {
         &self.digests
     }
 
     /// Returns the extents with their checksums.
-    pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, &[u32])> {
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (ChunkExtent, &[u32])> {
         let mut sums = &self.sums[..];
         self.extents.iter().map(move |extent| {
             let (these, rest) = sums.split_at(usize::from(extent.count));
@@ -130,39 +130,39 @@ impl Chunk {
 
     /// Parses the result of [`encode`](Self::encode). The caller checks locations against the
     /// medium.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Rotten> {
-        let (&[profile, low, high], rest) = bytes.split_first_chunk().ok_or(Rotten)?;
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, CorruptRecord> {
+        let (&[profile, low, high], rest) = bytes.split_first_chunk().ok_or(CorruptRecord)?;
         let count = usize::from(u16::from_le_bytes([low, high]));
         if count > CHUNK_BLOCKS as usize {
-            return Err(Rotten);
+            return Err(CorruptRecord);
         }
-        let (table, rest) = rest.split_at_checked(count * 12).ok_or(Rotten)?;
-        let mut extents: Vec<Extent> = Vec::with_capacity(count);
+        let (table, rest) = rest.split_at_checked(count * 12).ok_or(CorruptRecord)?;
+        let mut extents: Vec<ChunkExtent> = Vec::with_capacity(count);
         let (mut next, mut blocks) = (0, 0);
         for row in table.chunks_exact(12) {
             let number = |range: Range<usize>| row[range].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
             let (first, length, place) = (number(0..2), number(2..4), number(4..12));
             if first < next || length == 0 || first + length > CHUNK_BLOCKS || place > HOLE - CHUNK_BLOCKS {
-                return Err(Rotten);
+                return Err(CorruptRecord);
             }
             // An inline block is an extent of its own.
             if is_inline(place) && length != 1 {
-                return Err(Rotten);
+                return Err(CorruptRecord);
             }
             next = first + length;
             blocks += length as usize;
-            extents.push(Extent { first: first as u16, count: length as u16, place, born: 0 });
+            extents.push(ChunkExtent { first: first as u16, count: length as u16, place, born: 0 });
         }
-        let (sums, digests) = rest.split_at_checked(blocks * 4).ok_or(Rotten)?;
+        let (sums, digests) = rest.split_at_checked(blocks * 4).ok_or(CorruptRecord)?;
         let sums =
             sums.chunks_exact(4).map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])).collect();
-        Ok(Self { extents: extents.into(), sums, digests: Packed::parse(profile, digests)? })
+        Ok(Self { extents: extents.into(), sums, digests: PackedDigests::parse(profile, digests)? })
     }
 }
 
 /// Location of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct BlockSlot {
     /// Block on the medium, or [`HOLE`].
     place: u64,
     /// The group that allocated it; 0 if committed.
@@ -171,7 +171,7 @@ pub(crate) struct Slot {
     pub(crate) sum: u32,
 }
 
-impl Slot {
+impl BlockSlot {
     const HOLE: Self = Self { place: HOLE, born: 0, sum: 0 };
 
     pub(crate) fn new(place: u64, born: u64, sum: u32) -> Self {
@@ -184,9 +184,9 @@ impl Slot {
     }
 }
 
-/// What changed in a flat chunk since it was built.
+/// The changes in a flat chunk since it was built.
 #[derive(Clone, Debug, Default)]
-struct Touched {
+struct ChunkChanges {
     /// Changed blocks, as a bitmap.
     blocks: [u64; CHUNK_BLOCKS as usize / 64],
     /// Units whose digest changed, as a bitmap.
@@ -197,13 +197,13 @@ struct Touched {
 
 /// The flat form: one slot per block, and one digest per unit.
 #[derive(Clone, Debug)]
-pub(crate) struct Flat {
-    slots: Box<[Slot; CHUNK_BLOCKS as usize]>,
-    digests: digests::Flat,
-    touched: Touched,
+pub(crate) struct FlatChunk {
+    slots: Box<[BlockSlot; CHUNK_BLOCKS as usize]>,
+    digests: digests::FlatDigests,
+    touched: ChunkChanges,
 }
 
-impl PartialEq for Flat {
+impl PartialEq for FlatChunk {
     fn eq(&self, other: &Self) -> bool {
         self.slots == other.slots && self.digests == other.digests
     }
@@ -218,13 +218,13 @@ pub(crate) struct ChunkPatch {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Flat {
+impl FlatChunk {
     /// Returns a chunk of holes whose digests will have this profile.
     pub(crate) fn empty(profile: Option<Profile>) -> Self {
         Self {
-            slots: Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]),
-            digests: digests::Flat::empty(profile),
-            touched: Touched::default(),
+            slots: Box::new([BlockSlot::HOLE; CHUNK_BLOCKS as usize]),
+            digests: digests::FlatDigests::empty(profile),
+            touched: ChunkChanges::default(),
         }
     }
 
@@ -234,17 +234,17 @@ impl Flat {
         for (extent, sums) in chunk.extents() {
             let slots = &mut flat.slots[usize::from(extent.first)..][..sums.len()];
             for ((slot, &sum), place) in slots.iter_mut().zip(sums).zip(extent.place..) {
-                *slot = Slot { place, born: extent.born, sum };
+                *slot = BlockSlot { place, born: extent.born, sum };
             }
         }
-        flat.digests = digests::Flat::of(&chunk.digests, profile);
+        flat.digests = digests::FlatDigests::of(&chunk.digests, profile);
         flat.touched.is_based = true;
         flat
     }
 
     /// Whether the digest of a unit is known.
-    pub(crate) fn knows(&self, unit: u32) -> bool {
-        self.digests.knows(unit)
+    pub(crate) fn has_digest(&self, unit: u32) -> bool {
+        self.digests.has_digest(unit)
     }
 
     /// Returns the digest of a unit, if it is known.
@@ -264,26 +264,26 @@ impl Flat {
     }
 
     /// Returns the slot of a block, numbered within the chunk.
-    pub(crate) fn slot(&self, block: u64) -> Slot {
+    pub(crate) fn slot(&self, block: u64) -> BlockSlot {
         self.slots[block as usize]
     }
 
     /// Sets a slot and returns the old one. Clears the digest of its unit.
-    pub(crate) fn set(&mut self, block: u64, slot: Slot) -> Slot {
+    pub(crate) fn set(&mut self, block: u64, slot: BlockSlot) -> BlockSlot {
         self.forget(block);
         self.touched.blocks[block as usize / 64] |= 1 << (block % 64);
         std::mem::replace(&mut self.slots[block as usize], slot)
     }
 
     /// Makes a hole; returns the old slot.
-    pub(crate) fn unmap(&mut self, block: u64) -> Slot {
-        self.set(block, Slot::HOLE)
+    pub(crate) fn unmap(&mut self, block: u64) -> BlockSlot {
+        self.set(block, BlockSlot::HOLE)
     }
 
     /// Returns the compact form; `None` if all of it is a hole. Extents are split where a segment
     /// file ends (`segment_blocks`), and blocks allocated before group `open` count as committed.
     pub(crate) fn compact(&self, segment_blocks: u64, open: u64) -> Option<Chunk> {
-        let mut extents: Vec<Extent> = Vec::new();
+        let mut extents: Vec<ChunkExtent> = Vec::new();
         let mut sums = Vec::new();
         for (block, slot) in self.slots.iter().enumerate() {
             let Some(place) = slot.place() else { continue };
@@ -299,7 +299,7 @@ impl Flat {
                 {
                     last.count += 1;
                 }
-                _ => extents.push(Extent { first: block as u16, count: 1, place, born }),
+                _ => extents.push(ChunkExtent { first: block as u16, count: 1, place, born }),
             }
         }
         (!extents.is_empty()).then(|| Chunk {
@@ -310,7 +310,7 @@ impl Flat {
     }
 }
 
-impl Flat {
+impl FlatChunk {
     fn is_touched(&self, block: u64) -> bool {
         self.touched.blocks[block as usize / 64] & 1 << (block % 64) != 0
     }
@@ -369,59 +369,59 @@ impl Flat {
         bytes: &[u8],
         base: Option<&Chunk>,
         segment_blocks: u64,
-    ) -> Result<Option<Chunk>, Rotten> {
-        let mut rest = Bytes(bytes);
+    ) -> Result<Option<Chunk>, CorruptRecord> {
+        let mut rest = PatchReader(bytes);
         let profile = match rest.number(1)? as u8 {
             0 => None,
             code => {
                 let profile = Profile::from_code(code).filter(|profile| profile.values() == *profile);
-                Some(profile.ok_or(Rotten)?)
+                Some(profile.ok_or(CorruptRecord)?)
             }
         };
         let mut flat = base.map_or_else(|| Self::empty(profile), |base| Self::of(base, profile));
         for _ in 0..rest.number(2)? {
             let (first, count, place) = (rest.number(2)?, rest.number(2)?, rest.number(8)?);
             if first + count > CHUNK_BLOCKS || (place != HOLE && place > HOLE - CHUNK_BLOCKS) {
-                return Err(Rotten);
+                return Err(CorruptRecord);
             }
             for number in 0..count {
                 let slot = match place {
-                    HOLE => Slot::HOLE,
-                    place => Slot::new(place + number, 0, rest.number(4)? as u32),
+                    HOLE => BlockSlot::HOLE,
+                    place => BlockSlot::new(place + number, 0, rest.number(4)? as u32),
                 };
                 flat.set(first + number, slot);
             }
         }
         for _ in 0..rest.number(1)? {
             let (unit, is_known) = (rest.number(1)?, rest.number(1)? != 0);
-            let profile = profile.ok_or(Rotten)?;
+            let profile = profile.ok_or(CorruptRecord)?;
             let first_block = unit * profile.unit_bytes() / BLOCK;
             if first_block >= CHUNK_BLOCKS {
-                return Err(Rotten);
+                return Err(CorruptRecord);
             }
             if is_known {
-                let value = Digest::new(rest.take(profile.value_bytes())?).ok_or(Rotten)?;
+                let value = Digest::new(rest.take(profile.value_bytes())?).ok_or(CorruptRecord)?;
                 flat.set_digest(unit as u32, &value);
             } else {
                 flat.forget(first_block);
             }
         }
-        if rest.0.is_empty() { Ok(flat.compact(segment_blocks, u64::MAX)) } else { Err(Rotten) }
+        if rest.0.is_empty() { Ok(flat.compact(segment_blocks, u64::MAX)) } else { Err(CorruptRecord) }
     }
 }
 
 /// Bytes that are parsed front to back.
-struct Bytes<'a>(&'a [u8]);
+struct PatchReader<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Rotten> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Rotten)?;
+impl<'a> PatchReader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], CorruptRecord> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(CorruptRecord)?;
         self.0 = rest;
         Ok(taken)
     }
 
     /// Reads a little-endian number of this many bytes.
-    fn number(&mut self, length: usize) -> Result<u64, Rotten> {
+    fn number(&mut self, length: usize) -> Result<u64, CorruptRecord> {
         Ok(self.take(length)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 }
@@ -442,20 +442,20 @@ mod tests {
             units in proptest::collection::btree_map(0_u32..64, any::<Option<u8>>(), 0..9),
         ) {
             let profile = Profile::from_code(code);
-            let fill = |flat: &mut Flat, changes: &[(u64, u64, u64, u32)]| {
+            let fill = |flat: &mut FlatChunk, changes: &[(u64, u64, u64, u32)]| {
                 for &(first, place, count, sum) in changes {
                     for block in first..(first + count.max(1)).min(CHUNK_BLOCKS) {
                         match count {
                             0 => flat.unmap(block),
-                            _ => flat.set(block, Slot::new(place + block - first, 0, sum ^ block as u32)),
+                            _ => flat.set(block, BlockSlot::new(place + block - first, 0, sum ^ block as u32)),
                         };
                     }
                 }
             };
-            let mut flat = Flat::empty(profile);
+            let mut flat = FlatChunk::empty(profile);
             fill(&mut flat, &base);
             let base = flat.compact(256, 7);
-            let mut flat = base.as_ref().map_or_else(|| Flat::empty(profile), |base| Flat::of(base, profile));
+            let mut flat = base.as_ref().map_or_else(|| FlatChunk::empty(profile), |base| FlatChunk::of(base, profile));
             fill(&mut flat, &changes);
             let value = |byte: u8| Digest::new(&vec![byte; profile.map_or(20, Profile::value_bytes)]).unwrap();
             for (unit, byte) in units.into_iter().filter(|_| profile.is_some()) {
@@ -466,12 +466,12 @@ mod tests {
             }
             let patch = flat.patch();
             prop_assert_eq!(patch.is_based, base.is_some());
-            prop_assert_eq!(Flat::apply_patch(&patch.bytes, base.as_ref(), 256), Ok(flat.compact(256, 7)));
+            prop_assert_eq!(FlatChunk::apply_patch(&patch.bytes, base.as_ref(), 256), Ok(flat.compact(256, 7)));
         }
 
         #[test]
         fn arbitrary_patches_never_panic(bytes: Vec<u8>) {
-            let _ = Flat::apply_patch(&bytes, None, 256);
+            let _ = FlatChunk::apply_patch(&bytes, None, 256);
         }
 
         #[test]
@@ -481,14 +481,14 @@ mod tests {
             units in proptest::collection::btree_map(0_u32..64, any::<u8>(), 0..9),
         ) {
             let profile = Profile::from_code(code);
-            let mut flat = Flat::empty(profile);
+            let mut flat = FlatChunk::empty(profile);
             for (first, place, count, sum) in slots {
                 for i in 0..count.min(CHUNK_BLOCKS - first) {
-                    flat.set(first + i, Slot::new(place + i, 0, sum ^ i as u32));
+                    flat.set(first + i, BlockSlot::new(place + i, 0, sum ^ i as u32));
                 }
             }
             let Some(chunk) = flat.compact(256, 7) else {
-                prop_assert_eq!(flat, Flat::empty(profile));
+                prop_assert_eq!(flat, FlatChunk::empty(profile));
                 return Ok(());
             };
             for (unit, byte) in units {
@@ -496,7 +496,7 @@ mod tests {
                 flat.set_digest(unit, &Digest::new(&vec![byte; bytes]).unwrap());
             }
             let chunk = flat.compact(256, 7).unwrap_or(chunk);
-            prop_assert_eq!(Flat::of(&chunk, profile), flat);
+            prop_assert_eq!(FlatChunk::of(&chunk, profile), flat);
             for (extent, _) in chunk.extents() {
                 let last = extent.place + u64::from(extent.count) - 1;
                 prop_assert_eq!(extent.place / 256, last / 256, "no extent crosses segments");
@@ -509,9 +509,9 @@ mod tests {
 
     #[test]
     fn sequential_blocks_are_one_extent() {
-        let mut flat = Flat::empty(None);
+        let mut flat = FlatChunk::empty(None);
         for block in 0..CHUNK_BLOCKS {
-            flat.set(block, Slot::new(1024 + block, 5, 0));
+            flat.set(block, BlockSlot::new(1024 + block, 5, 0));
         }
         let chunk = flat.compact(1 << 18, 5).unwrap();
         assert_eq!(chunk.extents().count(), 1);

@@ -13,19 +13,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use sealstone_digest::{Cover, Covered, Profile, Value as Digest};
+use sealstone_digest::{CoveredDigests, DigestCover, DigestValue as Digest, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
-use super::group::Ack;
-use super::prepared::Prepared;
-use super::read::{Unchecked, within};
-use super::record::{Value, object_key, object_of, profile_key};
-use super::room::{Load, Purpose};
-use super::stage::{Source, Stage, Stop};
+use super::group::AnswerWait;
+use super::index_space::{PageDemand, ReserveClass};
+use super::prepared::PreparedData;
+use super::read::{UncheckedBlocks, within};
+use super::record::{RecordValue, object_key, object_of, profile_key};
+use super::stage::{StageError, StagedChanges, WriteSource};
 use crate::damage::{Damage, DamageKind};
-use crate::digests::{Checked, Digested, Digests, KnownDigests};
+use crate::digests::{DigestCheck, DigestStore, DigestedRead, KnownDigests};
 use crate::store::{check_transfer, end_of};
 use crate::{BLOCK, MAX_TRANSFER, StoreError};
 
@@ -35,7 +35,7 @@ pub(crate) fn in_chunk(profile: Profile, unit: u64) -> (u64, u32) {
     (unit / each, (unit % each) as u32)
 }
 
-impl Stage<'_> {
+impl StagedChanges<'_> {
     /// Sets the object's length. Clears the digest of the unit where the shorter of the two lengths
     /// ends, since its bytes change.
     pub(crate) fn set_length(&mut self, length: u64) -> Result<(), StoreError> {
@@ -60,7 +60,7 @@ impl Stage<'_> {
     }
 
     /// Sets the length, and unmaps or zeroes the bytes beyond it.
-    pub(crate) fn cut_or_extend(&mut self, length: u64) -> Result<(), Stop> {
+    pub(crate) fn cut_or_extend(&mut self, length: u64) -> Result<(), StageError> {
         let old = self.record.length;
         self.set_length(length)?;
         if length < old {
@@ -85,8 +85,8 @@ impl Stage<'_> {
     /// Computes the digests of the units that some data was just written to.
     pub(crate) fn digest(
         &mut self,
-        source: &Source<'_>,
-        prepared: &Prepared<'_>,
+        source: &WriteSource<'_>,
+        prepared: &PreparedData<'_>,
         increments: &BTreeMap<u64, Digest>,
     ) -> Result<(), StoreError> {
         let Some(profile) = self.profile else { return Ok(()) };
@@ -116,7 +116,7 @@ impl Stage<'_> {
 
     /// Returns the current digest of a unit, some of whose blocks may be in `source`; `None` if the
     /// unit is a hole or cannot be read.
-    fn merged(&mut self, profile: Profile, unit: u64, source: Option<&Source<'_>>) -> Option<Digest> {
+    fn merged(&mut self, profile: Profile, unit: u64, source: Option<&WriteSource<'_>>) -> Option<Digest> {
         let range = self.unit_range(profile, unit);
         let mut bytes = vec![0; profile.unit_bytes() as usize];
         let mut mapped = false;
@@ -189,7 +189,7 @@ impl Stage<'_> {
             if self.unit_range(profile, unit).is_empty() || !self.has(chunk).unwrap_or(false) {
                 continue;
             }
-            if self.flat(chunk).is_ok_and(|flat| !flat.knows(number))
+            if self.flat(chunk).is_ok_and(|flat| !flat.has_digest(number))
                 && let Some(value) = self.merged(profile, unit, None)
                 && let Ok(flat) = self.flat(chunk)
             {
@@ -200,24 +200,24 @@ impl Stage<'_> {
 }
 
 /// Collects the stored digests of the whole units of a range, chunk by chunk.
-struct Known<'a> {
-    cover: &'a Cover,
+struct StoredDigests<'a> {
+    cover: &'a DigestCover,
     units: Range<u64>,
     values: Vec<Option<Digest>>,
 }
 
-impl<'a> Known<'a> {
-    fn of(cover: &'a Cover) -> Self {
+impl<'a> StoredDigests<'a> {
+    fn of(cover: &'a DigestCover) -> Self {
         let units = cover.whole_units();
         Self { cover, values: Vec::with_capacity((units.end - units.start) as usize), units }
     }
 
     /// Takes the digests of the next chunk; returns the blocks of the units that have one.
-    fn take(&mut self, number: u64, chunk: Option<&Chunk>) -> Unchecked {
+    fn take(&mut self, number: u64, chunk: Option<&Chunk>) -> UncheckedBlocks {
         let profile = self.cover.profile();
         let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
         let blocks = profile.unit_bytes() / BLOCK;
-        let mut unchecked = Unchecked::NONE;
+        let mut unchecked = UncheckedBlocks::NONE;
         for unit in self.units.start.max(number * each)..self.units.end.min((number + 1) * each) {
             let at = unit % each;
             let value = chunk.and_then(|chunk| chunk.digests().get(profile, at as u32));
@@ -236,7 +236,7 @@ impl DiskStore {
     fn compare_digests(
         &self,
         id: ObjectId,
-        cover: &Cover,
+        cover: &DigestCover,
         values: &[Option<Digest>],
         bytes: &[u8],
     ) -> Result<(), StoreError> {
@@ -274,15 +274,15 @@ impl DiskStore {
         id: ObjectId,
         offset: u64,
         data: &[u8],
-        covered: Option<&Covered>,
+        covered: Option<&CoveredDigests>,
     ) -> Result<(), StoreError> {
         let fits = check_transfer(data.len()).and_then(|()| end_of(offset, data.len() as u64));
         let prepared = match fits {
-            Ok(_) => Prepared::of(self.profile_of(id.partition), offset, data, covered),
-            Err(_) => Prepared::default(),
+            Ok(_) => PreparedData::of(self.profile_of(id.partition), offset, data, covered),
+            Err(_) => PreparedData::default(),
         };
         let bytes = offset..offset.saturating_add(data.len() as u64);
-        let load = Load::bytes(data.len() as u64, self.options.inline_max);
+        let load = PageDemand::bytes(data.len() as u64, self.options.inline_max);
         let _room = self.admit_change(load, || Ok(self.is_mapped(id, &bytes)?.then_some(load)))?;
         self.change(id, Some(bytes.clone()), |stage| {
             check_transfer(data.len())?;
@@ -316,7 +316,7 @@ impl DiskStore {
         Ok(values)
     }
 
-    fn try_set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<Ack, StoreError> {
+    fn try_set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<AnswerWait, StoreError> {
         let id = ObjectId::of_partition(partition);
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -331,7 +331,7 @@ impl DiskStore {
             return Err(StoreError::Exists(object_of(key)));
         }
         let given = (profile != Some(Profile::DEFAULT)).then_some(profile);
-        let change = (profile_key(partition), given.map(Value::Profile));
+        let change = (profile_key(partition), given.map(RecordValue::Profile));
         let ack = self.apply(vec![change], &[], &[], Vec::new());
         let mut profiles = self.profiles.write();
         match given {
@@ -342,13 +342,13 @@ impl DiskStore {
     }
 }
 
-impl Digests for DiskStore {
+impl DigestStore for DiskStore {
     fn profile(&self, partition: u64) -> Option<Profile> {
         self.profile_of(partition)
     }
 
     fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
-        let _room = self.admit(Load::profile(), Purpose::Overwrite)?;
+        let _room = self.admit(PageDemand::profile(), ReserveClass::Overwrite)?;
         let ack = self.try_set_profile(partition, profile)?;
         self.changed(ObjectId::of_partition(partition), 0..0, true);
         self.acknowledge(ack)
@@ -361,8 +361,8 @@ impl Digests for DiskStore {
         let profile = self.profile_of(id.partition).map(Profile::values);
         let _lock = self.lock(id).read();
         let object_length = self.record(id)?.length;
-        let units =
-            profile.map_or(0..0, |profile| Cover::new(profile, offset, length, object_length).whole_units());
+        let units = profile
+            .map_or(0..0, |profile| DigestCover::new(profile, offset, length, object_length).whole_units());
         let values = match profile {
             Some(profile) => self.known(id, profile, units.clone())?,
             None => Vec::new(),
@@ -375,27 +375,27 @@ impl Digests for DiskStore {
         id: ObjectId,
         offset: u64,
         into: &mut [u8],
-        checked: Checked,
-    ) -> Result<Digested, StoreError> {
+        checked: DigestCheck,
+    ) -> Result<DigestedRead, StoreError> {
         let Some(profile) = self.profile_of(id.partition).map(Profile::values) else {
             let (count, object_length) = self.read_whole(id, offset, into)?;
-            return Ok(Digested { count, object_length, covered: None, stored: 0 });
+            return Ok(DigestedRead { count, object_length, covered: None, stored: 0 });
         };
         let lock = self.lock(id).read();
         let object_length = self.record(id)?.length;
         let count = object_length.saturating_sub(offset).min(into.len() as u64) as usize;
         let into = &mut into[..count];
-        let cover = Cover::new(profile, offset, count as u64, object_length);
+        let cover = DigestCover::new(profile, offset, count as u64, object_length);
         // Bytes with known damage are checked again, so that a receiver that cannot check gets the
         // error, too.
-        let trusts = checked == Checked::ByReceiver && !self.book.lock().knows(id);
-        let mut known = Known::of(&cover);
+        let trusts = checked == DigestCheck::ByReceiver && !self.book.lock().has_damage(id);
+        let mut known = StoredDigests::of(&cover);
         self.read_range_with(id, offset, into, |number, chunk| {
             let unchecked = known.take(number, chunk);
-            if trusts { unchecked } else { Unchecked::NONE }
+            if trusts { unchecked } else { UncheckedBlocks::NONE }
         })
         .map_err(|error| within(error, object_length))?;
-        let Known { values, .. } = known;
+        let StoredDigests { values, .. } = known;
         if !trusts {
             self.compare_digests(id, &cover, &values, into)?;
         }
@@ -403,8 +403,8 @@ impl Digests for DiskStore {
         // Digests that are not stored are computed without the lock.
         let first = cover.whole_units().start;
         let stored = values.iter().flatten().count() as u64;
-        let covered = Covered::with(cover, into, |unit| values[(unit - first) as usize]);
-        Ok(Digested { count, object_length, covered: Some(covered), stored })
+        let covered = CoveredDigests::with(cover, into, |unit| values[(unit - first) as usize]);
+        Ok(DigestedRead { count, object_length, covered: Some(covered), stored })
     }
 
     fn write_digested(
@@ -412,7 +412,7 @@ impl Digests for DiskStore {
         id: ObjectId,
         offset: u64,
         data: &[u8],
-        covered: &Covered,
+        covered: &CoveredDigests,
     ) -> Result<(), StoreError> {
         self.write_with(id, offset, data, Some(covered))
     }

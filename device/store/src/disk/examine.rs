@@ -3,7 +3,7 @@
 //! Does: works one chunk at a time; finds blocks and records that differ from what was written, and
 //! units without a digest; computes those digests.
 //! Does not: choose objects, limit its rate, or repair.
-//! Contract: as [`Examine`]; results are consistent for one moment under the object's lock.
+//! Contract: as [`ObjectExaminer`]; results are consistent for one moment under the object's lock.
 //! Costs: one read and one hash of every block, and 0.3 µs per digest where a sum is kept.
 
 use std::ops::Range;
@@ -12,13 +12,13 @@ use sealstone_digest::Profile;
 use sealstone_osd::ObjectId;
 
 use super::chunk::{CHUNK_BLOCKS, Chunk};
+use super::index_space::{PageDemand, ReserveClass};
 use super::read::{BadRead, SLICE_BLOCKS};
-use super::record::{Rotten, Value, chunk_key, chunk_of, profile_key};
-use super::room::{Load, Purpose};
-use super::stage::Stage;
+use super::record::{CorruptRecord, RecordValue, chunk_key, chunk_of, profile_key};
+use super::stage::StagedChanges;
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
 use crate::damage::{Damage, DamageKind};
-use crate::examine::{Completed, Examination, Examine, Examined, PIECE, join};
+use crate::examine::{CompletedDigests, ExaminationStep, ObjectExamination, ObjectExaminer, PIECE, join};
 use crate::{BLOCK, StoreError};
 
 /// Bytes of an object in one chunk record.
@@ -32,7 +32,7 @@ const LOST_MAX: u32 = 64;
 impl DiskStore {
     /// Checks the next chunk of an object, and its records with the last chunk. Replaces the known
     /// damage of the object with the findings.
-    pub(crate) fn examine_next(&self, course: &mut Examination) -> Result<Examined, StoreError> {
+    pub(crate) fn examine_next(&self, course: &mut ObjectExamination) -> Result<ExaminationStep, StoreError> {
         let id = course.id;
         let examined = match self.examine_chunk_or_records(course) {
             Err(StoreError::NotFound(_)) => {
@@ -61,9 +61,12 @@ impl DiskStore {
         Ok(examined)
     }
 
-    fn examine_chunk_or_records(&self, course: &mut Examination) -> Result<Examined, StoreError> {
+    fn examine_chunk_or_records(
+        &self,
+        course: &mut ObjectExamination,
+    ) -> Result<ExaminationStep, StoreError> {
         let id = course.id;
-        let mut step = Examined::default();
+        let mut step = ExaminationStep::default();
         let _lock = self.lock(id).read();
         let length = match self.record(id) {
             Ok(record) => record.length,
@@ -86,7 +89,7 @@ impl DiskStore {
             let base = number.saturating_mul(CHUNK).min(length);
             let mut end = base.saturating_add(CHUNK);
             let mut mapped = false;
-            if let Ok(Value::Chunk(chunk)) = value {
+            if let Ok(RecordValue::Chunk(chunk)) = value {
                 let mut found = Vec::new();
                 step.bytes = self
                     .examine_chunk(id, base, &chunk, length, &(base..end), &mut |piece| found.push(piece));
@@ -133,7 +136,7 @@ impl DiskStore {
         chunk: &Chunk,
         length: u64,
         only: &Range<u64>,
-        tell: &mut dyn FnMut(Damage),
+        report: &mut dyn FnMut(Damage),
     ) -> u64 {
         let wanted = only.start.saturating_sub(base) / BLOCK
             ..only.end.saturating_sub(base).div_ceil(BLOCK).min(CHUNK_BLOCKS);
@@ -166,7 +169,7 @@ impl DiskStore {
                     let offset = base + (blocks.start + at) * BLOCK;
                     // A block beyond the object's end belongs to no one object's data.
                     if offset < length {
-                        tell(Damage { object: id, kind, offset, length: BLOCK.min(length - offset) });
+                        report(Damage { object: id, kind, offset, length: BLOCK.min(length - offset) });
                     }
                 }
             }
@@ -181,7 +184,7 @@ impl DiskStore {
             for unit in chunk.wrong_digests(base, length, &content, sound) {
                 tracing::debug!(%id, from = unit.start, "a stored digest does not match the bytes");
                 let (offset, length) = (unit.start, unit.end - unit.start);
-                tell(Damage { object: id, kind: DamageKind::Data, offset, length });
+                report(Damage { object: id, kind: DamageKind::Data, offset, length });
             }
         }
         bytes
@@ -202,7 +205,7 @@ impl DiskStore {
             let number = chunk_of(&key).max(at / CHUNK);
             let base = number * CHUNK;
             at = base + CHUNK;
-            if let Ok(Value::Chunk(chunk)) = value {
+            if let Ok(RecordValue::Chunk(chunk)) = value {
                 self.examine_chunk(id, base, &chunk, length, &bytes, &mut |piece| found.push(piece));
             } else {
                 lost += 1;
@@ -229,7 +232,7 @@ impl DiskStore {
 
     /// Whether the record of a partition's profile is lost.
     pub(crate) fn lost_profile(&self, id: ObjectId) -> bool {
-        id.object == 0 && matches!(self.index.get(&profile_key(id.partition)), Ok(Some(Err(Rotten))))
+        id.object == 0 && matches!(self.index.get(&profile_key(id.partition)), Ok(Some(Err(CorruptRecord))))
     }
 
     /// Returns the damage of an object's records, except those of its bytes. The caller holds its
@@ -237,7 +240,7 @@ impl DiskStore {
     fn damaged_records(&self, id: ObjectId) -> Result<Vec<DamageKind>, StoreError> {
         let mut kinds = Vec::new();
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
-        if attributes.iter().any(|(_, value)| matches!(value, Err(Rotten))) {
+        if attributes.iter().any(|(_, value)| matches!(value, Err(CorruptRecord))) {
             kinds.push(DamageKind::Attributes);
         }
         kinds.extend(self.wrong_page(id).then_some(DamageKind::Digests));
@@ -246,8 +249,8 @@ impl DiskStore {
     }
 }
 
-impl Examine for DiskStore {
-    fn examine(&self, examination: &mut Examination) -> Result<Examined, StoreError> {
+impl ObjectExaminer for DiskStore {
+    fn examine(&self, examination: &mut ObjectExamination) -> Result<ExaminationStep, StoreError> {
         self.examine_next(examination)
     }
 
@@ -273,25 +276,25 @@ impl Examine for DiskStore {
         Ok(kinds)
     }
 
-    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<Completed, StoreError> {
+    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<CompletedDigests, StoreError> {
         let Some(profile) = self.profile_of(id.partition).map(Profile::values) else {
-            return Ok(Completed::default());
+            return Ok(CompletedDigests::default());
         };
-        let _room = match self.admit(Load::bytes(CHUNK, 0), Purpose::Addition) {
+        let _room = match self.admit(PageDemand::bytes(CHUNK, 0), ReserveClass::Addition) {
             // They are computed later.
-            Err(StoreError::NoSpace) => return Ok(Completed::default()),
-            room => room?,
+            Err(StoreError::NoSpace) => return Ok(CompletedDigests::default()),
+            index_space => index_space?,
         };
         let inside = self.groups.gate.enter();
         self.groups.check()?;
         let lock = self.lock(id).write();
         let record = self.record(id)?;
         let (number, base) = (offset / CHUNK, offset / CHUNK * CHUNK);
-        let Some(chunk) = self.chunk(id, number)? else { return Ok(Completed::default()) };
+        let Some(chunk) = self.chunk(id, number)? else { return Ok(CompletedDigests::default()) };
         if !self.is_incomplete(id, base, &chunk, record.length) {
-            return Ok(Completed::default());
+            return Ok(CompletedDigests::default());
         }
-        let mut done = Completed::default();
+        let mut done = CompletedDigests::default();
         // Setting digests of a new profile drops all others: not if one of them shows damage.
         if chunk.digests().profile().is_some_and(|of| of != profile) {
             let mut wrong = false;
@@ -302,7 +305,7 @@ impl Examine for DiskStore {
             }
         }
         let units = chunk.unknown_units(profile, record.length.saturating_sub(base));
-        let mut stage = Stage::new(self, id, record);
+        let mut stage = StagedChanges::new(self, id, record);
         done.units = stage.complete(number, profile, &units)?;
         done.bytes += units.len() as u64 * profile.unit_bytes();
         if done.units > 0 {

@@ -6,9 +6,9 @@
 
 use std::io;
 
-use super::index::Index;
-use super::segments::{Segments, is_segment};
-use super::superblock::{COPIES, LENGTH, MARK_AT, State, Superblock, VERSION, VERSION_WITHOUT_LOG};
+use super::index::RecordIndex;
+use super::segments::{SegmentFiles, is_segment};
+use super::superblock::{COPIES, FormatState, LENGTH, MARK_AT, Superblock, VERSION, VERSION_WITHOUT_LOG};
 use super::write_log;
 use crate::FormatError;
 use crate::medium::{Medium, MediumFile};
@@ -56,7 +56,7 @@ fn io_error(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
 ///
 /// # Errors
 /// `AlreadyFormatted`, `Version` or `Superblock` if the medium has other content and `overwrite` is
-/// not set; `Capacity`; `Io` and `Index`.
+/// not set; `Capacity`; `IoMode` and `RecordIndex`.
 pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), FormatError> {
     let segment = options
         .segment
@@ -79,19 +79,19 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
             medium.delete(&name).map_err(io_error("deleting old files"))?;
         }
     }
-    Segments::format(medium, &superblock).map_err(io_error("creating segments"))?;
+    SegmentFiles::format(medium, &superblock).map_err(io_error("creating segments"))?;
     write_log::create(medium, superblock.log_bytes).map_err(io_error("creating the write log"))?;
     let index = medium.open(INDEX, true).map_err(io_error("creating the index"))?;
-    Index::format(index, &superblock.uuid)?;
+    RecordIndex::format(index, &superblock.uuid)?;
     medium.sync_names().map_err(io_error("making names durable"))?;
-    superblock.state = State::Ready;
+    superblock.state = FormatState::Ready;
     write(&*file, &superblock).map_err(io_error("writing the superblock"))
 }
 
 /// Allocates space on the file system for all segments of a store that is not open.
 ///
 /// # Errors
-/// `Io`; with `StorageFull` in it if there is not enough space.
+/// `IoMode`; with `StorageFull` in it if there is not enough space.
 pub fn preallocate(medium: &dyn Medium) -> Result<(), FormatError> {
     for name in medium.list().map_err(io_error("listing files"))? {
         if is_segment(&name) {
@@ -113,7 +113,7 @@ pub fn bytes_with_reserve(capacity: u64) -> u64 {
 /// written first when it says that there is no store yet, and last when it says that there is one.
 fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
     let mut order = COPIES;
-    if superblock.state == State::Ready {
+    if superblock.state == FormatState::Ready {
         order.reverse();
     }
     order.into_iter().try_for_each(|at| {
@@ -127,8 +127,12 @@ fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
 /// the older version refuse the store from then on.
 ///
 /// Without space for a write log the store keeps a version that has none.
-pub(crate) fn upgrade(medium: &dyn Medium, found: &Found, log_bytes: u64) -> Result<(), FormatError> {
-    let Found { superblock, mended, suspect } = found;
+pub(crate) fn upgrade(
+    medium: &dyn Medium,
+    found: &FoundSuperblock,
+    log_bytes: u64,
+) -> Result<(), FormatError> {
+    let FoundSuperblock { superblock, mended, suspect } = found;
     let version = if log_bytes > 0 { VERSION } else { VERSION_WITHOUT_LOG };
     let newer = Superblock { version, index_copy: true, log_bytes, ..*superblock };
     if newer == *superblock && !mended && !suspect {
@@ -191,7 +195,7 @@ pub(crate) fn is_unfinished(medium: &dyn Medium) -> bool {
 
 /// The superblock of a finished store, as found.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundSuperblock {
     pub(crate) superblock: Superblock,
     /// Whether one of its copies is damaged, or older than the other.
     pub(crate) mended: bool,
@@ -211,7 +215,7 @@ fn read(file: &dyn MediumFile, at: u64) -> Result<Superblock, FormatError> {
 }
 
 /// Finds the superblock of a finished store.
-pub(crate) fn find(medium: &dyn Medium) -> Result<Found, FormatError> {
+pub(crate) fn find(medium: &dyn Medium) -> Result<FoundSuperblock, FormatError> {
     let file = match medium.open(SUPERBLOCK, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FormatError::NotFormatted),
         file => file.map_err(io_error("opening the superblock"))?,
@@ -231,11 +235,11 @@ pub(crate) fn find(medium: &dyn Medium) -> Result<Found, FormatError> {
         (Err(error), Err(_)) => return Err(error),
     };
     match superblock.state {
-        State::Formatting => Err(FormatError::FormatIncomplete),
-        State::Ready => {
+        FormatState::Formatting => Err(FormatError::FormatIncomplete),
+        FormatState::Ready => {
             let mut sector = [0; 8];
             let suspect = file.read_at(MARK_AT, &mut sector).is_ok() && sector == *MARK;
-            Ok(Found { superblock, mended, suspect })
+            Ok(FoundSuperblock { superblock, mended, suspect })
         }
     }
 }

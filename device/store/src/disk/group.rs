@@ -19,13 +19,13 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use super::DiskStore;
 use super::chunk::ChunkPatch;
 use super::pool::is_inline;
-use super::record::{Key, Value};
-use super::space::Run;
-use super::write_log::{Appended, EncodedStep, RecordOutcome, WriteLog};
+use super::record::{Key, RecordValue};
+use super::space::BlockRun;
+use super::write_log::{AppendOutcome, EncodedStep, RecordOutcome, WriteLog};
 use crate::StoreError;
 
 /// A group that a thread keeps open.
-struct Held {
+struct ThreadGroup {
     /// Id of the gate of the store.
     gate: u64,
     /// Nesting depth of the thread's operations and scopes.
@@ -39,15 +39,15 @@ const UNLOGGED: u64 = u64::MAX;
 
 thread_local! {
     /// The groups that this thread keeps open, one per store.
-    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+    static THREAD_GROUPS: RefCell<Vec<ThreadGroup>> = const { RefCell::new(Vec::new()) };
     /// Buffer for the encoded changes of one operation.
     static STEP: RefCell<EncodedStep> = RefCell::default();
 }
 
-/// What an operation still has to wait for before it is answered. It holds no lock while waiting.
+/// The event that an operation waits for before it is answered. It holds no lock while waiting.
 #[must_use = "the operation is answered when this was waited for"]
 #[derive(Debug)]
-pub(crate) enum Ack {
+pub(crate) enum AnswerWait {
     /// Nothing: its changes are in the log, or belong to a scope that has not ended.
     Done,
     /// Until the cluster is in the log, or otherwise until the group is committed.
@@ -60,18 +60,18 @@ pub(crate) enum Ack {
 static GATES: AtomicU64 = AtomicU64::new(1);
 
 /// Admits threads to the open group of one store.
-pub(crate) struct Gate {
+pub(crate) struct GroupGate {
     id: u64,
     inside: RwLock<()>,
 }
 
 /// Membership of this thread in the open group; ends when dropped, on the thread that entered.
-pub(crate) struct Inside<'a> {
+pub(crate) struct GroupGuard<'a> {
     gate: u64,
     _guard: Option<RwLockReadGuard<'a, ()>>,
 }
 
-impl Gate {
+impl GroupGate {
     pub(crate) fn new() -> Self {
         Self { id: GATES.fetch_add(1, Ordering::Relaxed), inside: RwLock::new(()) }
     }
@@ -83,35 +83,37 @@ impl Gate {
 
     /// Returns this thread's nesting depth.
     fn depth(&self) -> u32 {
-        HELD.with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.depth))
+        THREAD_GROUPS
+            .with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.depth))
     }
 
     /// Returns the cluster of this thread's outermost scope, or 0.
     fn cluster(&self) -> u64 {
-        HELD.with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.cluster))
+        THREAD_GROUPS
+            .with_borrow(|held| held.iter().find(|held| held.gate == self.id).map_or(0, |held| held.cluster))
     }
 
     fn set_cluster(&self, cluster: u64) {
-        HELD.with_borrow_mut(|held| {
+        THREAD_GROUPS.with_borrow_mut(|held| {
             held.iter_mut().filter(|held| held.gate == self.id).for_each(|held| held.cluster = cluster);
         });
     }
 
     /// Enters the group, or increases the nesting depth; waits while a group is being closed.
-    pub(crate) fn enter(&self) -> Inside<'_> {
+    pub(crate) fn enter(&self) -> GroupGuard<'_> {
         // A thread in the group must not wait: closing the group waits for that thread.
         let guard = (!self.holds()).then(|| self.inside.read());
-        HELD.with_borrow_mut(|held| match held.iter_mut().find(|held| held.gate == self.id) {
+        THREAD_GROUPS.with_borrow_mut(|held| match held.iter_mut().find(|held| held.gate == self.id) {
             Some(held) => held.depth += 1,
-            None => held.push(Held { gate: self.id, depth: 1, cluster: 0 }),
+            None => held.push(ThreadGroup { gate: self.id, depth: 1, cluster: 0 }),
         });
-        Inside { gate: self.id, _guard: guard }
+        GroupGuard { gate: self.id, _guard: guard }
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for GroupGuard<'_> {
     fn drop(&mut self) {
-        HELD.with_borrow_mut(|held| {
+        THREAD_GROUPS.with_borrow_mut(|held| {
             if let Some(position) = held.iter().position(|held| held.gate == self.gate) {
                 held[position].depth -= 1;
                 if held[position].depth == 0 {
@@ -130,7 +132,7 @@ const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// Threads that wait for a commit.
 #[derive(Default)]
-struct Line {
+struct CommitQueue {
     /// Number of waiting threads, including the leader.
     waiting: usize,
     /// Whether a thread leads.
@@ -143,32 +145,32 @@ struct Line {
 }
 
 /// Leadership of a commit; dropping it, on success or failure, wakes the other threads.
-struct Leading<'a> {
-    groups: &'a Groups,
+struct CommitLeader<'a> {
+    groups: &'a CommitGroups,
     since: Instant,
 }
 
-impl Drop for Leading<'_> {
+impl Drop for CommitLeader<'_> {
     fn drop(&mut self) {
-        let mut line = self.groups.line.lock();
-        line.led = false;
-        (line.last, line.took) = (line.waiting, self.since.elapsed());
-        line.waiting -= 1;
-        drop(line);
+        let mut queue = self.groups.queue.lock();
+        queue.led = false;
+        (queue.last, queue.took) = (queue.waiting, self.since.elapsed());
+        queue.waiting -= 1;
+        drop(queue);
         self.groups.ended.notify_all();
     }
 }
 
 /// State of the commit groups of a store.
-pub(crate) struct Groups {
-    pub(crate) gate: Gate,
+pub(crate) struct CommitGroups {
+    pub(crate) gate: GroupGate,
     /// Number of the open group; with a write log it continues from one opening to the next. At
     /// least 1: 0 means "committed long ago".
     open: AtomicU64,
     /// Number of the last committed group.
     committed: AtomicU64,
     /// The threads that wait for a commit, and whether one leads.
-    line: Mutex<Line>,
+    queue: Mutex<CommitQueue>,
     /// Signalled when a commit ends: threads that it served return, and one of the others leads.
     ended: Condvar,
     /// Signalled when a thread joins the queue.
@@ -181,14 +183,14 @@ pub(crate) struct Groups {
     dirty_since: Mutex<Option<(u64, Duration)>>,
 }
 
-impl Groups {
+impl CommitGroups {
     /// Creates the state after group `committed`, the last committed one.
     pub(crate) fn new(poisoned: Arc<AtomicBool>, committed: u64) -> Self {
         Self {
-            gate: Gate::new(),
+            gate: GroupGate::new(),
             open: AtomicU64::new(committed + 1),
             committed: AtomicU64::new(committed),
-            line: Mutex::default(),
+            queue: Mutex::default(),
             ended: Condvar::new(),
             joined: Condvar::new(),
             poisoned,
@@ -248,8 +250,8 @@ impl DiskStore {
         if committed() {
             return Ok(());
         }
-        let mut line = self.groups.line.lock();
-        line.waiting += 1;
+        let mut queue = self.groups.queue.lock();
+        queue.waiting += 1;
         self.groups.joined.notify_one();
         let outcome = loop {
             if committed() {
@@ -258,32 +260,32 @@ impl DiskStore {
             if let Err(error) = self.groups.check() {
                 break Some(Err(error));
             }
-            if !line.led {
+            if !queue.led {
                 break None;
             }
-            self.groups.ended.wait(&mut line);
+            self.groups.ended.wait(&mut queue);
         };
         if let Some(outcome) = outcome {
-            line.waiting -= 1;
+            queue.waiting -= 1;
             return outcome;
         }
-        line.led = true;
-        self.gather(&mut line);
-        drop(line);
-        let _leading = Leading { groups: &self.groups, since: Instant::now() };
+        queue.led = true;
+        self.wait_for_followers(&mut queue);
+        drop(queue);
+        let _leading = CommitLeader { groups: &self.groups, since: Instant::now() };
         self.commit_open()
     }
 
     /// Waits briefly for the threads that the last commit served, which are likely to write again
     /// at once. Otherwise the leader would commit only its own changes, and they would wait for two
     /// commits. A single thread never waits.
-    fn gather(&self, line: &mut parking_lot::MutexGuard<'_, Line>) {
-        let expected = line.last;
-        if line.waiting >= expected {
+    fn wait_for_followers(&self, queue: &mut parking_lot::MutexGuard<'_, CommitQueue>) {
+        let expected = queue.last;
+        if queue.waiting >= expected {
             return;
         }
-        let until = Instant::now() + GATHER_MAX.min(line.took / GATHER_PART);
-        while line.waiting < expected && !self.groups.joined.wait_until(line, until).timed_out() {}
+        let until = Instant::now() + GATHER_MAX.min(queue.took / GATHER_PART);
+        while queue.waiting < expected && !self.groups.joined.wait_until(queue, until).timed_out() {}
     }
 
     /// Closes the open group and commits it. The caller leads.
@@ -294,7 +296,7 @@ impl DiskStore {
             let number = self.groups.open.fetch_add(1, Ordering::AcqRel);
             // Counted as committing before the group rotates, so that its demand is never missing
             // from the total.
-            self.room.commits(self.index.open_load());
+            self.index_space.commits(self.index.open_load());
             let group = self.index.rotate();
             if let Some(log) = &self.log {
                 log.next_group(!group.is_empty());
@@ -306,10 +308,12 @@ impl DiskStore {
             return Err(StoreError::Io { doing: "syncing data", source });
         }
         if group.is_empty() {
-            self.room.committed(&[]);
+            self.index_space.committed(&[]);
         } else {
             let logged = self.numbers_groups.then_some(number);
-            if let Err(error) = self.index.commit(&group, logged, |written| self.room.committed(written)) {
+            if let Err(error) =
+                self.index.commit(&group, logged, |written| self.index_space.committed(written))
+            {
                 self.poison(true);
                 return Err(error);
             }
@@ -318,7 +322,7 @@ impl DiskStore {
         // Then the layers stay on top of it, and none of the blocks it refers to is freed. A stop
         // of the index from here on freezes this commit.
         self.groups.check()?;
-        let is_long = |run: &&Run| run.count >= self.options.discard_blocks_min && !is_inline(run.place);
+        let is_long = |run: &&BlockRun| run.count >= self.options.discard_blocks_min && !is_inline(run.place);
         let mut discarded = Vec::new();
         for run in group.freed.iter().filter(is_long) {
             // Only a hint: the blocks are free either way.
@@ -339,62 +343,62 @@ impl DiskStore {
     }
 
     /// Puts the changes of one operation into the open group and the write log. `patches` are the
-    /// changes of chunks, `freed` the blocks that become free with the group's commit, `spared`
+    /// changes of chunks, `freed` the blocks that become free with the group's commit, `reusable`
     /// those that become free as soon as the changes cannot be lost. The caller is in the group and
     /// holds the locks of the objects.
     pub(crate) fn apply(
         &self,
-        changes: Vec<(Key, Option<Value>)>,
+        changes: Vec<(Key, Option<RecordValue>)>,
         patches: &[(Key, ChunkPatch)],
-        freed: &[Run],
-        spared: Vec<Run>,
-    ) -> Ack {
+        freed: &[BlockRun],
+        reusable: Vec<BlockRun>,
+    ) -> AnswerWait {
         let gate = &self.groups.gate;
         let (in_scope, group) = (gate.depth() > 1, self.groups.open());
         let Some(log) = self.log.as_ref().filter(|_| !self.options.write_through) else {
             self.index.apply(changes, freed);
-            self.index.free_later(&spared);
+            self.index.free_later(&reusable);
             if in_scope {
                 gate.set_cluster(UNLOGGED);
-                return Ack::Done;
+                return AnswerWait::Done;
             }
-            return Ack::Commit { group };
+            return AnswerWait::Commit { group };
         };
         STEP.with_borrow_mut(|step| {
             step.encode(&changes, patches);
             step.stamp(self.index.apply(changes, freed));
             if in_scope {
-                gate.set_cluster(log.keep(gate.cluster(), step, spared));
-                return Ack::Done;
+                gate.set_cluster(log.keep(gate.cluster(), step, reusable));
+                return AnswerWait::Done;
             }
-            self.ack(log.append(step, spared), group)
+            self.ack(log.append(step, reusable), group)
         })
     }
 
-    fn ack(&self, appended: Appended, group: u64) -> Ack {
+    fn ack(&self, appended: AppendOutcome, group: u64) -> AnswerWait {
         match appended {
-            Appended::Logged(spared) => {
-                self.space.lock().release(&spared);
-                Ack::Done
+            AppendOutcome::Logged(reusable) => {
+                self.space.lock().release(&reusable);
+                AnswerWait::Done
             }
-            Appended::AfterCommit { spared, group } => {
-                self.space.lock().release(&spared);
-                Ack::Commit { group }
+            AppendOutcome::AfterCommit { reusable, group } => {
+                self.space.lock().release(&reusable);
+                AnswerWait::Commit { group }
             }
-            Appended::Waits(cluster) => Ack::Cluster { cluster, group },
-            Appended::Full(spared) => {
-                self.index.free_later(&spared);
-                Ack::Commit { group }
+            AppendOutcome::Waits(cluster) => AnswerWait::Cluster { cluster, group },
+            AppendOutcome::Full(reusable) => {
+                self.index.free_later(&reusable);
+                AnswerWait::Commit { group }
             }
         }
     }
 
     /// Waits until an operation may be answered. The caller holds no lock and, unless it is in a
     /// scope, is not in the group.
-    pub(crate) fn acknowledge(&self, ack: Ack) -> Result<(), StoreError> {
+    pub(crate) fn acknowledge(&self, ack: AnswerWait) -> Result<(), StoreError> {
         match ack {
-            Ack::Done => Ok(()),
-            Ack::Cluster { cluster, group } => {
+            AnswerWait::Done => Ok(()),
+            AnswerWait::Cluster { cluster, group } => {
                 let outcome = self.log.as_ref().map_or(RecordOutcome::NotLogged, |log| log.wait(cluster));
                 match outcome {
                     RecordOutcome::Logged => Ok(()),
@@ -402,20 +406,20 @@ impl DiskStore {
                     RecordOutcome::NotLogged => self.commit_through(group),
                 }
             }
-            Ack::Commit { group } => self.commit_through(group),
+            AnswerWait::Commit { group } => self.commit_through(group),
         }
     }
 
     /// Leaves a scope; returns when its changes survive the death of the process.
-    pub(crate) fn end_scope(&self, inside: Inside<'_>) -> Result<(), StoreError> {
+    pub(crate) fn end_scope(&self, inside: GroupGuard<'_>) -> Result<(), StoreError> {
         let gate = &self.groups.gate;
         if gate.depth() > 1 {
             return Ok(());
         }
         let (cluster, group) = (gate.cluster(), self.groups.open());
         let ack = match (cluster, &self.log) {
-            (0, _) => Ack::Done,
-            (UNLOGGED, _) | (_, None) => Ack::Commit { group },
+            (0, _) => AnswerWait::Done,
+            (UNLOGGED, _) | (_, None) => AnswerWait::Commit { group },
             (cluster, Some(log)) => self.ack(log.end_scope(cluster), group),
         };
         drop(inside);
@@ -430,10 +434,10 @@ impl DiskStore {
 
     /// Waits for a commit that may free pages, if there is one; returns whether there was. In a
     /// scope it can only be a group that was closed before, whose commit needs no thread to leave.
-    pub(crate) fn commit_for_room(&self) -> Result<bool, StoreError> {
+    pub(crate) fn commit_to_free_pages(&self) -> Result<bool, StoreError> {
         if !self.groups.gate.holds() && self.index.is_dirty() {
             self.commit_now()?;
-        } else if self.room.is_committing() {
+        } else if self.index_space.is_committing() {
             self.commit_through(self.groups.open() - 1)?;
         } else {
             return Ok(false);
@@ -443,7 +447,7 @@ impl DiskStore {
 
     /// Closes the group before an operation, if it is too large for memory or for its half of the
     /// log, or holds back too many freed blocks.
-    pub(crate) fn make_room(&self) {
+    pub(crate) fn commit_if_full(&self) {
         let heavy = self.index.open_weight() > 2 * self.options.group_weight_max
             || self.log.as_ref().is_some_and(WriteLog::is_nearly_full);
         let held_back = self.space.lock().is_low(self.low_water);

@@ -9,13 +9,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use sealstone_digest::{AdHash, Profile, Value as Digest};
+use sealstone_digest::{AdHash, DigestValue as Digest, Profile};
 
 use super::digested::in_chunk;
-use super::stage::{Source, Stage};
+use super::stage::{StagedChanges, WriteSource};
 use crate::BLOCK;
 
-impl Stage<'_> {
+impl StagedChanges<'_> {
     /// Whether the old bytes of partially changed blocks are needed.
     pub(crate) fn wants_before(&self) -> bool {
         self.profile.and_then(Profile::adhash).is_some()
@@ -25,7 +25,7 @@ impl Stage<'_> {
     /// since that clears the old digests.
     pub(crate) fn increments<'s>(
         &mut self,
-        sources: impl Iterator<Item = &'s Source<'s>>,
+        sources: impl Iterator<Item = &'s WriteSource<'s>>,
     ) -> BTreeMap<u64, Digest> {
         let mut found = BTreeMap::new();
         let Some((profile, hash)) = self.profile.and_then(|profile| Some((profile, profile.adhash()?)))
@@ -53,7 +53,7 @@ impl Stage<'_> {
         profile: Profile,
         hash: AdHash,
         unit: u64,
-        source: &Source<'_>,
+        source: &WriteSource<'_>,
     ) -> Option<Digest> {
         let start = unit * profile.unit_bytes();
         let length = |object: u64| (object.saturating_sub(start)).min(profile.unit_bytes()) as usize;

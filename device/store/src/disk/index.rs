@@ -15,14 +15,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::backend::{LiveBackend, Pages};
-use super::cache::Cache;
+use super::backend::{IndexFile, LiveBackend};
+use super::cache::RecordCache;
+use super::index_space::{FreePages, PageDemand};
 use super::record::{
-    Key, Rotten, Tag, Value, group_key, is_inline_key, is_object, object_of, seal, store_key, sub_of,
+    CorruptRecord, Key, RecordTag, RecordValue, group_key, is_inline_key, is_object, object_of, seal,
+    store_key, sub_of,
 };
-use super::room::{Ground, Load};
-use super::space::Run;
-use super::tree::{Cursor, Lost, Proof, Reader, Step};
+use super::space::BlockRun;
+use super::tree::{CursorStep, LostKeys, TreeCursor, TreeReader, VerifiedFile};
 use crate::medium::MediumFile;
 use crate::{FormatError, StoreError};
 use parking_lot::RwLock;
@@ -41,30 +42,30 @@ const INLINE_PART: usize = 4;
 
 /// The changes of one group: key to new value, or `None` if removed.
 #[derive(Default)]
-pub(crate) struct Overlay {
-    changes: BTreeMap<Key, Option<Value>>,
+pub(crate) struct GroupOverlay {
+    changes: BTreeMap<Key, Option<RecordValue>>,
     /// Approximate memory of the changes, in bytes.
     pub(crate) weight: usize,
     /// Demand of the changes for index pages.
-    pub(crate) load: Load,
+    pub(crate) load: PageDemand,
     /// Blocks that no object uses any more once the group is committed.
-    pub(crate) freed: Vec<Run>,
+    pub(crate) freed: Vec<BlockRun>,
 }
 
-impl Overlay {
+impl GroupOverlay {
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
     /// Adds a change. `leaves`: maximum number of leaf pages that it takes, if it is the first
     /// change of its record.
-    fn put(&mut self, key: Key, value: Option<Value>, leaves: u64) {
+    fn put(&mut self, key: Key, value: Option<RecordValue>, leaves: u64) {
         let leaves = match (self.changes.get(&key), &value) {
             (Some(Some(_)), _) | (Some(None), None) => 0,
             _ => leaves,
         };
         self.load.add(&key, leaves, value.as_ref());
-        let weight = |value: &Option<Value>| ENTRY + value.as_ref().map_or(0, Value::weight);
+        let weight = |value: &Option<RecordValue>| ENTRY + value.as_ref().map_or(0, RecordValue::weight);
         self.weight += weight(&value);
         if let Some(old) = self.changes.insert(key, value) {
             self.weight -= weight(&old);
@@ -91,24 +92,24 @@ fn leaves_of(before: Option<(Key, bool)>, key: &Key, gone: bool) -> u64 {
 }
 
 /// How a scan treats a range in which records may be lost.
-enum OnLost {
+enum LostRecordPolicy {
     PassBy,
     Give(Found),
     End,
 }
 
 /// A record found by a scan.
-pub(crate) type Found = (Key, Result<Value, Rotten>);
+pub(crate) type Found = (Key, Result<RecordValue, CorruptRecord>);
 
 #[derive(Default)]
-struct Layers {
-    open: Overlay,
-    committing: Option<Arc<Overlay>>,
+struct IndexLayers {
+    open: GroupOverlay,
+    committing: Option<Arc<GroupOverlay>>,
     /// Number of operations applied.
     applied: u64,
 }
 
-impl Layers {
+impl IndexLayers {
     /// Returns up to `max` records of `range`, in order: those of `below`, overridden by the
     /// layers.
     fn merge<E>(
@@ -153,22 +154,22 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::
 }
 
 /// redb, as opened; our own reader after a failure, or where redb may not use the file.
-struct Engine {
-    live: Option<Held>,
-    frozen: Option<Arc<Reader>>,
+struct IndexEngine {
+    live: Option<LiveDatabase>,
+    frozen: Option<Arc<TreeReader>>,
 }
 
 /// A redb database that can be dropped over any file: closing it writes, and may panic on a damaged
 /// one.
-struct Held {
+struct LiveDatabase {
     database: Option<Database>,
     /// Set when another owner has the file: no access by this engine reaches it any more.
     detached: Arc<AtomicBool>,
 }
 
-impl Held {
+impl LiveDatabase {
     /// Starts the engine on the file.
-    fn open(pages: &Arc<Pages>, cache: usize) -> Result<Self, redb::Error> {
+    fn open(pages: &Arc<IndexFile>, cache: usize) -> Result<Self, redb::Error> {
         let detached = Arc::new(AtomicBool::new(false));
         let backend = LiveBackend { pages: pages.clone(), detached: detached.clone() };
         let mut builder = Builder::new();
@@ -186,7 +187,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for LiveDatabase {
     fn drop(&mut self) {
         let database = self.database.take();
         let detached = self.detached.load(Ordering::Acquire);
@@ -201,16 +202,16 @@ impl Drop for Held {
 }
 
 /// The index of an open store.
-pub(crate) struct Index {
-    layers: RwLock<Layers>,
-    cache: Cache,
+pub(crate) struct RecordIndex {
+    layers: RwLock<IndexLayers>,
+    cache: RecordCache,
     /// Bytes of small objects have a separate part of the memory: many of them would evict the
     /// records of all other objects.
-    inline: Cache,
+    inline: RecordCache,
     /// Held for reading during use, so that the engine is not replaced meanwhile.
-    engine: RwLock<Engine>,
+    engine: RwLock<IndexEngine>,
     engine_cache: usize,
-    pages: Arc<Pages>,
+    pages: Arc<IndexFile>,
     stopped: Arc<AtomicBool>,
     /// Objects that lack records, if all of them are known. Other objects lost nothing.
     incomplete: Option<HashSet<ObjectId>>,
@@ -224,11 +225,11 @@ fn format_error(doing: &'static str) -> impl Fn(redb::Error) -> FormatError {
     move |source| FormatError::Index { doing, source: Box::new(source) }
 }
 
-impl Index {
+impl RecordIndex {
     /// Creates the index of a new store in an empty file, durably.
     pub(crate) fn format(file: Arc<dyn MediumFile>, uuid: &[u8; 16]) -> Result<(), FormatError> {
         let write = || -> Result<(), redb::Error> {
-            let pages = Pages::fresh(file.clone(), *uuid);
+            let pages = IndexFile::fresh(file.clone(), *uuid);
             let engine = Builder::new().create_with_backend(LiveBackend::new(pages))?;
             let transaction = engine.begin_write()?;
             let value = seal(&store_key(), uuid.to_vec());
@@ -242,45 +243,46 @@ impl Index {
     /// Opens an index that was verified and whose records were all read. `writable`: the engine may
     /// use the file; otherwise `incomplete` are the objects that lack records.
     pub(crate) fn open(
-        mut proof: Proof,
+        mut proof: VerifiedFile,
         writable: bool,
         incomplete: Option<HashSet<ObjectId>>,
         engine_cache: usize,
         cache: usize,
-    ) -> Result<(Self, Option<Ground>), FormatError> {
+    ) -> Result<(Self, Option<FreePages>), FormatError> {
         let stopped: Arc<AtomicBool> = Arc::new(AtomicBool::new(!writable));
-        let mut ground = None;
+        let mut free_pages = None;
         if writable {
             let book = proof
                 .hand_over(true)
                 .map_err(redb::Error::Io)
                 .map_err(format_error("repairing the index"))?;
             let shape = proof.reader.outline();
-            ground = book.zip(shape).map(|(free, shape)| Ground { free, shape, length: proof.end });
+            free_pages = book.zip(shape).map(|(free, shape)| FreePages { free, shape, length: proof.end });
         }
-        let pages = Pages::proved(&proof, stopped.clone());
+        let pages = IndexFile::proved(&proof, stopped.clone());
         // A file that was just created, or has no free page, has no space for the allocator state.
-        if writable && ground.is_none() {
+        if writable && free_pages.is_none() {
             let grown = pages.grow(0, u64::MAX).and_then(|grown| {
-                let Some((book, larger)) = pages.look(NAME).filter(|_| grown) else { return Ok(None) };
+                let Some((book, larger)) = pages.inspect(NAME).filter(|_| grown) else { return Ok(None) };
                 pages.start_from(&book).map(|()| Some(larger))
             });
-            ground = grown.map_err(redb::Error::Io).map_err(format_error("growing the index"))?;
+            free_pages = grown.map_err(redb::Error::Io).map_err(format_error("growing the index"))?;
         }
         let engine = if writable {
-            let live = Held::open(&pages, engine_cache).map_err(format_error("opening the index"))?;
-            Engine { live: Some(live), frozen: None }
+            let live = LiveDatabase::open(&pages, engine_cache).map_err(format_error("opening the index"))?;
+            IndexEngine { live: Some(live), frozen: None }
         } else {
-            Engine { live: None, frozen: Some(Arc::new(proof.reader)) }
+            IndexEngine { live: None, frozen: Some(Arc::new(proof.reader)) }
         };
         // In a store that is written to, this would be outdated soon.
         let incomplete = incomplete.filter(|_| !writable);
         let (layers, engine) = (RwLock::default(), RwLock::new(engine));
-        let (inline, cache) = (Cache::new(cache / INLINE_PART), Cache::new(cache - cache / INLINE_PART));
-        Ok((Self { layers, cache, inline, engine, engine_cache, pages, stopped, incomplete }, ground))
+        let (inline, cache) =
+            (RecordCache::new(cache / INLINE_PART), RecordCache::new(cache - cache / INLINE_PART));
+        Ok((Self { layers, cache, inline, engine, engine_cache, pages, stopped, incomplete }, free_pages))
     }
 
-    fn cache(&self, key: &Key) -> &Cache {
+    fn cache(&self, key: &Key) -> &RecordCache {
         if is_inline_key(key) { &self.inline } else { &self.cache }
     }
 
@@ -297,7 +299,7 @@ impl Index {
         &self,
         doing: &'static str,
         live: impl FnOnce(&Database) -> Result<T, redb::Error>,
-        frozen: impl FnOnce(&Reader) -> T,
+        frozen: impl FnOnce(&TreeReader) -> T,
     ) -> Result<T, StoreError> {
         let engine = self.engine.read();
         let failed = match (&engine.live, &engine.frozen) {
@@ -318,7 +320,7 @@ impl Index {
     }
 
     /// Returns the newest value of a key. The caller holds the object's lock.
-    pub(crate) fn get(&self, key: &Key) -> Result<Option<Result<Value, Rotten>>, StoreError> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Result<RecordValue, CorruptRecord>>, StoreError> {
         {
             let layers = self.layers.read();
             let above = layers.open.changes.get(key);
@@ -334,16 +336,16 @@ impl Index {
             "reading a record",
             |engine| {
                 let table = engine.begin_read()?.open_table(TABLE)?;
-                Ok(table.get(key)?.map(|value| Value::parse(key, value.value())))
+                Ok(table.get(key)?.map(|value| RecordValue::parse(key, value.value())))
             },
             |reader| match reader.get(key) {
-                Ok(value) => value.map(|value| Value::parse(key, &value)),
+                Ok(value) => value.map(|value| RecordValue::parse(key, &value)),
                 // Whether it exists is unknown, so it counts as a corrupt record.
-                Err(_) => self.may_be(key).then_some(Err(Rotten)),
+                Err(_) => self.may_be(key).then_some(Err(CorruptRecord)),
             },
         )?;
         match found {
-            Some(Err(Rotten)) => Ok(Some(Err(Rotten))),
+            Some(Err(CorruptRecord)) => Ok(Some(Err(CorruptRecord))),
             found => {
                 let value = found.and_then(Result::ok);
                 self.cache(key).put(*key, value.clone());
@@ -355,12 +357,14 @@ impl Index {
     /// Returns up to `max` records of one object of the merged view, in order. If records may be
     /// lost, one corrupt record stands for them.
     pub(crate) fn scan(&self, range: RangeInclusive<Key>, max: usize) -> Result<Vec<Found>, StoreError> {
-        let tell = self.may_be(range.start());
-        let rotten = |lost: Lost| {
+        let may_exist = self.may_be(range.start());
+        let corrupt = |lost: LostKeys| {
             let first = lost.after.unwrap_or(*range.start()).max(*range.start());
-            Some((first, Err(Rotten)))
+            Some((first, Err(CorruptRecord)))
         };
-        self.scan_all(&range, max, |lost| rotten(lost).filter(|_| tell).map_or(OnLost::PassBy, OnLost::Give))
+        self.scan_all(&range, max, |lost| {
+            corrupt(lost).filter(|_| may_exist).map_or(LostRecordPolicy::PassBy, LostRecordPolicy::Give)
+        })
     }
 
     /// Like [`scan`](Self::scan), without lost records.
@@ -369,7 +373,7 @@ impl Index {
         range: RangeInclusive<Key>,
         max: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        self.scan_all(&range, max, |_| OnLost::PassBy)
+        self.scan_all(&range, max, |_| LostRecordPolicy::PassBy)
     }
 
     /// Returns up to `max` records of the merged view, in order, up to a range where records may be
@@ -378,15 +382,15 @@ impl Index {
         &self,
         range: RangeInclusive<Key>,
         max: usize,
-    ) -> Result<(Vec<Found>, Option<Lost>), StoreError> {
+    ) -> Result<(Vec<Found>, Option<LostKeys>), StoreError> {
         let gap = Cell::new(None);
         let mut found = self.scan_all(&range, max, |lost| {
             gap.set(Some(lost));
-            OnLost::End
+            LostRecordPolicy::End
         })?;
         let gap = gap.into_inner();
         // Records changed since may be behind it.
-        if let Some(after) = gap.and_then(|lost: Lost| lost.after) {
+        if let Some(after) = gap.and_then(|lost: LostKeys| lost.after) {
             found.retain(|(key, _)| *key <= after);
         } else if gap.is_some() {
             found.clear();
@@ -398,7 +402,7 @@ impl Index {
         &self,
         range: &RangeInclusive<Key>,
         max: usize,
-        on_lost: impl Fn(Lost) -> OnLost,
+        on_lost: impl Fn(LostKeys) -> LostRecordPolicy,
     ) -> Result<Vec<Found>, StoreError> {
         // The layers stay locked, so that the view is consistent.
         let layers = self.layers.read();
@@ -406,22 +410,24 @@ impl Index {
             let table = engine.begin_read()?.open_table(TABLE)?;
             let mut below = table.range::<&[u8; 25]>(range.start()..=range.end())?;
             layers.merge(range, max, || match below.next().transpose()? {
-                Some((key, value)) => Ok(Some((*key.value(), Value::parse(key.value(), value.value())))),
+                Some((key, value)) => {
+                    Ok(Some((*key.value(), RecordValue::parse(key.value(), value.value()))))
+                }
                 None => Ok(None),
             })
         };
-        let frozen = |reader: &Reader| {
-            let mut cursor = Cursor::new(reader, *range.start(), *range.end());
+        let frozen = |reader: &TreeReader| {
+            let mut cursor = TreeCursor::new(reader, *range.start(), *range.end());
             let mut ended = false;
             let next = || {
                 while !ended {
                     let found = match cursor.current() {
                         None => return Ok::<_, std::convert::Infallible>(None),
-                        Some(Step::Record(key, value)) => Some((*key, Value::parse(key, value))),
-                        Some(Step::Lost(lost)) => match on_lost(lost) {
-                            OnLost::PassBy => None,
-                            OnLost::Give(found) => Some(found),
-                            OnLost::End => {
+                        Some(CursorStep::Record(key, value)) => Some((*key, RecordValue::parse(key, value))),
+                        Some(CursorStep::Lost(lost)) => match on_lost(lost) {
+                            LostRecordPolicy::PassBy => None,
+                            LostRecordPolicy::Give(found) => Some(found),
+                            LostRecordPolicy::End => {
                                 ended = true;
                                 None
                             }
@@ -444,12 +450,12 @@ impl Index {
 
     /// Puts the changes of one operation into the open group, atomically; returns their sequence
     /// number.
-    pub(crate) fn apply(&self, changes: Vec<(Key, Option<Value>)>, freed: &[Run]) -> u64 {
+    pub(crate) fn apply(&self, changes: Vec<(Key, Option<RecordValue>)>, freed: &[BlockRun]) -> u64 {
         let mut layers = self.layers.write();
         layers.applied += 1;
         if layers.open.is_empty() && !changes.is_empty() {
             // The commit also writes its group's number.
-            layers.open.load = layers.open.load.and(Tag::Store, 2, 16);
+            layers.open.load = layers.open.load.with_leaves(RecordTag::Store, 2, 16);
         }
         let mut before: Option<(Key, bool)> = None;
         for (key, value) in changes {
@@ -458,16 +464,16 @@ impl Index {
             layers.open.put(key, value, leaves);
         }
         for &run in freed {
-            Run::push(&mut layers.open.freed, run);
+            BlockRun::push(&mut layers.open.freed, run);
         }
         layers.applied
     }
 
     /// Adds blocks that become free when the open group is committed.
-    pub(crate) fn free_later(&self, runs: &[Run]) {
+    pub(crate) fn free_later(&self, runs: &[BlockRun]) {
         let mut layers = self.layers.write();
         for &run in runs {
-            Run::push(&mut layers.open.freed, run);
+            BlockRun::push(&mut layers.open.freed, run);
         }
     }
 
@@ -487,13 +493,13 @@ impl Index {
     }
 
     /// Returns the open group's demand for index pages.
-    pub(crate) fn open_load(&self) -> Load {
+    pub(crate) fn open_load(&self) -> PageDemand {
         self.layers.read().open.load
     }
 
     /// Turns the open group into the committing one and opens a new one. There must be no
     /// concurrent changes.
-    pub(crate) fn rotate(&self) -> Arc<Overlay> {
+    pub(crate) fn rotate(&self) -> Arc<GroupOverlay> {
         let mut layers = self.layers.write();
         let group = Arc::new(std::mem::take(&mut layers.open));
         layers.committing = Some(group.clone());
@@ -501,13 +507,13 @@ impl Index {
     }
 
     /// Writes a group to redb, durably and atomically, with its number if the store has a write
-    /// log. `told` receives the pages written since the last call, by offset and length in bytes,
-    /// before any new inspection of the file.
+    /// log. `on_written` receives the pages written since the last call, by offset and length in
+    /// bytes, before any new inspection of the file.
     pub(crate) fn commit(
         &self,
-        group: &Overlay,
+        group: &GroupOverlay,
         number: Option<u64>,
-        told: impl FnOnce(&[(u64, u64)]),
+        on_written: impl FnOnce(&[(u64, u64)]),
     ) -> Result<(), StoreError> {
         let write = |engine: &Database| -> Result<(), redb::Error> {
             let transaction = engine.begin_write()?;
@@ -530,7 +536,7 @@ impl Index {
         let engine = self.engine.read();
         let live = engine.live.as_ref().ok_or(StoreError::Poisoned)?;
         guarded(|| write(live.get())).map_err(store_error("committing a group"))?;
-        told(&self.pages.take_written());
+        on_written(&self.pages.take_written());
         Ok(())
     }
 
@@ -542,13 +548,13 @@ impl Index {
     ///
     /// # Errors
     /// If the engine could not be started again: the caller then poisons the store.
-    pub(crate) fn renew(
+    pub(crate) fn reinspect(
         &self,
         wanted: u64,
         growth_max: u64,
         is_touched: impl FnOnce() -> bool,
-        suffices: impl Fn(&Ground) -> bool,
-        found: impl FnOnce(Ground),
+        suffices: impl Fn(&FreePages) -> bool,
+        found: impl FnOnce(FreePages),
     ) -> Result<bool, StoreError> {
         let failed = |error| store_error("inspecting the index file")(redb::Error::Io(error));
         let mut engine = self.engine.write();
@@ -562,29 +568,29 @@ impl Index {
                 return Ok(false);
             }
         }
-        let Some((mut book, mut ground)) = self.pages.look(NAME) else { return Ok(false) };
-        if !grown && !suffices(&ground) && self.pages.grow(wanted, growth_max).map_err(failed)? {
-            let Some(larger) = self.pages.look(NAME) else { return Ok(false) };
-            (book, ground) = larger;
+        let Some((mut book, mut free_pages)) = self.pages.inspect(NAME) else { return Ok(false) };
+        if !grown && !suffices(&free_pages) && self.pages.grow(wanted, growth_max).map_err(failed)? {
+            let Some(larger) = self.pages.inspect(NAME) else { return Ok(false) };
+            (book, free_pages) = larger;
         }
         tracing::debug!(
-            length = ground.length,
-            units = ground.shape.units,
+            length = free_pages.length,
+            units = free_pages.shape.units,
             "inspected the index file for free pages"
         );
         if let Some(live) = engine.live.take() {
             live.abandon();
         }
         self.pages.start_from(&book).map_err(failed)?;
-        let live =
-            Held::open(&self.pages, self.engine_cache).map_err(store_error("inspecting the index file"))?;
+        let live = LiveDatabase::open(&self.pages, self.engine_cache)
+            .map_err(store_error("inspecting the index file"))?;
         engine.live = Some(live);
-        found(ground);
+        found(free_pages);
         Ok(true)
     }
 
     /// Ends the committing group, which is in redb now: its records may be cached.
-    pub(crate) fn settle(&self, group: &Overlay) {
+    pub(crate) fn settle(&self, group: &GroupOverlay) {
         let mut layers = self.layers.write();
         for (key, value) in &group.changes {
             self.cache(key).put(*key, value.clone());

@@ -12,13 +12,13 @@
 use std::io;
 use std::sync::Arc;
 
-use super::pool::{Pool, is_inline, number_of};
+use super::pool::{InlinePool, is_inline, number_of};
 use super::read::{BadRead, Block};
-use super::record::{Rotten, Value, all_inline, inline_key, inline_length, sub_of};
-use super::stage::{Span, Stage, Stop};
+use super::record::{CorruptRecord, RecordValue, all_inline, inline_key, inline_length, sub_of};
+use super::stage::{BlockSpan, StageError, StagedChanges};
 use super::superblock::Superblock;
-use super::survey::{Claim, among};
-use super::tree::{Cursor, Lost, Reader, Step};
+use super::survey::{ClaimOutcome, among};
+use super::tree::{CursorStep, LostKeys, TreeCursor, TreeReader};
 use super::{DiskStore, MAX_INLINE};
 use crate::medium::Medium;
 use crate::{BLOCK, StoreError};
@@ -36,14 +36,14 @@ pub(crate) fn share(medium: &dyn Medium, superblock: &Superblock) -> u64 {
     superblock.capacity_blocks * BLOCK / part
 }
 
-impl Stage<'_> {
+impl StagedChanges<'_> {
     /// Whether an object of this length is kept in the index.
     pub(crate) fn may_be_inline(&self, length: u64) -> bool {
         length <= self.store.options.inline_max.min(MAX_INLINE)
     }
 
     /// Returns an inline location for the first block, if the object is small and there is space.
-    pub(crate) fn place_inline(&mut self) -> Result<Option<Span>, Stop> {
+    pub(crate) fn place_inline(&mut self) -> Result<Option<BlockSpan>, StageError> {
         let length = self.record.length;
         if !self.may_be_inline(length) {
             return Ok(None);
@@ -53,12 +53,12 @@ impl Stage<'_> {
         if let Some(place) = slot.place().filter(|place| shared == 0 && is_inline(*place))
             && self.store.space.lock().inline.fits(Some(place), length)
         {
-            return Ok(Some(Span { blocks: 0..1, place, in_place: true }));
+            return Ok(Some(BlockSpan { blocks: 0..1, place, in_place: true }));
         }
         let hole = u64::from(slot.place().is_none());
         let Some(place) = self.take_inline(hole + shared, length)? else { return Ok(None) };
         self.count(hole, 0);
-        Ok(Some(Span { blocks: 0..1, place, in_place: false }))
+        Ok(Some(BlockSpan { blocks: 0..1, place, in_place: false }))
     }
 
     /// Sets the bytes of an inline block.
@@ -78,7 +78,7 @@ impl Stage<'_> {
     /// Adds the records of inline blocks to the changes: new records for written ones, removals for
     /// released ones. Returns the written ones, with their lengths.
     pub(crate) fn inline_records(&mut self) -> Vec<(u64, usize)> {
-        for run in self.spared.iter().filter(|run| is_inline(run.place)) {
+        for run in self.reusable.iter().filter(|run| is_inline(run.place)) {
             for place in run.place..run.place + run.count {
                 self.inline.remove(&place);
                 self.changes.push((inline_key(place), None));
@@ -87,7 +87,7 @@ impl Stage<'_> {
         let written = std::mem::take(&mut self.inline);
         let lengths = written.iter().map(|(place, bytes)| (*place, bytes.len())).collect();
         let records =
-            written.into_iter().map(|(place, bytes)| (inline_key(place), Some(Value::Inline(bytes))));
+            written.into_iter().map(|(place, bytes)| (inline_key(place), Some(RecordValue::Inline(bytes))));
         self.changes.extend(records);
         lengths
     }
@@ -112,8 +112,8 @@ impl DiskStore {
         let found =
             self.index.get(&inline_key(place)).map_err(|error| BadRead::Io(io::Error::other(error), 0))?;
         let bytes: Arc<[u8]> = match found {
-            Some(Ok(Value::Inline(bytes))) => bytes,
-            Some(Ok(_) | Err(Rotten)) | None => return Err(BadRead::Sum(0)),
+            Some(Ok(RecordValue::Inline(bytes))) => bytes,
+            Some(Ok(_) | Err(CorruptRecord)) | None => return Err(BadRead::Sum(0)),
         };
         let block = padded(&bytes);
         if crate::crc::crc32c(&block) != sums[0] {
@@ -125,23 +125,23 @@ impl DiskStore {
 }
 
 /// The records of inline blocks, as found by the walk at open.
-pub(crate) struct Inline {
+pub(crate) struct InlineRecords {
     /// By number: 0 if there is no record, 1 if it is corrupt, else the length of its bytes plus 2.
     found: Vec<u16>,
     /// Keys that could not be read.
-    lost: Vec<Lost>,
+    lost: Vec<LostKeys>,
 }
 
-impl Inline {
+impl InlineRecords {
     /// Walks over all records of inline blocks, of which there are at most `numbers_max`.
-    pub(crate) fn survey(reader: &Reader, numbers_max: u64) -> Self {
+    pub(crate) fn survey(reader: &TreeReader, numbers_max: u64) -> Self {
         let (first, last) = all_inline();
         let (mut found, mut lost) = (Vec::new(), Vec::new());
-        let mut cursor = Cursor::new(reader, first, last);
+        let mut cursor = TreeCursor::new(reader, first, last);
         while let Some(step) = cursor.current() {
             match step {
-                Step::Lost(piece) => lost.push(piece),
-                Step::Record(key, value) => {
+                CursorStep::Lost(piece) => lost.push(piece),
+                CursorStep::Record(key, value) => {
                     let number = sub_of(key);
                     if number < numbers_max {
                         if found.len() as u64 <= number {
@@ -157,15 +157,15 @@ impl Inline {
     }
 
     /// Claims the record that a block refers to.
-    pub(crate) fn claim(&self, place: u64, pool: &mut Pool) -> Claim {
+    pub(crate) fn claim(&self, place: u64, pool: &mut InlinePool) -> ClaimOutcome {
         let key = inline_key(place);
         match self.found.get(number_of(place) as usize).copied().unwrap_or(0) {
-            0 if among(&self.lost, &key, &key).next().is_some() => Claim::Lost,
-            0 => Claim::Absent,
-            1 => Claim::Lost,
+            0 if among(&self.lost, &key, &key).next().is_some() => ClaimOutcome::Lost,
+            0 => ClaimOutcome::Absent,
+            1 => ClaimOutcome::Lost,
             length => {
                 pool.set(place, usize::from(length - 2));
-                Claim::Taken
+                ClaimOutcome::Taken
             }
         }
     }

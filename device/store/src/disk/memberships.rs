@@ -9,21 +9,21 @@
 use parking_lot::RwLockWriteGuard;
 use sealstone_osd::{ObjectId, ObjectType};
 
+use super::index_space::{PageDemand, ReserveClass};
 use super::record::{
-    Key, Rotten, Value, all_collections, collection_key, member_key, membership_key, object_key, object_of,
-    sub_of,
+    CorruptRecord, Key, RecordValue, all_collections, collection_key, member_key, membership_key, object_key,
+    object_of, sub_of,
 };
-use super::room::{Load, Purpose};
 use super::{DiskStore, list_to_gap};
 use crate::memberships::{MAX_MEMBERSHIPS, Memberships};
 use crate::{MAX_LIST, StoreError};
 
 /// Index changes that belong together.
-type Changes = Vec<(Key, Option<Value>)>;
+type Changes = Vec<(Key, Option<RecordValue>)>;
 
 /// Change of a member count by one.
 #[derive(Clone, Copy)]
-enum Step {
+enum CountStep {
     Up,
     Down,
 }
@@ -33,10 +33,10 @@ fn damaged(object: ObjectId) -> StoreError {
 }
 
 /// Returns the slot in a membership's record.
-fn slot_of(object: ObjectId, value: Result<Value, Rotten>) -> Result<u32, StoreError> {
+fn slot_of(object: ObjectId, value: Result<RecordValue, CorruptRecord>) -> Result<u32, StoreError> {
     match value {
-        Ok(Value::Membership(slot)) => Ok(slot),
-        Ok(_) | Err(Rotten) => Err(damaged(object)),
+        Ok(RecordValue::Membership(slot)) => Ok(slot),
+        Ok(_) | Err(CorruptRecord) => Err(damaged(object)),
     }
 }
 
@@ -52,40 +52,48 @@ impl DiskStore {
     /// Returns the number of members of a collection. The caller holds its lock.
     fn count(&self, collection: ObjectId) -> Result<u64, StoreError> {
         match self.index.get(&collection_key(collection))? {
-            Some(Ok(Value::Count(count))) => Ok(count),
-            Some(Ok(_) | Err(Rotten)) => Err(damaged(collection)),
+            Some(Ok(RecordValue::Count(count))) => Ok(count),
+            Some(Ok(_) | Err(CorruptRecord)) => Err(damaged(collection)),
             None if self.record(collection)?.kind == ObjectType::Collection => Err(damaged(collection)),
             None => Err(StoreError::NotFound(collection)),
         }
     }
 
-    fn count_change(&self, collection: ObjectId, step: Step) -> Result<(Key, Option<Value>), StoreError> {
+    fn count_change(
+        &self,
+        collection: ObjectId,
+        step: CountStep,
+    ) -> Result<(Key, Option<RecordValue>), StoreError> {
         let count = self.count(collection)?;
         let count = match step {
-            Step::Up => count.checked_add(1),
-            Step::Down => count.checked_sub(1),
+            CountStep::Up => count.checked_add(1),
+            CountStep::Down => count.checked_sub(1),
         };
         let count = count.ok_or_else(|| damaged(collection))?;
-        Ok((collection_key(collection), Some(Value::Count(count))))
+        Ok((collection_key(collection), Some(RecordValue::Count(count))))
     }
 
     /// Returns the member's record after it joined or left a collection.
-    fn member_change(&self, member: ObjectId, step: Step) -> Result<(Key, Option<Value>), StoreError> {
+    fn member_change(
+        &self,
+        member: ObjectId,
+        step: CountStep,
+    ) -> Result<(Key, Option<RecordValue>), StoreError> {
         let mut record = self.record(member)?;
         if record.kind != ObjectType::User {
             return Err(StoreError::NotFound(member));
         }
         record.memberships = match step {
-            Step::Up if usize::from(record.memberships) >= MAX_MEMBERSHIPS => {
+            CountStep::Up if usize::from(record.memberships) >= MAX_MEMBERSHIPS => {
                 return Err(StoreError::TooLarge {
                     what: "collections of one object",
                     limit: MAX_MEMBERSHIPS as u64,
                 });
             }
-            Step::Up => record.memberships + 1,
-            Step::Down => record.memberships.checked_sub(1).ok_or_else(|| damaged(member))?,
+            CountStep::Up => record.memberships + 1,
+            CountStep::Down => record.memberships.checked_sub(1).ok_or_else(|| damaged(member))?,
         };
-        Ok((object_key(member), Some(Value::Object(record))))
+        Ok((object_key(member), Some(RecordValue::Object(record))))
     }
 
     fn slot(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
@@ -138,12 +146,12 @@ impl DiskStore {
         for (collection, _) in memberships {
             changes.push((membership_key(id, collection), None));
             changes.push((member_key(at(collection), id.object), None));
-            changes.push(self.count_change(at(collection), Step::Down)?);
+            changes.push(self.count_change(at(collection), CountStep::Down)?);
         }
         match self.index.get(&collection_key(id))? {
-            Some(Ok(Value::Count(0))) => changes.push((collection_key(id), None)),
-            Some(Ok(Value::Count(_))) => return Err(StoreError::HasMembers(id)),
-            Some(Ok(_) | Err(Rotten)) => return Err(damaged(id)),
+            Some(Ok(RecordValue::Count(0))) => changes.push((collection_key(id), None)),
+            Some(Ok(RecordValue::Count(_))) => return Err(StoreError::HasMembers(id)),
+            Some(Ok(_) | Err(CorruptRecord)) => return Err(damaged(id)),
             None => {}
         }
         Ok((locks, changes))
@@ -170,12 +178,12 @@ impl DiskStore {
 
 impl Memberships for DiskStore {
     fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
-        let _room = self.admit(Load::membership(), Purpose::Addition)?;
+        let _room = self.admit(PageDemand::membership(), ReserveClass::Addition)?;
         let object = ObjectId::new(collection.partition, member);
         let inside = self.groups.gate.enter();
         self.groups.check()?;
         let locks = self.lock_all([collection, object].into_iter());
-        let count = self.count_change(collection, Step::Up)?;
+        let count = self.count_change(collection, CountStep::Up)?;
         let record = self.record(object)?;
         if record.kind != ObjectType::User {
             return Err(StoreError::NotFound(object));
@@ -184,10 +192,10 @@ impl Memberships for DiskStore {
             return Ok(false);
         }
         let changes = vec![
-            (member_key(collection, member), Some(Value::Membership(slot))),
-            (membership_key(object, collection.object), Some(Value::Membership(slot))),
+            (member_key(collection, member), Some(RecordValue::Membership(slot))),
+            (membership_key(object, collection.object), Some(RecordValue::Membership(slot))),
             count,
-            self.member_change(object, Step::Up)?,
+            self.member_change(object, CountStep::Up)?,
         ];
         let ack = self.apply(changes, &[], &[], Vec::new());
         drop((locks, inside));
@@ -195,7 +203,7 @@ impl Memberships for DiskStore {
     }
 
     fn leave(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
-        let _room = self.admit(Load::membership(), Purpose::Removal)?;
+        let _room = self.admit(PageDemand::membership(), ReserveClass::Removal)?;
         let object = ObjectId::new(collection.partition, member);
         let inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -205,8 +213,8 @@ impl Memberships for DiskStore {
         let changes = vec![
             (member_key(collection, member), None),
             (membership_key(object, collection.object), None),
-            self.count_change(collection, Step::Down)?,
-            self.member_change(object, Step::Down)?,
+            self.count_change(collection, CountStep::Down)?,
+            self.member_change(object, CountStep::Down)?,
         ];
         let ack = self.apply(changes, &[], &[], Vec::new());
         drop((locks, inside));

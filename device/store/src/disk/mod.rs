@@ -2,18 +2,18 @@
 //!
 //! Does: implements [`ObjectStore`] on a [`Medium`]; survives power loss at any moment; never
 //! returns bytes that fail their checksum.
-//! Does not: start threads or read clocks, unless [`Background`] is used.
+//! Does not: start threads or read clocks, unless [`BackgroundThread`] is used.
 //! Contract: as the trait; `group.rs` describes the order of writes.
 //! Source of truth: docs/design/store.md.
 
 mod admit;
-mod agree;
 mod backend;
 mod background;
 mod backing;
 mod cache;
 mod check;
 mod chunk;
+mod cross_checks;
 mod digested;
 mod digests;
 mod examine;
@@ -21,6 +21,7 @@ mod format;
 mod group;
 mod increments;
 mod index;
+mod index_space;
 mod inline;
 mod memberships;
 mod open;
@@ -29,8 +30,8 @@ mod pool;
 mod prepared;
 mod punch;
 mod read;
+mod reconcile;
 mod record;
-mod room;
 mod segments;
 mod share;
 mod shares;
@@ -39,7 +40,6 @@ mod stage;
 mod sums;
 mod superblock;
 mod survey;
-mod ties;
 mod tree;
 mod unbacked;
 mod write_log;
@@ -55,8 +55,8 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
-pub use background::Background;
-pub use check::{Scrub, ScrubProgress, ScrubStep};
+pub use background::BackgroundThread;
+pub use check::{ScrubProgress, ScrubStep, StoreScrub};
 pub use format::{FormatOptions, bytes_with_reserve, format, preallocate};
 pub use pool::InlineUse;
 pub use space::{FreeRuns, HandedOut};
@@ -64,46 +64,46 @@ pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 pub use write_log::PreviousShutdown;
 
 pub(crate) use format::is_unfinished;
-pub(crate) use group::Inside;
+pub(crate) use group::GroupGuard;
 pub(crate) use sums::SumCourse;
 pub(crate) use superblock::reserve_of;
 pub(crate) use write_log::length_for as log_length_for;
 
-use group::{Ack, Groups};
-use index::Index;
+use group::{AnswerWait, CommitGroups};
+use index::RecordIndex;
+use index_space::{IndexSpace, PageDemand, ReserveClass};
 use record::{
-    Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
-    object_of,
+    CorruptRecord, Key, ObjectRecord, RecordValue, all_objects, attribute_key, attribute_of, collection_key,
+    object_key, object_of,
 };
-use room::{Load, Purpose, Room};
-use segments::Segments;
+use segments::SegmentFiles;
 use space::FreeMap;
-use stage::{Stage, Stop};
-use tree::Lost;
+use stage::{StageError, StagedChanges};
+use tree::LostKeys;
 use write_log::WriteLog;
 
 use crate::damage::{Damage, DamageBook, StoreFault};
-use crate::medium::{Io, Medium};
+use crate::medium::{IoMode, Medium};
 use crate::store::{attribute_budget, attribute_weight, end_of};
 use crate::{
-    AttributeId, BLOCK, Comparison, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore, Scope,
-    SharedSpace, Space, Stat, StoreError, Stretch,
+    AttributeId, BLOCK, GroupScope, MAX_EXTENTS, MAX_LIST, MAX_OBJECT_LENGTH, ObjectComparison, ObjectExtent,
+    ObjectStat, ObjectStore, SharedSpace, Space, StoreError,
 };
 
 /// Number of object locks; objects share them by hash.
 const LOCKS: usize = 1024;
 /// Bytes of an object that one chunk covers.
 const CHUNK_BYTES: u64 = chunk::CHUNK_BLOCKS * BLOCK;
-/// Upper limit of [`Options::inline_max`], in bytes.
+/// Upper limit of [`StoreOptions::inline_max`], in bytes.
 pub const MAX_INLINE: u64 = BLOCK;
-/// Default of [`Options::inline_max`], in bytes.
+/// Default of [`StoreOptions::inline_max`], in bytes.
 const INLINE_MAX: u64 = 1024;
 /// Maximum number of attributes that one object can have within its size limit.
 const MAX_ATTRIBUTES: usize = (crate::MAX_ATTRIBUTES_PER_OBJECT / 17) as usize;
 
 /// Options of an open store. None of them is stored.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StoreOptions {
     /// Memory for index records that were read or written lately, in bytes.
     pub record_cache: usize,
     /// Memory for pages of the index file, in bytes.
@@ -120,7 +120,7 @@ pub struct Options {
     pub discard_blocks_min: u64,
     /// How data is transferred to the medium. The store receives a medium that was opened this way;
     /// the option is here for programs that open both.
-    pub io: Io,
+    pub io: IoMode,
     /// Whether a partial write of a unit leaves the digest to be computed on the next request for
     /// it, instead of reading the rest of the unit at once.
     pub digest_lazily: bool,
@@ -135,7 +135,7 @@ pub struct Options {
     pub write_through: bool,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             record_cache: 32 << 20,
@@ -144,7 +144,7 @@ impl Default for Options {
             group_weight_max: 16 << 20,
             group_age_max: Duration::from_secs(1),
             discard_blocks_min: u64::MAX,
-            io: Io::Auto,
+            io: IoMode::Auto,
             digest_lazily: false,
             inline_max: INLINE_MAX,
             inline_bytes_max: None,
@@ -155,8 +155,8 @@ impl Default for Options {
 
 /// A store on a medium.
 pub struct DiskStore {
-    index: Index,
-    segments: Segments,
+    index: RecordIndex,
+    segments: SegmentFiles,
     space: Mutex<FreeMap>,
     objects: AtomicU64,
     /// Records contradicted each other at open: the store is read-only, and a record that is not
@@ -168,9 +168,9 @@ pub struct DiskStore {
     book: Mutex<DamageBook>,
     locks: Box<[RwLock<()>]>,
     hasher: RandomState,
-    groups: Groups,
+    groups: CommitGroups,
     /// The free pages of the index.
-    room: Room,
+    index_space: IndexSpace,
     /// Held while the index file is inspected for more free pages.
     renewing: Mutex<()>,
     /// Held while space of free blocks is allocated or returned.
@@ -179,7 +179,7 @@ pub struct DiskStore {
     is_bounded: bool,
     /// Partitions whose digest profile is not the default.
     profiles: RwLock<BTreeMap<u64, Option<Profile>>>,
-    options: Options,
+    options: StoreOptions,
     capacity_blocks: u64,
     /// Changes that are acknowledged but not committed. `None`: every change is committed before it
     /// is answered.
@@ -233,8 +233,8 @@ impl DiskStore {
     fn record(&self, id: ObjectId) -> Result<ObjectRecord, StoreError> {
         match self.index.get(&object_key(id))? {
             None => Err(StoreError::NotFound(id)),
-            Some(Ok(Value::Object(record))) => Ok(record),
-            Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
+            Some(Ok(RecordValue::Object(record))) => Ok(record),
+            Some(Ok(_) | Err(CorruptRecord)) => Err(StoreError::IndexDamaged { object: id }),
         }
     }
 
@@ -252,11 +252,11 @@ impl DiskStore {
         for (found, value) in self.index.scan(all(0)..=all(u64::MAX), usize::MAX)? {
             match value {
                 _ if found == *key => return Err(StoreError::IndexDamaged { object: id }),
-                Ok(Value::Chunk(chunk)) => {
+                Ok(RecordValue::Chunk(chunk)) => {
                     blocks += chunk.extents().map(|(_, sums)| sums.len() as u64).sum::<u64>()
                 }
-                Ok(Value::Attribute(value)) => weight += attribute_weight(value.len()),
-                Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
+                Ok(RecordValue::Attribute(value)) => weight += attribute_weight(value.len()),
+                Ok(_) | Err(CorruptRecord) => return Err(StoreError::IndexDamaged { object: id }),
             }
         }
         let chunk = *key == record::chunk_key(id, record::chunk_of(key));
@@ -277,11 +277,11 @@ impl DiskStore {
         &self,
         id: ObjectId,
         bytes: Option<Range<u64>>,
-        change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
+        change: impl Fn(&mut StagedChanges<'_>) -> Result<(), StageError>,
     ) -> Result<(), StoreError> {
-        self.make_room();
+        self.commit_if_full();
         let (lengths, ack) = match self.try_change(id, &change) {
-            Err(Stop::Pending) if !self.groups.gate.holds() => {
+            Err(StageError::NeedsCommit) if !self.groups.gate.holds() => {
                 self.commit_now()?;
                 self.try_change(id, &change)
             }
@@ -307,14 +307,14 @@ impl DiskStore {
     fn try_change(
         &self,
         id: ObjectId,
-        change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
-    ) -> Result<(Range<u64>, Ack), Stop> {
+        change: impl Fn(&mut StagedChanges<'_>) -> Result<(), StageError>,
+    ) -> Result<(Range<u64>, AnswerWait), StageError> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();
         let record = self.record(id)?;
         let before = record.length;
-        let mut stage = Stage::new(self, id, record);
+        let mut stage = StagedChanges::new(self, id, record);
         change(&mut stage)?;
         let after = stage.record.length;
         let ack = stage.finish(false);
@@ -322,7 +322,7 @@ impl DiskStore {
     }
 
     /// Like `remove`, for an object whose own record may be damaged.
-    fn try_remove(&self, id: ObjectId) -> Result<Ack, Stop> {
+    fn try_remove(&self, id: ObjectId) -> Result<AnswerWait, StageError> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let (_locks, memberships) = self.lock_for_removal(id)?;
@@ -330,7 +330,7 @@ impl DiskStore {
             Err(StoreError::IndexDamaged { .. }) => ObjectRecord::empty(ObjectType::User),
             record => record?,
         };
-        let mut stage = Stage::new(self, id, record);
+        let mut stage = StagedChanges::new(self, id, record);
         stage.unmap(0..MAX_OBJECT_LENGTH / BLOCK)?;
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
         stage.changes.extend(attributes.into_iter().map(|(key, _)| (key, None)));
@@ -355,17 +355,17 @@ impl Drop for DiskStore {
     }
 }
 
-fn stop_error(stop: Stop) -> StoreError {
+fn stop_error(stop: StageError) -> StoreError {
     match stop {
-        Stop::Error(error) => error,
-        Stop::Pending => StoreError::NoSpace,
+        StageError::Error(error) => error,
+        StageError::NeedsCommit => StoreError::NoSpace,
     }
 }
 
 /// Returns the records found, or an error if ids may be missing from the list.
 fn list_to_gap(
     found: Vec<(ObjectId, ObjectType)>,
-    gap: Option<Lost>,
+    gap: Option<LostKeys>,
     range: &RangeInclusive<Key>,
 ) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
     let Some(gap) = gap else { return Ok(found) };
@@ -389,14 +389,14 @@ fn attribute_range(id: ObjectId, page: Option<u32>) -> RangeInclusive<Key> {
 }
 
 impl ObjectStore for DiskStore {
-    fn begin(&self) -> Scope<'_> {
-        self.make_room();
-        self.room_for_scope();
-        Scope::inside(self, self.groups.gate.enter())
+    fn begin(&self) -> GroupScope<'_> {
+        self.commit_if_full();
+        self.reserve_for_scope();
+        GroupScope::inside(self, self.groups.gate.enter())
     }
 
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
-        let _room = self.admit(Load::membership(), Purpose::Addition)?;
+        let _room = self.admit(PageDemand::membership(), ReserveClass::Addition)?;
         let inside = self.groups.gate.enter();
         self.groups.check()?;
         let lock = self.lock(id).write();
@@ -405,9 +405,9 @@ impl ObjectStore for DiskStore {
             Err(StoreError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
-        let mut changes = vec![(object_key(id), Some(Value::Object(ObjectRecord::empty(kind))))];
+        let mut changes = vec![(object_key(id), Some(RecordValue::Object(ObjectRecord::empty(kind))))];
         if kind == ObjectType::Collection {
-            changes.push((collection_key(id), Some(Value::Count(0))));
+            changes.push((collection_key(id), Some(RecordValue::Count(0))));
         }
         let ack = self.apply(changes, &[], &[], Vec::new());
         self.objects.fetch_add(1, Ordering::Relaxed);
@@ -422,10 +422,10 @@ impl ObjectStore for DiskStore {
         self.acknowledge(ack)
     }
 
-    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
+    fn stat(&self, id: ObjectId) -> Result<ObjectStat, StoreError> {
         let _lock = self.lock(id).read();
         let record = self.record(id)?;
-        Ok(Stat { kind: record.kind, length: record.length, used_bytes: record.blocks * BLOCK })
+        Ok(ObjectStat { kind: record.kind, length: record.length, used_bytes: record.blocks * BLOCK })
     }
 
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
@@ -437,7 +437,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
-        let _room = self.admit(Load::bytes(0, 0), Purpose::Overwrite)?;
+        let _room = self.admit(PageDemand::bytes(0, 0), ReserveClass::Overwrite)?;
         self.change(id, Some(0..0), |stage| {
             end_of(length, 0)?;
             stage.cut_or_extend(length)
@@ -445,7 +445,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
-        let _room = self.admit(Load::bytes(0, 0), Purpose::Overwrite)?;
+        let _room = self.admit(PageDemand::bytes(0, 0), ReserveClass::Overwrite)?;
         self.change(id, Some(offset..offset.saturating_add(length)), |stage| {
             let end = end_of(offset, length)?;
             if length > 0 {
@@ -462,10 +462,10 @@ impl ObjectStore for DiskStore {
     fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
         // The tail moves. Its holes have no records, and each of its blocks can end up in at most
         // two chunks.
-        let Stat { length: end, used_bytes, .. } = self.stat(id)?;
+        let ObjectStat { length: end, used_bytes, .. } = self.stat(id)?;
         let moved = (used_bytes / BLOCK).saturating_mul(2 * CHUNK_BYTES);
         let tail = end.saturating_sub(offset).min(moved);
-        let _room = self.admit(Load::bytes(tail, 0), Purpose::Overwrite)?;
+        let _room = self.admit(PageDemand::bytes(tail, 0), ReserveClass::Overwrite)?;
         self.change(id, Some(offset..u64::MAX), |stage| {
             let old = stage.record.length;
             if offset >= old || length == 0 {
@@ -480,17 +480,17 @@ impl ObjectStore for DiskStore {
     }
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
-        let Stat { length, used_bytes, .. } = self.stat(from)?;
+        let ObjectStat { length, used_bytes, .. } = self.stat(from)?;
         // Its own records may be rewritten, too.
         let chunks = (length / CHUNK_BYTES + 1).min(used_bytes / BLOCK);
-        let _room = self.admit(Load::bytes(2 * chunks * CHUNK_BYTES, BLOCK), Purpose::Addition)?;
+        let _room = self.admit(PageDemand::bytes(2 * chunks * CHUNK_BYTES, BLOCK), ReserveClass::Addition)?;
         let ack = self.try_share(from, to).map_err(stop_error)?;
         self.changed(to, 0..u64::MAX, false);
         self.acknowledge(ack)
     }
 
-    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
-        self.map_of(id, offset, max.min(MAX_STRETCHES))
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<ObjectExtent>, StoreError> {
+        self.extent_map(id, offset, max.min(MAX_EXTENTS))
     }
 
     fn compare(
@@ -499,7 +499,7 @@ impl ObjectStore for DiskStore {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Comparison, StoreError> {
+    ) -> Result<ObjectComparison, StoreError> {
         self.differences(id, other, offset, max)
     }
 
@@ -509,31 +509,31 @@ impl ObjectStore for DiskStore {
         let key = attribute_key(id, attribute);
         match self.index.get(&key)? {
             None => self.check_absence(&key).map(|()| None),
-            Some(Ok(Value::Attribute(value))) => Ok(Some(value.to_vec())),
-            Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
+            Some(Ok(RecordValue::Attribute(value))) => Ok(Some(value.to_vec())),
+            Some(Ok(_) | Err(CorruptRecord)) => Err(StoreError::IndexDamaged { object: id }),
         }
     }
 
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
         let key = attribute_key(id, attribute);
-        let load = Load::attribute(value.len());
+        let load = PageDemand::attribute(value.len());
         let _room = if value.is_empty() {
-            self.admit(load, Purpose::Removal)?
+            self.admit(load, ReserveClass::Removal)?
         } else {
             self.admit_change(load, || {
                 // The leaf that it is in has space for a value of the same length.
                 let old = self.attribute_length(id, attribute)?;
-                Ok(old.filter(|old| value.len() <= *old).map(|_| Load::attribute(0)))
+                Ok(old.filter(|old| value.len() <= *old).map(|_| PageDemand::attribute(0)))
             })?
         };
         self.change(id, None, |stage| {
             let old = match self.index.get(&key)? {
-                Some(Ok(Value::Attribute(old))) => old.len(),
+                Some(Ok(RecordValue::Attribute(old))) => old.len(),
                 // Its old length is unknown: the other attributes are counted again.
                 Some(_) => {
                     let all = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
                     let weight = |(_, value): &index::Found| match value {
-                        Ok(Value::Attribute(value)) => attribute_weight(value.len()),
+                        Ok(RecordValue::Attribute(value)) => attribute_weight(value.len()),
                         _ => 0,
                     };
                     stage.record.attribute_weight = all.iter().map(weight).sum();
@@ -543,7 +543,7 @@ impl ObjectStore for DiskStore {
             };
             stage.record.attribute_weight =
                 attribute_budget(stage.record.attribute_weight, old, value.len())?;
-            let value = (!value.is_empty()).then(|| Value::Attribute(value.into()));
+            let value = (!value.is_empty()).then(|| RecordValue::Attribute(value.into()));
             stage.changes.push((key, value));
             self.forget_page(stage, attribute.page)?;
             Ok(())
@@ -556,8 +556,8 @@ impl ObjectStore for DiskStore {
         let found = self.index.scan(attribute_range(id, page), MAX_ATTRIBUTES)?;
         self.check_attributes(id)?;
         let one = |(key, value): (Key, _)| match value {
-            Ok(Value::Attribute(value)) => Ok((attribute_of(&key), value.to_vec())),
-            Ok(_) | Err(Rotten) => Err(StoreError::IndexDamaged { object: id }),
+            Ok(RecordValue::Attribute(value)) => Ok((attribute_of(&key), value.to_vec())),
+            Ok(_) | Err(CorruptRecord) => Err(StoreError::IndexDamaged { object: id }),
         };
         found.into_iter().map(one).collect()
     }
@@ -566,9 +566,9 @@ impl ObjectStore for DiskStore {
         let range = object_key(from)..=all_objects().1;
         let (found, gap) = self.index.scan_to_gap(range.clone(), max.min(MAX_LIST))?;
         let kind = |value| match value {
-            Ok(Value::Object(record)) => record.kind,
+            Ok(RecordValue::Object(record)) => record.kind,
             // An object with a damaged record is listed, so that it can be removed.
-            Ok(_) | Err(Rotten) => ObjectType::User,
+            Ok(_) | Err(CorruptRecord) => ObjectType::User,
         };
         let found = found.into_iter().map(|(key, value)| (object_of(&key), kind(value))).collect();
         list_to_gap(found, gap, &range)

@@ -7,18 +7,18 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::group::Groups;
-use super::index::{self, Index};
-use super::inline::{self, Inline};
+use super::group::CommitGroups;
+use super::index::{self, RecordIndex};
+use super::index_space::IndexSpace;
+use super::inline::{self, InlineRecords};
 use super::pool::is_inline;
 use super::record;
-use super::room::Room;
-use super::segments::Segments;
-use super::space::{FreeMap, Run};
-use super::survey::{self, Claim};
-use super::tree::{Lost, Proof};
-use super::write_log::{FoundLog, LogHeader, PreviousShutdown, Replay};
-use super::{DiskStore, LOCKS, Options, agree, format};
+use super::segments::SegmentFiles;
+use super::space::{BlockRun, FreeMap};
+use super::survey::{self, ClaimOutcome};
+use super::tree::{LostKeys, VerifiedFile};
+use super::write_log::{FoundLog, LogHeader, LogReplay, PreviousShutdown};
+use super::{DiskStore, LOCKS, StoreOptions, format, reconcile};
 use crate::damage::{Damage, DamageKind, StoreFault};
 use crate::medium::Medium;
 use crate::{BLOCK, FormatError, StoreError};
@@ -30,7 +30,7 @@ impl DiskStore {
     ///
     /// # Errors
     /// All of [`FormatError`] except those of `format` alone.
-    pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
+    pub fn open(medium: Arc<dyn Medium>, options: StoreOptions) -> Result<Self, FormatError> {
         let found = format::find(&*medium)?;
         let mut committed = Self::open_committed(&medium, &options, &found)?;
         let replay = committed.plan_replay(found.suspect)?;
@@ -57,12 +57,12 @@ impl DiskStore {
     /// Opens a store in the state of its last commit.
     fn open_committed(
         medium: &Arc<dyn Medium>,
-        options: &Options,
-        found: &format::Found,
-    ) -> Result<Committed, FormatError> {
+        options: &StoreOptions,
+        found: &format::FoundSuperblock,
+    ) -> Result<CommittedStore, FormatError> {
         let (medium, options) = (Arc::clone(medium), options.clone());
         let superblock = found.superblock;
-        let (segments, mut faults) = Segments::open(&*medium, &superblock)?;
+        let (segments, mut faults) = SegmentFiles::open(&*medium, &superblock)?;
         if found.mended {
             faults.push(StoreFault::Superblock);
         }
@@ -84,7 +84,8 @@ impl DiskStore {
             format::rewrite(&*file).map_err(io)?;
             medium.rewrite_names().map_err(io)?;
         }
-        let proof = Proof::take(file, index::NAME, superblock.uuid, superblock.index_copy).map_err(io)?;
+        let proof =
+            VerifiedFile::take(file, index::NAME, superblock.uuid, superblock.index_copy).map_err(io)?;
         match proof.reader.get(&record::store_key()) {
             _ if !proof.has_table => return Err(FormatError::Foreign),
             Ok(name) => {
@@ -93,22 +94,22 @@ impl DiskStore {
                     return Err(FormatError::Foreign);
                 }
             }
-            Err(Lost::ALL) => return Err(FormatError::IndexLost),
+            Err(LostKeys::ALL) => return Err(FormatError::IndexLost),
             // Its page is damaged; the rest may still be readable.
             Err(_) => {}
         }
         let mut space =
             FreeMap::new(superblock.blocks(), superblock.capacity_blocks, superblock.segment_blocks);
         space.inline.limit(options.inline_bytes_max.unwrap_or_else(|| inline::share(&*medium, &superblock)));
-        let inline = Inline::survey(&proof.reader, superblock.blocks());
-        let mut survey = survey::survey(&proof.reader, |run: Run| match space.claim(run) {
-            Err(_) => Claim::Outside,
+        let inline = InlineRecords::survey(&proof.reader, superblock.blocks());
+        let mut survey = survey::survey(&proof.reader, |run: BlockRun| match space.claim(run) {
+            Err(_) => ClaimOutcome::Outside,
             Ok(()) if is_inline(run.place) => inline.claim(run.place, &mut space.inline),
-            Ok(()) if segments.has(run) => Claim::Taken,
-            Ok(()) => Claim::Unreadable,
+            Ok(()) if segments.has(run) => ClaimOutcome::Taken,
+            Ok(()) => ClaimOutcome::Unreadable,
         });
         space.inline.claimed();
-        for object in agree::check(&proof.reader, space.shares()) {
+        for object in reconcile::check(&proof.reader, space.shares()) {
             survey.damage.add(Damage::whole(object, DamageKind::Map));
             survey.inconsistent += 1;
         }
@@ -143,12 +144,12 @@ impl DiskStore {
         if is_bounded {
             segments.holes().map_err(io)?.into_iter().for_each(|run| space.withhold(run));
         }
-        let (index, ground) =
-            Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
+        let (index, free_pages) =
+            RecordIndex::open(proof, writable, incomplete, options.index_cache, options.record_cache)
                 .inspect_err(|_| format::mark(&*medium))?;
         let store = Self {
-            groups: Groups::new(index.stopped(), group),
-            room: Room::new(ground),
+            groups: CommitGroups::new(index.stopped(), group),
+            index_space: IndexSpace::new(free_pages),
             renewing: Mutex::default(),
             backing: Mutex::default(),
             is_bounded,
@@ -170,15 +171,15 @@ impl DiskStore {
             low_water: superblock.reserve_blocks / 2,
             medium,
         };
-        Ok(Committed { store, log, group, was_closed })
+        Ok(CommittedStore { store, log, group, was_closed })
     }
 
     /// Commits the changes of the write log.
-    fn commit_replay(&self, replay: Replay) -> Result<(), FormatError> {
+    fn commit_replay(&self, replay: LogReplay) -> Result<(), FormatError> {
         let failed = |error| FormatError::Replay { source: Box::new(error) };
         self.index.apply(replay.changes.into_iter().collect(), &[]);
         // Acknowledged changes had enough space.
-        self.room_for_open_group().map_err(failed)?;
+        self.reserve_for_open_group().map_err(failed)?;
         let group = self.index.rotate();
         let synced = self.segments.sync(&self.segments.take_dirty()).inspect_err(|_| self.poison(false));
         synced.map_err(|source| failed(StoreError::Io { doing: "syncing data", source }))?;
@@ -188,7 +189,7 @@ impl DiskStore {
 }
 
 /// A store in the state of its last commit, before the write log is read.
-struct Committed {
+struct CommittedStore {
     store: DiskStore,
     log: Option<FoundLog>,
     /// Number of the last committed group.
@@ -197,19 +198,19 @@ struct Committed {
     was_closed: bool,
 }
 
-impl Committed {
+impl CommittedStore {
     fn is_writable(&self) -> bool {
         !self.store.is_poisoned()
     }
 
-    fn plan_replay(&self, rewrites: bool) -> Result<Option<Replay>, FormatError> {
+    fn plan_replay(&self, rewrites: bool) -> Result<Option<LogReplay>, FormatError> {
         let Some(log) = &self.log else { return Ok(None) };
         let rewrites = rewrites && self.is_writable();
-        Replay::plan(&self.store, &log.groups, self.group, rewrites)
+        LogReplay::plan(&self.store, &log.groups, self.group, rewrites)
             .map_err(|error| FormatError::Replay { source: Box::new(error) })
     }
 
-    fn judge_shutdown(&self, replay: Option<&Replay>) -> PreviousShutdown {
+    fn judge_shutdown(&self, replay: Option<&LogReplay>) -> PreviousShutdown {
         let Some(header) = self.log.as_ref().and_then(|log| log.header) else {
             // A new store, or one that had no log.
             return match self.was_closed {
@@ -227,7 +228,11 @@ impl Committed {
     }
 
     /// Prepares the store for changes.
-    fn start(self, found: &format::Found, shutdown: PreviousShutdown) -> Result<DiskStore, FormatError> {
+    fn start(
+        self,
+        found: &format::FoundSuperblock,
+        shutdown: PreviousShutdown,
+    ) -> Result<DiskStore, FormatError> {
         let (is_writable, Self { mut store, log, group, .. }) = (self.is_writable(), self);
         store.previous_shutdown = shutdown;
         if !is_writable {

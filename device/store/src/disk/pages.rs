@@ -8,12 +8,12 @@
 
 use std::ops::RangeInclusive;
 
-use sealstone_digest::{AttributePage, Profile, Value as Digest};
+use sealstone_digest::{AttributePage, DigestValue as Digest, Profile};
 use sealstone_osd::ObjectId;
 
-use super::record::{Key, Rotten, Value, attribute_of, page_key, profile_key, sub_of, sum_key};
-use super::room::{Load, Purpose};
-use super::stage::Stage;
+use super::index_space::{PageDemand, ReserveClass};
+use super::record::{CorruptRecord, Key, RecordValue, attribute_of, page_key, profile_key, sub_of, sum_key};
+use super::stage::StagedChanges;
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
 use crate::StoreError;
 
@@ -23,7 +23,7 @@ fn all_pages(id: ObjectId) -> RangeInclusive<Key> {
 
 impl DiskStore {
     /// Deletes the digest of a page in the step that changes one of its attributes.
-    pub(crate) fn forget_page(&self, stage: &mut Stage<'_>, page: u32) -> Result<(), StoreError> {
+    pub(crate) fn forget_page(&self, stage: &mut StagedChanges<'_>, page: u32) -> Result<(), StoreError> {
         let key = page_key(stage.id, page);
         if self.index.get(&key)?.is_some() {
             stage.changes.push((key, None));
@@ -55,24 +55,24 @@ impl DiskStore {
             let _lock = self.lock(id).read();
             self.record(id)?;
             match self.index.get(&key)? {
-                Some(Ok(Value::Page(of, digest))) if of == profile => return Ok(Some(digest)),
+                Some(Ok(RecordValue::Page(of, digest))) if of == profile => return Ok(Some(digest)),
                 // The store is poisoned, so the digest cannot be stored.
                 _ if self.is_poisoned() => return Ok(Some(self.compute_page(id, page, profile)?.0)),
                 _ => {}
             }
         }
         // A digest that cannot be stored is computed again on the next request.
-        let room = match self.admit(Load::attribute(0), Purpose::Addition) {
+        let index_space = match self.admit(PageDemand::attribute(0), ReserveClass::Addition) {
             Err(StoreError::NoSpace | StoreError::Poisoned) => None,
-            room => Some(room?),
+            index_space => Some(index_space?),
         };
         let inside = self.groups.gate.enter();
         let lock = self.lock(id).write();
         self.record(id)?;
         let (digest, count) = self.compute_page(id, page, profile)?;
         // Requests for empty pages must not fill the index.
-        if count > 0 && room.is_some() && self.groups.check().is_ok() {
-            let ack = self.apply(vec![(key, Some(Value::Page(profile, digest)))], &[], &[], Vec::new());
+        if count > 0 && index_space.is_some() && self.groups.check().is_ok() {
+            let ack = self.apply(vec![(key, Some(RecordValue::Page(profile, digest)))], &[], &[], Vec::new());
             drop((lock, inside));
             self.acknowledge(ack)?;
         }
@@ -84,11 +84,11 @@ impl DiskStore {
     pub(crate) fn wrong_page(&self, id: ObjectId) -> bool {
         let pages = self.index.scan(all_pages(id), MAX_ATTRIBUTES).unwrap_or_default();
         pages.into_iter().any(|(key, value)| match value {
-            Ok(Value::Page(profile, digest)) => {
+            Ok(RecordValue::Page(profile, digest)) => {
                 let computed = self.compute_page(id, sub_of(&key) as u32, profile);
                 computed.is_ok_and(|(computed, _)| computed != digest)
             }
-            Ok(_) | Err(Rotten) => true,
+            Ok(_) | Err(CorruptRecord) => true,
         })
     }
 
@@ -101,8 +101,8 @@ impl DiskStore {
         let count = found.len();
         for (key, value) in found {
             match value {
-                Ok(Value::Attribute(value)) => digest.push(attribute_of(&key).number, &value),
-                Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
+                Ok(RecordValue::Attribute(value)) => digest.push(attribute_of(&key).number, &value),
+                Ok(_) | Err(CorruptRecord) => return Err(StoreError::IndexDamaged { object: id }),
             }
         }
         Ok((digest.finish(), count))

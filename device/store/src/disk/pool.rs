@@ -36,7 +36,7 @@ pub struct InlineUse {
 
 /// Allocates the numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct InlinePool {
     /// By number: 0 if it is free, else the length of its bytes plus 1.
     lengths: Vec<u16>,
     /// Free numbers.
@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     usage: InlineUse,
 }
 
-impl Pool {
+impl InlinePool {
     /// Creates a pool without blocks, with at most `numbers_max` numbers.
     pub(crate) fn new(numbers_max: u64) -> Self {
         Self { numbers_max: numbers_max.min(u64::from(u32::MAX)), ..Self::default() }
@@ -147,10 +147,10 @@ mod tests {
     proptest! {
         /// Compares with a plain map; a pool whose blocks are claimed again counts the same.
         #[test]
-        fn numbers_are_had_once_and_their_bytes_are_counted(
+        fn inline_numbers_are_unique_and_bytes_counted(
             steps in proptest::collection::vec((0_u8..3, 0_usize..4096, any::<prop::sample::Index>()), 0..80),
         ) {
-            let mut pool = Pool::new(20);
+            let mut pool = InlinePool::new(20);
             pool.limit(40_000);
             let mut model: BTreeMap<u64, usize> = BTreeMap::new();
             for (step, length, which) in steps {
@@ -181,7 +181,7 @@ mod tests {
                 prop_assert_eq!(pool.usage(), expected);
                 prop_assert_eq!(pool.fits(None, 100), bytes + RECORD + 100 <= 40_000);
             }
-            let mut again = Pool::new(20);
+            let mut again = InlinePool::new(20);
             again.limit(40_000);
             for (&place, &length) in model.iter().rev() {
                 prop_assert_eq!(again.claim(place), Some(true));

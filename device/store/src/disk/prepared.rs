@@ -7,30 +7,30 @@
 
 use std::ops::Range;
 
-use sealstone_digest::{Covered, Profile, Value};
+use sealstone_digest::{CoveredDigests, DigestValue as Digest, Profile};
 
 use crate::BLOCK;
 
 /// Checksums and digests computed from some data.
 #[derive(Default)]
-pub(crate) struct Prepared<'a> {
+pub(crate) struct PreparedData<'a> {
     /// The blocks that the data covers completely.
     blocks: Range<u64>,
     sums: Vec<u32>,
     profile: Option<Profile>,
     first_unit: u64,
-    values: Vec<Value>,
+    values: Vec<Digest>,
     /// Digests that the caller supplied; they take precedence over ours.
-    covered: Option<&'a Covered>,
+    covered: Option<&'a CoveredDigests>,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedData<'a> {
     /// Computes the values of `data`, which is to be written at `offset`.
     pub(crate) fn of(
         profile: Option<Profile>,
         offset: u64,
         data: &[u8],
-        covered: Option<&'a Covered>,
+        covered: Option<&'a CoveredDigests>,
     ) -> Self {
         let profile = profile.map(Profile::values);
         let end = offset + data.len() as u64;
@@ -68,7 +68,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Returns the digest of a unit with the bytes `range` of the object, if the data covers it.
-    pub(crate) fn value(&self, profile: Profile, unit: u64, range: &Range<u64>) -> Option<Value> {
+    pub(crate) fn value(&self, profile: Profile, unit: u64, range: &Range<u64>) -> Option<Digest> {
         if self.profile != Some(profile) {
             return None;
         }
@@ -85,7 +85,7 @@ impl<'a> Prepared<'a> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sealstone_digest::Cover;
+    use sealstone_digest::DigestCover;
 
     use super::*;
 
@@ -100,10 +100,10 @@ mod tests {
             let covered = profile.map(|profile| {
                 // As if the object ended with the data.
                 let end = offset + length as u64;
-                Covered::of(Cover::new(profile, offset, length as u64, end), &data)
+                CoveredDigests::of(DigestCover::new(profile, offset, length as u64, end), &data)
             });
-            let ours = Prepared::of(profile, offset, &data, None);
-            let theirs = Prepared::of(profile, offset, &data, covered.as_ref());
+            let ours = PreparedData::of(profile, offset, &data, None);
+            let theirs = PreparedData::of(profile, offset, &data, covered.as_ref());
             let end = offset + length as u64;
             for block in 0..40 {
                 let (from, to) = (block * BLOCK, (block + 1) * BLOCK);

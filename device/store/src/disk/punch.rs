@@ -7,13 +7,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sealstone_digest::Value as Digest;
+use sealstone_digest::DigestValue as Digest;
 
-use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
+use super::chunk::{BlockSlot, CHUNK_BLOCKS, Chunk, FlatChunk};
 use super::pool::is_inline;
-use super::record::{Rotten, Value, chunk_key, chunk_of};
-use super::space::Run;
-use super::stage::{Stage, Stop, WALK, write_error};
+use super::record::{CorruptRecord, RecordValue, chunk_key, chunk_of};
+use super::space::BlockRun;
+use super::stage::{StageError, StagedChanges, WALK, write_error};
 use crate::{BLOCK, StoreError};
 
 /// Number of blocks written at a time.
@@ -21,44 +21,45 @@ const PIECE_BLOCKS: u64 = 256;
 
 /// Builds new chunks in ascending order and compacts them one by one.
 #[derive(Default)]
-struct Builder {
-    current: Option<(u64, Flat)>,
-    chunks: Vec<(u64, Value)>,
+struct ChunkBuilder {
+    current: Option<(u64, FlatChunk)>,
+    chunks: Vec<(u64, RecordValue)>,
     /// The first chunk with the digests that it keeps: those of units before the removed range. The
     /// others become unknown, since a BLAKE3 value is bound to its offset.
     kept: Option<(u64, Vec<(u32, Digest)>)>,
 }
 
-impl Builder {
-    fn push(&mut self, stage: &Stage<'_>, block: u64, slot: Slot) {
+impl ChunkBuilder {
+    fn push(&mut self, stage: &StagedChanges<'_>, block: u64, slot: BlockSlot) {
         let number = block / CHUNK_BLOCKS;
         if self.current.as_ref().is_none_or(|(current, _)| *current != number) {
             self.close(stage);
-            self.current = Some((number, Flat::empty(stage.profile)));
+            self.current = Some((number, FlatChunk::empty(stage.profile)));
         }
         if let Some((_, flat)) = &mut self.current {
             flat.set(block % CHUNK_BLOCKS, slot);
         }
     }
 
-    fn close(&mut self, stage: &Stage<'_>) {
+    fn close(&mut self, stage: &StagedChanges<'_>) {
         let Some((number, mut flat)) = self.current.take() else { return };
         for (unit, value) in self.kept.iter().filter(|(kept, _)| *kept == number).flat_map(|(_, kept)| kept) {
             flat.set_digest(*unit, value);
         }
         if let Some(chunk) = flat.compact(stage.store.segments.blocks_each, stage.open) {
-            self.chunks.push((number, Value::Chunk(chunk.into())));
+            self.chunks.push((number, RecordValue::Chunk(chunk.into())));
         }
     }
 }
 
-impl Stage<'_> {
+impl StagedChanges<'_> {
     /// Removes `gap` bytes at `offset`; `offset + gap` is less than the length. Nothing else was
     /// staged.
-    pub(crate) fn punch(&mut self, offset: u64, gap: u64) -> Result<(), Stop> {
+    pub(crate) fn punch(&mut self, offset: u64, gap: u64) -> Result<(), StageError> {
         let first_chunk = offset / BLOCK / CHUNK_BLOCKS;
         let mut old_chunks = Vec::new();
-        let mut builder = Builder { kept: self.digests_before(first_chunk, offset)?, ..Builder::default() };
+        let mut builder =
+            ChunkBuilder { kept: self.digests_before(first_chunk, offset)?, ..ChunkBuilder::default() };
         if offset.is_multiple_of(BLOCK) && gap.is_multiple_of(BLOCK) {
             let (from, to) = (offset / BLOCK, (offset + gap) / BLOCK);
             self.walk(
@@ -66,7 +67,7 @@ impl Stage<'_> {
                 |stage, block, slot| {
                     match block {
                         _ if block < from => builder.push(stage, block, slot),
-                        _ if block < to => stage.let_go(slot, true),
+                        _ if block < to => stage.release_block(slot, true),
                         _ => builder.push(stage, block - (to - from), slot),
                     }
                     Ok(())
@@ -85,7 +86,7 @@ impl Stage<'_> {
                         return Ok(());
                     }
                     left.push(slot);
-                    stage.let_go(slot, false);
+                    stage.release_block(slot, false);
                     for target in targets(block, offset, gap, new_end).into_iter().flatten() {
                         match runs.last_mut() {
                             Some(run) if target < run.end => {}
@@ -111,7 +112,11 @@ impl Stage<'_> {
     }
 
     /// Returns the digests of a chunk's units that end at or before `offset`.
-    fn digests_before(&self, chunk: u64, offset: u64) -> Result<Option<(u64, Vec<(u32, Digest)>)>, Stop> {
+    fn digests_before(
+        &self,
+        chunk: u64,
+        offset: u64,
+    ) -> Result<Option<(u64, Vec<(u32, Digest)>)>, StageError> {
         let Some(profile) = self.profile else { return Ok(None) };
         let found = self.store.chunk(self.id, chunk)?;
         let end = |unit: u32| chunk * CHUNK_BLOCKS * BLOCK + u64::from(unit + 1) * profile.unit_bytes();
@@ -125,9 +130,9 @@ impl Stage<'_> {
     fn walk(
         &mut self,
         first: u64,
-        mut visit: impl FnMut(&mut Self, u64, Slot) -> Result<(), Stop>,
+        mut visit: impl FnMut(&mut Self, u64, BlockSlot) -> Result<(), StageError>,
         chunks: &mut Vec<u64>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StageError> {
         let mut next = Some(first);
         while let Some(from) = next {
             let range = chunk_key(self.id, from)..=chunk_key(self.id, u64::MAX);
@@ -136,14 +141,16 @@ impl Stage<'_> {
             for (key, value) in found {
                 let number = chunk_of(&key);
                 let chunk = match value {
-                    Ok(Value::Chunk(chunk)) => chunk,
-                    Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: self.id }.into()),
+                    Ok(RecordValue::Chunk(chunk)) => chunk,
+                    Ok(_) | Err(CorruptRecord) => {
+                        return Err(StoreError::IndexDamaged { object: self.id }.into());
+                    }
                 };
                 chunks.push(number);
                 for (extent, sums) in chunk.extents() {
                     let first = number * CHUNK_BLOCKS + u64::from(extent.first);
                     for ((block, place), &sum) in (first..).zip(extent.place..).zip(sums) {
-                        visit(self, block, Slot::new(place, extent.born, sum))?;
+                        visit(self, block, BlockSlot::new(place, extent.born, sum))?;
                     }
                 }
             }
@@ -156,22 +163,22 @@ impl Stage<'_> {
     fn rewrite(
         &mut self,
         runs: &[Range<u64>],
-        left: &[Slot],
+        left: &[BlockSlot],
         offset: u64,
         gap: u64,
-        builder: &mut Builder,
-    ) -> Result<(), Stop> {
+        builder: &mut ChunkBuilder,
+    ) -> Result<(), StageError> {
         let after: u64 = runs.iter().map(|run| run.end - run.start).sum();
         let (before, shared) = (left.len() as u64, self.shared(left));
         let length = self.record.length - gap;
         let growth = after.saturating_sub(before - shared);
         let inline = match after == 1 && self.may_be_inline(length) {
-            true => self.take_inline(growth, length)?.map(|place| vec![Run { place, count: 1 }]),
+            true => self.take_inline(growth, length)?.map(|place| vec![BlockRun { place, count: 1 }]),
             false => None,
         };
         let mut places = inline.map_or_else(|| self.take(growth, after, None), Ok)?.into_iter();
         self.count(after, before);
-        let mut left = Run { place: 0, count: 0 };
+        let mut left = BlockRun { place: 0, count: 0 };
         let mut buffer = Vec::new();
         for run in runs {
             let mut block = run.start;
@@ -199,9 +206,9 @@ impl Stage<'_> {
                 for ((bytes, block), place) in
                     buffer.chunks_exact(BLOCK as usize).zip(block..).zip(left.place..)
                 {
-                    builder.push(self, block, Slot::new(place, self.open, crate::crc::crc32c(bytes)));
+                    builder.push(self, block, BlockSlot::new(place, self.open, crate::crc::crc32c(bytes)));
                 }
-                left = Run { place: left.place + count, count: left.count - count };
+                left = BlockRun { place: left.place + count, count: left.count - count };
                 block += count;
             }
         }

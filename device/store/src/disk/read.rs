@@ -3,7 +3,8 @@
 //! Does: one call to the medium per extent (up to a slice that fits the CPU's cache), without
 //! copies except for partial blocks.
 //! Contract: the caller holds the object's lock. The result is the bytes written, or `Damaged`.
-//! Blocks that the caller marks [`Unchecked`] are not compared, because the receiver compares them.
+//! Blocks that the caller marks [`UncheckedBlocks`] are not compared, because the receiver compares
+//! them.
 
 use std::io::{ErrorKind, IoSliceMut};
 use std::ops::Range;
@@ -14,7 +15,7 @@ use sealstone_osd::ObjectId;
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::pool::is_inline;
-use super::record::{Rotten, Value, chunk_key};
+use super::record::{CorruptRecord, RecordValue, chunk_key};
 use crate::damage::{Damage, DamageKind};
 use crate::{BLOCK, StoreError};
 
@@ -27,9 +28,9 @@ pub(crate) type Block = [u8; BLOCK as usize];
 /// Blocks of a chunk that are not compared with their checksums: the receiver compares their bytes
 /// with digests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unchecked([u64; (CHUNK_BLOCKS / 64) as usize]);
+pub(crate) struct UncheckedBlocks([u64; (CHUNK_BLOCKS / 64) as usize]);
 
-impl Unchecked {
+impl UncheckedBlocks {
     /// No block: all are compared.
     pub(crate) const NONE: Self = Self([0; (CHUNK_BLOCKS / 64) as usize]);
 
@@ -47,16 +48,16 @@ impl Unchecked {
 
 /// The checksums of an extent, and which of its blocks are compared with them.
 #[derive(Clone, Copy)]
-struct Sums<'a> {
+struct ExtentSums<'a> {
     sums: &'a [u32],
-    unchecked: &'a Unchecked,
+    unchecked: &'a UncheckedBlocks,
     /// The extent's first block in the chunk.
     first: u64,
 }
 
-impl<'a> Sums<'a> {
+impl<'a> ExtentSums<'a> {
     fn all(sums: &'a [u32]) -> Self {
-        Self { sums, unchecked: &Unchecked::NONE, first: 0 }
+        Self { sums, unchecked: &UncheckedBlocks::NONE, first: 0 }
     }
 
     fn check(&self, block: u64, bytes: &[u8]) -> Result<(), BadRead> {
@@ -72,8 +73,8 @@ impl DiskStore {
         let key = chunk_key(id, chunk);
         match self.index.get(&key)? {
             None => self.check_absence(&key).map(|()| None),
-            Some(Ok(Value::Chunk(chunk))) => Ok(Some(chunk)),
-            Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
+            Some(Ok(RecordValue::Chunk(chunk))) => Ok(Some(chunk)),
+            Some(Ok(_) | Err(CorruptRecord)) => Err(StoreError::IndexDamaged { object: id }),
         }
     }
 
@@ -93,7 +94,7 @@ impl DiskStore {
 
     /// Fills `into` from `offset`, all of it within the object.
     pub(crate) fn read_range(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        self.read_range_with(id, offset, into, |_, _| Unchecked::NONE)
+        self.read_range_with(id, offset, into, |_, _| UncheckedBlocks::NONE)
     }
 
     /// Like `read_range`; `unchecked` receives each chunk with its number, in order, and returns
@@ -103,7 +104,7 @@ impl DiskStore {
         id: ObjectId,
         offset: u64,
         into: &mut [u8],
-        mut unchecked: impl FnMut(u64, Option<&Chunk>) -> Unchecked,
+        mut unchecked: impl FnMut(u64, Option<&Chunk>) -> UncheckedBlocks,
     ) -> Result<(), StoreError> {
         let end = offset + into.len() as u64;
         let mut at = offset;
@@ -123,7 +124,7 @@ impl DiskStore {
                     }
                     into[(at - offset) as usize..(from - offset) as usize].fill(0);
                     let target = &mut into[(from - offset) as usize..(to - offset) as usize];
-                    let sums = Sums { sums, unchecked: &unchecked, first: extent.first.into() };
+                    let sums = ExtentSums { sums, unchecked: &unchecked, first: extent.first.into() };
                     self.read_extent(extent.place, sums, from - start, target)
                         .map_err(|fail| self.bad_read(fail, id, start))?;
                     at = to;
@@ -136,7 +137,13 @@ impl DiskStore {
     }
 
     /// Fills `into` from byte `from` of an extent.
-    fn read_extent(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+    fn read_extent(
+        &self,
+        place: u64,
+        sums: ExtentSums<'_>,
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<(), BadRead> {
         let mut from = from;
         let mut into = into;
         while !into.is_empty() {
@@ -157,7 +164,13 @@ impl DiskStore {
     }
 
     /// Like `read_extent`, block by block.
-    fn read_by_blocks(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+    fn read_by_blocks(
+        &self,
+        place: u64,
+        sums: ExtentSums<'_>,
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<(), BadRead> {
         let mut from = from;
         let mut into = into;
         while !into.is_empty() {
@@ -178,11 +191,11 @@ impl DiskStore {
         from: u64,
         into: &mut [u8],
     ) -> Result<(), BadRead> {
-        self.read_with(place, Sums::all(sums), from, into)
+        self.read_with(place, ExtentSums::all(sums), from, into)
     }
 
     /// Like `read_extent`, in one call to the medium.
-    fn read_with(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+    fn read_with(&self, place: u64, sums: ExtentSums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
         if is_inline(place) {
             return self.read_inline(place, sums.sums, from, into);
         }

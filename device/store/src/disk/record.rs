@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use sealstone_digest::{LTHASH_BYTES, LtHash, Profile, Value as Digest};
+use sealstone_digest::{DigestValue as Digest, LTHASH_BYTES, LtHash, Profile};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use super::chunk::Chunk;
@@ -20,9 +20,9 @@ pub(crate) const TAGS: usize = 11;
 /// key order.
 pub(crate) type Key = [u8; 25];
 
-/// What a key refers to; the first byte of the key.
+/// The kind of record; the first byte of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tag {
+pub(crate) enum RecordTag {
     Store = 0,
     Object = 1,
     Chunk = 2,
@@ -36,7 +36,7 @@ pub(crate) enum Tag {
     Inline = 10,
 }
 
-fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
+fn key(tag: RecordTag, id: ObjectId, sub: u64) -> Key {
     let mut key = [0; 25];
     key[0] = tag as u8;
     key[1..9].copy_from_slice(&id.partition.to_be_bytes());
@@ -47,12 +47,12 @@ fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
 
 /// Returns the key of the single record that identifies the store.
 pub(crate) fn store_key() -> Key {
-    key(Tag::Store, ObjectId::ROOT, 0)
+    key(RecordTag::Store, ObjectId::ROOT, 0)
 }
 
 /// Returns the key of the number of the last committed group, kept while the store has a write log.
 pub(crate) fn group_key() -> Key {
-    key(Tag::Store, ObjectId::ROOT, 1)
+    key(RecordTag::Store, ObjectId::ROOT, 1)
 }
 
 /// Parses the number in the sealed record of [`group_key`].
@@ -63,108 +63,108 @@ pub(crate) fn parse_group(bytes: &[u8]) -> Option<u64> {
 
 /// Returns the key of an object's record.
 pub(crate) fn object_key(id: ObjectId) -> Key {
-    key(Tag::Object, id, 0)
+    key(RecordTag::Object, id, 0)
 }
 
 /// Whether it is the key of an object's own record.
 pub(crate) fn is_object(key: &Key) -> bool {
-    key[0] == Tag::Object as u8
+    key[0] == RecordTag::Object as u8
 }
 
 /// Returns the key of a chunk of an object.
 pub(crate) fn chunk_key(id: ObjectId, chunk: u64) -> Key {
-    key(Tag::Chunk, id, chunk)
+    key(RecordTag::Chunk, id, chunk)
 }
 
 /// Returns the key of an attribute of an object.
 pub(crate) fn attribute_key(id: ObjectId, attribute: AttributeId) -> Key {
-    key(Tag::Attribute, id, u64::from(attribute.page) << 32 | u64::from(attribute.number))
+    key(RecordTag::Attribute, id, u64::from(attribute.page) << 32 | u64::from(attribute.number))
 }
 
 /// Returns the key of a member of a collection.
 pub(crate) fn member_key(collection: ObjectId, member: u64) -> Key {
-    key(Tag::Member, collection, member)
+    key(RecordTag::Member, collection, member)
 }
 
 /// Returns the key of a collection of a member.
 pub(crate) fn membership_key(member: ObjectId, collection: u64) -> Key {
-    key(Tag::Membership, member, collection)
+    key(RecordTag::Membership, member, collection)
 }
 
 /// Returns the key of a collection's number of members.
 pub(crate) fn collection_key(collection: ObjectId) -> Key {
-    key(Tag::Collection, collection, 0)
+    key(RecordTag::Collection, collection, 0)
 }
 
 /// Returns the key of a partition's digest profile; only profiles other than the default have a
 /// record.
 pub(crate) fn profile_key(partition: u64) -> Key {
-    key(Tag::Profile, ObjectId::of_partition(partition), 0)
+    key(RecordTag::Profile, ObjectId::of_partition(partition), 0)
 }
 
 /// Returns the key of the digest of an attribute page, which has a record only if it is known.
 pub(crate) fn page_key(id: ObjectId, page: u32) -> Key {
-    key(Tag::Page, id, u64::from(page))
+    key(RecordTag::Page, id, u64::from(page))
 }
 
 /// Returns the key of the sum of an object's digests.
 pub(crate) fn sum_key(id: ObjectId) -> Key {
-    key(Tag::Sum, id, 0)
+    key(RecordTag::Sum, id, 0)
 }
 
 /// Returns the key of an inline block's bytes, by its location.
 pub(crate) fn inline_key(place: u64) -> Key {
-    key(Tag::Inline, ObjectId::ROOT, number_of(place))
+    key(RecordTag::Inline, ObjectId::ROOT, number_of(place))
 }
 
 /// Whether it is the key of an inline block.
 pub(crate) fn is_inline_key(key: &Key) -> bool {
-    key[0] == Tag::Inline as u8
+    key[0] == RecordTag::Inline as u8
 }
 
 /// Returns the first and last key of all inline blocks.
 pub(crate) fn all_inline() -> (Key, Key) {
-    all(Tag::Inline)
+    all(RecordTag::Inline)
 }
 
 /// Returns the first and last key of all digest records that are not of chunks: profiles, pages,
 /// sums.
 pub(crate) fn all_about_digests() -> (Key, Key) {
-    (all(Tag::Profile).0, all(Tag::Sum).1)
+    (all(RecordTag::Profile).0, all(RecordTag::Sum).1)
 }
 
-fn all(tag: Tag) -> (Key, Key) {
+fn all(tag: RecordTag) -> (Key, Key) {
     (key(tag, ObjectId::ROOT, 0), key(tag, ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
 }
 
 /// Returns the first and last key of all objects.
 pub(crate) fn all_objects() -> (Key, Key) {
-    all(Tag::Object)
+    all(RecordTag::Object)
 }
 
 /// Returns the first and last key of all chunks of all objects.
 pub(crate) fn all_chunks() -> (Key, Key) {
-    all(Tag::Chunk)
+    all(RecordTag::Chunk)
 }
 
 /// Returns the first and last key of all attributes of all objects.
 pub(crate) fn all_attributes() -> (Key, Key) {
-    all(Tag::Attribute)
+    all(RecordTag::Attribute)
 }
 
 /// Returns the first and last key of all members of all collections.
 pub(crate) fn all_members() -> (Key, Key) {
-    all(Tag::Member)
+    all(RecordTag::Member)
 }
 
 /// Returns the first and last key of all collections of all members.
 pub(crate) fn all_memberships() -> (Key, Key) {
-    all(Tag::Membership)
+    all(RecordTag::Membership)
 }
 
 /// Returns the first and last key of all collections.
 pub(crate) fn all_collections() -> (Key, Key) {
-    all(Tag::Collection)
+    all(RecordTag::Collection)
 }
 
 fn u64_at(key: &Key, at: usize) -> u64 {
@@ -178,17 +178,17 @@ pub(crate) fn object_of(key: &Key) -> ObjectId {
 
 /// Whether it is a chunk's key.
 pub(crate) fn is_chunk(key: &Key) -> bool {
-    key[0] == Tag::Chunk as u8
+    key[0] == RecordTag::Chunk as u8
 }
 
 /// Whether it is the key of a partition's profile.
 pub(crate) fn is_profile(key: &Key) -> bool {
-    key[0] == Tag::Profile as u8
+    key[0] == RecordTag::Profile as u8
 }
 
 /// Whether it is the key of an object's sum.
 pub(crate) fn is_sum(key: &Key) -> bool {
-    key[0] == Tag::Sum as u8
+    key[0] == RecordTag::Sum as u8
 }
 
 /// Returns the chunk number in a chunk's key.
@@ -215,7 +215,7 @@ pub(crate) struct ObjectRecord {
     pub(crate) length: u64,
     /// Number of mapped blocks.
     pub(crate) blocks: u64,
-    /// What its attributes count towards the limit, in bytes.
+    /// Total of its attributes towards the limit, in bytes.
     pub(crate) attribute_weight: u64,
     /// Number of collections that it is a member of.
     pub(crate) memberships: u16,
@@ -230,7 +230,7 @@ impl ObjectRecord {
 
 /// A record's value. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum RecordValue {
     Object(ObjectRecord),
     Chunk(Arc<Chunk>),
     Attribute(Arc<[u8]>),
@@ -250,12 +250,12 @@ pub(crate) enum Value {
 
 /// A record whose bytes are not what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rotten;
+pub(crate) struct CorruptRecord;
 
 /// First byte of each value: the version of its layout.
 const LAYOUT: u8 = 1;
 
-impl Value {
+impl RecordValue {
     /// Returns the approximate memory of the value in bytes.
     pub(crate) fn weight(&self) -> usize {
         match self {
@@ -294,15 +294,15 @@ impl Value {
     }
 
     /// Parses the result of [`encode`](Self::encode) under the same key.
-    pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<Self, Rotten> {
+    pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<Self, CorruptRecord> {
         let bytes = unseal(key, bytes)?;
-        let (&layout, body) = bytes.split_first().ok_or(Rotten)?;
+        let (&layout, body) = bytes.split_first().ok_or(CorruptRecord)?;
         if layout != LAYOUT {
-            return Err(Rotten);
+            return Err(CorruptRecord);
         }
         match key[0] {
-            tag if tag == Tag::Object as u8 => {
-                let body: &[u8; 27] = body.try_into().map_err(|_| Rotten)?;
+            tag if tag == RecordTag::Object as u8 => {
+                let body: &[u8; 27] = body.try_into().map_err(|_| CorruptRecord)?;
                 let field =
                     |at: usize| body[at..at + 8].iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
                 let kind = match body[0] {
@@ -310,35 +310,42 @@ impl Value {
                     0x02 => ObjectType::Partition,
                     0x40 => ObjectType::Collection,
                     0x80 => ObjectType::User,
-                    _ => return Err(Rotten),
+                    _ => return Err(CorruptRecord),
                 };
                 let (length, blocks, attribute_weight) = (field(3), field(11), field(19));
                 let memberships = u16::from_le_bytes([body[1], body[2]]);
                 Ok(Self::Object(ObjectRecord { kind, length, blocks, attribute_weight, memberships }))
             }
-            tag if tag == Tag::Chunk as u8 => Chunk::parse(body).map(|chunk| Self::Chunk(Arc::new(chunk))),
-            tag if tag == Tag::Attribute as u8 => Ok(Self::Attribute(body.into())),
-            tag if tag == Tag::Member as u8 || tag == Tag::Membership as u8 => {
-                let slot = body.try_into().map_err(|_| Rotten)?;
+            tag if tag == RecordTag::Chunk as u8 => {
+                Chunk::parse(body).map(|chunk| Self::Chunk(Arc::new(chunk)))
+            }
+            tag if tag == RecordTag::Attribute as u8 => Ok(Self::Attribute(body.into())),
+            tag if tag == RecordTag::Member as u8 || tag == RecordTag::Membership as u8 => {
+                let slot = body.try_into().map_err(|_| CorruptRecord)?;
                 Ok(Self::Membership(u32::from_le_bytes(slot)))
             }
-            tag if tag == Tag::Collection as u8 => {
-                Ok(Self::Count(u64::from_le_bytes(body.try_into().map_err(|_| Rotten)?)))
+            tag if tag == RecordTag::Collection as u8 => {
+                Ok(Self::Count(u64::from_le_bytes(body.try_into().map_err(|_| CorruptRecord)?)))
             }
-            tag if tag == Tag::Profile as u8 => match body {
+            tag if tag == RecordTag::Profile as u8 => match body {
                 [0] => Ok(Self::Profile(None)),
-                [code] => Ok(Self::Profile(Some(Profile::from_code(*code).ok_or(Rotten)?))),
-                _ => Err(Rotten),
+                [code] => Ok(Self::Profile(Some(Profile::from_code(*code).ok_or(CorruptRecord)?))),
+                _ => Err(CorruptRecord),
             },
-            tag if tag == Tag::Page as u8 => {
-                let (&code, digest) = body.split_first().ok_or(Rotten)?;
-                Ok(Self::Page(Profile::from_code(code).ok_or(Rotten)?, Digest::new(digest).ok_or(Rotten)?))
+            tag if tag == RecordTag::Page as u8 => {
+                let (&code, digest) = body.split_first().ok_or(CorruptRecord)?;
+                Ok(Self::Page(
+                    Profile::from_code(code).ok_or(CorruptRecord)?,
+                    Digest::new(digest).ok_or(CorruptRecord)?,
+                ))
             }
-            tag if tag == Tag::Sum as u8 => {
-                Ok(Self::Sum(Arc::new(LtHash::from_bytes(body.try_into().map_err(|_| Rotten)?))))
+            tag if tag == RecordTag::Sum as u8 => {
+                Ok(Self::Sum(Arc::new(LtHash::from_bytes(body.try_into().map_err(|_| CorruptRecord)?))))
             }
-            tag if tag == Tag::Inline as u8 && body.len() as u64 <= BLOCK => Ok(Self::Inline(body.into())),
-            _ => Err(Rotten),
+            tag if tag == RecordTag::Inline as u8 && body.len() as u64 <= BLOCK => {
+                Ok(Self::Inline(body.into()))
+            }
+            _ => Err(CorruptRecord),
         }
     }
 }
@@ -358,10 +365,10 @@ pub(crate) fn seal(key: &Key, mut value: Vec<u8>) -> Vec<u8> {
 }
 
 /// Checks and removes the CRC32C.
-pub(crate) fn unseal<'a>(key: &Key, bytes: &'a [u8]) -> Result<&'a [u8], Rotten> {
-    let (value, crc) = bytes.split_last_chunk::<4>().ok_or(Rotten)?;
+pub(crate) fn unseal<'a>(key: &Key, bytes: &'a [u8]) -> Result<&'a [u8], CorruptRecord> {
+    let (value, crc) = bytes.split_last_chunk::<4>().ok_or(CorruptRecord)?;
     let expected = crate::crc::crc32c_of(key, value);
-    if u32::from_le_bytes(*crc) == expected { Ok(value) } else { Err(Rotten) }
+    if u32::from_le_bytes(*crc) == expected { Ok(value) } else { Err(CorruptRecord) }
 }
 
 #[cfg(test)]
@@ -374,46 +381,46 @@ mod tests {
         #[test]
         fn objects_and_attributes_round_trip(length: u64, blocks: u64, weight: u64, value: Vec<u8>) {
             let id = ObjectId::new(length, blocks);
-            let object = Value::Object(ObjectRecord {
+            let object = RecordValue::Object(ObjectRecord {
                 kind: ObjectType::Collection, length, blocks, attribute_weight: weight, memberships: weight as u16,
             });
             let key = object_key(id);
-            prop_assert_eq!(Value::parse(&key, &object.encode(&key)), Ok(object.clone()));
-            prop_assert_eq!(Value::parse(&object_key(ObjectId::ROOT), &object.encode(&key)).is_err(), !id.is_root());
+            prop_assert_eq!(RecordValue::parse(&key, &object.encode(&key)), Ok(object.clone()));
+            prop_assert_eq!(RecordValue::parse(&object_key(ObjectId::ROOT), &object.encode(&key)).is_err(), !id.is_root());
             let attribute = AttributeId { page: length as u32, number: weight as u32 };
             let key = attribute_key(id, attribute);
             prop_assert_eq!((object_of(&key), attribute_of(&key)), (id, attribute));
             let inline = inline_key(weight >> 1);
-            let bytes = Value::Inline(value.clone().into());
+            let bytes = RecordValue::Inline(value.clone().into());
             prop_assert_eq!((is_inline_key(&inline), sub_of(&inline)), (true, weight >> 1));
-            prop_assert_eq!(Value::parse(&inline, &bytes.encode(&inline)), Ok(bytes));
-            let value = Value::Attribute(value.into());
-            prop_assert_eq!(Value::parse(&key, &value.encode(&key)), Ok(value));
+            prop_assert_eq!(RecordValue::parse(&inline, &bytes.encode(&inline)), Ok(bytes));
+            let value = RecordValue::Attribute(value.into());
+            prop_assert_eq!(RecordValue::parse(&key, &value.encode(&key)), Ok(value));
             for key in [member_key(id, weight), membership_key(id, weight)] {
-                let slot = Value::Membership(weight as u32);
+                let slot = RecordValue::Membership(weight as u32);
                 prop_assert_eq!((object_of(&key), sub_of(&key)), (id, weight));
-                prop_assert_eq!(Value::parse(&key, &slot.encode(&key)), Ok(slot));
+                prop_assert_eq!(RecordValue::parse(&key, &slot.encode(&key)), Ok(slot));
             }
             let key = profile_key(id.partition);
             let profile = Profile::from_code(weight as u8 % 6);
-            prop_assert_eq!(Value::parse(&key, &Value::Profile(profile).encode(&key)), Ok(Value::Profile(profile)));
+            prop_assert_eq!(RecordValue::parse(&key, &RecordValue::Profile(profile).encode(&key)), Ok(RecordValue::Profile(profile)));
             let key = page_key(id, weight as u32);
-            let page = Value::Page(profile.unwrap_or(Profile::DEFAULT), [weight as u8; 32].into());
-            prop_assert_eq!(Value::parse(&key, &page.encode(&key)), Ok(page));
-            let sum = Value::Sum(Arc::new(LtHash::from_bytes(&[weight as u8; LTHASH_BYTES])));
-            prop_assert_eq!(Value::parse(&sum_key(id), &sum.encode(&sum_key(id))), Ok(sum));
+            let page = RecordValue::Page(profile.unwrap_or(Profile::DEFAULT), [weight as u8; 32].into());
+            prop_assert_eq!(RecordValue::parse(&key, &page.encode(&key)), Ok(page));
+            let sum = RecordValue::Sum(Arc::new(LtHash::from_bytes(&[weight as u8; LTHASH_BYTES])));
+            prop_assert_eq!(RecordValue::parse(&sum_key(id), &sum.encode(&sum_key(id))), Ok(sum));
             let key = collection_key(id);
-            prop_assert_eq!(Value::parse(&key, &Value::Count(weight).encode(&key)), Ok(Value::Count(weight)));
+            prop_assert_eq!(RecordValue::parse(&key, &RecordValue::Count(weight).encode(&key)), Ok(RecordValue::Count(weight)));
         }
 
         #[test]
         fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..12) {
             let mut key = chunk_key(ObjectId::ROOT, 3);
             key[0] = tag;
-            let _ = Value::parse(&key, &bytes);
+            let _ = RecordValue::parse(&key, &bytes);
             let mut sound = vec![LAYOUT];
             sound.extend_from_slice(&bytes);
-            let _ = Value::parse(&key, &seal(&key, sound));
+            let _ = RecordValue::parse(&key, &seal(&key, sound));
         }
     }
 }

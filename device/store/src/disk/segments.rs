@@ -8,29 +8,29 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::space::Run;
+use super::space::BlockRun;
 use super::superblock::Superblock;
 use crate::damage::StoreFault;
 use crate::medium::{Medium, MediumFile};
 use crate::{BLOCK, FormatError};
 
 /// One segment file.
-struct Segment {
+struct SegmentFile {
     /// `None` if it is missing.
     file: Option<Arc<dyn MediumFile>>,
     /// Its required length in blocks.
     blocks: u64,
 }
 
-impl Segment {
+impl SegmentFile {
     fn file(&self) -> io::Result<&dyn MediumFile> {
         self.file.as_deref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 /// All segments of a store.
-pub(crate) struct Segments {
-    files: Vec<Segment>,
+pub(crate) struct SegmentFiles {
+    files: Vec<SegmentFile>,
     /// Whether each file was written since the last group was closed.
     dirty: Vec<AtomicBool>,
     /// Number of blocks of each file but the last.
@@ -47,7 +47,7 @@ pub(crate) fn is_segment(name: &str) -> bool {
     name.starts_with("segment-")
 }
 
-impl Segments {
+impl SegmentFiles {
     /// Creates all segments of a new store, durably except for their names.
     pub(crate) fn format(medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
         for segment in 0..superblock.segments() {
@@ -73,7 +73,7 @@ impl Segments {
             let file = match medium.open_data(&name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     faults.push(StoreFault::MissingFile { name });
-                    files.push(Segment { file: None, blocks: 0 });
+                    files.push(SegmentFile { file: None, blocks: 0 });
                     continue;
                 }
                 file => file.map_err(io)?,
@@ -82,7 +82,7 @@ impl Segments {
             if found < expected {
                 faults.push(StoreFault::ShortFile { name, found, expected });
             }
-            files.push(Segment { file: Some(file), blocks: found.min(expected) / BLOCK });
+            files.push(SegmentFile { file: Some(file), blocks: found.min(expected) / BLOCK });
         }
         let listed = medium.list().map_err(|source| FormatError::Io { doing: "listing files", source })?;
         let known: HashSet<String> = (0..superblock.segments()).map(name).collect();
@@ -93,7 +93,7 @@ impl Segments {
     }
 
     /// Whether these blocks, all in one segment, can be read.
-    pub(crate) fn has(&self, run: Run) -> bool {
+    pub(crate) fn has(&self, run: BlockRun) -> bool {
         let segment = self.files.get((run.place / self.blocks_each) as usize);
         segment.is_some_and(|segment| run.place % self.blocks_each + run.count <= segment.blocks)
     }
@@ -138,13 +138,13 @@ impl Segments {
     }
 
     /// Allocates space on the medium for a run, which lies in one segment.
-    pub(crate) fn back(&self, run: Run) -> io::Result<()> {
+    pub(crate) fn back(&self, run: BlockRun) -> io::Result<()> {
         let (segment, offset) = self.locate(run.place);
         self.files[segment].file()?.back(offset, run.count * BLOCK)
     }
 
     /// Returns the blocks of all segments that have no space on the medium.
-    pub(crate) fn holes(&self) -> io::Result<Vec<Run>> {
+    pub(crate) fn holes(&self) -> io::Result<Vec<BlockRun>> {
         let mut runs = Vec::new();
         for (segment, base) in self.files.iter().zip((0..).step_by(self.blocks_each as usize)) {
             let Some(file) = &segment.file else { continue };
@@ -152,7 +152,7 @@ impl Segments {
                 // A block with a part of its space counts as one without: it gets the rest.
                 let (first, end) = (hole.start / BLOCK, hole.end.div_ceil(BLOCK).min(segment.blocks));
                 if first < end {
-                    runs.push(Run { place: base + first, count: end - first });
+                    runs.push(BlockRun { place: base + first, count: end - first });
                 }
             }
         }
@@ -160,7 +160,7 @@ impl Segments {
     }
 
     /// Returns the blocks' space to the medium. Runs may cross segments here.
-    pub(crate) fn discard(&self, run: Run) -> io::Result<()> {
+    pub(crate) fn discard(&self, run: BlockRun) -> io::Result<()> {
         let (mut place, end) = (run.place, run.place + run.count);
         while place < end {
             let (segment, offset) = self.locate(place);

@@ -13,14 +13,14 @@ use parking_lot::RwLockWriteGuard;
 use sealstone_osd::ObjectId;
 
 use super::DiskStore;
-use super::chunk::{CHUNK_BLOCKS, Chunk, Flat};
-use super::group::Ack;
-use super::record::{Key, Rotten, Value, chunk_key, chunk_of};
-use super::space::Run;
-use super::stage::{Stage, Stop, WALK};
-use crate::compare::Comparer;
-use crate::store::{Stretch, StretchKind, push_stretch};
-use crate::{BLOCK, Comparison, MAP_PIECES_MAX, MAX_OBJECT_LENGTH, StoreError};
+use super::chunk::{CHUNK_BLOCKS, Chunk, FlatChunk};
+use super::group::AnswerWait;
+use super::record::{CorruptRecord, Key, RecordValue, chunk_key, chunk_of};
+use super::space::BlockRun;
+use super::stage::{StageError, StagedChanges, WALK};
+use crate::compare::ObjectComparer;
+use crate::store::{ExtentKind, ObjectExtent, push_extent};
+use crate::{BLOCK, MAP_PIECES_MAX, MAX_OBJECT_LENGTH, ObjectComparison, StoreError};
 
 impl DiskStore {
     /// Locks two objects, in a global order. They may share one lock.
@@ -31,14 +31,14 @@ impl DiskStore {
     }
 
     /// Replaces the bytes of `to` with those of `from`.
-    pub(crate) fn try_share(&self, from: ObjectId, to: ObjectId) -> Result<Ack, Stop> {
+    pub(crate) fn try_share(&self, from: ObjectId, to: ObjectId) -> Result<AnswerWait, StageError> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _locks = self.lock_both(from, to);
         let source = self.record(from)?;
-        let mut stage = Stage::new(self, to, self.record(to)?);
+        let mut stage = StagedChanges::new(self, to, self.record(to)?);
         if from == to {
-            return Ok(Ack::Done);
+            return Ok(AnswerWait::Done);
         }
         stage.unmap(0..MAX_OBJECT_LENGTH / BLOCK)?;
         let mut next = Some(0);
@@ -48,10 +48,13 @@ impl DiskStore {
             for (number, mut chunk) in chunks {
                 if chunk.extents().any(|(extent, _)| extent.born == stage.open) {
                     chunk = Arc::new(chunk.settled());
-                    stage.changes.push((chunk_key(from, number), Some(Value::Chunk(chunk.clone()))));
+                    stage.changes.push((chunk_key(from, number), Some(RecordValue::Chunk(chunk.clone()))));
                 }
                 for (extent, sums) in chunk.extents() {
-                    Run::push(&mut stage.gained, Run { place: extent.place, count: sums.len() as u64 });
+                    BlockRun::push(
+                        &mut stage.newly_shared,
+                        BlockRun { place: extent.place, count: sums.len() as u64 },
+                    );
                 }
                 stage.replace(number, chunk);
             }
@@ -70,8 +73,8 @@ impl DiskStore {
         let found = self.index.scan(chunk_key(id, first)..=chunk_key(id, u64::MAX), WALK)?;
         let next = found.last().filter(|_| found.len() == WALK).map(|(key, _)| chunk_of(key) + 1);
         let chunk = |(key, value): (Key, _)| match value {
-            Ok(Value::Chunk(chunk)) => Ok((chunk_of(&key), chunk)),
-            Ok(_) | Err(Rotten) => Err(StoreError::IndexDamaged { object: id }),
+            Ok(RecordValue::Chunk(chunk)) => Ok((chunk_of(&key), chunk)),
+            Ok(_) | Err(CorruptRecord) => Err(StoreError::IndexDamaged { object: id }),
         };
         Ok((found.into_iter().map(chunk).collect::<Result<_, _>>()?, next))
     }
@@ -83,7 +86,7 @@ impl DiskStore {
         loop {
             let found = self.index.scan(chunk_key(id, from)..=chunk_key(id, u64::MAX), WALK)?;
             let chunks = found.iter().filter_map(|(_, value)| match value {
-                Ok(Value::Chunk(chunk)) => Some(chunk),
+                Ok(RecordValue::Chunk(chunk)) => Some(chunk),
                 _ => None,
             });
             blocks +=
@@ -96,10 +99,15 @@ impl DiskStore {
     }
 
     /// Returns the map of an object from `offset` on: at most `max` extents.
-    pub(crate) fn map_of(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
+    pub(crate) fn extent_map(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<ObjectExtent>, StoreError> {
         let _lock = self.lock(id).read();
         let end = self.record(id)?.length;
-        let mut map: Vec<Stretch> = Vec::new();
+        let mut map: Vec<ObjectExtent> = Vec::new();
         // The map is complete up to `at`.
         let mut at = offset;
         let mut gone_over = 0;
@@ -114,8 +122,8 @@ impl DiskStore {
                     for (block, place) in (base..).zip(extent.place..).take(sums.len()) {
                         let (start, stop) = ((block * BLOCK).max(at), ((block + 1) * BLOCK).min(end));
                         if start < stop {
-                            push_stretch(&mut map, at, start, StretchKind::Hole);
-                            push_stretch(&mut map, start, stop, self.data_at(place));
+                            push_extent(&mut map, at, start, ExtentKind::Hole);
+                            push_extent(&mut map, start, stop, self.data_at(place));
                             at = stop;
                         }
                     }
@@ -127,19 +135,19 @@ impl DiskStore {
                 gone_over += usize::from(at > before);
                 if gone_over == MAP_PIECES_MAX {
                     let stop = end.min((number + 1) * CHUNK_BLOCKS * BLOCK);
-                    push_stretch(&mut map, at, stop, StretchKind::Hole);
+                    push_extent(&mut map, at, stop, ExtentKind::Hole);
                     map.truncate(max);
                     return Ok(map);
                 }
             }
         }
-        push_stretch(&mut map, at, end, StretchKind::Hole);
+        push_extent(&mut map, at, end, ExtentKind::Hole);
         map.truncate(max);
         Ok(map)
     }
 
-    fn data_at(&self, place: u64) -> StretchKind {
-        StretchKind::Data { shared: self.space.lock().shares().contains(place) }
+    fn data_at(&self, place: u64) -> ExtentKind {
+        ExtentKind::Data { shared: self.space.lock().shares().contains(place) }
     }
 
     /// Returns where an object differs from another from `offset` on: at most `max` extents.
@@ -149,12 +157,12 @@ impl DiskStore {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Comparison, StoreError> {
+    ) -> Result<ObjectComparison, StoreError> {
         let (first, second) = (self.lock_number(id), self.lock_number(other));
         let _low = self.locks[first.min(second)].read();
         let _high = (first != second).then(|| self.locks[first.max(second)].read());
         let (mine, theirs) = (self.record(id)?.length, self.record(other)?.length);
-        let mut found = Comparer::new(offset, mine, theirs, max);
+        let mut found = ObjectComparer::new(offset, mine, theirs, max);
         let mut next = [Some(offset / BLOCK / CHUNK_BLOCKS); 2];
         let mut waiting: [BTreeMap<u64, Arc<Chunk>>; 2] = Default::default();
         loop {
@@ -170,7 +178,9 @@ impl DiskStore {
             let lowest = waiting.iter().filter_map(|chunks| chunks.keys().next().copied()).min();
             let Some(number) = lowest else { break };
             let flats = waiting.each_mut().map(|chunks| {
-                chunks.remove(&number).map_or_else(|| Flat::empty(None), |chunk| Flat::of(&chunk, None))
+                chunks
+                    .remove(&number)
+                    .map_or_else(|| FlatChunk::empty(None), |chunk| FlatChunk::of(&chunk, None))
             });
             let more = (0..CHUNK_BLOCKS).all(|block| {
                 let places = [0, 1].map(|side| flats[side].slot(block).place());

@@ -8,17 +8,17 @@
 
 use std::collections::BTreeMap;
 
-use super::space::Run;
+use super::space::BlockRun;
 
 /// References beyond the first.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct SharedBlocks {
     /// First block of a run, to its length and its additional references, at least 1. Runs do not
     /// overlap; adjacent ones differ in references.
     runs: BTreeMap<u64, (u64, u32)>,
 }
 
-impl Shares {
+impl SharedBlocks {
     /// Whether nothing is shared.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -31,12 +31,12 @@ impl Shares {
     }
 
     /// Returns the shared runs, ascending.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> {
-        self.runs.iter().map(|(&place, &(count, _))| Run { place, count })
+    pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> {
+        self.runs.iter().map(|(&place, &(count, _))| BlockRun { place, count })
     }
 
     /// Adds one reference to each block of a run. The blocks are in use.
-    pub(crate) fn add(&mut self, run: Run) {
+    pub(crate) fn add(&mut self, run: BlockRun) {
         let end = run.place + run.count;
         self.cut(run.place);
         self.cut(end);
@@ -60,10 +60,10 @@ impl Shares {
 
     /// Removes one reference from each block of a run; appends the blocks that had only one to
     /// `last`.
-    pub(crate) fn remove(&mut self, run: Run, last: &mut Vec<Run>) {
+    pub(crate) fn remove(&mut self, run: BlockRun, last: &mut Vec<BlockRun>) {
         let end = run.place + run.count;
         if self.runs.is_empty() {
-            return Run::push(last, run);
+            return BlockRun::push(last, run);
         }
         self.cut(run.place);
         self.cut(end);
@@ -82,7 +82,7 @@ impl Shares {
                 Some((&start, _)) => at..start,
                 None => at..end,
             };
-            Run::push(last, Run { place: single.start, count: single.end - single.start });
+            BlockRun::push(last, BlockRun { place: single.start, count: single.end - single.start });
             at = single.end;
         }
         self.join(run.place, end);
@@ -127,10 +127,10 @@ mod tests {
         fn references_are_counted_block_by_block(
             steps in proptest::collection::vec((0_u64..60, 1_u64..20, any::<bool>()), 0..60),
         ) {
-            let mut shares = Shares::default();
+            let mut shares = SharedBlocks::default();
             let mut counts = [0_u32; 80];
             for (place, count, add) in steps {
-                let run = Run { place, count };
+                let run = BlockRun { place, count };
                 let range = place as usize..(place + count) as usize;
                 if add {
                     shares.add(run);

@@ -10,9 +10,9 @@
 //! Allocating and freeing work word by word; a search uses the summaries, and gives up after a
 //! number of steps.
 
-use super::pool::{Pool, is_inline};
-use super::shares::Shares;
-use super::unbacked::{BACKED_RESERVE, TRIM_RUN_MIN, Unbacked};
+use super::pool::{InlinePool, is_inline};
+use super::shares::SharedBlocks;
+use super::unbacked::{BACKED_RESERVE, TRIM_RUN_MIN, UnbackedBlocks};
 
 /// Bits of one word of the map.
 const WORD: u64 = 64;
@@ -36,12 +36,12 @@ const RECYCLE: u64 = TOGETHER;
 
 /// A run of consecutive blocks on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct BlockRun {
     pub(crate) place: u64,
     pub(crate) count: u64,
 }
 
-impl Run {
+impl BlockRun {
     /// Appends a run, merged with the last one if they are adjacent.
     pub(crate) fn push(runs: &mut Vec<Self>, run: Self) {
         match runs.last_mut() {
@@ -53,7 +53,7 @@ impl Run {
 
 /// Why blocks are not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Short {
+pub(crate) enum BlockShortage {
     /// The capacity is used up.
     Capacity,
     /// The blocks exist, but the groups that freed them are not committed yet.
@@ -80,14 +80,14 @@ pub(crate) struct FreeMap {
     cursor: u64,
     /// Free blocks without space on the file system; set in `words`, since they cannot be allocated
     /// yet.
-    unbacked: Unbacked,
+    unbacked: UnbackedBlocks,
     /// Whether the file system had no space at the last attempt.
     starved: bool,
     /// Where the search for space to return continues.
     trimmed: u64,
-    shares: Shares,
+    shares: SharedBlocks,
     /// Blocks in the index; they count as used, too.
-    pub(crate) inline: Pool,
+    pub(crate) inline: InlinePool,
     handed_out: HandedOut,
 }
 
@@ -113,17 +113,17 @@ pub struct FreeRuns {
 
 /// The changes of one operation to blocks, besides the allocation of free ones.
 #[derive(Debug, Default)]
-pub(crate) struct Turnover {
+pub(crate) struct BlockTurnover {
     /// Number of allocated blocks that became used.
     pub(crate) taken: u64,
     /// Capacity that was reserved for them.
     pub(crate) reserved: u64,
     /// References added to blocks in use.
-    pub(crate) gained: Vec<Run>,
+    pub(crate) newly_shared: Vec<BlockRun>,
     /// References removed from blocks of committed groups.
-    pub(crate) dropped: Vec<Run>,
+    pub(crate) dropped: Vec<BlockRun>,
     /// Number of unused blocks of the open group; nothing else refers to them.
-    pub(crate) spared: u64,
+    pub(crate) reusable: u64,
 }
 
 impl FreeMap {
@@ -143,11 +143,11 @@ impl FreeMap {
             capacity,
             used: 0,
             cursor: 0,
-            unbacked: Unbacked::default(),
+            unbacked: UnbackedBlocks::default(),
             starved: false,
             trimmed: 0,
-            shares: Shares::default(),
-            inline: Pool::new(blocks),
+            shares: SharedBlocks::default(),
+            inline: InlinePool::new(blocks),
             handed_out: HandedOut::default(),
         };
         if !blocks.is_multiple_of(WORD) {
@@ -221,7 +221,7 @@ impl FreeMap {
 
     /// Marks the free blocks of a run as without space: they cannot be allocated before they get
     /// some.
-    pub(crate) fn withhold(&mut self, run: Run) {
+    pub(crate) fn withhold(&mut self, run: BlockRun) {
         let (mut place, end) = (run.place, (run.place + run.count).min(self.blocks));
         while place < end {
             if self.is_used(place) {
@@ -229,7 +229,7 @@ impl FreeMap {
                 place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
                 continue;
             }
-            let free = Run { place, count: self.free_from(place, end) };
+            let free = BlockRun { place, count: self.free_from(place, end) };
             self.change(free, true);
             self.unbacked.insert(free);
             place += free.count;
@@ -237,7 +237,7 @@ impl FreeMap {
     }
 
     /// Withholds up to `most` free blocks, in sufficiently long runs; returns them.
-    pub(crate) fn withhold_free(&mut self, most: u64, runs_max: usize) -> Vec<Run> {
+    pub(crate) fn withhold_free(&mut self, most: u64, runs_max: usize) -> Vec<BlockRun> {
         let (mut left, mut place, mut runs) = (most, self.trimmed, Vec::new());
         let mut wrapped = false;
         while left >= TRIM_RUN_MIN && runs.len() < runs_max {
@@ -256,7 +256,7 @@ impl FreeMap {
             }
             let length = self.free_from(place, self.blocks);
             if length >= TRIM_RUN_MIN {
-                let run = Run { place, count: length.min(left) };
+                let run = BlockRun { place, count: length.min(left) };
                 self.change(run, true);
                 self.unbacked.insert(run);
                 left -= run.count;
@@ -269,22 +269,22 @@ impl FreeMap {
     }
 
     /// Takes up to `most` free blocks without space, in one segment, to allocate space for them.
-    pub(crate) fn take_unbacked(&mut self, most: u64) -> Option<Run> {
+    pub(crate) fn take_unbacked(&mut self, most: u64) -> Option<BlockRun> {
         self.unbacked.take(self.cursor, most, self.segment_blocks)
     }
 
     /// Puts back the result of `take_unbacked`: there was no space.
-    pub(crate) fn put_unbacked(&mut self, run: Run) {
+    pub(crate) fn put_unbacked(&mut self, run: BlockRun) {
         self.unbacked.insert(run);
     }
 
     /// Makes the result of `take_unbacked` free: it has space now.
-    pub(crate) fn supply(&mut self, run: Run) {
+    pub(crate) fn supply(&mut self, run: BlockRun) {
         self.change(run, false);
     }
 
     /// Makes a withheld run free again: it kept its space.
-    pub(crate) fn take_back(&mut self, run: Run) {
+    pub(crate) fn take_back(&mut self, run: BlockRun) {
         let (mut place, end) = (run.place, run.place + run.count);
         while place < end {
             let Some(part) = self.unbacked.take(place, end - place, self.segment_blocks) else { return };
@@ -299,7 +299,7 @@ impl FreeMap {
 
     /// Claims a run found in the index; fails with the first block that is outside. Blocks that are
     /// claimed already become shared.
-    pub(crate) fn claim(&mut self, run: Run) -> Result<(), u64> {
+    pub(crate) fn claim(&mut self, run: BlockRun) -> Result<(), u64> {
         if is_inline(run.place) {
             match self.inline.claim(run.place) {
                 None => return Err(run.place),
@@ -313,7 +313,7 @@ impl FreeMap {
                 return Err(place);
             }
             if self.is_used(place) {
-                self.shares.add(Run { place, count: 1 });
+                self.shares.add(BlockRun { place, count: 1 });
             } else {
                 self.mark(place);
                 self.used += 1;
@@ -323,36 +323,45 @@ impl FreeMap {
     }
 
     /// Returns the blocks that have more than one reference.
-    pub(crate) fn shares(&self) -> &Shares {
+    pub(crate) fn shares(&self) -> &SharedBlocks {
         &self.shares
     }
 
     /// Applies the changes of an operation to the counters; returns the blocks of committed groups
     /// without references.
-    pub(crate) fn turn_over(&mut self, turnover: &Turnover) -> Vec<Run> {
+    pub(crate) fn turn_over(&mut self, turnover: &BlockTurnover) -> Vec<BlockRun> {
         // Before any removal: an object may take over blocks that it has already.
-        for &run in &turnover.gained {
+        for &run in &turnover.newly_shared {
             self.shares.add(run);
         }
         let mut freed = Vec::new();
         for &run in &turnover.dropped {
             self.shares.remove(run, &mut freed);
         }
-        let gone = turnover.spared + freed.iter().map(|run| run.count).sum::<u64>();
+        let gone = turnover.reusable + freed.iter().map(|run| run.count).sum::<u64>();
         self.used = (self.used + turnover.taken).saturating_sub(turnover.reserved + gone);
         freed
     }
 
     /// Allocates `need` blocks while the use of objects grows by `growth`, near `hint` if that is
     /// free.
-    pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
+    pub(crate) fn take(
+        &mut self,
+        growth: u64,
+        need: u64,
+        hint: Option<u64>,
+    ) -> Result<Vec<BlockRun>, BlockShortage> {
         if growth > 0 && self.used + growth > self.capacity {
-            return Err(Short::Capacity);
+            return Err(BlockShortage::Capacity);
         }
         let kept = if growth > 0 && need > 0 { self.backed_reserve() } else { 0 };
         if need + kept > self.free {
             let short = need + kept - self.free;
-            return Err(if self.unbacked.count() > 0 { Short::Unbacked(short) } else { Short::Pending });
+            return Err(if self.unbacked.count() > 0 {
+                BlockShortage::Unbacked(short)
+            } else {
+                BlockShortage::Pending
+            });
         }
         self.used += growth;
         let mut runs = Vec::new();
@@ -379,9 +388,9 @@ impl FreeMap {
 
     /// Allocates an inline location for a block of `length` bytes, while the use of objects grows
     /// by `growth`; `None` if there is none.
-    pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, Short> {
+    pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, BlockShortage> {
         if growth > 0 && self.used + growth > self.capacity {
-            return Err(Short::Capacity);
+            return Err(BlockShortage::Capacity);
         }
         let place = if self.inline.fits(None, length) { self.inline.take() } else { None };
         if place.is_some() {
@@ -391,14 +400,14 @@ impl FreeMap {
     }
 
     /// Returns allocated blocks, and `growth` of the use of objects.
-    pub(crate) fn give_back(&mut self, runs: &[Run], growth: u64) {
+    pub(crate) fn give_back(&mut self, runs: &[BlockRun], growth: u64) {
         self.release(runs);
         self.used = self.used.saturating_sub(growth);
     }
 
     /// Makes blocks free that a committed group freed. A long run is used by the next allocation:
     /// its pages are likely still in memory, whereas unused ones would have to be allocated.
-    pub(crate) fn recycle(&mut self, runs: &[Run]) {
+    pub(crate) fn recycle(&mut self, runs: &[BlockRun]) {
         self.release(runs);
         if let Some(run) = runs.iter().max_by_key(|run| run.count).filter(|run| run.count >= RECYCLE) {
             self.cursor = run.place;
@@ -406,7 +415,7 @@ impl FreeMap {
     }
 
     /// Makes blocks free.
-    pub(crate) fn release(&mut self, runs: &[Run]) {
+    pub(crate) fn release(&mut self, runs: &[BlockRun]) {
         for &run in runs {
             if is_inline(run.place) {
                 (run.place..run.place + run.count).for_each(|place| self.inline.release(place));
@@ -462,11 +471,11 @@ impl FreeMap {
     }
 
     fn mark(&mut self, place: u64) {
-        self.change(Run { place, count: 1 }, true);
+        self.change(BlockRun { place, count: 1 }, true);
     }
 
     /// Marks all blocks of a run, which were in the other state, as used or free.
-    fn change(&mut self, run: Run, used: bool) {
+    fn change(&mut self, run: BlockRun, used: bool) {
         let (mut place, end) = (run.place, run.place + run.count);
         while place < end {
             let (word, bit) = ((place / WORD) as usize, place % WORD);
@@ -515,13 +524,13 @@ impl FreeMap {
 
     /// Allocates free blocks from `place` on, to the end of the run or of the segment; returns how
     /// many. The next search continues from there.
-    fn take_from(&mut self, place: u64, most: u64, runs: &mut Vec<Run>) -> u64 {
+    fn take_from(&mut self, place: u64, most: u64, runs: &mut Vec<BlockRun>) -> u64 {
         let segment_end = (place / self.segment_blocks + 1) * self.segment_blocks;
         let end = segment_end.min(self.blocks).min(place + most);
         let count = self.free_from(place, end);
         if count > 0 {
-            self.change(Run { place, count }, true);
-            runs.push(Run { place, count });
+            self.change(BlockRun { place, count }, true);
+            runs.push(BlockRun { place, count });
             self.cursor = (place + count) % self.blocks;
         }
         count
@@ -579,7 +588,7 @@ impl FreeMap {
     /// search finds none, returns the longest run that it found, of at least two. `steps` are the
     /// steps that the search may still take.
     fn find_run(&self, length: u64, steps: &mut u64) -> Option<u64> {
-        let mut best = Run { place: 0, count: 1 };
+        let mut best = BlockRun { place: 0, count: 1 };
         if length >= WHOLE_WORDS {
             for start in [self.cursor, 0] {
                 let mut word = start / WORD;
@@ -595,7 +604,8 @@ impl FreeMap {
                     };
                     let place = word * WORD - before;
                     let end = self.blocks.min(place + before + 2 * length);
-                    let found = self.within_segment(Run { place, count: self.free_from(place, end) }, length);
+                    let found =
+                        self.within_segment(BlockRun { place, count: self.free_from(place, end) }, length);
                     if found.count >= length {
                         return Some(found.place);
                     }
@@ -614,7 +624,7 @@ impl FreeMap {
             *steps -= 1;
             place = self.next_free(place);
             let count = self.free_from(place, self.blocks.min(place + 2 * length));
-            let found = self.within_segment(Run { place, count }, length);
+            let found = self.within_segment(BlockRun { place, count }, length);
             if found.count >= length {
                 return Some(found.place);
             }
@@ -628,13 +638,13 @@ impl FreeMap {
 
     /// Returns the part of a free run that lies in one segment: the first that is long enough, else
     /// the longest.
-    fn within_segment(&self, run: Run, length: u64) -> Run {
+    fn within_segment(&self, run: BlockRun, length: u64) -> BlockRun {
         let (mut place, end) = (run.place, run.place + run.count);
-        let mut best = Run { place, count: 0 };
+        let mut best = BlockRun { place, count: 0 };
         while place < end && best.count < length {
             let stop = end.min((place / self.segment_blocks + 1) * self.segment_blocks);
             if stop - place > best.count {
-                best = Run { place, count: stop - place };
+                best = BlockRun { place, count: stop - place };
             }
             place = stop;
         }
@@ -656,7 +666,7 @@ mod tests {
             blocks in 1_u64..3000, segment in 64_u64..700, steps in proptest::collection::vec((any::<u64>(), any::<bool>()), 0..80),
         ) {
             let mut map = FreeMap::new(blocks, blocks, segment);
-            let mut owned: Vec<Run> = Vec::new();
+            let mut owned: Vec<BlockRun> = Vec::new();
             for (dice, take) in steps {
                 if take {
                     let need = dice % 300;
@@ -672,7 +682,7 @@ mod tests {
                             owned.extend(runs);
                         }
                         Err(short) => {
-                            prop_assert_eq!(short, Short::Capacity);
+                            prop_assert_eq!(short, BlockShortage::Capacity);
                             prop_assert!(need > blocks - map.used());
                         }
                     }
@@ -697,12 +707,12 @@ mod tests {
     /// Every second block is used: a large allocation takes single blocks, and each search starts
     /// where the last one ended.
     #[test]
-    fn what_lies_in_crumbs_is_taken_crumb_by_crumb() {
+    fn fragmented_blocks_are_taken_one_by_one() {
         const BLOCKS: u64 = 1 << 20;
         let mut map = FreeMap::new(BLOCKS, BLOCKS, 1 << 18);
         let all = map.take(BLOCKS, BLOCKS, None).unwrap();
         assert_eq!(all.len(), 4, "a segment each");
-        let crumbs: Vec<Run> = (0..BLOCKS / 2).map(|n| Run { place: 2 * n, count: 1 }).collect();
+        let crumbs: Vec<BlockRun> = (0..BLOCKS / 2).map(|n| BlockRun { place: 2 * n, count: 1 }).collect();
         map.give_back(&crumbs, BLOCKS / 2);
         assert_eq!(map.free_runs(), FreeRuns { blocks: BLOCKS / 2, runs: BLOCKS / 2, longest: 1 });
         let taken = map.take(BLOCKS / 2, BLOCKS / 2, None).unwrap();
@@ -717,37 +727,38 @@ mod tests {
         let mut map = FreeMap::new(10_000, 10_000, 10_000);
         map.take(10_000, 10_000, None).unwrap();
         let free = [(10, 1), (100, 3), (1000, 60), (2000, 200), (5000, 90)];
-        let runs = free.map(|(place, count)| Run { place, count });
+        let runs = free.map(|(place, count)| BlockRun { place, count });
         map.give_back(&runs, 354);
         let taken = map.take(256, 256, None).unwrap();
-        assert_eq!(taken, [Run { place: 2000, count: 200 }, Run { place: 5000, count: 56 }]);
+        assert_eq!(taken, [BlockRun { place: 2000, count: 200 }, BlockRun { place: 5000, count: 56 }]);
     }
 
     #[test]
-    fn a_block_claimed_twice_is_shared_and_counted_once() {
+    fn block_claimed_twice_is_shared_and_counted_once() {
         let mut map = FreeMap::new(100, 90, 64);
-        map.claim(Run { place: 10, count: 5 }).unwrap();
-        map.claim(Run { place: 8, count: 5 }).unwrap();
+        map.claim(BlockRun { place: 10, count: 5 }).unwrap();
+        map.claim(BlockRun { place: 8, count: 5 }).unwrap();
         assert_eq!((map.used(), map.free()), (7, 93));
-        assert_eq!(map.shares().runs().collect::<Vec<_>>(), [Run { place: 10, count: 3 }]);
-        assert_eq!(map.claim(Run { place: 98, count: 5 }), Err(100));
+        assert_eq!(map.shares().runs().collect::<Vec<_>>(), [BlockRun { place: 10, count: 3 }]);
+        assert_eq!(map.claim(BlockRun { place: 98, count: 5 }), Err(100));
     }
 
     #[test]
-    fn a_shared_block_comes_free_with_its_last_reference() {
+    fn shared_block_is_freed_with_last_reference() {
         let mut map = FreeMap::new(100, 90, 64);
-        let block = Run { place: 10, count: 4 };
+        let block = BlockRun { place: 10, count: 4 };
         map.claim(block).unwrap();
-        let none = Turnover::default;
-        assert_eq!(map.turn_over(&Turnover { gained: vec![block], ..none() }), []);
+        let none = BlockTurnover::default;
+        assert_eq!(map.turn_over(&BlockTurnover { newly_shared: vec![block], ..none() }), []);
         // One of the last two overwrites both: two more blocks are in use.
         assert_eq!(map.take(2, 2, None).map(|runs| runs.len()), Ok(1));
-        let dropped = vec![Run { place: 12, count: 2 }];
-        assert_eq!(map.turn_over(&Turnover { taken: 2, reserved: 2, dropped, ..none() }), []);
+        let dropped = vec![BlockRun { place: 12, count: 2 }];
+        assert_eq!(map.turn_over(&BlockTurnover { taken: 2, reserved: 2, dropped, ..none() }), []);
         assert_eq!(map.used(), 6);
-        let freed = map.turn_over(&Turnover { dropped: vec![block], ..none() });
-        assert_eq!((freed, map.used()), (vec![Run { place: 12, count: 2 }], 4));
-        let freed = map.turn_over(&Turnover { dropped: vec![Run { place: 10, count: 2 }], ..none() });
-        assert_eq!((freed, map.used()), (vec![Run { place: 10, count: 2 }], 2));
+        let freed = map.turn_over(&BlockTurnover { dropped: vec![block], ..none() });
+        assert_eq!((freed, map.used()), (vec![BlockRun { place: 12, count: 2 }], 4));
+        let freed =
+            map.turn_over(&BlockTurnover { dropped: vec![BlockRun { place: 10, count: 2 }], ..none() });
+        assert_eq!((freed, map.used()), (vec![BlockRun { place: 10, count: 2 }], 2));
     }
 }

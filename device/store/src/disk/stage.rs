@@ -11,18 +11,18 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
-use sealstone_digest::{Profile, Value as Digest};
+use sealstone_digest::{DigestValue as Digest, Profile};
 use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::backing::ROUNDS_MAX;
-use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
-use super::group::Ack;
+use super::chunk::{BlockSlot, CHUNK_BLOCKS, Chunk, FlatChunk};
+use super::group::AnswerWait;
 use super::pool::is_inline;
-use super::prepared::Prepared;
+use super::prepared::PreparedData;
 use super::read::Block;
-use super::record::{Key, ObjectRecord, Rotten, Value, chunk_key, chunk_of, object_key};
-use super::space::{Run, Short, Turnover};
+use super::record::{CorruptRecord, Key, ObjectRecord, RecordValue, chunk_key, chunk_of, object_key};
+use super::space::{BlockRun, BlockShortage, BlockTurnover};
 use crate::{BLOCK, StoreError};
 
 /// Number of chunks looked up at a time when a range is walked.
@@ -30,32 +30,32 @@ pub(crate) const WALK: usize = 256;
 
 /// Why a staged operation stops.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum StageError {
     /// A permanent error.
     Error(StoreError),
     /// The blocks it needs become free with the next commit.
-    Pending,
+    NeedsCommit,
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for StageError {
     fn from(error: StoreError) -> Self {
         Self::Error(error)
     }
 }
 
-impl From<Short> for Stop {
-    fn from(short: Short) -> Self {
+impl From<BlockShortage> for StageError {
+    fn from(short: BlockShortage) -> Self {
         match short {
-            Short::Capacity => Self::Error(StoreError::NoSpace),
-            Short::Pending => Self::Pending,
+            BlockShortage::Capacity => Self::Error(StoreError::NoSpace),
+            BlockShortage::Pending => Self::NeedsCommit,
             // The file system has no space: a commit may free some.
-            Short::Unbacked(_) => Self::Pending,
+            BlockShortage::Unbacked(_) => Self::NeedsCommit,
         }
     }
 }
 
 /// The staged changes.
-pub(crate) struct Stage<'a> {
+pub(crate) struct StagedChanges<'a> {
     pub(crate) store: &'a DiskStore,
     pub(crate) id: ObjectId,
     pub(crate) record: ObjectRecord,
@@ -70,10 +70,10 @@ pub(crate) struct Stage<'a> {
     /// The open group.
     pub(crate) open: u64,
     /// Changed chunks; `None` is one that becomes a hole.
-    flats: BTreeMap<u64, Option<Flat>>,
+    flats: BTreeMap<u64, Option<FlatChunk>>,
     /// Finished changes.
-    pub(crate) changes: Vec<(Key, Option<Value>)>,
-    taken: Vec<Run>,
+    pub(crate) changes: Vec<(Key, Option<RecordValue>)>,
+    taken: Vec<BlockRun>,
     /// Reserved capacity, in blocks.
     reserved: u64,
     /// Number of blocks that the object gained.
@@ -81,11 +81,11 @@ pub(crate) struct Stage<'a> {
     /// Number of blocks that the object lost.
     shrunk: u64,
     /// Blocks in use that this object newly refers to, too.
-    pub(crate) gained: Vec<Run>,
+    pub(crate) newly_shared: Vec<BlockRun>,
     /// Blocks of committed groups that this object does not refer to any more.
-    dropped: Vec<Run>,
+    dropped: Vec<BlockRun>,
     /// Blocks of this group that are not used any more. Only this object refers to them.
-    pub(crate) spared: Vec<Run>,
+    pub(crate) reusable: Vec<BlockRun>,
     /// The written bytes of inline blocks, by location.
     pub(crate) inline: BTreeMap<u64, Arc<[u8]>>,
     finished: bool,
@@ -93,26 +93,26 @@ pub(crate) struct Stage<'a> {
 
 /// Consecutive blocks of the object that are stored in consecutive blocks of the medium, or one
 /// inline block.
-pub(crate) struct Span {
+pub(crate) struct BlockSpan {
     pub(crate) blocks: Range<u64>,
     pub(crate) place: u64,
     pub(crate) in_place: bool,
 }
 
 /// The data of a write, with its partial first and last blocks completed.
-pub(crate) struct Source<'a> {
+pub(crate) struct WriteSource<'a> {
     data: &'a [u8],
     /// Offset of the data in the object.
     offset: u64,
     /// The whole blocks in `data`, and where the first one starts there.
     whole: Range<u64>,
     start: usize,
-    pub(crate) head: Option<Edge>,
-    pub(crate) tail: Option<Edge>,
+    pub(crate) head: Option<PartialBlock>,
+    pub(crate) tail: Option<PartialBlock>,
 }
 
 /// A block that the data covers partially.
-pub(crate) struct Edge {
+pub(crate) struct PartialBlock {
     pub(crate) block: u64,
     /// The new content.
     pub(crate) bytes: Box<Block>,
@@ -120,7 +120,7 @@ pub(crate) struct Edge {
     pub(crate) before: Option<Box<Block>>,
 }
 
-impl Source<'_> {
+impl WriteSource<'_> {
     /// Returns all new bytes of a block, if the data covers it.
     pub(crate) fn find(&self, block: u64) -> Option<&[u8]> {
         if self.whole.contains(&block) {
@@ -154,7 +154,8 @@ impl Source<'_> {
     /// Returns the bytes of these blocks, in up to three parts.
     fn parts(&self, blocks: &Range<u64>) -> Vec<IoSlice<'_>> {
         let mut parts = Vec::with_capacity(3);
-        let edge = |edge: &Option<Edge>| edge.as_ref().is_some_and(|edge| blocks.contains(&edge.block));
+        let edge =
+            |edge: &Option<PartialBlock>| edge.as_ref().is_some_and(|edge| blocks.contains(&edge.block));
         if edge(&self.head) {
             parts.push(IoSlice::new(self.block(blocks.start)));
         }
@@ -170,7 +171,7 @@ impl Source<'_> {
     }
 }
 
-impl<'a> Stage<'a> {
+impl<'a> StagedChanges<'a> {
     pub(crate) fn new(store: &'a DiskStore, id: ObjectId, record: ObjectRecord) -> Self {
         Self {
             store,
@@ -187,27 +188,27 @@ impl<'a> Stage<'a> {
             reserved: 0,
             grown: 0,
             shrunk: 0,
-            gained: Vec::new(),
+            newly_shared: Vec::new(),
             dropped: Vec::new(),
-            spared: Vec::new(),
+            reusable: Vec::new(),
             inline: BTreeMap::new(),
             finished: false,
         }
     }
 
     /// Returns a chunk in its current staged form.
-    pub(crate) fn flat(&mut self, chunk: u64) -> Result<&mut Flat, StoreError> {
+    pub(crate) fn flat(&mut self, chunk: u64) -> Result<&mut FlatChunk, StoreError> {
         let profile = self.profile;
         let entry = match self.flats.entry(chunk) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let compact = self.store.chunk(self.id, chunk)?;
-                let flat =
-                    compact.map_or_else(|| Flat::empty(profile), |compact| Flat::of(&compact, profile));
+                let flat = compact
+                    .map_or_else(|| FlatChunk::empty(profile), |compact| FlatChunk::of(&compact, profile));
                 entry.insert(Some(flat))
             }
         };
-        Ok(entry.get_or_insert_with(|| Flat::empty(profile)))
+        Ok(entry.get_or_insert_with(|| FlatChunk::empty(profile)))
     }
 
     /// Whether the chunk has any data in its current staged form.
@@ -218,24 +219,29 @@ impl<'a> Stage<'a> {
         }
     }
 
-    pub(crate) fn slot(&mut self, block: u64) -> Result<Slot, StoreError> {
+    pub(crate) fn slot(&mut self, block: u64) -> Result<BlockSlot, StoreError> {
         Ok(self.flat(block / CHUNK_BLOCKS)?.slot(block % CHUNK_BLOCKS))
     }
 
     /// Replaces a chunk, which was unmapped before.
     pub(crate) fn replace(&mut self, number: u64, chunk: Arc<Chunk>) {
         self.flats.remove(&number);
-        self.changes.push((chunk_key(self.id, number), Some(Value::Chunk(chunk))));
+        self.changes.push((chunk_key(self.id, number), Some(RecordValue::Chunk(chunk))));
     }
 
     /// Allocates blocks from the free map; they are freed if the stage is dropped. `growth`:
     /// maximum growth of the used blocks.
-    pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
+    pub(crate) fn take(
+        &mut self,
+        growth: u64,
+        need: u64,
+        hint: Option<u64>,
+    ) -> Result<Vec<BlockRun>, BlockShortage> {
         let mut rounds = ROUNDS_MAX;
         let runs = loop {
             let taken = self.store.space.lock().take(growth, need, hint);
             match taken {
-                Err(Short::Unbacked(least)) if rounds > 0 && self.store.back(least, growth == 0) => {
+                Err(BlockShortage::Unbacked(least)) if rounds > 0 && self.store.back(least, growth == 0) => {
                     rounds -= 1
                 }
                 taken => break taken?,
@@ -247,22 +253,22 @@ impl<'a> Stage<'a> {
     }
 
     /// Like `take`, for one inline block of this many bytes; `None` if there is no space for it.
-    pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, Short> {
+    pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, BlockShortage> {
         let place = self.store.space.lock().take_inline(growth, length)?;
         if let Some(place) = place {
-            self.taken.push(Run { place, count: 1 });
+            self.taken.push(BlockRun { place, count: 1 });
             self.reserved += growth;
         }
         Ok(place)
     }
 
     /// Releases a block's old location. `gone`: the block becomes a hole, rather than moves.
-    pub(crate) fn let_go(&mut self, slot: Slot, gone: bool) {
+    pub(crate) fn release_block(&mut self, slot: BlockSlot, gone: bool) {
         if let Some(place) = slot.place() {
             if slot.born == self.open {
-                Run::push(&mut self.spared, Run { place, count: 1 });
+                BlockRun::push(&mut self.reusable, BlockRun { place, count: 1 });
             } else {
-                Run::push(&mut self.dropped, Run { place, count: 1 });
+                BlockRun::push(&mut self.dropped, BlockRun { place, count: 1 });
             }
             self.shrunk += u64::from(gone);
         }
@@ -275,17 +281,17 @@ impl<'a> Stage<'a> {
     }
 
     /// Returns how many of these blocks other objects refer to, too.
-    pub(crate) fn shared(&self, slots: &[Slot]) -> u64 {
+    pub(crate) fn shared(&self, slots: &[BlockSlot]) -> u64 {
         let space = self.store.space.lock();
         if space.shares().is_empty() {
             return 0;
         }
-        let shared = |slot: &&Slot| slot.place().is_some_and(|place| space.shares().contains(place));
+        let shared = |slot: &&BlockSlot| slot.place().is_some_and(|place| space.shares().contains(place));
         slots.iter().filter(shared).count() as u64
     }
 
     /// Returns a whole block with `data` copied over it at `within`.
-    fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<Edge, StoreError> {
+    fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<PartialBlock, StoreError> {
         let slot = self.slot(block)?;
         let past_end = block * BLOCK + (within + data.len()) as u64 >= self.record.length;
         let (mut bytes, is_old) = match slot.place() {
@@ -296,10 +302,10 @@ impl<'a> Stage<'a> {
         };
         let before = (is_old && self.wants_before()).then(|| bytes.clone());
         bytes[within..within + data.len()].copy_from_slice(data);
-        Ok(Edge { block, bytes, before })
+        Ok(PartialBlock { block, bytes, before })
     }
 
-    fn source<'d>(&mut self, offset: u64, data: &'d [u8]) -> Result<Source<'d>, StoreError> {
+    fn source<'d>(&mut self, offset: u64, data: &'d [u8]) -> Result<WriteSource<'d>, StoreError> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end / BLOCK);
         let (lead, trail) = ((offset % BLOCK) as usize, (end % BLOCK) as usize);
@@ -313,12 +319,17 @@ impl<'a> Stage<'a> {
             _ if trail == 0 || (lead != 0 && first == last) => None,
             _ => Some(self.edge(last, 0, &data[data.len() - trail..])?),
         };
-        Ok(Source { data, offset, whole, start, head, tail })
+        Ok(WriteSource { data, offset, whole, start, head, tail })
     }
 
     /// Writes data, which is not empty and has its checksums and digests in `prepared`; extends the
     /// length if needed.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8], prepared: &Prepared<'_>) -> Result<(), Stop> {
+    pub(crate) fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        prepared: &PreparedData<'_>,
+    ) -> Result<(), StageError> {
         self.length_before = self.record.length;
         self.set_length(self.record.length.max(offset + data.len() as u64))?;
         let source = self.source(offset, data)?;
@@ -327,7 +338,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Allocates a location for each block.
-    fn place(&mut self, blocks: Range<u64>) -> Result<Vec<Span>, Stop> {
+    fn place(&mut self, blocks: Range<u64>) -> Result<Vec<BlockSpan>, StageError> {
         if blocks == (0..1)
             && let Some(span) = self.place_inline()?
         {
@@ -348,14 +359,14 @@ impl<'a> Stage<'a> {
         };
         let mut runs = self.take(growth, need, hint)?.into_iter();
         self.count(holes, 0);
-        let mut run = Run { place: 0, count: 0 };
-        let mut spans: Vec<Span> = Vec::new();
+        let mut run = BlockRun { place: 0, count: 0 };
+        let mut spans: Vec<BlockSpan> = Vec::new();
         for block in blocks {
             if run.count == 0 {
                 run = runs.next().expect("as many blocks were taken as are needed");
             }
             let place = run.place;
-            run = Run { place: place + 1, count: run.count - 1 };
+            run = BlockRun { place: place + 1, count: run.count - 1 };
             match spans.last_mut() {
                 Some(span)
                     if span.place + (span.blocks.end - span.blocks.start) == place
@@ -363,14 +374,18 @@ impl<'a> Stage<'a> {
                 {
                     span.blocks.end += 1;
                 }
-                _ => spans.push(Span { blocks: block..block + 1, place, in_place: false }),
+                _ => spans.push(BlockSpan { blocks: block..block + 1, place, in_place: false }),
             }
         }
         Ok(spans)
     }
 
     /// Writes the data to its locations, and sets the slots.
-    fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)], prepared: &Prepared<'_>) -> Result<(), Stop> {
+    fn put(
+        &mut self,
+        pieces: &[(WriteSource<'_>, Vec<BlockSpan>)],
+        prepared: &PreparedData<'_>,
+    ) -> Result<(), StageError> {
         let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
         for (source, span) in all().filter(|(_, span)| !is_inline(span.place)) {
             self.store.segments.write(span.place, &source.parts(&span.blocks)).map_err(write_error)?;
@@ -383,10 +398,10 @@ impl<'a> Stage<'a> {
                     self.put_inline(place, source.block(block));
                 }
                 let sum = prepared.sum(block).unwrap_or_else(|| crate::crc::crc32c(source.block(block)));
-                let slot = Slot::new(place, self.open, sum);
+                let slot = BlockSlot::new(place, self.open, sum);
                 let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
                 if !span.in_place {
-                    self.let_go(old, false);
+                    self.release_block(old, false);
                 }
             }
         }
@@ -397,7 +412,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Zeroes the mapped bytes from `offset` to `end`; whole blocks become holes.
-    pub(crate) fn zero(&mut self, offset: u64, end: u64) -> Result<(), Stop> {
+    pub(crate) fn zero(&mut self, offset: u64, end: u64) -> Result<(), StageError> {
         let whole = offset.div_ceil(BLOCK)..end / BLOCK;
         let edges = if whole.start > whole.end {
             [offset..end, 0..0]
@@ -414,14 +429,14 @@ impl<'a> Stage<'a> {
             }
         }
         self.unmap(whole)?;
-        self.put(&pieces, &Prepared::default())?;
+        self.put(&pieces, &PreparedData::default())?;
         self.touch(offset);
         self.touch(end.saturating_sub(1));
         Ok(())
     }
 
     /// Makes blocks holes.
-    pub(crate) fn unmap(&mut self, blocks: Range<u64>) -> Result<(), Stop> {
+    pub(crate) fn unmap(&mut self, blocks: Range<u64>) -> Result<(), StageError> {
         if blocks.start >= blocks.end {
             return Ok(());
         }
@@ -445,16 +460,16 @@ impl<'a> Stage<'a> {
     fn unmap_in(
         &mut self,
         number: u64,
-        value: Result<Value, Rotten>,
+        value: Result<RecordValue, CorruptRecord>,
         blocks: &Range<u64>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StageError> {
         let base = number * CHUNK_BLOCKS;
         let inner = blocks.start.max(base) - base..blocks.end.min(base + CHUNK_BLOCKS) - base;
         let all = inner == (0..CHUNK_BLOCKS);
         let mut flat = match (self.flats.remove(&number), value) {
             (Some(Some(flat)), _) => flat,
-            (Some(None), _) => Flat::empty(self.profile),
-            (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk, self.profile),
+            (Some(None), _) => FlatChunk::empty(self.profile),
+            (None, Ok(RecordValue::Chunk(chunk))) => FlatChunk::of(&chunk, self.profile),
             // The mapping of a corrupt record is unknown. It can be dropped as a whole, or with all
             // data that the object has there. Its blocks become free at the next open.
             (None, _) if all || (blocks.start <= base && blocks.end * BLOCK >= self.record.length) => {
@@ -467,7 +482,7 @@ impl<'a> Stage<'a> {
         };
         for block in inner {
             let old = flat.unmap(block);
-            self.let_go(old, true);
+            self.release_block(old, true);
         }
         self.flats.insert(number, (!all).then_some(flat));
         Ok(())
@@ -475,7 +490,7 @@ impl<'a> Stage<'a> {
 
     /// Puts all changes into the open group and the write log; without the object's own record if
     /// it is removed.
-    pub(crate) fn finish(mut self, removed: bool) -> Ack {
+    pub(crate) fn finish(mut self, removed: bool) -> AnswerWait {
         self.refresh();
         let mut patches = Vec::new();
         for (number, flat) in std::mem::take(&mut self.flats) {
@@ -483,37 +498,38 @@ impl<'a> Stage<'a> {
             let value =
                 flat.as_ref().and_then(|flat| flat.compact(self.store.segments.blocks_each, self.open));
             patches.extend(flat.filter(|_| value.is_some()).map(|flat| (key, flat.patch())));
-            self.changes.push((key, value.map(|chunk| Value::Chunk(chunk.into()))));
+            self.changes.push((key, value.map(|chunk| RecordValue::Chunk(chunk.into()))));
         }
         self.record.blocks = (self.record.blocks + self.grown).saturating_sub(self.shrunk);
         self.sum_up(removed);
-        let record = (!removed).then_some(Value::Object(self.record));
+        let record = (!removed).then_some(RecordValue::Object(self.record));
         self.changes.push((object_key(self.id), record));
-        let total = |runs: &[Run]| runs.iter().map(|run| run.count).sum();
-        let turnover = Turnover {
+        let total = |runs: &[BlockRun]| runs.iter().map(|run| run.count).sum();
+        let turnover = BlockTurnover {
             taken: total(&self.taken),
             reserved: self.reserved,
-            gained: std::mem::take(&mut self.gained),
+            newly_shared: std::mem::take(&mut self.newly_shared),
             dropped: std::mem::take(&mut self.dropped),
-            spared: total(&self.spared),
+            reusable: total(&self.reusable),
         };
         let freed = self.store.space.lock().turn_over(&turnover);
         // Inline blocks are in the index: their replacement is committed together with their
         // removal.
-        let (gone, freed): (Vec<Run>, Vec<Run>) = freed.into_iter().partition(|run| is_inline(run.place));
-        self.spared.extend(gone);
+        let (gone, freed): (Vec<BlockRun>, Vec<BlockRun>) =
+            freed.into_iter().partition(|run| is_inline(run.place));
+        self.reusable.extend(gone);
         let written = self.inline_records();
         if !written.is_empty() {
             let mut space = self.store.space.lock();
             written.iter().for_each(|(place, length)| space.inline.set(*place, *length));
         }
         self.finished = true;
-        let (changes, spared) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.spared));
-        self.store.apply(changes, &patches, &freed, spared)
+        let (changes, reusable) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.reusable));
+        self.store.apply(changes, &patches, &freed, reusable)
     }
 }
 
-impl Drop for Stage<'_> {
+impl Drop for StagedChanges<'_> {
     fn drop(&mut self) {
         if !self.finished {
             self.store.space.lock().give_back(&self.taken, self.reserved);

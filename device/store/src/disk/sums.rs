@@ -9,23 +9,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sealstone_digest::{Element, LtHash, Profile, Value as Digest};
+use sealstone_digest::{DigestValue as Digest, LtHash, LtHashElement, Profile};
 use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
-use super::record::{Key, Rotten, Value, chunk_key, chunk_of, is_chunk, sum_key};
-use super::stage::{Stage, WALK};
+use super::record::{CorruptRecord, Key, RecordValue, chunk_key, chunk_of, is_chunk, sum_key};
+use super::stage::{StagedChanges, WALK};
 use crate::{BLOCK, StoreError};
 
 /// The profile of the summed digests.
 const VALUES: Profile = Profile::LtHash.values();
 
 /// Visits the digests of a chunk as elements of the sum.
-fn each(id: ObjectId, number: u64, chunk: &Chunk, mut visit: impl FnMut(&Element<'_>)) {
+fn each(id: ObjectId, number: u64, chunk: &Chunk, mut visit: impl FnMut(&LtHashElement<'_>)) {
     let first = number * (CHUNK_BLOCKS * BLOCK / VALUES.unit_bytes());
     for (unit, value) in chunk.digests().iter(VALUES) {
-        visit(&Element {
+        visit(&LtHashElement {
             partition: id.partition,
             object: id.object,
             unit: first + u64::from(unit),
@@ -35,7 +35,7 @@ fn each(id: ObjectId, number: u64, chunk: &Chunk, mut visit: impl FnMut(&Element
     }
 }
 
-impl Stage<'_> {
+impl StagedChanges<'_> {
     /// Updates the sum for the staged changes. All chunks are among the changes.
     pub(crate) fn sum_up(&mut self, removed: bool) {
         if removed || self.store.profile_of(self.id.partition) != Some(Profile::LtHash) {
@@ -43,23 +43,23 @@ impl Stage<'_> {
         }
         let key = sum_key(self.id);
         let old = match self.store.index.get(&key) {
-            Ok(Some(Ok(Value::Sum(sum)))) => sum,
+            Ok(Some(Ok(RecordValue::Sum(sum)))) => sum,
             Ok(None) => Arc::default(),
             // A lost sum stays lost: the scrub reports it.
             _ => return,
         };
         let mut sum = LtHash::clone(&old);
         // The last change of a chunk counts.
-        let chunks: BTreeMap<&Key, &Option<Value>> =
+        let chunks: BTreeMap<&Key, &Option<RecordValue>> =
             self.changes.iter().filter(|(key, _)| is_chunk(key)).map(|(key, value)| (key, value)).collect();
         for (key, value) in chunks {
             let number = chunk_of(key);
             let before = match self.store.index.get(key) {
-                Ok(Some(Ok(Value::Chunk(chunk)))) => Some(chunk),
+                Ok(Some(Ok(RecordValue::Chunk(chunk)))) => Some(chunk),
                 _ => None,
             };
             let after = match value {
-                Some(Value::Chunk(chunk)) => Some(chunk.clone()),
+                Some(RecordValue::Chunk(chunk)) => Some(chunk.clone()),
                 _ => None,
             };
             if *key != chunk_key(self.id, number) || before == after {
@@ -73,7 +73,7 @@ impl Stage<'_> {
             }
         }
         if sum != *old {
-            self.changes.push((key, Some(Value::Sum(Arc::new(sum)))));
+            self.changes.push((key, Some(RecordValue::Sum(Arc::new(sum)))));
         }
     }
 }
@@ -84,7 +84,7 @@ impl DiskStore {
     /// lost or out of date.
     ///
     /// # Errors
-    /// `NotFound`, `IndexDamaged`, `Index`.
+    /// `NotFound`, `IndexDamaged`, `RecordIndex`.
     pub fn digest_sums(&self, id: ObjectId) -> Result<Option<(Digest, Digest)>, StoreError> {
         let _lock = self.lock(id).read();
         self.record(id)?;
@@ -101,8 +101,8 @@ impl DiskStore {
             next = found.last().filter(|_| found.len() == WALK).map(|(key, _)| chunk_of(key) + 1);
             for (key, value) in found {
                 match value {
-                    Ok(Value::Chunk(chunk)) => course.add(id, chunk_of(&key), &chunk),
-                    Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
+                    Ok(RecordValue::Chunk(chunk)) => course.add(id, chunk_of(&key), &chunk),
+                    Ok(_) | Err(CorruptRecord) => return Err(StoreError::IndexDamaged { object: id }),
                 }
             }
         }
@@ -117,7 +117,7 @@ impl DiskStore {
         }
         let stored = match self.index.get(&sum_key(id)) {
             Ok(None) => Some(LtHash::default().digest()),
-            Ok(Some(Ok(Value::Sum(sum)))) => Some(sum.digest()),
+            Ok(Some(Ok(RecordValue::Sum(sum)))) => Some(sum.digest()),
             Ok(Some(_)) => None,
             Err(_) => return None,
         };

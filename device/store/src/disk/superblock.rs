@@ -41,7 +41,7 @@ pub(crate) fn reserve_of(capacity: u64) -> u64 {
 
 /// Whether the format is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum FormatState {
     /// Files are being created; no write was ever acknowledged.
     Formatting = 1,
     /// A complete store.
@@ -52,7 +52,7 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) version: u32,
-    pub(crate) state: State,
+    pub(crate) state: FormatState,
     pub(crate) uuid: [u8; 16],
     /// Number of blocks that objects may use.
     pub(crate) capacity_blocks: u64,
@@ -74,7 +74,7 @@ impl Superblock {
         }
         Ok(Self {
             version: VERSION,
-            state: State::Formatting,
+            state: FormatState::Formatting,
             uuid,
             capacity_blocks: capacity / BLOCK,
             reserve_blocks: reserve_of(capacity) / BLOCK,
@@ -147,8 +147,8 @@ impl Superblock {
         let superblock = Self {
             version: u32_at(8),
             state: match u32_at(12) {
-                1 => State::Formatting,
-                2 => State::Ready,
+                1 => FormatState::Formatting,
+                2 => FormatState::Ready,
                 _ => return Err(FormatError::Superblock("unknown state")),
             },
             uuid,
@@ -185,7 +185,7 @@ mod tests {
         fn what_is_encoded_is_parsed(capacity in MIN_CAPACITY..=MAX_CAPACITY, segment: u64, uuid: [u8; 16], ready: bool) {
             let mut superblock = Superblock::new(uuid, capacity, segment % MAX_CAPACITY).unwrap();
             if ready {
-                superblock.state = State::Ready;
+                superblock.state = FormatState::Ready;
             }
             prop_assert_eq!(Superblock::parse(&superblock.encode()).unwrap(), superblock);
             let total: u64 = (0..superblock.segments()).take(1000).map(|s| superblock.segment_bytes(s)).sum();
@@ -193,7 +193,7 @@ mod tests {
         }
 
         #[test]
-        fn the_versions_before_are_read_and_others_are_refused(version in 0_u32..9) {
+        fn older_versions_are_read_and_others_refused(version in 0_u32..9) {
             let superblock = Superblock { version, ..Superblock::new([7; 16], 1 << 30, 1 << 20).unwrap() };
             match Superblock::parse(&superblock.encode()) {
                 Ok(parsed) => prop_assert!((1..=VERSION).contains(&version) && parsed == superblock),

@@ -17,13 +17,14 @@ use sealstone_digest::Profile;
 use sealstone_osd::ObjectId;
 
 use super::chunk::CHUNK_BLOCKS;
+use super::cross_checks::CrossChecks;
 use super::record::{
-    Key, Rotten, Value, all_about_digests, all_attributes, all_chunks, all_objects, attribute_key, chunk_key,
-    chunk_of, collection_key, is_profile, is_sum, member_key, membership_key, object_of,
+    CorruptRecord, Key, RecordValue, all_about_digests, all_attributes, all_chunks, all_objects,
+    attribute_key, chunk_key, chunk_of, collection_key, is_profile, is_sum, member_key, membership_key,
+    object_of,
 };
-use super::space::Run;
-use super::ties::Ties;
-use super::tree::{Cursor, Lost, Reader, Step};
+use super::space::BlockRun;
+use super::tree::{CursorStep, LostKeys, TreeCursor, TreeReader};
 use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::store::attribute_weight;
 use crate::{AttributeId, BLOCK, MAX_OBJECT_LENGTH};
@@ -33,7 +34,7 @@ const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
 
 /// Result of the walk.
 #[derive(Default)]
-pub(crate) struct Survey {
+pub(crate) struct IndexSurvey {
     pub(crate) objects: u64,
     pub(crate) damage: DamageBook,
     pub(crate) faults: Vec<StoreFault>,
@@ -46,7 +47,7 @@ pub(crate) struct Survey {
 
 /// Result of claiming an extent in the free map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum ClaimOutcome {
     /// It is counted.
     Taken,
     /// It is counted, but its segment cannot be read.
@@ -60,31 +61,35 @@ pub(crate) enum Claim {
 }
 
 /// The records of one kind, by their objects, in order.
-pub(crate) struct Owned<'a> {
-    cursor: Cursor<'a>,
+pub(crate) struct OwnedRecords<'a> {
+    cursor: TreeCursor<'a>,
     /// Keys that could not be read so far, ascending.
-    lost: Vec<Lost>,
+    lost: Vec<LostKeys>,
 }
 
 /// Returns the lost ranges that overlap `first..=last`, of ranges in ascending order.
-pub(crate) fn among<'l>(lost: &'l [Lost], first: &Key, last: &Key) -> impl Iterator<Item = &'l Lost> {
+pub(crate) fn among<'l>(lost: &'l [LostKeys], first: &Key, last: &Key) -> impl Iterator<Item = &'l LostKeys> {
     let from = lost.partition_point(|lost| lost.through.is_some_and(|through| through < *first));
     let (first, last) = (*first, *last);
-    lost[from..].iter().take_while(move |lost| lost.meets(&first, &last))
+    lost[from..].iter().take_while(move |lost| lost.overlaps(&first, &last))
 }
 
-impl<'a> Owned<'a> {
-    pub(crate) fn new(reader: &'a Reader, (first, last): (Key, Key)) -> Self {
-        Self { cursor: Cursor::new(reader, first, last), lost: Vec::new() }
+impl<'a> OwnedRecords<'a> {
+    pub(crate) fn new(reader: &'a TreeReader, (first, last): (Key, Key)) -> Self {
+        Self { cursor: TreeCursor::new(reader, first, last), lost: Vec::new() }
     }
 
     /// Visits the records of objects up to `id`.
-    pub(crate) fn advance(&mut self, id: ObjectId, mut visit: impl FnMut(&Key, Result<Value, Rotten>)) {
+    pub(crate) fn advance(
+        &mut self,
+        id: ObjectId,
+        mut visit: impl FnMut(&Key, Result<RecordValue, CorruptRecord>),
+    ) {
         while let Some(step) = self.cursor.current() {
             match step {
-                Step::Record(key, _) if object_of(key) > id => return,
-                Step::Record(key, value) => visit(key, Value::parse(key, value)),
-                Step::Lost(lost) => self.lost.push(lost),
+                CursorStep::Record(key, _) if object_of(key) > id => return,
+                CursorStep::Record(key, value) => visit(key, RecordValue::parse(key, value)),
+                CursorStep::Lost(lost) => self.lost.push(lost),
             }
             self.cursor.pass();
         }
@@ -108,57 +113,57 @@ fn chunks_damage(object: ObjectId, first: u64, last: u64, length: u64) -> Option
 }
 
 /// Walks over all records.
-pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Survey {
-    let mut survey = Survey::default();
-    let mut objects = Owned::new(reader, all_objects());
-    let mut chunks = Owned::new(reader, all_chunks());
-    let mut attributes = Owned::new(reader, all_attributes());
-    let mut ties = Ties::new(reader);
+pub(crate) fn survey(reader: &TreeReader, mut claim: impl FnMut(BlockRun) -> ClaimOutcome) -> IndexSurvey {
+    let mut survey = IndexSurvey::default();
+    let mut objects = OwnedRecords::new(reader, all_objects());
+    let mut chunks = OwnedRecords::new(reader, all_chunks());
+    let mut attributes = OwnedRecords::new(reader, all_attributes());
+    let mut ties = CrossChecks::new(reader);
     let end = ObjectId::new(u64::MAX, u64::MAX);
-    let mut each = |survey: &mut Survey,
-                    objects: &Owned<'_>,
+    let mut each = |survey: &mut IndexSurvey,
+                    objects: &OwnedRecords<'_>,
                     id: ObjectId,
-                    record: Option<Result<Value, Rotten>>| {
+                    record: Option<Result<RecordValue, CorruptRecord>>| {
         let known = match &record {
-            Some(Ok(Value::Object(record))) => Some(*record),
+            Some(Ok(RecordValue::Object(record))) => Some(*record),
             _ => None,
         };
         let length = known.map_or(MAX_OBJECT_LENGTH, |record| record.length);
-        let Survey { damage, inconsistent, .. } = survey;
+        let IndexSurvey { damage, inconsistent, .. } = survey;
         // Records of an object whose own record is missing.
         let mut orphan = |damage: &mut DamageBook, owner: ObjectId| {
             let own = super::record::object_key(owner);
             damage.add(Damage::whole(owner, DamageKind::Record));
             *inconsistent += u64::from(!objects.misses(&own, &own));
         };
-        if matches!(record, Some(Ok(_) | Err(Rotten))) && known.is_none() {
+        if matches!(record, Some(Ok(_) | Err(CorruptRecord))) && known.is_none() {
             damage.add(Damage::whole(id, DamageKind::Record));
         }
-        let mine = |owner: ObjectId| owner == id && record.is_some();
-        let (mut blocks, mut absent, mut rotten) = (0, 0, false);
+        let is_own = |owner: ObjectId| owner == id && record.is_some();
+        let (mut blocks, mut absent, mut corrupt) = (0, 0, false);
         chunks.advance(id, |key, value| {
             let (owner, number) = (object_of(key), chunk_of(key));
-            if !mine(owner) {
+            if !is_own(owner) {
                 orphan(damage, owner);
             }
-            let length = if mine(owner) { length } else { MAX_OBJECT_LENGTH };
-            let Ok(Value::Chunk(chunk)) = value else {
-                rotten |= mine(owner);
+            let length = if is_own(owner) { length } else { MAX_OBJECT_LENGTH };
+            let Ok(RecordValue::Chunk(chunk)) = value else {
+                corrupt |= is_own(owner);
                 chunks_damage(owner, number, number, length).into_iter().for_each(|piece| damage.add(piece));
                 return;
             };
             for (extent, sums) in chunk.extents() {
                 let count = sums.len() as u64;
-                blocks += if mine(owner) { count } else { 0 };
-                let kind = match claim(Run { place: extent.place, count }) {
-                    Claim::Taken => continue,
-                    Claim::Unreadable => DamageKind::Unreadable,
-                    Claim::Lost => DamageKind::Data,
-                    Claim::Absent => {
+                blocks += if is_own(owner) { count } else { 0 };
+                let kind = match claim(BlockRun { place: extent.place, count }) {
+                    ClaimOutcome::Taken => continue,
+                    ClaimOutcome::Unreadable => DamageKind::Unreadable,
+                    ClaimOutcome::Lost => DamageKind::Data,
+                    ClaimOutcome::Absent => {
                         absent += 1;
                         DamageKind::Data
                     }
-                    Claim::Outside => DamageKind::Map,
+                    ClaimOutcome::Outside => DamageKind::Map,
                 };
                 let offset = number.saturating_mul(CHUNK) + u64::from(extent.first) * BLOCK;
                 let count = (count * BLOCK).min(length.saturating_sub(offset));
@@ -170,24 +175,24 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
         let (mut weight, mut rotten_attribute) = (0, false);
         attributes.advance(id, |key, value| {
             let owner = object_of(key);
-            if !mine(owner) {
+            if !is_own(owner) {
                 orphan(damage, owner);
             }
             match value {
-                Ok(Value::Attribute(value)) if mine(owner) => weight += attribute_weight(value.len()),
-                Ok(Value::Attribute(_)) => {}
+                Ok(RecordValue::Attribute(value)) if is_own(owner) => weight += attribute_weight(value.len()),
+                Ok(RecordValue::Attribute(_)) => {}
                 _ => {
-                    rotten_attribute |= mine(owner);
+                    rotten_attribute |= is_own(owner);
                     damage.add(Damage::whole(owner, DamageKind::Attributes));
                 }
             }
         });
         *inconsistent += absent;
-        let tie = ties.advance(id);
+        let check = ties.advance(id);
         let Some(record) = known else { return };
         if record.blocks != blocks {
             let (first, last) = (chunk_key(id, 0), chunk_key(id, u64::MAX));
-            let mut explained = rotten;
+            let mut explained = corrupt;
             for lost in among(&chunks.lost, &first, &last) {
                 let number = |key: Option<Key>, other: u64| {
                     key.filter(|key| object_of(key) == id && key[0] == first[0])
@@ -211,9 +216,9 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
             let explained = rotten_attribute || attributes.misses(&attribute(0), &attribute(u32::MAX));
             *inconsistent += u64::from(!explained);
         }
-        if !tie.fits(&record) {
+        if !check.fits(&record) {
             damage.add(Damage::whole(id, DamageKind::Memberships));
-            let explained = tie.is_rotten()
+            let explained = check.is_corrupt()
                 || ties.misses(
                     (&member_key(id, 0), &member_key(id, u64::MAX)),
                     (&membership_key(id, 0), &membership_key(id, u64::MAX)),
@@ -224,9 +229,9 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
     };
     while let Some(step) = objects.cursor.current() {
         match step {
-            Step::Lost(lost) => objects.lost.push(lost),
-            Step::Record(key, value) => {
-                let (id, value) = (object_of(key), Value::parse(key, value));
+            CursorStep::Lost(lost) => objects.lost.push(lost),
+            CursorStep::Record(key, value) => {
+                let (id, value) = (object_of(key), RecordValue::parse(key, value));
                 survey.objects += 1;
                 each(&mut survey, &objects, id, Some(value));
             }
@@ -237,12 +242,12 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
     each(&mut survey, &objects, end, None);
     survey.inconsistent += u64::from(!ties.finish());
     // Digests can be computed again: losing them loses no bytes.
-    Owned::new(reader, all_about_digests()).advance(end, |key, value| match value {
-        Ok(Value::Profile(profile)) => {
+    OwnedRecords::new(reader, all_about_digests()).advance(end, |key, value| match value {
+        Ok(RecordValue::Profile(profile)) => {
             survey.profiles.insert(object_of(key).partition, profile);
         }
         Ok(_) => {}
-        Err(Rotten) => {
+        Err(CorruptRecord) => {
             let object = object_of(key);
             tracing::error!(%object, "a digest record is lost");
             let kind = match () {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::space::Run;
+use super::space::BlockRun;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
@@ -17,13 +17,13 @@ pub(crate) const TRIM_RUN_MIN: u64 = (64 << 10) / BLOCK;
 
 /// Free blocks without space.
 #[derive(Debug, Default)]
-pub(crate) struct Unbacked {
+pub(crate) struct UnbackedBlocks {
     /// First block of a run to its length. Runs neither overlap nor touch.
     runs: BTreeMap<u64, u64>,
     count: u64,
 }
 
-impl Unbacked {
+impl UnbackedBlocks {
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
@@ -34,7 +34,7 @@ impl Unbacked {
     }
 
     /// Adds a run, none of whose blocks is in the set.
-    pub(crate) fn insert(&mut self, run: Run) {
+    pub(crate) fn insert(&mut self, run: BlockRun) {
         self.count += run.count;
         let (mut place, mut count) = (run.place, run.count);
         if let Some((&before, &length)) = self.runs.range(..place).next_back()
@@ -51,7 +51,7 @@ impl Unbacked {
 
     /// Removes up to `most` consecutive blocks, near `place` if there are any; runs end where a
     /// segment does.
-    pub(crate) fn take(&mut self, place: u64, most: u64, segment_blocks: u64) -> Option<Run> {
+    pub(crate) fn take(&mut self, place: u64, most: u64, segment_blocks: u64) -> Option<BlockRun> {
         let at_or_behind = self.runs.range(place..).next();
         let (&start, &count) = at_or_behind.or_else(|| self.runs.iter().next())?;
         let taken = count.min(most).min(segment_blocks - start % segment_blocks);
@@ -60,7 +60,7 @@ impl Unbacked {
             self.runs.insert(start + taken, count - taken);
         }
         self.count -= taken;
-        Some(Run { place: start, count: taken })
+        Some(BlockRun { place: start, count: taken })
     }
 }
 
@@ -70,15 +70,19 @@ mod tests {
 
     #[test]
     fn runs_that_touch_are_joined() {
-        let mut unbacked = Unbacked::default();
+        let mut unbacked = UnbackedBlocks::default();
         for (place, count) in [(10, 5), (20, 5), (15, 5), (0, 10)] {
-            unbacked.insert(Run { place, count });
+            unbacked.insert(BlockRun { place, count });
         }
         assert_eq!((unbacked.count(), unbacked.runs.len()), (25, 1));
         assert!(unbacked.contains(0) && unbacked.contains(24) && !unbacked.contains(25));
-        assert_eq!(unbacked.take(12, 100, 8), Some(Run { place: 0, count: 8 }), "to the end of the segment");
-        assert_eq!(unbacked.take(8, 3, 8), Some(Run { place: 8, count: 3 }));
-        assert_eq!(unbacked.take(11, 100, 100), Some(Run { place: 11, count: 14 }));
+        assert_eq!(
+            unbacked.take(12, 100, 8),
+            Some(BlockRun { place: 0, count: 8 }),
+            "to the end of the segment"
+        );
+        assert_eq!(unbacked.take(8, 3, 8), Some(BlockRun { place: 8, count: 3 }));
+        assert_eq!(unbacked.take(11, 100, 100), Some(BlockRun { place: 11, count: 14 }));
         assert_eq!((unbacked.count(), unbacked.take(0, 1, 8)), (0, None));
     }
 }

@@ -23,12 +23,12 @@ const BUFFER: usize = 1 << 20;
 const BUFFERS_KEPT: usize = 16;
 
 /// Memory that starts at a multiple of [`ALIGN`].
-struct Buffer {
+struct AlignedBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl Buffer {
+impl AlignedBuffer {
     fn new() -> Self {
         let bytes = vec![0; BUFFER + ALIGN];
         let start = bytes.as_ptr().align_offset(ALIGN);
@@ -44,7 +44,7 @@ impl Buffer {
 /// multiple cannot be written.
 pub(super) struct DirectFile {
     file: File,
-    buffers: Mutex<Vec<Buffer>>,
+    buffers: Mutex<Vec<AlignedBuffer>>,
     /// Held while the edges of an unaligned write are read and written.
     edges: Mutex<()>,
 }
@@ -71,9 +71,9 @@ impl DirectFile {
         Ok(Self { file, buffers: Mutex::default(), edges: Mutex::new(()) })
     }
 
-    fn with_buffer<T>(&self, work: impl FnOnce(&mut Buffer) -> io::Result<T>) -> io::Result<T> {
+    fn with_buffer<T>(&self, work: impl FnOnce(&mut AlignedBuffer) -> io::Result<T>) -> io::Result<T> {
         let kept = self.buffers.lock().pop();
-        let mut buffer = kept.unwrap_or_else(Buffer::new);
+        let mut buffer = kept.unwrap_or_else(AlignedBuffer::new);
         let result = work(&mut buffer);
         let mut kept = self.buffers.lock();
         if kept.len() < BUFFERS_KEPT {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_an_error_and_the_last_bytes_are_not() {
+    fn reads_beyond_end_fail_and_last_bytes_succeed() {
         let Some((_folder, file)) = file(10_000) else { return };
         file.read_at(9_000, &mut [0; 1_000]).unwrap();
         assert_eq!(file.read_at(9_000, &mut [0; 1_001]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
@@ -283,7 +283,7 @@ mod tests {
 
     /// Two writers of one block do not overwrite each other's bytes.
     #[test]
-    fn unaligned_writers_of_one_block_do_not_undo_each_other() {
+    fn unaligned_writers_of_one_block_keep_both_writes() {
         let Some((_folder, file)) = file(4096) else { return };
         std::thread::scope(|scope| {
             for writer in 0..4_u8 {

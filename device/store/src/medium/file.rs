@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, fdatasync,
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::direct::DirectFile;
-use super::{FreeSpace, Io, Medium, MediumFile};
+use super::{FreeSpace, IoMode, Medium, MediumFile};
 use crate::FormatError;
 
 /// File with Linux's boot id.
@@ -29,7 +29,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct FileMedium {
     folder: PathBuf,
-    io: Io,
+    io: IoMode,
     /// Holds the flock.
     _lock: File,
 }
@@ -38,9 +38,10 @@ impl FileMedium {
     /// Locks a folder; creates it (mode 0700) if needed.
     ///
     /// # Errors
-    /// `InUse` if another medium has the folder, in this process or in another; `Io` for the rest.
+    /// `InUse` if another medium has the folder, in this process or in another; `IoMode` for the
+    /// rest.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, FormatError> {
-        Self::open_with(folder, Io::Auto)
+        Self::open_with(folder, IoMode::Auto)
     }
 
     /// Like [`open`](Self::open), with an access mode for data.
@@ -48,7 +49,7 @@ impl FileMedium {
     /// # Errors
     /// As [`open`](Self::open). Whether the file system supports O_DIRECT is found out when data
     /// files are opened.
-    pub fn open_with(folder: impl AsRef<Path>, io: Io) -> Result<Self, FormatError> {
+    pub fn open_with(folder: impl AsRef<Path>, io: IoMode) -> Result<Self, FormatError> {
         let folder = folder.as_ref().to_path_buf();
         let failed = |doing| move |source| FormatError::Io { doing, source };
         fs::DirBuilder::new()
@@ -72,7 +73,7 @@ impl Medium for FileMedium {
 
     fn open_data(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
         let path = self.folder.join(name);
-        let direct = if self.io == Io::Direct { Some(DirectFile::open(&path)?) } else { None };
+        let direct = if self.io == IoMode::Direct { Some(DirectFile::open(&path)?) } else { None };
         Ok(Arc::new(RealFile { file: open(&path, false)?, direct }))
     }
 

@@ -7,10 +7,10 @@
 //! sectors, in any order. After a failed `sync` the state of pending writes is unknown, and a later
 //! `sync` does not change that.
 
+mod binding;
 mod device;
 mod direct;
 mod file;
-mod place;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -18,13 +18,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use binding::{bind_device, open_store_medium, survey_device};
 pub use device::{BlockDevice, DEVICE_MIN, DeviceMedium};
 pub use file::FileMedium;
-pub use place::{bind_device, open_place, survey_device};
 
 /// How block data is transferred to and from the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Io {
+pub enum IoMode {
     /// The default for devices: through the page cache, so that repeated reads come from memory.
     #[default]
     Auto,

@@ -1,25 +1,25 @@
 //! Digests of the memory store: computed on each request, so that no history can make them wrong.
 
-use sealstone_digest::{AttributePage, Cover, Covered, Profile, Value};
+use sealstone_digest::{AttributePage, CoveredDigests, DigestCover, DigestValue, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 
-use super::{Inner, MemoryStore, Object};
-use crate::digests::{Checked, Digested, Digests, KnownDigests};
+use super::{MemoryInner, MemoryObject, MemoryStore};
+use crate::digests::{DigestCheck, DigestStore, DigestedRead, KnownDigests};
 use crate::{BLOCK, MAX_TRANSFER, ObjectStore, StoreError};
 
-impl Inner {
+impl MemoryInner {
     fn profile(&self, partition: u64) -> Option<Profile> {
         self.profiles.get(&partition).copied().unwrap_or(Some(Profile::DEFAULT))
     }
 
-    fn object(&self, id: ObjectId) -> Result<&Object, StoreError> {
+    fn object(&self, id: ObjectId) -> Result<&MemoryObject, StoreError> {
         self.objects.get(&id).ok_or(StoreError::NotFound(id))
     }
 }
 
-impl Object {
+impl MemoryObject {
     /// Returns the digest of a unit; `None` if all of it is a hole.
-    fn digest(&self, profile: Profile, unit: u64) -> Option<Value> {
+    fn digest(&self, profile: Profile, unit: u64) -> Option<DigestValue> {
         let from = unit * profile.unit_bytes();
         let to = (from + profile.unit_bytes()).min(self.length);
         self.blocks.range(from / BLOCK..to.div_ceil(BLOCK)).next()?;
@@ -29,7 +29,7 @@ impl Object {
     }
 }
 
-impl Digests for MemoryStore {
+impl DigestStore for MemoryStore {
     fn profile(&self, partition: u64) -> Option<Profile> {
         self.inner.lock().profile(partition)
     }
@@ -57,7 +57,7 @@ impl Digests for MemoryStore {
         let object = inner.object(id)?;
         let profile = inner.profile(id.partition).map(Profile::values);
         let (first_unit, values) = profile.map_or((0, Vec::new()), |profile| {
-            let units = Cover::new(profile, offset, length, object.length).whole_units();
+            let units = DigestCover::new(profile, offset, length, object.length).whole_units();
             (units.start, units.map(|unit| object.digest(profile, unit)).collect())
         });
         Ok(KnownDigests { object_length: object.length, profile, first_unit, values })
@@ -68,14 +68,15 @@ impl Digests for MemoryStore {
         id: ObjectId,
         offset: u64,
         into: &mut [u8],
-        _checked: Checked,
-    ) -> Result<Digested, StoreError> {
+        _checked: DigestCheck,
+    ) -> Result<DigestedRead, StoreError> {
         let inner = self.inner.lock();
         let object = inner.object(id)?;
         let count = object.read(offset, into);
-        let cover = |profile| Cover::new(profile, offset, count as u64, object.length);
-        let covered = inner.profile(id.partition).map(|profile| Covered::of(cover(profile), &into[..count]));
-        Ok(Digested { count, object_length: object.length, covered, stored: 0 })
+        let cover = |profile| DigestCover::new(profile, offset, count as u64, object.length);
+        let covered =
+            inner.profile(id.partition).map(|profile| CoveredDigests::of(cover(profile), &into[..count]));
+        Ok(DigestedRead { count, object_length: object.length, covered, stored: 0 })
     }
 
     fn write_digested(
@@ -83,12 +84,12 @@ impl Digests for MemoryStore {
         id: ObjectId,
         offset: u64,
         data: &[u8],
-        _covered: &Covered,
+        _covered: &CoveredDigests,
     ) -> Result<(), StoreError> {
         self.write(id, offset, data)
     }
 
-    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError> {
+    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<DigestValue>, StoreError> {
         let inner = self.inner.lock();
         let object = inner.object(id)?;
         Ok(inner.profile(id.partition).map(|profile| {

@@ -3,31 +3,31 @@
 use sealstone_osd::ObjectId;
 
 use super::MemoryStore;
-use crate::examine::{Completed, Examination, Examine, Examined, PIECE};
+use crate::examine::{CompletedDigests, ExaminationStep, ObjectExamination, ObjectExaminer, PIECE};
 use crate::{BLOCK, Damage, DamageKind, StoreError};
 
-impl Examine for MemoryStore {
-    fn examine(&self, examination: &mut Examination) -> Result<Examined, StoreError> {
-        self.look(examination.id, |object| {
+impl ObjectExaminer for MemoryStore {
+    fn examine(&self, examination: &mut ObjectExamination) -> Result<ExaminationStep, StoreError> {
+        self.with_object(examination.id, |object| {
             let from = examination.at / BLOCK;
             let next = object.blocks.range(from..).next().map(|(block, _)| block * BLOCK / PIECE * PIECE);
             let start = next.unwrap_or(object.length).max(examination.at);
             let end = start.saturating_add(PIECE);
             let blocks = object.blocks.range(start / BLOCK..end / BLOCK).count() as u64;
             examination.at = end;
-            Examined { bytes: blocks * BLOCK, more: end < object.length, ..Examined::default() }
+            ExaminationStep { bytes: blocks * BLOCK, more: end < object.length, ..ExaminationStep::default() }
         })
     }
 
     fn examine_bytes(&self, id: ObjectId, _offset: u64, _length: u64) -> Result<Vec<Damage>, StoreError> {
-        self.look(id, |_| Vec::new())
+        self.with_object(id, |_| Vec::new())
     }
 
     fn examine_records(&self, id: ObjectId) -> Result<Vec<DamageKind>, StoreError> {
-        self.look(id, |_| Vec::new())
+        self.with_object(id, |_| Vec::new())
     }
 
-    fn complete_digests(&self, id: ObjectId, _offset: u64) -> Result<Completed, StoreError> {
-        self.look(id, |_| Completed::default())
+    fn complete_digests(&self, id: ObjectId, _offset: u64) -> Result<CompletedDigests, StoreError> {
+        self.with_object(id, |_| CompletedDigests::default())
     }
 }

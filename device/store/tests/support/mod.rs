@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
+use sealstone_store::contract::SeededRandom;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    DEVICE_MIN, DeviceMedium, Digests as _, DiskStore, FormatError, FormatOptions, Medium, MediumFile,
-    ObjectStore as _, Options, format,
+    DEVICE_MIN, DeviceMedium, DigestStore as _, DiskStore, FormatError, FormatOptions, Medium, MediumFile,
+    ObjectStore as _, StoreOptions, format,
 };
 
 /// Small caches, so that entries are evicted, and space in the index for some small objects.
-pub(crate) fn options() -> Options {
-    Options {
+pub(crate) fn options() -> StoreOptions {
+    StoreOptions {
         record_cache: 8 << 10,
         index_cache: 0,
         discard_blocks_min: 4,
         inline_bytes_max: Some(3 << 10),
-        ..Options::default()
+        ..StoreOptions::default()
     }
 }
 
@@ -140,6 +140,6 @@ pub(crate) fn object_of(store: &DiskStore, partition: u64, profile: Option<Profi
 
 /// Returns arbitrary bytes, determined by the seed.
 pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     (0..length).map(|_| random.next() as u8).collect()
 }

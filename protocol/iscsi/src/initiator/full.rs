@@ -1,4 +1,4 @@
-//! Full feature phase, initiator side: tasks, data both ways, and everything that is not a login.
+//! Full feature phase, initiator side: tasks, data both ways, and everything else after login.
 
 use alloc::{string::String, vec::Vec};
 use core::mem;
@@ -11,51 +11,52 @@ use super::{
 };
 use crate::{
     Residual, TaskId,
-    frame::Destination,
+    frame::SegmentDestination,
     limits,
     pdu::{self, Bhs, NO_TAG, flag, opcode},
     text,
 };
 
-/// One command under way.
-pub(super) struct Task {
+/// One command in progress.
+pub(super) struct InitiatorTask {
     pub(super) id: TaskId,
     pub(super) tag: u32,
     pub(super) cmd_sn: u32,
     pub(super) command: Command,
-    /// Next DataSN of Data-In, or R2TSN; for bidirectional commands one count for both (RFC 7143 §4.2.2.4).
+    /// Next DataSN of Data-In, or R2TSN; for bidirectional commands one counter for both (RFC 7143
+    /// §4.2.2.4).
     next_sn: u32,
     /// Contiguous bytes of data-in.
     received: usize,
-    /// Data-out offset up to which the target has asked or may have been sent unasked.
+    /// Data-out offset up to which the target has sent R2Ts, or unsolicited data may be sent.
     granted: usize,
-    /// R2Ts whose data waits to be sent.
+    /// R2Ts whose data is not sent yet.
     r2ts: u32,
 }
 
-impl Task {
+impl InitiatorTask {
     pub(super) const fn new(id: TaskId, tag: u32, cmd_sn: u32, command: Command) -> Self {
         Self { id, tag, cmd_sn, command, next_sn: 0, received: 0, granted: 0, r2ts: 0 }
     }
 
-    /// Data-in as far as whole segments of it are there.
+    /// Returns data-in up to the last whole segment.
     pub(super) fn data_in(&self) -> &[u8] {
         let buffer = self.command.data_in.as_slice();
         &buffer[..self.received.min(buffer.len())]
     }
 }
 
-/// Tasks by tag: the low half of a tag is a slot, the high half tells its users apart.
-pub(super) struct Tasks {
-    slots: Vec<Option<Task>>,
+/// Tasks by tag: the low half of a tag is a slot, the high half distinguishes its users.
+pub(super) struct InitiatorTasks {
+    slots: Vec<Option<InitiatorTask>>,
     free: Vec<u16>,
     serial: u64,
     management: Vec<(TaskId, u32, Function)>,
-    /// Text of a SendTargets answer so far.
+    /// Text of the SendTargets response so far.
     pub(super) text: Option<Vec<u8>>,
 }
 
-impl Tasks {
+impl InitiatorTasks {
     pub(super) const PING_TAG: u32 = 0xFFF0;
     pub(super) const TEXT_TAG: u32 = 0xFFF1;
     pub(super) const LOGOUT_TAG: u32 = 0xFFF2;
@@ -94,34 +95,34 @@ impl Tasks {
         (TaskId(self.serial), (turn << 16) | slot)
     }
 
-    /// Contract: not full.
-    pub(super) fn insert(&mut self, make: impl FnOnce(TaskId, u32) -> Task) -> (TaskId, u32) {
+    /// Contract: the table is not full.
+    pub(super) fn insert(&mut self, make: impl FnOnce(TaskId, u32) -> InitiatorTask) -> (TaskId, u32) {
         let slot = self.free.pop().expect("can_submit saw a free slot");
         let (id, tag) = self.fresh(u32::from(slot));
         self.slots[usize::from(slot)] = Some(make(id, tag));
         (id, tag)
     }
 
-    fn slot(&mut self, tag: u32) -> Option<&mut Option<Task>> {
+    fn slot(&mut self, tag: u32) -> Option<&mut Option<InitiatorTask>> {
         let slot = self.slots.get_mut((tag & 0xFFFF) as usize)?;
         slot.as_ref().is_some_and(|task| task.tag == tag).then_some(slot)
     }
 
-    fn get(&mut self, tag: u32) -> Option<&mut Task> {
+    fn get(&mut self, tag: u32) -> Option<&mut InitiatorTask> {
         self.slot(tag)?.as_mut()
     }
 
-    pub(super) fn by_tag(&self, tag: u32) -> Option<&Task> {
+    pub(super) fn by_tag(&self, tag: u32) -> Option<&InitiatorTask> {
         self.slots.get((tag & 0xFFFF) as usize)?.as_ref().filter(|task| task.tag == tag)
     }
 
-    fn remove(&mut self, tag: u32) -> Option<Task> {
+    fn remove(&mut self, tag: u32) -> Option<InitiatorTask> {
         let task = self.slot(tag)?.take()?;
         self.free.push(u16::try_from(tag & 0xFFFF).unwrap_or_default());
         Some(task)
     }
 
-    pub(super) fn by_id(&self, id: TaskId) -> Option<&Task> {
+    pub(super) fn by_id(&self, id: TaskId) -> Option<&InitiatorTask> {
         self.slots.iter().flatten().find(|task| task.id == id)
     }
 
@@ -141,7 +142,7 @@ impl Tasks {
     }
 
     fn tags_ended_by(&self, function: Function) -> Vec<u32> {
-        let ended = |task: &&Task| match function {
+        let ended = |task: &&InitiatorTask| match function {
             Function::AbortTask(id) => task.id == id,
             Function::AbortTaskSet(lun) | Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) => {
                 task.command.lun == lun
@@ -152,26 +153,26 @@ impl Tasks {
     }
 }
 
-/// PDUs not yet made.
-pub(super) enum Outgoing {
+/// PDUs that are not encoded yet.
+pub(super) enum PendingPdu {
     Command { tag: u32 },
     DataOut { tag: u32, transfer: u32, lun: u64, from: usize, until: usize, data_sn: u32 },
     Control { bhs: Bhs, data: Bytes },
 }
 
 impl Connection {
-    /// Makes the next PDU; false if there is none.
+    /// Encodes the next PDU; returns false if there is none.
     pub(super) fn transmit_next(&mut self) -> bool {
         let Some(next) = self.out.pop_front() else { return false };
         match next {
-            Outgoing::Control { mut bhs, data } => {
+            PendingPdu::Control { mut bhs, data } => {
                 if pdu::opcode_of(&bhs) != opcode::LOGIN || self.exp_stat_sn != 0 {
                     bhs[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
                 }
                 self.tx.pdu(bhs, &[], data.len(), core::iter::once(data));
             }
-            Outgoing::Command { tag } => self.transmit_command(tag),
-            Outgoing::DataOut { tag, transfer, lun, from, until, data_sn } => {
+            PendingPdu::Command { tag } => self.transmit_command(tag),
+            PendingPdu::DataOut { tag, transfer, lun, from, until, data_sn } => {
                 self.transmit_data_out(tag, transfer, lun, from, until, data_sn);
             }
         }
@@ -207,8 +208,8 @@ impl Connection {
         if follows {
             task.granted = unasked;
             let (from, until, lun) = (immediate, unasked, command.lun);
-            // Unsolicited data follows its command at once, so it keeps the order of commands.
-            self.out.push_front(Outgoing::DataOut { tag, transfer: NO_TAG, lun, from, until, data_sn: 0 });
+            // Unsolicited data follows its command at once, so it is sent in the order of commands.
+            self.out.push_front(PendingPdu::DataOut { tag, transfer: NO_TAG, lun, from, until, data_sn: 0 });
         }
     }
 
@@ -237,12 +238,16 @@ impl Connection {
             task.r2ts -= u32::from(transfer != NO_TAG);
         } else {
             let (from, data_sn) = (from + length, data_sn.wrapping_add(1));
-            self.out.push_front(Outgoing::DataOut { tag, transfer, lun, from, until, data_sn });
+            self.out.push_front(PendingPdu::DataOut { tag, transfer, lun, from, until, data_sn });
         }
     }
 
-    /// Where a Data-In segment goes; checks its order.
-    pub(super) fn data_in_destination(&mut self, bhs: &Bhs, length: u32) -> Result<Destination, Violation> {
+    /// Returns the destination of a Data-In segment; checks its order.
+    pub(super) fn data_in_destination(
+        &mut self,
+        bhs: &Bhs,
+        length: u32,
+    ) -> Result<SegmentDestination, Violation> {
         let pdu = pdu::DataIn::of(bhs);
         if length > self.agreed.max_receive {
             return Err(Violation::LongSegment(length));
@@ -255,11 +260,11 @@ impl Connection {
         }
         task.next_sn = task.next_sn.wrapping_add(1);
         self.data_in_tag = Some(task.tag);
-        Ok(Destination::Into(mem::take(&mut task.command.data_in), task.received))
+        Ok(SegmentDestination::Into(mem::take(&mut task.command.data_in), task.received))
     }
 
-    pub(super) fn full_feature(&mut self, bhs: &Bhs, destination: Destination) -> Result<(), Closed> {
-        // All responses of a target have these three fields in the same place.
+    pub(super) fn full_feature(&mut self, bhs: &Bhs, destination: SegmentDestination) -> Result<(), Closed> {
+        // All responses of a target have these three fields at the same offset.
         let head = pdu::ScsiResponse::of(bhs);
         self.window(head.exp_cmd_sn.get(), head.max_cmd_sn.get());
         let carries_status = match pdu::opcode_of(bhs) {
@@ -283,21 +288,23 @@ impl Connection {
             opcode::TEXT_RESPONSE => self.text_response(&pdu::TextResponse::of(bhs), bytes_of(&destination)),
             opcode::REJECT => self.rejected(&pdu::Reject::of(bhs), bytes_of(&destination)),
             opcode::ASYNC => return self.asynchronous(&pdu::Async::of(bhs)),
-            opcode::LOGOUT_RESPONSE if head.tag.get() == Tasks::LOGOUT_TAG => return Err(Closed::LoggedOut),
+            opcode::LOGOUT_RESPONSE if head.tag.get() == InitiatorTasks::LOGOUT_TAG => {
+                return Err(Closed::LoggedOut);
+            }
             other => Err(Violation::UnexpectedPdu(other)),
         };
         self.announce_window();
         done.map_err(Closed::Violation)
     }
 
-    fn complete(&mut self, task: Task, outcome: Result<Response, TaskFailure>) {
+    fn complete(&mut self, task: InitiatorTask, outcome: Result<Response, TaskFailure>) {
         self.events.push_back(Event::Completed { task: task.id, outcome });
     }
 
-    fn data_in(&mut self, pdu: &pdu::DataIn, destination: Destination) -> Result<(), Violation> {
+    fn data_in(&mut self, pdu: &pdu::DataIn, destination: SegmentDestination) -> Result<(), Violation> {
         let tag = pdu.tag.get();
         let task = self.tasks.get(tag).ok_or(Violation::UnknownTask(tag))?;
-        if let Destination::Into(buffer, _) = destination {
+        if let SegmentDestination::Into(buffer, _) = destination {
             task.command.data_in = buffer;
         }
         let length = u32::from_be_bytes([0, pdu.length[0], pdu.length[1], pdu.length[2]]);
@@ -368,13 +375,13 @@ impl Connection {
         task.r2ts += 1;
         task.next_sn = task.next_sn.wrapping_add(1);
         let (transfer, lun) = (pdu.transfer.get(), pdu.lun.get());
-        self.out.push_back(Outgoing::DataOut { tag, transfer, lun, from: offset, until, data_sn: 0 });
+        self.out.push_back(PendingPdu::DataOut { tag, transfer, lun, from: offset, until, data_sn: 0 });
         Ok(())
     }
 
     fn nop_in(&mut self, pdu: &pdu::TextResponse) -> Result<(), Violation> {
         match (pdu.tag.get(), pdu.transfer.get()) {
-            (Tasks::PING_TAG, _) if self.ping_sent.is_some() => self.ping_sent = None,
+            (InitiatorTasks::PING_TAG, _) if self.ping_sent.is_some() => self.ping_sent = None,
             (NO_TAG, NO_TAG) => {} // told us its counters, wants nothing
             (NO_TAG, transfer) => {
                 let mut answer = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
@@ -407,10 +414,10 @@ impl Connection {
     }
 
     fn text_response(&mut self, pdu: &pdu::TextResponse, data: &[u8]) -> Result<(), Violation> {
-        if pdu.tag.get() != Tasks::TEXT_TAG {
+        if pdu.tag.get() != InitiatorTasks::TEXT_TAG {
             return Err(Violation::UnknownTask(pdu.tag.get()));
         }
-        let gathered = self.tasks.text.as_mut().ok_or(Violation::UnknownTask(Tasks::TEXT_TAG))?;
+        let gathered = self.tasks.text.as_mut().ok_or(Violation::UnknownTask(InitiatorTasks::TEXT_TAG))?;
         if gathered.len() + data.len() > limits::TEXT_MAX {
             return Err(Violation::EndlessNegotiation);
         }
@@ -421,7 +428,7 @@ impl Connection {
             }
             let mut request = pdu::Text::new(opcode::TEXT | opcode::IMMEDIATE, flag::FINAL);
             request.lun = pdu.lun;
-            request.tag.set(Tasks::TEXT_TAG);
+            request.tag.set(InitiatorTasks::TEXT_TAG);
             request.transfer = pdu.transfer;
             request.cmd_sn.set(self.cmd_sn);
             self.control(request.wire(), Vec::new());
@@ -442,7 +449,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the command whose header came back. Other rejected PDUs of ours leave nothing to wait for but pings.
+    /// Ends the command whose header was returned. Of other rejected PDUs of ours only pings were
+    /// waiting.
     fn rejected(&mut self, pdu: &pdu::Reject, data: &[u8]) -> Result<(), Violation> {
         let Some(header) = data.first_chunk::<{ pdu::BHS_LEN }>() else { return Ok(()) };
         let tag = pdu::tag_of(header);
@@ -473,17 +481,17 @@ impl Connection {
             1 => self.events.push_back(Event::LogoutRequested { seconds: pdu.parameter_3.get() }),
             // Connection, or all connections of the session, will be dropped.
             2 | 3 => return Err(Closed::Dropped),
-            // SCSI events, negotiation requests, vendor's own: nothing that we act on.
+            // SCSI events, negotiation requests, vendor-specific ones: ignored.
             _ => {}
         }
         Ok(())
     }
 }
 
-fn bytes_of(destination: &Destination) -> &[u8] {
+fn bytes_of(destination: &SegmentDestination) -> &[u8] {
     match destination {
-        Destination::Into(buffer, _) => buffer.as_slice(),
-        Destination::Discard => &[],
+        SegmentDestination::Into(buffer, _) => buffer.as_slice(),
+        SegmentDestination::Discard => &[],
     }
 }
 

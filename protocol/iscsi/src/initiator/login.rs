@@ -1,4 +1,4 @@
-//! Login, initiator side: a stage machine over key=value text (RFC 7143 §6, §11.12).
+//! Login, initiator side: a state machine over key=value text (RFC 7143 §6, §11.12).
 
 use alloc::{string::String, vec::Vec};
 
@@ -16,40 +16,40 @@ const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 const REDIRECTION: u8 = 1;
 
-pub(super) struct Login {
+pub(super) struct InitiatorLogin {
     stage: u8,
     exchanges: u32,
     /// Text of C-bit continuations so far.
     gathered: Vec<u8>,
-    proof: Proof,
+    proof: ChapProgress,
     pub(super) agreed: Parameters,
 }
 
-/// How far the proofs of both ends are.
-enum Proof {
-    /// None is asked of us or of the target, or all are given.
+/// Progress of the authentication of both ends.
+enum ChapProgress {
+    /// Complete, or not required by either end.
     Given,
     /// CHAP was offered.
     Offered,
     /// CHAP_A was sent.
     Algorithms,
-    /// Our response was sent, with our challenge if the target must prove itself.
+    /// Our response was sent, with our challenge if the target must authenticate.
     Responded(Algorithm),
 }
 
-/// What to do after a login response.
-pub(super) enum Next {
+/// The next step after a login response.
+pub(super) enum LoginStep {
     /// Send this request with this text.
     Request(Bhs, Vec<u8>),
     /// Full feature phase.
     Done,
 }
 
-impl Login {
-    /// The machine, and the first request.
+impl InitiatorLogin {
+    /// Returns the state machine, and the first request.
     pub(super) fn begin(config: &Config, cmd_sn: u32, tag: u32) -> (Self, Bhs, Vec<u8>) {
         let agreed = Parameters { max_receive: limits::LOGIN_SEGMENT_MAX, ..Parameters::default() };
-        let proof = if config.chap.is_some() { Proof::Offered } else { Proof::Given };
+        let proof = if config.chap.is_some() { ChapProgress::Offered } else { ChapProgress::Given };
         let mut login = Self { stage: SECURITY, exchanges: 0, gathered: Vec::new(), proof, agreed };
         let mut keys = Vec::new();
         text::put(&mut keys, "InitiatorName", &config.initiator_name);
@@ -62,7 +62,7 @@ impl Login {
         } else {
             text::put(&mut keys, "SessionType", "Discovery");
         }
-        // A target that must prove itself cannot be taken at its word.
+        // A target that must authenticate cannot be accepted without.
         let methods = match &config.chap {
             None => "None",
             Some(Chap { target: None, .. }) => "CHAP,None",
@@ -90,7 +90,7 @@ impl Login {
         cmd_sn: u32,
         response: &pdu::LoginResponse,
         data: &[u8],
-    ) -> Result<Next, Closed> {
+    ) -> Result<LoginStep, Closed> {
         if response.class != 0 {
             return Err(Closed::Refused(refusal(response, data)));
         }
@@ -109,15 +109,15 @@ impl Login {
             if flags & flag::TRANSIT != 0 {
                 return Err(Closed::Violation(Violation::Negotiation));
             }
-            return Ok(Next::Request(self.request(config, cmd_sn, tag, false), Vec::new()));
+            return Ok(LoginStep::Request(self.request(config, cmd_sn, tag, false), Vec::new()));
         }
         let gathered = core::mem::take(&mut self.gathered);
         let mut answers = self.take_keys(config, &gathered).map_err(Closed::Violation)?;
-        let proven = matches!(self.proof, Proof::Given);
+        let proven = matches!(self.proof, ChapProgress::Given);
         if flags & flag::TRANSIT == 0 {
-            // Our response is the last word of ours, unless it is refused.
-            let transit = matches!(self.proof, Proof::Given | Proof::Responded(_));
-            return Ok(Next::Request(self.request(config, cmd_sn, tag, transit), answers));
+            // Our response is our last message, unless it is refused.
+            let transit = matches!(self.proof, ChapProgress::Given | ChapProgress::Responded(_));
+            return Ok(LoginStep::Request(self.request(config, cmd_sn, tag, transit), answers));
         }
         if !proven {
             return Err(Closed::Violation(Violation::Unproven));
@@ -128,7 +128,7 @@ impl Login {
                 for (name, value) in parameters::offers(&config.policy) {
                     text::put(&mut answers, name, value);
                 }
-                Ok(Next::Request(self.request(config, cmd_sn, tag, true), answers))
+                Ok(LoginStep::Request(self.request(config, cmd_sn, tag, true), answers))
             }
             (OPERATIONAL, FULL_FEATURE) if response.tsih.get() != 0 => {
                 if !config.policy.admits(&self.agreed) {
@@ -136,17 +136,17 @@ impl Login {
                 }
                 self.agreed.max_receive = config.policy.max_receive;
                 self.agreed.first_burst = self.agreed.first_burst.min(self.agreed.max_burst);
-                Ok(Next::Done)
+                Ok(LoginStep::Done)
             }
             _ => Err(Closed::Violation(Violation::Negotiation)),
         }
     }
 
-    /// Takes the target's answers and declarations; returns our answers to its own offers.
+    /// Processes the target's answers and declarations; returns our answers to its offers.
     fn take_keys(&mut self, config: &Config, gathered: &[u8]) -> Result<Vec<u8>, Violation> {
         let mut answers = Vec::new();
         let mut pairs = text::parse(gathered)?;
-        // The answer to FirstBurstLength rests on this one.
+        // The answer to FirstBurstLength depends on this one.
         pairs.sort_by_key(|(key, _)| *key != "MaxBurstLength");
         let chap_was_agreed = config.chap.is_some() && pairs.contains(&("AuthMethod", "CHAP"));
         self.prove(config, &pairs, &mut answers)?;
@@ -168,8 +168,8 @@ impl Login {
     }
 }
 
-impl Login {
-    /// Our steps of CHAP (§12.1.3), and the check of the target's.
+impl InitiatorLogin {
+    /// Performs our steps of CHAP (§12.1.3), and checks the target's.
     fn prove(
         &mut self,
         config: &Config,
@@ -180,19 +180,19 @@ impl Login {
         let value = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
         let need = |name: &str| value(name).ok_or(Violation::Unproven);
         match self.proof {
-            Proof::Given => {}
-            Proof::Offered => match value("AuthMethod") {
-                // The target asks for nothing.
-                Some("None") if own.target.is_none() => self.proof = Proof::Given,
+            ChapProgress::Given => {}
+            ChapProgress::Offered => match value("AuthMethod") {
+                // The target requires no authentication.
+                Some("None") if own.target.is_none() => self.proof = ChapProgress::Given,
                 Some("CHAP") => {
                     text::put(answers, "CHAP_A", chap::offer(&own.algorithms));
-                    self.proof = Proof::Algorithms;
+                    self.proof = ChapProgress::Algorithms;
                 }
                 Some(_) => return Err(Violation::Selection),
                 None if own.target.is_none() => {}
                 None => return Err(Violation::Unproven),
             },
-            Proof::Algorithms => {
+            ChapProgress::Algorithms => {
                 let algorithm = text::number(need("CHAP_A")?).and_then(Algorithm::of);
                 let algorithm = algorithm
                     .filter(|algorithm| own.algorithms.contains(algorithm))
@@ -200,7 +200,8 @@ impl Login {
                 let identifier = chap::identifier(need("CHAP_I")?).ok_or(Violation::Unproven)?;
                 let challenge = chap::binary(need("CHAP_C")?).filter(|bytes| bytes.len() >= CHALLENGE_MIN);
                 let challenge = challenge.ok_or(Violation::Unproven)?;
-                // Our own challenge sent back would have us compute the target's response (§12.1.3).
+                // If our own challenge were accepted, we would compute the target's response
+                // (§12.1.3).
                 if challenge == own.challenge {
                     return Err(Violation::Unproven);
                 }
@@ -211,9 +212,9 @@ impl Login {
                     text::put(answers, "CHAP_I", own_identifier(own));
                     text::put(answers, "CHAP_C", chap::hexadecimal(&own.challenge));
                 }
-                self.proof = Proof::Responded(algorithm);
+                self.proof = ChapProgress::Responded(algorithm);
             }
-            Proof::Responded(algorithm) => {
+            ChapProgress::Responded(algorithm) => {
                 if let Some(target) = &own.target {
                     let response = chap::binary(need("CHAP_R")?).unwrap_or_default();
                     let right =
@@ -222,14 +223,14 @@ impl Login {
                         return Err(Violation::Unproven);
                     }
                 }
-                self.proof = Proof::Given;
+                self.proof = ChapProgress::Given;
             }
         }
         Ok(())
     }
 }
 
-/// CHAP_I of our challenge: as unpredictable as that is.
+/// Returns CHAP_I of our challenge: as unpredictable as that is.
 const fn own_identifier(chap: &Chap) -> u8 {
     chap.challenge[0]
 }

@@ -1,4 +1,4 @@
-//! The connection as a whole: bytes in, pieces out, time, phases.
+//! The state machine of a connection: received bytes, bytes to send, time, phases.
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
@@ -6,23 +6,23 @@ use bytes::Bytes;
 
 use super::{
     Closed, Command, Config, Event, Function, NotSent, SubmitError, Violation,
-    full::{Outgoing, Task, Tasks},
-    login::{Login, Next},
+    full::{InitiatorTask, InitiatorTasks, PendingPdu},
+    login::{InitiatorLogin, LoginStep},
 };
 use crate::{
     Buffer, Parameters, TaskId,
-    frame::{Destination, Receiver, Step},
+    frame::{PduReceiver, ReceiverStep, SegmentDestination},
     limits,
     pdu::{self, BHS_LEN, Bhs, NO_TAG, flag, opcode},
     serial,
-    transmit::Transmitter,
+    transmit::PduTransmitter,
 };
 
 /// Tag of every login request.
 const LOGIN_TAG: u32 = 0x4C4F_4749;
 
-pub(super) enum Phase {
-    Login(Login),
+pub(super) enum InitiatorPhase {
+    Login(InitiatorLogin),
     Full,
     LoggingOut { until: u64 },
     Closed,
@@ -31,40 +31,41 @@ pub(super) enum Phase {
 /// See the [module](super).
 pub struct Connection {
     pub(super) config: Config,
-    pub(super) phase: Phase,
+    pub(super) phase: InitiatorPhase,
     pub(super) agreed: Parameters,
-    pub(super) rx: Receiver,
-    pub(super) tx: Transmitter,
-    pub(super) out: VecDeque<Outgoing>,
+    pub(super) rx: PduReceiver,
+    pub(super) tx: PduTransmitter,
+    pub(super) out: VecDeque<PendingPdu>,
     pub(super) events: VecDeque<Event>,
-    pub(super) tasks: Tasks,
+    pub(super) tasks: InitiatorTasks,
     pub(super) cmd_sn: u32,
     pub(super) max_cmd_sn: u32,
     pub(super) exp_stat_sn: u32,
-    /// A submission was refused for want of window since the last [`Event::WindowOpen`].
+    /// Whether a submission was refused because the window was full, since the last
+    /// [`Event::WindowOpen`].
     pub(super) window_wanted: bool,
     login_until: u64,
     heard_at: u64,
     pub(super) ping_sent: Option<u64>,
-    /// Whose Data-In came last.
+    /// The command of the last Data-In.
     pub(super) data_in_tag: Option<u32>,
     now_ms: u64,
 }
 
 impl Connection {
-    /// Begins the login at once: its first request waits to be transmitted.
+    /// Begins the login at once: its first request is ready to be transmitted.
     #[must_use]
     pub fn new(config: Config, now_ms: u64) -> Self {
         let cmd_sn = 1;
-        let (login, bhs, keys) = Login::begin(&config, cmd_sn, LOGIN_TAG);
+        let (login, bhs, keys) = InitiatorLogin::begin(&config, cmd_sn, LOGIN_TAG);
         let depth = config.queue_depth.clamp(1, limits::QUEUE_DEPTH_MAX);
         let mut connection = Self {
-            rx: Receiver::new(config.crc32c),
-            tx: Transmitter::new(config.crc32c),
+            rx: PduReceiver::new(config.crc32c),
+            tx: PduTransmitter::new(config.crc32c),
             out: VecDeque::new(),
             events: VecDeque::new(),
-            tasks: Tasks::new(depth),
-            phase: Phase::Login(login),
+            tasks: InitiatorTasks::new(depth),
+            phase: InitiatorPhase::Login(login),
             agreed: Parameters::default(),
             cmd_sn,
             max_cmd_sn: cmd_sn.wrapping_sub(1),
@@ -81,16 +82,16 @@ impl Connection {
         connection
     }
 
-    /// Where the next received bytes go: the first slice is filled before the second. Both are empty when nothing
-    /// may be read now.
+    /// Returns where to put the next received bytes: the first slice is filled before the second.
+    /// Both are empty while nothing may be read.
     pub fn rx_space(&mut self) -> [&mut [u8]; 2] {
-        if matches!(self.phase, Phase::Closed) || self.backlogged() {
+        if matches!(self.phase, InitiatorPhase::Closed) || self.backlogged() {
             return [&mut [], &mut []];
         }
         self.rx.space()
     }
 
-    /// `n` bytes were received into [`Self::rx_space`].
+    /// Records that `n` bytes were received into [`Self::rx_space`].
     pub fn received(&mut self, n: usize, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         self.heard_at = self.now_ms;
@@ -98,8 +99,8 @@ impl Connection {
         self.pump();
     }
 
-    /// The command whose data came last, while it is under way, and its data-in from the first byte on as far as it is
-    /// there. It arrives in order: what was shown once stays as it is.
+    /// Returns the command of the last data-in, while it is in progress, and its data-in received
+    /// so far. Data arrives in order: bytes returned once do not change.
     #[must_use]
     pub fn data_in_so_far(&self) -> Option<(TaskId, &[u8])> {
         let task = self.tasks.by_tag(self.data_in_tag?)?;
@@ -112,21 +113,21 @@ impl Connection {
         }
     }
 
-    /// The target closed its side of the stream.
+    /// Records that the target closed its side of the stream.
     pub fn end_of_stream(&mut self) {
         let reason = match self.phase {
-            Phase::LoggingOut { .. } if self.tasks.is_empty() => Closed::LoggedOut,
+            InitiatorPhase::LoggingOut { .. } if self.tasks.is_empty() => Closed::LoggedOut,
             _ => Closed::EndOfStream,
         };
         self.close(reason);
     }
 
-    /// The next thing that happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The next piece to write; pieces in order make the stream.
+    /// Returns the next piece to write; the pieces in order form the stream.
     pub fn poll_transmit(&mut self) -> Option<Bytes> {
         loop {
             if let Some(piece) = self.tx.pop() {
@@ -143,57 +144,57 @@ impl Connection {
         }
     }
 
-    /// When [`Self::handle_timeout`] wants to be called, on the clock of `now_ms`.
+    /// Returns when to call [`Self::handle_timeout`], on the clock of `now_ms`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         match self.phase {
-            Phase::Login(_) => Some(self.login_until),
-            Phase::LoggingOut { until } => Some(until),
-            Phase::Full => Some(match self.ping_sent {
+            InitiatorPhase::Login(_) => Some(self.login_until),
+            InitiatorPhase::LoggingOut { until } => Some(until),
+            InitiatorPhase::Full => Some(match self.ping_sent {
                 Some(sent) => sent.saturating_add(self.config.ping_timeout_ms),
                 None => self.heard_at.saturating_add(self.config.ping_after_ms),
             }),
-            Phase::Closed => None,
+            InitiatorPhase::Closed => None,
         }
     }
 
-    /// Does what is due at `now_ms`.
+    /// Processes timeouts that are due at `now_ms`.
     pub fn handle_timeout(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         if self.poll_timeout().is_none_or(|due| self.now_ms < due) {
             return;
         }
         match (&self.phase, self.ping_sent) {
-            (Phase::Login(_), _) => self.close(Closed::LoginTimeout),
-            (Phase::LoggingOut { .. }, _) => self.close(Closed::LogoutTimeout),
-            (Phase::Full, Some(_)) => self.close(Closed::PingTimeout),
-            (Phase::Full, None) => {
+            (InitiatorPhase::Login(_), _) => self.close(Closed::LoginTimeout),
+            (InitiatorPhase::LoggingOut { .. }, _) => self.close(Closed::LogoutTimeout),
+            (InitiatorPhase::Full, Some(_)) => self.close(Closed::PingTimeout),
+            (InitiatorPhase::Full, None) => {
                 self.ping_sent = Some(self.now_ms);
                 let mut pdu = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
-                pdu.tag.set(Tasks::PING_TAG);
+                pdu.tag.set(InitiatorTasks::PING_TAG);
                 pdu.transfer.set(NO_TAG);
                 pdu.cmd_sn.set(self.cmd_sn);
                 self.control(pdu.wire(), Vec::new());
             }
-            (Phase::Closed, _) => {}
+            (InitiatorPhase::Closed, _) => {}
         }
     }
 
-    /// What was agreed; defaults before [`Event::LoggedIn`].
+    /// Returns the negotiated parameters; defaults before [`Event::LoggedIn`].
     #[must_use]
     pub const fn parameters(&self) -> &Parameters {
         &self.agreed
     }
 
-    /// True if [`Self::submit`] would take a command now.
+    /// Whether [`Self::submit`] would accept a command now.
     #[must_use]
     pub fn can_submit(&self) -> bool {
-        matches!(self.phase, Phase::Full)
+        matches!(self.phase, InitiatorPhase::Full)
             && !serial::before(self.max_cmd_sn, self.cmd_sn)
             && !self.tasks.is_full()
     }
 
-    /// Commands under way.
+    /// Returns the number of commands in progress.
     #[must_use]
     pub const fn under_way(&self) -> usize {
         self.tasks.len()
@@ -202,10 +203,11 @@ impl Connection {
     /// Sends a command.
     ///
     /// # Errors
-    /// [`NotSent`] with the command itself; after [`SubmitError::WindowFull`] an [`Event::WindowOpen`] will come.
+    /// [`NotSent`] with the command itself; after [`SubmitError::WindowFull`] there will be an
+    /// [`Event::WindowOpen`].
     #[allow(clippy::result_large_err, reason = "the command itself goes back, and refusal is rare")]
     pub fn submit(&mut self, command: Command) -> Result<TaskId, NotSent> {
-        if !matches!(self.phase, Phase::Full) {
+        if !matches!(self.phase, InitiatorPhase::Full) {
             return Err(NotSent { error: SubmitError::NotReady, command });
         }
         if u32::try_from(command.data_out.len()).is_err() || u32::try_from(command.data_in.len()).is_err() {
@@ -217,18 +219,18 @@ impl Connection {
         }
         let cmd_sn = self.cmd_sn;
         self.cmd_sn = cmd_sn.wrapping_add(1);
-        let (id, tag) = self.tasks.insert(|id, tag| Task::new(id, tag, cmd_sn, command));
-        self.out.push_back(Outgoing::Command { tag });
+        let (id, tag) = self.tasks.insert(|id, tag| InitiatorTask::new(id, tag, cmd_sn, command));
+        self.out.push_back(PendingPdu::Command { tag });
         Ok(id)
     }
 
-    /// Asks for a task management function, ahead of the command window.
+    /// Requests a task management function, ahead of the command window.
     ///
     /// # Errors
     /// [`SubmitError::NotReady`] outside full feature phase, [`SubmitError::WindowFull`] beyond
     /// [`limits::MANAGEMENT_MAX`].
     pub fn manage(&mut self, function: Function) -> Result<TaskId, SubmitError> {
-        if !matches!(self.phase, Phase::Full) {
+        if !matches!(self.phase, InitiatorPhase::Full) {
             return Err(SubmitError::NotReady);
         }
         let (id, tag) = self.tasks.begin_management(function).ok_or(SubmitError::WindowFull)?;
@@ -262,12 +264,14 @@ impl Connection {
         Ok(id)
     }
 
-    /// Asks for targets: `All` in a discovery session; in a normal one the empty string asks for this target.
+    /// Requests targets: `All` in a discovery session; in a normal one the empty string requests
+    /// this target.
     ///
     /// # Errors
-    /// [`SubmitError::NotReady`] outside full feature phase, [`SubmitError::WindowFull`] while another waits.
+    /// [`SubmitError::NotReady`] outside full feature phase, [`SubmitError::WindowFull`] while
+    /// another request is pending.
     pub fn send_targets(&mut self, which: &str) -> Result<(), SubmitError> {
-        if !matches!(self.phase, Phase::Full) {
+        if !matches!(self.phase, InitiatorPhase::Full) {
             return Err(SubmitError::NotReady);
         }
         if self.tasks.text.is_some() {
@@ -275,7 +279,7 @@ impl Connection {
         }
         self.tasks.text = Some(Vec::new());
         let mut pdu = pdu::Text::new(opcode::TEXT | opcode::IMMEDIATE, flag::FINAL);
-        pdu.tag.set(Tasks::TEXT_TAG);
+        pdu.tag.set(InitiatorTasks::TEXT_TAG);
         pdu.transfer.set(NO_TAG);
         pdu.cmd_sn.set(self.cmd_sn);
         let mut keys = Vec::new();
@@ -284,32 +288,32 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the session; commands under way are lost. [`Event::Closed`] follows.
+    /// Ends the session; commands in progress are lost. [`Event::Closed`] follows.
     pub fn logout(&mut self) {
         match self.phase {
-            Phase::Full => {
+            InitiatorPhase::Full => {
                 let mut pdu = pdu::Logout::new(opcode::LOGOUT | opcode::IMMEDIATE, flag::FINAL);
-                pdu.tag.set(Tasks::LOGOUT_TAG);
+                pdu.tag.set(InitiatorTasks::LOGOUT_TAG);
                 pdu.cmd_sn.set(self.cmd_sn);
                 self.control(pdu.wire(), Vec::new());
                 let until = self.now_ms.saturating_add(self.config.login_timeout_ms);
-                self.phase = Phase::LoggingOut { until };
+                self.phase = InitiatorPhase::LoggingOut { until };
             }
-            Phase::Login(_) => self.close(Closed::LoggedOut),
-            Phase::LoggingOut { .. } | Phase::Closed => {}
+            InitiatorPhase::Login(_) => self.close(Closed::LoggedOut),
+            InitiatorPhase::LoggingOut { .. } | InitiatorPhase::Closed => {}
         }
     }
 
     pub(super) fn close(&mut self, reason: Closed) {
-        if !matches!(self.phase, Phase::Closed) {
-            self.phase = Phase::Closed;
+        if !matches!(self.phase, InitiatorPhase::Closed) {
+            self.phase = InitiatorPhase::Closed;
             self.out.clear();
             self.events.push_back(Event::Closed(reason));
         }
     }
 
     pub(super) fn control(&mut self, bhs: Bhs, data: Vec<u8>) {
-        self.out.push_back(Outgoing::Control { bhs, data: Bytes::from(data) });
+        self.out.push_back(PendingPdu::Control { bhs, data: Bytes::from(data) });
     }
 
     fn backlogged(&self) -> bool {
@@ -317,19 +321,19 @@ impl Connection {
     }
 
     fn pump(&mut self) {
-        while !matches!(self.phase, Phase::Closed) && !self.backlogged() {
+        while !matches!(self.phase, InitiatorPhase::Closed) && !self.backlogged() {
             let done = match self.rx.step() {
-                Step::Starved => return,
-                Step::Header => {
+                ReceiverStep::Starved => return,
+                ReceiverStep::Header => {
                     let bhs = *self.rx.bhs();
                     self.destination(&bhs).map(|destination| self.rx.accept(destination))
                 }
-                Step::Pdu { destination, intact: true } => {
+                ReceiverStep::Pdu { destination, intact: true } => {
                     let bhs = *self.rx.bhs();
                     self.pdu(&bhs, destination)
                 }
-                Step::Pdu { intact: false, .. } => Err(Closed::Violation(Violation::DataDigest)),
-                Step::Broken(error) => Err(Closed::Violation(error.into())),
+                ReceiverStep::Pdu { intact: false, .. } => Err(Closed::Violation(Violation::DataDigest)),
+                ReceiverStep::Broken(error) => Err(Closed::Violation(error.into())),
             };
             if let Err(reason) = done {
                 self.close(reason);
@@ -337,16 +341,16 @@ impl Connection {
         }
     }
 
-    /// Chooses where a data segment goes.
-    fn destination(&mut self, bhs: &Bhs) -> Result<Destination, Closed> {
+    /// Chooses the destination of a data segment.
+    fn destination(&mut self, bhs: &Bhs) -> Result<SegmentDestination, Closed> {
         let length = pdu::data_length(bhs);
         if pdu::ahs_length(bhs) != 0 {
             return Err(Closed::Violation(Violation::AdditionalHeader));
         }
         let opcode = pdu::opcode_of(bhs);
         let most = match (&self.phase, opcode) {
-            (Phase::Login(_), opcode::LOGIN_RESPONSE) => limits::LOGIN_SEGMENT_MAX,
-            (Phase::Login(_), _) => return Err(Closed::Violation(Violation::UnexpectedPdu(opcode))),
+            (InitiatorPhase::Login(_), opcode::LOGIN_RESPONSE) => limits::LOGIN_SEGMENT_MAX,
+            (InitiatorPhase::Login(_), _) => return Err(Closed::Violation(Violation::UnexpectedPdu(opcode))),
             (_, opcode::DATA_IN) => {
                 return self.data_in_destination(bhs, length).map_err(Closed::Violation);
             }
@@ -357,24 +361,24 @@ impl Connection {
             return Err(Closed::Violation(Violation::LongSegment(length)));
         }
         Ok(match opcode {
-            _ if length == 0 => Destination::Discard,
+            _ if length == 0 => SegmentDestination::Discard,
             opcode::LOGIN_RESPONSE | opcode::TEXT_RESPONSE | opcode::SCSI_RESPONSE => {
-                Destination::Into(Buffer::from(vec![0; length as usize]), 0)
+                SegmentDestination::Into(Buffer::from(vec![0; length as usize]), 0)
             }
             opcode::REJECT if length as usize >= BHS_LEN => {
-                Destination::Into(Buffer::from(vec![0; BHS_LEN]), 0)
+                SegmentDestination::Into(Buffer::from(vec![0; BHS_LEN]), 0)
             }
-            _ => Destination::Discard,
+            _ => SegmentDestination::Discard,
         })
     }
 
-    fn pdu(&mut self, bhs: &Bhs, destination: Destination) -> Result<(), Closed> {
-        let Phase::Login(login) = &mut self.phase else {
+    fn pdu(&mut self, bhs: &Bhs, destination: SegmentDestination) -> Result<(), Closed> {
+        let InitiatorPhase::Login(login) = &mut self.phase else {
             return self.full_feature(bhs, destination);
         };
         let data = match &destination {
-            Destination::Into(buffer, _) => buffer.as_slice(),
-            Destination::Discard => &[],
+            SegmentDestination::Into(buffer, _) => buffer.as_slice(),
+            SegmentDestination::Discard => &[],
         };
         let response = pdu::LoginResponse::of(bhs);
         if response.tag.get() != LOGIN_TAG {
@@ -382,20 +386,20 @@ impl Connection {
         }
         self.exp_stat_sn = response.stat_sn.get().wrapping_add(1);
         match login.response(&self.config, self.cmd_sn, &response, data)? {
-            Next::Request(bhs, keys) => self.control(bhs, keys),
-            Next::Done => {
+            LoginStep::Request(bhs, keys) => self.control(bhs, keys),
+            LoginStep::Done => {
                 self.agreed = login.agreed.clone();
                 self.max_cmd_sn = response.max_cmd_sn.get();
                 self.rx.set_digests(self.agreed.header_digest, self.agreed.data_digest);
                 self.tx.set_digests(self.agreed.header_digest, self.agreed.data_digest);
-                self.phase = Phase::Full;
+                self.phase = InitiatorPhase::Full;
                 self.events.push_back(Event::LoggedIn(self.agreed.clone()));
             }
         }
         Ok(())
     }
 
-    /// MaxCmdSN and ExpCmdSN of any response (RFC 7143 §4.2.2.1).
+    /// Processes MaxCmdSN and ExpCmdSN of any response (RFC 7143 §4.2.2.1).
     pub(super) fn window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
         if serial::before(max_cmd_sn, exp_cmd_sn.wrapping_sub(1)) {
             return;
@@ -405,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Tells the shell once that a command may be submitted again.
+    /// Reports once that a command may be submitted again.
     pub(super) fn announce_window(&mut self) {
         if self.window_wanted && self.can_submit() {
             self.window_wanted = false;

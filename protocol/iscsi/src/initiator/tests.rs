@@ -1,4 +1,4 @@
-//! What the initiator thinks of targets that break the rules: their PDUs are made by hand.
+//! The initiator with targets that break the rules: their PDUs are built by hand.
 
 use alloc::vec::Vec;
 
@@ -40,7 +40,7 @@ impl Bench {
         headers
     }
 
-    fn hear(&mut self, bytes: &[u8]) {
+    fn receive(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             let mut count = 0;
@@ -72,9 +72,9 @@ impl Bench {
     fn logged_in(keys: &str) -> Self {
         let mut bench = Self::new();
         let first = bench.login_response(0x81, "AuthMethod=None|");
-        bench.hear(&first);
+        bench.receive(&first);
         let second = bench.login_response(0x87, keys);
-        bench.hear(&second);
+        bench.receive(&second);
         let event = bench.initiator.poll_event();
         assert!(matches!(event, Some(Event::LoggedIn(_))), "{event:?}");
         bench
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     fn violates(mut self, bytes: &[u8], expected: Violation) {
-        self.hear(bytes);
+        self.receive(bytes);
         let last = core::iter::from_fn(|| self.initiator.poll_event()).last();
         assert!(matches!(last, Some(Event::Closed(Closed::Violation(v))) if v == expected), "{last:?}");
     }
@@ -114,14 +114,14 @@ fn logins_that_break_rules_are_left() {
     }
     let mut bench = Bench::new();
     let first = bench.login_response(0x81, "");
-    bench.hear(&first);
+    bench.receive(&first);
     let more_than_offered = bench.login_response(0x87, "MaxBurstLength=16777215|");
     bench.violates(&more_than_offered, Violation::Selection);
     let mut bench = Bench::new();
     let endless: Vec<u8> = (0..40).flat_map(|_| bench.login_response(0x40, "")).collect();
     for bytes in endless.chunks(48) {
         let _ = bench.sent();
-        bench.hear(bytes);
+        bench.receive(bytes);
     }
     assert!(matches!(bench.initiator.poll_event(), Some(Event::Closed(Closed::Violation(_)))));
 }
@@ -133,13 +133,13 @@ fn redirection_tells_where_to() {
     let mut pdu = pdu::LoginResponse::new(opcode::LOGIN_RESPONSE, 0);
     pdu.tag.set(tag);
     (pdu.class, pdu.detail) = (1, 1);
-    bench.hear(&segment(pdu.wire(), b"TargetAddress=10.0.0.7:3260\0"));
+    bench.receive(&segment(pdu.wire(), b"TargetAddress=10.0.0.7:3260\0"));
     let Some(Event::Closed(Closed::Refused(refusal))) = bench.initiator.poll_event() else { panic!() };
     assert_eq!(refusal.redirect.as_deref(), Some("10.0.0.7:3260"));
 }
 
 #[test]
-fn data_in_out_of_order_or_range_is_a_violation() {
+fn data_in_out_of_order_is_a_violation() {
     for (offset, sn, length) in [(4, 0, 8), (0, 1, 8), (0, 0, 20)] {
         let mut bench = Bench::logged_in("");
         let mut pdu = pdu::DataIn::new(opcode::DATA_IN, flag::FINAL);
@@ -152,7 +152,7 @@ fn data_in_out_of_order_or_range_is_a_violation() {
 }
 
 #[test]
-fn data_in_is_shown_as_far_as_it_has_come_and_nothing_else_is() {
+fn data_in_is_visible_exactly_as_received() {
     let mut bench = Bench::logged_in("");
     let data: Vec<u8> = (0..200_u8).collect();
     let tag = bench.submit(0, data.len());
@@ -166,29 +166,29 @@ fn data_in_is_shown_as_far_as_it_has_come_and_nothing_else_is() {
     }
     let mut shown = 0;
     for byte in stream {
-        bench.hear(&[byte]);
+        bench.receive(&[byte]);
         let so_far = bench.initiator.data_in_so_far().map_or(&[][..], |(_, so_far)| so_far);
         assert!(so_far.len() >= shown && so_far == &data[..so_far.len()]);
         shown = so_far.len();
     }
     assert_eq!(shown, data.len());
-    // Another PDU with a segment of its own comes in between.
+    // Another PDU with its own segment is received in between.
     let mut text = pdu::TextResponse::new(opcode::TEXT_RESPONSE, flag::FINAL);
     text.tag.set(NO_TAG);
-    bench.hear(&segment(text.wire(), &[7; 40])[..BHS_LEN + 20]);
+    bench.receive(&segment(text.wire(), &[7; 40])[..BHS_LEN + 20]);
     assert_eq!(bench.initiator.data_in_so_far().map(|(_, so_far)| so_far), Some(&data[..]));
 
-    // Of a command that is over nothing is shown.
+    // No data is returned for a finished command.
     let mut bench = Bench::logged_in("");
     let mut pdu = pdu::DataIn::new(opcode::DATA_IN, flag::FINAL | flag::STATUS);
     pdu.tag.set(bench.submit(0, 16));
     pdu.stat_sn.set(bench.stat_sn);
-    bench.hear(&segment(pdu.wire(), &[1; 16]));
+    bench.receive(&segment(pdu.wire(), &[1; 16]));
     assert!(bench.initiator.data_in_so_far().is_none());
 }
 
 #[test]
-fn an_r2t_may_ask_only_for_what_is_there_and_next() {
+fn r2t_must_request_the_next_existing_data() {
     let keys = "ImmediateData=No|InitialR2T=Yes|MaxBurstLength=1024|MaxOutstandingR2T=1|";
     for (offset, length, sn) in [(1, 100, 0), (0, 0, 0), (0, 1025, 0), (0, 100, 1), (0, 513, 0)] {
         let mut bench = Bench::logged_in(keys);
@@ -203,7 +203,7 @@ fn an_r2t_may_ask_only_for_what_is_there_and_next() {
     let mut pdu = pdu::R2t::new(opcode::R2T, flag::FINAL);
     pdu.tag.set(bench.submit(512, 0));
     pdu.desired.set(256);
-    bench.hear(&pdu.wire());
+    bench.receive(&pdu.wire());
     pdu.offset.set(256);
     pdu.r2t_sn.set(1);
     bench.violates(&pdu.wire(), Violation::ReadyToTransfer);
@@ -241,7 +241,7 @@ fn strange_tags_numbers_and_opcodes_are_violations() {
 }
 
 #[test]
-fn a_rejected_command_and_a_failing_target_end_only_the_command() {
+fn reject_and_target_failure_end_only_the_command() {
     let mut bench = Bench::logged_in("");
     bench.initiator.manage(Function::LogicalUnitReset(0)).unwrap();
     let _ = bench.sent();
@@ -253,7 +253,7 @@ fn a_rejected_command_and_a_failing_target_end_only_the_command() {
     reject.reason = 9;
     reject.tag.set(NO_TAG);
     reject.stat_sn.set(bench.stat_sn);
-    bench.hear(&segment(reject.wire(), &header));
+    bench.receive(&segment(reject.wire(), &header));
     let event = bench.initiator.poll_event();
     assert!(
         matches!(event, Some(Event::Completed { outcome: Err(TaskFailure::Rejected(9)), .. })),
@@ -264,7 +264,7 @@ fn a_rejected_command_and_a_failing_target_end_only_the_command() {
     response.tag.set(bench.submit(0, 0));
     response.response = 1;
     response.stat_sn.set(bench.stat_sn + 1);
-    bench.hear(&response.wire());
+    bench.receive(&response.wire());
     let event = bench.initiator.poll_event();
     assert!(
         matches!(event, Some(Event::Completed { outcome: Err(TaskFailure::Target(1)), .. })),
@@ -281,7 +281,7 @@ fn a_target_that_drops_the_session_is_believed() {
         pdu.event = event;
         pdu.tag.set(NO_TAG);
         pdu.stat_sn.set(bench.stat_sn);
-        bench.hear(&pdu.wire());
+        bench.receive(&pdu.wire());
         assert!(matches!(bench.initiator.poll_event(), Some(Event::Closed(Closed::Dropped))));
     }
 }

@@ -1,4 +1,4 @@
-//! What goes into and comes out of an initiator's connection.
+//! Inputs and outputs of an initiator's connection.
 
 use alloc::{string::String, vec::Vec};
 
@@ -7,7 +7,7 @@ use crate::{
     chap::{Account, Algorithm, CHALLENGE_LEN},
 };
 
-/// Who we are and whom we call.
+/// Names, policy and timeouts of an initiator.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Our iSCSI name.
@@ -16,30 +16,32 @@ pub struct Config {
     pub initiator_alias: Option<String>,
     /// The target's iSCSI name; `None` makes a discovery session.
     pub target_name: Option<String>,
-    /// Session identifier part of ours: the same ISID towards the same target replaces the older session.
+    /// Session identifier part of ours: a login with the same ISID to the same target replaces the
+    /// older session.
     pub isid: [u8; 6],
-    /// What we offer.
+    /// The values that we offer.
     pub policy: Policy,
-    /// CRC32C, hardware's if there is.
+    /// CRC32C function, in hardware if available.
     pub crc32c: Crc32c,
-    /// Most commands under way at once, at most [`crate::limits::QUEUE_DEPTH_MAX`]; the target's window may be less.
+    /// Maximum number of commands in progress, at most [`crate::limits::QUEUE_DEPTH_MAX`]; the
+    /// target's window may be smaller.
     pub queue_depth: u16,
-    /// Milliseconds until a login or logout must be over.
+    /// Time limit for login and logout, milliseconds.
     pub login_timeout_ms: u64,
     /// Milliseconds of silence before a ping.
     pub ping_after_ms: u64,
-    /// Milliseconds until a ping must be answered.
+    /// Time limit for the response to a ping, milliseconds.
     pub ping_timeout_ms: u64,
-    /// How we prove ourselves; `None`: we do not.
+    /// How we authenticate; `None`: not at all.
     pub chap: Option<Chap>,
 }
 
-/// What CHAP needs of an initiator.
+/// CHAP settings of an initiator.
 #[derive(Clone, Debug)]
 pub struct Chap {
-    /// Who we are.
+    /// Our account.
     pub account: Account,
-    /// Who the target must be (mutual CHAP); `None`: its word is enough.
+    /// The target's account (mutual CHAP); `None`: the target need not authenticate.
     pub target: Option<Account>,
     /// Algorithms that we offer, in our order of preference.
     pub algorithms: Vec<Algorithm>,
@@ -48,7 +50,7 @@ pub struct Chap {
 }
 
 impl Config {
-    /// Usual values for a session of `initiator_name` with `target_name`.
+    /// Returns default values for a session of `initiator_name` with `target_name`.
     #[must_use]
     pub fn new(initiator_name: String, target_name: Option<String>, isid: [u8; 6]) -> Self {
         Self {
@@ -76,22 +78,23 @@ pub struct Command {
     pub cdb: Cdb,
     /// Task attribute.
     pub attribute: TaskAttribute,
-    /// Data-out; sent without being copied.
+    /// Data-out; sent without copying.
     pub data_out: Gather,
-    /// Destination of data-in; its length is the expected transfer length. Empty if the command has no data-in.
+    /// Destination of data-in; its length is the expected transfer length. Empty if the command has
+    /// no data-in.
     pub data_in: Buffer,
 }
 
-/// How a command ended, as the target told it.
+/// The result of a command, as reported by the target.
 #[derive(Debug)]
 pub struct Response {
     /// SCSI status byte.
     pub status: u8,
-    /// Sense data without its length prefix; may be there with GOOD.
+    /// Sense data without its length prefix; possible with GOOD.
     pub sense: Vec<u8>,
-    /// The command's destination buffer, back.
+    /// The command's destination buffer, returned.
     pub data_in: Buffer,
-    /// Bytes of it, from the beginning, that were received.
+    /// Received bytes in it, from the start.
     pub data_in_length: usize,
     /// Residual of data-in.
     pub read_residual: Residual,
@@ -102,7 +105,7 @@ pub struct Response {
 /// Why a command has no SCSI status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskFailure {
-    /// Ended by task management of ours.
+    /// Ended by our task management.
     #[error("the command was aborted")]
     Aborted,
     /// The target rejected its PDU; the reason code of RFC 7143 §11.17.1.
@@ -113,25 +116,25 @@ pub enum TaskFailure {
     Target(u8),
 }
 
-/// A command that was not taken, and why.
+/// A command that was not accepted, and why.
 #[derive(Debug)]
 pub struct NotSent {
-    /// Why.
+    /// The reason.
     pub error: SubmitError,
-    /// The command, back.
+    /// The command, returned.
     pub command: Command,
 }
 
-/// Why a command was not taken.
+/// Why a command was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Login is not over, or logout has begun.
+    /// Login is not finished, or logout has begun.
     #[error("the session is not in full feature phase")]
     NotReady,
-    /// Too many commands are under way: try again after an event.
+    /// Too many commands are in progress: retry after an event.
     #[error("the command window is full")]
     WindowFull,
-    /// A buffer exceeds what 32 bits can say.
+    /// The length of a buffer does not fit 32 bits.
     #[error("a buffer exceeds 4 GiB")]
     TooLong,
 }
@@ -149,7 +152,7 @@ pub enum Function {
     ClearTaskSet(u64),
     /// TARGET WARM RESET.
     TargetWarmReset,
-    /// TARGET COLD RESET; the target closes every connection after it.
+    /// TARGET COLD RESET; the target closes every connection afterwards.
     TargetColdReset,
 }
 
@@ -170,7 +173,7 @@ pub enum FunctionResult {
     NotSupported,
     /// Function authorization failed.
     NotAuthorized,
-    /// Function rejected, or a code that RFC 7143 does not know.
+    /// Function rejected, or a code that RFC 7143 does not define.
     Rejected(u8),
 }
 
@@ -189,7 +192,7 @@ impl From<u8> for FunctionResult {
     }
 }
 
-/// A target that discovery told about.
+/// A target found by discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredTarget {
     /// Its iSCSI name.
@@ -198,39 +201,40 @@ pub struct DiscoveredTarget {
     pub addresses: Vec<String>,
 }
 
-/// What happened.
+/// An event of the connection.
 #[derive(Debug)]
 pub enum Event {
-    /// Full feature phase begins; with what was agreed.
+    /// Full feature phase begins, with the negotiated parameters.
     LoggedIn(Parameters),
-    /// A command is over.
+    /// A command ended.
     Completed {
-        /// As [`Connection::submit`](super::Connection::submit) returned it.
+        /// The id from [`Connection::submit`](super::Connection::submit).
         task: TaskId,
-        /// Its end.
+        /// Its result.
         outcome: Result<Response, TaskFailure>,
     },
     /// A task management function was answered.
     Managed {
-        /// As [`Connection::manage`](super::Connection::manage) returned it.
+        /// The id from [`Connection::manage`](super::Connection::manage).
         id: TaskId,
-        /// The answer. Commands it ended have had their own event before.
+        /// The result. Commands that it ended had their own event before.
         result: FunctionResult,
     },
     /// The answer to [`Connection::send_targets`](super::Connection::send_targets).
     Targets(Vec<DiscoveredTarget>),
-    /// The target wants us to log out within so many seconds.
+    /// The target requests a logout within this time.
     LogoutRequested {
         /// Seconds until it closes the connection.
         seconds: u16,
     },
     /// The window opened: a command may be submitted again.
     WindowOpen,
-    /// The last event. Commands without an event of their own are lost: they may or may not have been done.
+    /// The last event. Commands without an event of their own are lost: they may or may not have
+    /// been executed.
     Closed(Closed),
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Closed {
     /// We logged out.
@@ -265,34 +269,34 @@ pub enum Closed {
 pub struct LoginRefusal {
     /// 1 redirection, 2 our error, 3 the target's error.
     pub class: u8,
-    /// What exactly.
+    /// Detail within the class.
     pub detail: u8,
-    /// The address to go to, for a redirection: `host:port`.
+    /// The address to connect to, for a redirection: `host:port`.
     pub redirect: Option<String>,
 }
 
-/// How the target broke the protocol.
+/// How the target violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// The target did not prove that it knows its CHAP secret.
-    #[error("the target did not prove who it is")]
+    #[error("the target did not authenticate")]
     Unproven,
-    /// The stream cannot be followed.
+    /// The stream cannot be parsed.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// A data segment does not match its digest.
     #[error("data digest mismatch")]
     DataDigest,
-    /// This opcode has no place here.
+    /// This opcode is not expected here.
     #[error("unexpected opcode {0:#04x}")]
     UnexpectedPdu(u8),
-    /// Additional headers where there are none.
+    /// Additional headers where none are permitted.
     #[error("unexpected additional headers")]
     AdditionalHeader,
-    /// A data segment is longer than we declared to receive.
-    #[error("a data segment of {0} bytes")]
+    /// A data segment is longer than we declared.
+    #[error("a data segment of {0} bytes exceeds the declared limit")]
     LongSegment(u32),
-    /// A tag that names no task of ours.
+    /// A tag that belongs to no task of ours.
     #[error("unknown task tag {0:#010x}")]
     UnknownTask(u32),
     /// StatSN is not the next one.
@@ -301,20 +305,20 @@ pub enum Violation {
     /// Data-In is out of order, overlapping or beyond the buffer.
     #[error("data-in sequence broken")]
     DataSequence,
-    /// An R2T asks for what is not there, or too many at once.
+    /// An R2T requests data that does not exist, or there are too many at once.
     #[error("R2T out of order or out of range")]
     ReadyToTransfer,
     /// Negotiation text is malformed.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// Login or text negotiation breaks its rules.
+    /// Login or text negotiation violates its rules.
     #[error("negotiation rules broken")]
     Negotiation,
-    /// An answer that our offer did not allow.
+    /// An answer that our offer did not permit.
     #[error("the target selected a value that was not offered")]
     Selection,
-    /// More exchanges or text than we allow.
-    #[error("negotiation without end")]
+    /// More exchanges or text than permitted.
+    #[error("too many negotiation exchanges")]
     EndlessNegotiation,
     /// Sense data does not fit its segment.
     #[error("malformed response data")]

@@ -1,29 +1,31 @@
-//! Who may log in to what: initiator names, CHAP accounts, logical units.
+//! Access rules: initiator names, CHAP accounts, targets and logical units.
 //!
-//! Does: find the rule for a name, an account and a target. Does not: run the exchange; `login` does.
-//! Contract: without rules for it, a name gets nothing. Names are compared in lower case (RFC 7143 §4.2.7.1).
+//! Does: finds the rule for a name, an account and a target.
+//! Does not: run the exchange; `login` does.
+//! Contract: a name without a matching rule has no access. Names are compared in lower case (RFC
+//! 7143 §4.2.7.1).
 
 use alloc::{string::String, vec::Vec};
 
 use crate::chap::{Account, Algorithm};
 
-/// Rules of one portal; whoever is in none of them is refused.
+/// Rules of one portal; an initiator without a matching rule is refused.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// The rules; the first that fits counts.
+    /// The rules; the first match counts.
     pub rules: Vec<Rule>,
-    /// CHAP algorithms that are taken, in our order of preference.
+    /// Accepted CHAP algorithms, in our order of preference.
     pub algorithms: Vec<Algorithm>,
-    /// What we prove to initiators that ask it of us (mutual CHAP).
+    /// Our account for initiators that require mutual CHAP.
     pub own: Option<Account>,
 }
 
-/// What some initiators may.
+/// The rights of some initiators.
 #[derive(Clone, Debug, Default)]
 pub struct Rule {
-    /// iSCSI names in lower case; one that ends in `*` stands for all that begin so.
+    /// iSCSI names in lower case; one that ends in `*` matches all names with that prefix.
     pub initiators: Vec<String>,
-    /// The account with which they must prove themselves; `None`: their word is enough.
+    /// The account with which they must authenticate; `None`: no authentication.
     pub account: Option<Account>,
     /// Names of the targets; empty: all.
     pub targets: Vec<String>,
@@ -48,13 +50,13 @@ impl Rule {
 }
 
 impl Access {
-    /// Rules with [`Algorithm::DEFAULT`], and nothing proven of us.
+    /// Creates rules with [`Algorithm::DEFAULT`], without mutual CHAP.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> Self {
         Self { rules, algorithms: Algorithm::DEFAULT.to_vec(), own: None }
     }
 
-    /// The rules for an initiator that says this name, towards a target or any.
+    /// Returns the rules for an initiator with this name, for a target or any.
     pub(super) fn candidates<'a>(
         &'a self,
         initiator: &'a str,
@@ -63,27 +65,30 @@ impl Access {
         self.rules.iter().filter(move |rule| rule.is_for(initiator, target))
     }
 
-    /// The rule under which this initiator, with this account proven, reaches the target.
+    /// Returns the rule by which this initiator, with this authenticated account, may use the
+    /// target.
     pub(super) fn grant(&self, initiator: &str, user: Option<&str>, target: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.is_for(initiator, Some(target)) && rule.user() == user)
     }
 }
 
-/// Which format of sense data a logical unit has (SPC-4 §4.5.1): what the transport answers in its name has the same.
+/// The format of a logical unit's sense data (SPC-4 §4.5.1): replies that the transport sends on
+/// its behalf use the same.
 pub trait SenseFormat: Send + Sync {
-    /// Descriptor format, for this LUN in wire form? A logical unit that is not there has fixed format.
+    /// Whether this LUN (in wire form) uses descriptor format. A logical unit that does not exist
+    /// uses fixed format.
     fn is_descriptor(&self, lun: u64) -> bool;
 }
 
-/// What a login with CHAP needs of the shell: one for each connection.
+/// Random bytes and rate limits for logins with CHAP, supplied by the shell; one per connection.
 pub trait Doorkeeper: Send + Sync {
     /// Fills `into` with fresh unpredictable bytes.
     fn random(&self, into: &mut [u8]);
-    /// Whether this peer may try a response for an account now; false after too many failures.
+    /// Whether this peer may attempt a response for an account now; false after too many failures.
     fn admits(&self, account: &str) -> bool;
-    /// This peer gave a wrong response for an account, which may not exist.
+    /// Records a wrong response of this peer for an account, which may not exist.
     fn failed(&self, account: &str);
-    /// This peer gave the right response for an account.
+    /// Records a right response of this peer for an account.
     fn passed(&self, account: &str);
 }
 
@@ -106,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_name_account_and_target_counts() {
+    fn first_matching_access_rule_counts() {
         let access = Access::new(vec![
             rule(&["iqn.a:1", "iqn.b:*"], None, &["t1"], &[0]),
             rule(&["iqn.a:1"], Some("ann"), &[], &[1]),

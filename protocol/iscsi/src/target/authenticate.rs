@@ -1,7 +1,8 @@
 //! The security stage of a login, target side: AuthMethod None and CHAP (RFC 7143 §12.1).
 //!
-//! Does: choose the method by the rules for the initiator, run CHAP, answer a mutual challenge. Does not: know stages.
-//! Contract: `step` says `true` only once everything that the rules ask for is proven.
+//! Does: chooses the method by the rules for the initiator, runs CHAP, answers a mutual challenge.
+//! Does not: know stages.
+//! Contract: `step` returns `true` only after everything that the rules require is proven.
 
 use alloc::{string::String, vec, vec::Vec};
 
@@ -12,15 +13,15 @@ use crate::{
 };
 
 #[derive(Default)]
-pub(super) enum Authentication {
+pub(super) enum AuthenticationStage {
     /// No method is chosen yet.
     #[default]
     Begin,
-    /// CHAP is; the algorithm is not.
+    /// CHAP is chosen; the algorithm is not.
     Algorithm,
-    /// This challenge waits for its response.
+    /// This challenge was sent; the response is awaited.
     Challenge { algorithm: Algorithm, identifier: u8, challenge: Vec<u8> },
-    /// Over; with this CHAP name, or none asked for.
+    /// Finished, with this CHAP name, or without authentication.
     Proven(Option<String>),
 }
 
@@ -35,7 +36,7 @@ pub(super) struct ChapKeys<'a> {
 }
 
 impl<'a> ChapKeys<'a> {
-    /// Keeps a key; false if it is none of CHAP's.
+    /// Keeps a key; returns false if it is not a CHAP key.
     pub(super) fn take(&mut self, key: &str, value: &'a str) -> bool {
         let place = match key {
             "CHAP_A" => &mut self.algorithms,
@@ -58,8 +59,8 @@ impl<'a> ChapKeys<'a> {
     }
 }
 
-impl Authentication {
-    /// Who was proven; `None` also while nothing is.
+impl AuthenticationStage {
+    /// Returns the authenticated name; `None` before the end, too.
     pub(super) fn user(&self) -> Option<String> {
         match self {
             Self::Proven(user) => user.clone(),
@@ -67,7 +68,8 @@ impl Authentication {
         }
     }
 
-    /// Takes what one text said; true when the stage may end. `who` is the initiator's name and the target it wants.
+    /// Processes one text; returns true when the stage may end. `who` is the initiator's name and
+    /// its requested target.
     pub(super) fn step(
         &mut self,
         config: &Config,
@@ -85,7 +87,7 @@ impl Authentication {
             _ => return Err(Refusal::InitiatorError),
         };
         match chap {
-            // The exchange is not over.
+            // The exchange is not finished.
             Some(_) if stage == OPERATIONAL || methods.is_some() => Err(Refusal::InitiatorError),
             Some(access) => self.exchange(access, door.ok_or(Refusal::Unavailable)?, who, keys, answers),
             None => self.choose(config.access.as_deref(), who, (stage, transit), methods, answers),
@@ -101,7 +103,7 @@ impl Authentication {
         answers: &mut Vec<u8>,
     ) -> Result<bool, Refusal> {
         if matches!(self, Self::Proven(_)) {
-            // A method once chosen stays (§6.2: a key may come once).
+            // A chosen method cannot change (§6.2: a key may occur once).
             return if methods.is_some() { Err(Refusal::InitiatorError) } else { Ok(true) };
         }
         let (open, chap) = access.map_or((true, false), |access| {
@@ -112,7 +114,7 @@ impl Authentication {
             )
         });
         let Some(methods) = methods else {
-            // Nothing offered: the security stage was left out, or is being left (§6.3.2).
+            // Nothing offered: the security stage was skipped, or is being left (§6.3.2).
             if stage != OPERATIONAL && !transit {
                 return Ok(false);
             }
@@ -178,7 +180,8 @@ impl Authentication {
                     return Err(Refusal::Authentication);
                 }
                 let accounts = access.candidates(who.0, who.1).filter_map(|rule| rule.account.as_ref());
-                // An unknown name costs the same time as a wrong response: any account will do for that.
+                // An unknown name costs the same time as a wrong response: any account serves for
+                // that.
                 let known = accounts.clone().find(|account| account.name == name);
                 let account = known.or_else(|| accounts.clone().next()).ok_or(Refusal::Authentication)?;
                 let response = chap::binary(response).unwrap_or_default();
@@ -197,8 +200,9 @@ impl Authentication {
     }
 }
 
-/// Mutual CHAP: answers the initiator's challenge, if there is one. Only after it has proven itself, so that nobody gets
-/// responses out of us by asking, and never our own challenge sent back (§12.1.3).
+/// Mutual CHAP: answers the initiator's challenge, if there is one. Only after the initiator has
+/// authenticated, so that unauthenticated peers get no responses, and never our own challenge
+/// (§12.1.3).
 fn prove(
     access: &Access,
     algorithm: Algorithm,

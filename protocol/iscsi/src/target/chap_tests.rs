@@ -1,4 +1,4 @@
-//! CHAP and access rules against a target, PDU by PDU: what a proper initiator never sends.
+//! CHAP and access rules of a target, PDU by PDU, with input that a correct initiator never sends.
 
 use alloc::{string::String, sync::Arc, vec, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -79,7 +79,7 @@ impl Bench {
         text.unwrap_or_default().replace('\0', "|")
     }
 
-    /// Up to the challenge; the algorithm that the target chose.
+    /// Proceeds up to the challenge; returns the algorithm that the target chose.
     fn challenged(&mut self, algorithms: &str) -> Algorithm {
         let method = self.say(GO, &[FIRST, "AuthMethod=CHAP,None|"].concat());
         assert!(method.contains("AuthMethod=CHAP|"), "{method}");
@@ -108,7 +108,7 @@ fn proof(algorithm: Algorithm) -> String {
 }
 
 #[test]
-fn each_algorithm_lets_the_right_secret_in_and_the_preferred_one_offered_is_taken() {
+fn each_chap_algorithm_works_and_preference_is_kept() {
     for (offered, expected) in
         [("5", Algorithm::Md5), ("5,8", Algorithm::Sha3), ("5,6,8,7", Algorithm::Sha256)]
     {
@@ -134,9 +134,9 @@ fn md5_is_for_whoever_asks_for_it() {
     }
 }
 
-/// Which account counts depends on the target: nobody leaves it out of the question afterwards.
+/// The target determines which account counts, so it cannot be omitted and set afterwards.
 #[test]
-fn the_kind_of_session_is_said_first_or_not_at_all() {
+fn session_type_is_only_accepted_first() {
     let mut bench = Bench::new(access(), Door::default());
     bench.say(GO, &[FIRST, "AuthMethod=CHAP|"].concat().replace("SessionType=Normal|", ""));
     bench.say(STAY, "CHAP_A=7|SessionType=Discovery|");
@@ -144,7 +144,7 @@ fn the_kind_of_session_is_said_first_or_not_at_all() {
 }
 
 #[test]
-fn every_wrong_proof_is_an_authentication_failure_and_counted() {
+fn every_wrong_response_is_a_counted_failure() {
     let wrong = response(Algorithm::Sha3, "another secret");
     let right = response(Algorithm::Sha3, "a secret of ann");
     for keys in [
@@ -168,7 +168,7 @@ fn every_wrong_proof_is_an_authentication_failure_and_counted() {
 }
 
 #[test]
-fn the_exchange_cannot_be_left_out_reordered_or_talked_down() {
+fn chap_cannot_be_skipped_reordered_or_downgraded() {
     let refused = |steps: &[(u8, &str)]| {
         let mut bench = Bench::new(access(), Door::default());
         for (flags, keys) in steps {
@@ -192,7 +192,8 @@ fn the_exchange_cannot_be_left_out_reordered_or_talked_down() {
     let error = Some(Refusal::InitiatorError);
     assert_eq!(refused(&[(STAY, &first("AuthMethod=CHAP|CHAP_A=8|"))]), error, "not agreed yet");
     assert_eq!(refused(&[(STAY, &chap), (STAY, "CHAP_A=8|"), (STAY, "CHAP_A=5|")]), error, "a key twice");
-    // Asked to go on, the target stays, and the operational stage cannot be entered by force.
+    // The initiator requests a transit, but the target stays, and the operational stage cannot be
+    // entered by force.
     assert_eq!(refused(&[(GO, &chap), (GO, "CHAP_A=8|"), (OPERATIONAL_GO, "")]), error);
     let mut bench = Bench::new(access(), Door::default());
     feed(&mut bench.target, &login(GO, &chap));
@@ -201,7 +202,7 @@ fn the_exchange_cannot_be_left_out_reordered_or_talked_down() {
 }
 
 #[test]
-fn the_target_proves_itself_when_asked_but_never_with_its_own_challenge() {
+fn mutual_chap_refuses_the_targets_own_challenge() {
     let with = |challenge: &str| std::format!("{}CHAP_I=7|{challenge}", proof(Algorithm::Sha3));
     let run = |access: Access, keys: &str| {
         let mut bench = Bench::new(access, Door::default());
@@ -225,13 +226,13 @@ fn the_target_proves_itself_when_asked_but_never_with_its_own_challenge() {
     assert_eq!(run(access(), &with(&long)).0, Some(Refusal::InitiatorError));
     let longest = std::format!("CHAP_C=0x{}|", "00".repeat(1024));
     assert_eq!(run(access(), &with(&longest)).0, None);
-    // A wrong proof gets no response out of us.
+    // After a wrong response we do not answer the mutual challenge.
     let (refused, said) = run(access(), "CHAP_N=ann|CHAP_R=0x00|CHAP_I=7|CHAP_C=0x0102030405060708|");
     assert!(refused == Some(Refusal::Authentication) && !said.contains("CHAP_R"));
 }
 
 #[test]
-fn strangers_are_refused_and_the_open_rule_needs_no_proof() {
+fn unknown_names_are_refused_unless_rule_is_open() {
     let mut bench = Bench::new(access(), Door::default());
     bench.say(OPERATIONAL_GO, &FIRST.replace("iqn.x:y", "iqn.x:stranger"));
     assert_eq!(bench.refused(), Some(Refusal::Authorization));
@@ -245,7 +246,7 @@ fn strangers_are_refused_and_the_open_rule_needs_no_proof() {
 }
 
 #[test]
-fn without_a_doorkeeper_nobody_is_asked_for_proof_in_vain() {
+fn chap_without_login_guard_is_unavailable() {
     let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
     config.access = Some(Arc::new(access()));
     let mut target = Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);

@@ -1,37 +1,38 @@
-//! Full feature phase, target side: what comes in.
+//! Full feature phase, target side: received PDUs.
 
 use bytes::Bytes;
 
 use super::{
     Closed, Command, Connection, Event, SessionKind, Violation,
-    session::{Fate, Phase, bytes_of, collect},
-    task::{Failure, State, Task, Want, transfer_tag},
+    session::{PduAction, TargetPhase, bytes_of, collect},
+    task::{CommandFailure, TargetTask, TaskState, TaskStep, transfer_tag},
 };
 use crate::{
     Buffer,
-    frame::Destination,
+    frame::SegmentDestination,
     limits,
     pdu::{self, Bhs, NO_TAG, flag, opcode, reason},
     serial,
 };
 
-/// Most PDUs of one connection that are rejected before it is closed.
+/// Maximum number of rejected PDUs of one connection before it is closed.
 const REJECTS_MAX: u32 = 256;
 
-/// What a command number says about its PDU (§4.2.2.1).
-enum Turn {
+/// Meaning of a PDU's command number (§4.2.2.1).
+enum NumberCheck {
     Now,
     /// Outside the window: ignore silently.
     Outside,
 }
 
 impl Connection {
-    /// Chooses what becomes of a PDU and where its data goes; `None` while memory is short, since `since`.
+    /// Decides what to do with a PDU and where its data goes; `None` while memory is short, since
+    /// `since`.
     pub(super) fn full_feature_header(
         &mut self,
         bhs: &Bhs,
         since: Option<u64>,
-    ) -> Result<Option<Destination>, Closed> {
+    ) -> Result<Option<SegmentDestination>, Closed> {
         let length = pdu::data_length(bhs);
         let opcode = pdu::opcode_of(bhs);
         if length > self.agreed.max_receive {
@@ -41,11 +42,11 @@ impl Connection {
             opcode,
             opcode::SCSI_COMMAND | opcode::TASK_MANAGEMENT | opcode::TEXT | opcode::LOGOUT | opcode::NOP_OUT
         ) && bhs[0] & opcode::IMMEDIATE == 0;
-        if numbered && matches!(self.turn(bhs)?, Turn::Outside) {
-            self.fate = Fate::Ignore;
-            return Ok(Some(Destination::Discard));
+        if numbered && matches!(self.turn(bhs)?, NumberCheck::Outside) {
+            self.fate = PduAction::Ignore;
+            return Ok(Some(SegmentDestination::Discard));
         }
-        let discovery = matches!(self.phase, Phase::Full(SessionKind::Discovery));
+        let discovery = matches!(self.phase, TargetPhase::Full(SessionKind::Discovery));
         let destination = match opcode {
             opcode::LOGIN => return Err(Violation::LoginAgain.into()),
             opcode::SCSI_COMMAND | opcode::TASK_MANAGEMENT | opcode::DATA_OUT if discovery => {
@@ -61,47 +62,49 @@ impl Connection {
                 self.rejected_by_header(reason::OUT_OF_RESOURCES)
             }
             opcode::TEXT => {
-                self.fate = Fate::Act;
+                self.fate = PduAction::Act;
                 collect(length)
             }
             opcode::NOP_OUT => {
-                self.fate = Fate::Act;
+                self.fate = PduAction::Act;
                 let echo = length.min(limits::PING_ECHO_MAX as u32).min(self.agreed.max_send);
                 collect(echo)
             }
             opcode::TASK_MANAGEMENT | opcode::LOGOUT => {
-                self.fate = Fate::Act;
-                Destination::Discard
+                self.fate = PduAction::Act;
+                SegmentDestination::Discard
             }
             opcode::SNACK => self.rejected_by_header(reason::SNACK),
             _ => self.rejected_by_header(reason::NOT_SUPPORTED),
         };
-        // From here on the PDU counts as received, whatever becomes of it: a rejected one leaves no hole.
+        // From here on the PDU counts as received, whatever happens to it: a rejected one leaves no
+        // gap.
         if numbered {
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
         }
         Ok(Some(destination))
     }
 
-    fn turn(&self, bhs: &Bhs) -> Result<Turn, Closed> {
+    fn turn(&self, bhs: &Bhs) -> Result<NumberCheck, Closed> {
         let cmd_sn = pdu::ScsiCommand::of(bhs).cmd_sn.get();
         if cmd_sn == self.exp_cmd_sn && serial::within(cmd_sn, self.exp_cmd_sn, self.max_cmd_sn()) {
-            Ok(Turn::Now)
+            Ok(NumberCheck::Now)
         } else if serial::within(cmd_sn, self.exp_cmd_sn, self.max_cmd_sn()) {
             Err(Violation::CommandGap.into())
         } else {
-            Ok(Turn::Outside)
+            Ok(NumberCheck::Outside)
         }
     }
 
-    fn rejected_by_header(&mut self, reason: u8) -> Destination {
-        self.fate = Fate::Reject(reason);
-        Destination::Discard
+    fn rejected_by_header(&mut self, reason: u8) -> SegmentDestination {
+        self.fate = PduAction::Reject(reason);
+        SegmentDestination::Discard
     }
 
-    fn command_header(&mut self, bhs: &Bhs, length: u32, since: Option<u64>) -> Option<Destination> {
+    fn command_header(&mut self, bhs: &Bhs, length: u32, since: Option<u64>) -> Option<SegmentDestination> {
         let header = pdu::ScsiCommand::of(bhs);
-        let task = pdu::parse_ahs(&header.cdb, self.rx.ahs()).and_then(|extras| Task::new(&header, extras));
+        let task =
+            pdu::parse_ahs(&header.cdb, self.rx.ahs()).and_then(|extras| TargetTask::new(&header, extras));
         let Some(mut task) = task.filter(|task| task.tag != NO_TAG) else {
             return Some(self.rejected_by_header(reason::INVALID_FIELD));
         };
@@ -117,18 +120,19 @@ impl Connection {
         };
         task.check_unsolicited(&self.agreed, burst, length);
         if task.write_expected > self.config.data_out_max {
-            task.fail(Failure::TooLong);
+            task.fail(CommandFailure::TooLong);
         }
         if task.failure.is_none() && task.write_expected > 0 {
             match Buffer::take_on_page(&self.pool, task.write_expected as usize) {
                 Some(buffer) => task.data_out = buffer,
-                // Others' data-out is behind this command in the stream: reading must go on (SAM-5 §5.3.1).
-                None if self.tasks.collecting() > 0 => task.fail(Failure::TaskSetFull),
+                // Data-out of other commands is behind this command in the stream: reading must
+                // continue (SAM-5 §5.3.1).
+                None if self.tasks.collecting() > 0 => task.fail(CommandFailure::TaskSetFull),
                 None if since.is_some_and(|since| {
                     self.now_ms >= since.saturating_add(self.config.starvation_timeout_ms)
                 }) =>
                 {
-                    task.fail(Failure::Busy);
+                    task.fail(CommandFailure::Busy);
                 }
                 None => return None,
             }
@@ -141,53 +145,53 @@ impl Connection {
         let Some(slot) = self.tasks.insert(task) else {
             return Some(self.rejected_by_header(reason::OUT_OF_RESOURCES));
         };
-        self.fate = Fate::Command(slot);
-        Some(if keep { Destination::Into(buffer, 0) } else { Destination::Discard })
+        self.fate = PduAction::Command(slot);
+        Some(if keep { SegmentDestination::Into(buffer, 0) } else { SegmentDestination::Discard })
     }
 
-    fn data_out_header(&mut self, bhs: &Bhs, length: u32) -> Destination {
+    fn data_out_header(&mut self, bhs: &Bhs, length: u32) -> SegmentDestination {
         let header = pdu::DataOut::of(bhs);
-        // Data of a command that ended meanwhile may still be under way.
-        self.fate = Fate::Ignore;
-        let Some(slot) = self.tasks.find(header.tag.get()) else { return Destination::Discard };
+        // Data of a command that ended meanwhile may still arrive.
+        self.fate = PduAction::Ignore;
+        let Some(slot) = self.tasks.find(header.tag.get()) else { return SegmentDestination::Discard };
         let Some(task) = self.tasks.get(slot).filter(|task| task.is_collecting()) else {
             return self.rejected_by_header(reason::PROTOCOL);
         };
         let Some(destination) = task.data_out(slot, &header, length) else {
             return self.rejected_by_header(reason::INVALID_FIELD);
         };
-        self.fate = Fate::DataOut(slot);
+        self.fate = PduAction::DataOut(slot);
         destination
     }
 
-    /// A PDU is whole.
+    /// Processes a complete PDU.
     pub(super) fn full_feature(
         &mut self,
         bhs: &Bhs,
-        destination: Destination,
+        destination: SegmentDestination,
         intact: bool,
     ) -> Result<(), Closed> {
         let length = pdu::data_length(bhs);
-        match core::mem::replace(&mut self.fate, Fate::Ignore) {
-            Fate::Ignore => {}
-            Fate::Reject(reason) => self.reject(bhs, reason)?,
-            Fate::Command(slot) => {
+        match core::mem::replace(&mut self.fate, PduAction::Ignore) {
+            PduAction::Ignore => {}
+            PduAction::Reject(reason) => self.reject(bhs, reason)?,
+            PduAction::Command(slot) => {
                 if !intact {
                     self.reject(bhs, reason::DATA_DIGEST)?;
                 }
                 if let Some(task) = self.tasks.get(slot) {
-                    if let Destination::Into(buffer, _) = destination {
+                    if let SegmentDestination::Into(buffer, _) = destination {
                         task.data_out = buffer;
                         task.immediate_received(length);
                     }
                     if !intact {
-                        task.fail(Failure::ProtocolServiceCrc);
+                        task.fail(CommandFailure::ProtocolServiceCrc);
                     }
                 }
                 self.advance(slot);
                 self.pull_more();
             }
-            Fate::DataOut(slot) => {
+            PduAction::DataOut(slot) => {
                 self.transfer_at = self.now_ms;
                 if !intact {
                     self.reject(bhs, reason::DATA_DIGEST)?;
@@ -195,19 +199,19 @@ impl Connection {
                 if let Some(task) = self.tasks.get(slot) {
                     task.data_out_received(bhs[1] & flag::FINAL != 0, length, destination);
                     if !intact {
-                        task.fail(Failure::ProtocolServiceCrc);
+                        task.fail(CommandFailure::ProtocolServiceCrc);
                     }
                 }
                 self.advance(slot);
                 self.pull_more();
             }
-            Fate::Act if !intact => self.reject(bhs, reason::DATA_DIGEST)?,
-            Fate::Act => return self.act(bhs, &destination),
+            PduAction::Act if !intact => self.reject(bhs, reason::DATA_DIGEST)?,
+            PduAction::Act => return self.act(bhs, &destination),
         }
         Ok(())
     }
 
-    fn act(&mut self, bhs: &Bhs, destination: &Destination) -> Result<(), Closed> {
+    fn act(&mut self, bhs: &Bhs, destination: &SegmentDestination) -> Result<(), Closed> {
         match pdu::opcode_of(bhs) {
             opcode::TASK_MANAGEMENT => self.manage(&pdu::TaskManagement::of(bhs), bhs),
             opcode::TEXT => self.text(bhs, bytes_of(destination)),
@@ -219,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// Lets commands ask for data that others made room for.
+    /// Lets commands request data for which others made space.
     pub(super) fn pull_more(&mut self) {
         if self.config.pull_bytes.is_none() || self.tasks.collecting() == 0 {
             return;
@@ -227,25 +231,25 @@ impl Connection {
         while let Some(slot) = self.tasks.next_to_pull() {
             let before = self.tasks.pulled();
             self.advance(slot);
-            // It asks for all that it may. If that is nothing it has to wait, and so have all that came later.
+            // It requests all that it may. If that is nothing, it waits, and so do all later ones.
             if self.tasks.pulled() == before {
                 return;
             }
         }
     }
 
-    /// Lets a command go as far as it can: ask for more data, execute, or fail.
+    /// Advances a command as far as possible: requests more data, executes, or fails it.
     fn advance(&mut self, slot: u16) {
         loop {
             let room = match self.config.pull_bytes {
-                // Whoever came first asks first.
+                // First come, first served.
                 Some(_) if self.tasks.next_to_pull().is_some_and(|next| next != slot) => 0,
                 most => self.tasks.pull_room(slot, most),
             };
             let Some(task) = self.tasks.get(slot) else { return };
             match task.want(&self.agreed, room) {
-                Want::Nothing => return,
-                Want::Ask { r2t_sn, offset, length } => {
+                TaskStep::Nothing => return,
+                TaskStep::Ask { r2t_sn, offset, length } => {
                     self.tasks.pull(length);
                     let Some(task) = self.tasks.get(slot) else { return };
                     let mut pdu = pdu::R2t::new(opcode::R2T, flag::FINAL);
@@ -258,7 +262,7 @@ impl Connection {
                     self.transfer_at = self.now_ms;
                     self.control(pdu.wire(), Bytes::new(), false);
                 }
-                Want::Execute => {
+                TaskStep::Execute => {
                     let command = Command {
                         task: task.id,
                         lun: task.lun,
@@ -267,15 +271,15 @@ impl Connection {
                         data_out: core::mem::take(&mut task.data_out),
                         data_in_max: task.read_expected,
                     };
-                    self.tasks.set_state(slot, State::Running);
+                    self.tasks.set_state(slot, TaskState::Running);
                     self.events.push_back(Event::Command(command));
                     return;
                 }
-                Want::Fail(failure) => {
+                TaskStep::Fail(failure) => {
                     task.data_out = Buffer::default();
                     let (id, lun) = (task.id, task.lun);
                     let descriptor = self.format.as_ref().is_some_and(|format| format.is_descriptor(lun));
-                    self.tasks.set_state(slot, State::Running);
+                    self.tasks.set_state(slot, TaskState::Running);
                     self.complete(id, failure.reply(descriptor));
                     return;
                 }
@@ -283,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// Tells the initiator that its PDU was not taken.
+    /// Rejects a PDU of the initiator.
     pub(super) fn reject(&mut self, bhs: &Bhs, reason: u8) -> Result<(), Closed> {
         self.rejects += 1;
         let mut pdu = pdu::Reject::new(opcode::REJECT, flag::FINAL);

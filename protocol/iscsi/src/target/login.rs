@@ -1,14 +1,14 @@
-//! Login, target side: a stage machine over key=value text (RFC 7143 §6, §11.12).
+//! Login, target side: a state machine over key=value text (RFC 7143 §6, §11.12).
 
 use alloc::{string::String, vec::Vec};
 
 use super::{
     Config, Doorkeeper, LoginRequest, Refusal, SessionKind,
-    authenticate::{Authentication, ChapKeys},
+    authenticate::{AuthenticationStage, ChapKeys},
 };
 use crate::{
     Parameters, limits,
-    parameters::{self, Answer},
+    parameters::{self, KeyAnswer},
     pdu::{self, Bhs, flag, opcode},
     text,
 };
@@ -17,50 +17,50 @@ pub(super) const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 
 #[derive(Default)]
-pub(super) struct Login {
+pub(super) struct TargetLogin {
     /// Stage the next request must be in; `None` before the first.
     stage: Option<u8>,
     exchanges: u32,
     /// Text of C-bit continuations so far.
     gathered: Vec<u8>,
-    /// Names of all keys so far: a key may come once (§6.2).
+    /// Names of all keys so far: a key may occur once (§6.2).
     seen: Vec<String>,
-    identity: Option<Identity>,
+    identity: Option<LoginIdentity>,
     initiator: Option<String>,
     alias: Option<String>,
     target: Option<String>,
     discovery: bool,
     kind: Option<SessionKind>,
     declared: bool,
-    authentication: Authentication,
+    authentication: AuthenticationStage,
     agreed: Parameters,
 }
 
-/// What stays the same through all requests of a login (§11.12.5 to §11.12.8).
+/// Fields that are the same in all requests of a login (§11.12.5 to §11.12.8).
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Identity {
+struct LoginIdentity {
     tag: u32,
     isid: [u8; 6],
     tsih: u16,
     cid: u16,
 }
 
-/// What to do after a login request.
-pub(super) enum Next {
+/// The next step after a login request.
+pub(super) enum LoginStep {
     Respond(Bhs, Vec<u8>),
-    /// The last response, to be sent once the shell admits the session.
+    /// The last response, to be sent when the shell admits the session.
     Finish(Bhs, Vec<u8>, LoginRequest),
 }
 
-/// Keys of one text that are acted upon when all of it was read.
+/// Keys of one text that are processed after all of it was read.
 #[derive(Default)]
-struct Said<'a> {
+struct DeferredKeys<'a> {
     methods: Option<&'a str>,
     chap: ChapKeys<'a>,
 }
 
-impl Login {
-    /// The name that the initiator said.
+impl TargetLogin {
+    /// Returns the name that the initiator sent.
     pub(super) fn initiator(&self) -> &str {
         self.initiator.as_deref().unwrap_or_default()
     }
@@ -71,7 +71,7 @@ impl Login {
         door: Option<&dyn Doorkeeper>,
         bhs: &Bhs,
         data: &[u8],
-    ) -> Result<Next, Refusal> {
+    ) -> Result<LoginStep, Refusal> {
         let request = pdu::Login::of(bhs);
         let (stage, next) = ((request.flags >> 2) & 3, request.flags & 3);
         let transit = request.flags & flag::TRANSIT != 0;
@@ -84,7 +84,7 @@ impl Login {
         if request.version_min != 0 {
             return Err(Refusal::Version);
         }
-        let identity = Identity {
+        let identity = LoginIdentity {
             tag: request.tag.get(),
             isid: request.isid,
             tsih: request.tsih.get(),
@@ -106,7 +106,7 @@ impl Login {
         answer.tsih = request.tsih;
         answer.tag = request.tag;
         if continues {
-            return Ok(Next::Respond(answer.wire(), Vec::new()));
+            return Ok(LoginStep::Respond(answer.wire(), Vec::new()));
         }
         let gathered = core::mem::take(&mut self.gathered);
         let mut answers = Vec::new();
@@ -130,14 +130,15 @@ impl Login {
                 config.policy.max_receive.clamp(limits::BURST_MIN, limits::DATA_SEGMENT_MAX);
             text::put(&mut answers, "MaxRecvDataSegmentLength", self.agreed.max_receive);
         }
-        // The security stage ends when there is nothing more to prove, whatever the initiator wants.
+        // The security stage ends when nothing more must be proven, whatever the initiator
+        // requests.
         if !transit || !proven {
-            return Ok(Next::Respond(answer.wire(), answers));
+            return Ok(LoginStep::Respond(answer.wire(), answers));
         }
         answer.flags |= flag::TRANSIT | next;
         self.stage = Some(next);
         if next != FULL_FEATURE {
-            return Ok(Next::Respond(answer.wire(), answers));
+            return Ok(LoginStep::Respond(answer.wire(), answers));
         }
         self.finish(config, identity, answer.wire(), answers)
     }
@@ -145,10 +146,10 @@ impl Login {
     fn finish(
         &mut self,
         config: &Config,
-        identity: Identity,
+        identity: LoginIdentity,
         bhs: Bhs,
         answers: Vec<u8>,
-    ) -> Result<Next, Refusal> {
+    ) -> Result<LoginStep, Refusal> {
         if !config.policy.admits(&self.agreed) {
             return Err(Refusal::InitiatorError);
         }
@@ -173,7 +174,7 @@ impl Login {
             luns,
             parameters: self.agreed.clone(),
         };
-        Ok(Next::Finish(bhs, answers, request))
+        Ok(LoginStep::Finish(bhs, answers, request))
     }
 
     fn keys<'a>(
@@ -181,10 +182,11 @@ impl Login {
         config: &Config,
         gathered: &'a [u8],
         answers: &mut Vec<u8>,
-    ) -> Result<Said<'a>, Refusal> {
-        let mut said = Said::default();
+    ) -> Result<DeferredKeys<'a>, Refusal> {
+        let mut said = DeferredKeys::default();
         let mut pairs = text::parse(gathered).map_err(|_| Refusal::InitiatorError)?;
-        // What decides about other keys comes first: the kind of session, and what FirstBurstLength rests on.
+        // Keys that others depend on come first: the session type, and the key that
+        // FirstBurstLength depends on.
         pairs.sort_by_key(|(key, _)| match *key {
             "SessionType" => 0,
             "MaxBurstLength" => 1,
@@ -199,7 +201,7 @@ impl Login {
                 "InitiatorName" => self.initiator = Some(name(value)?),
                 "InitiatorAlias" => self.alias = Some(String::from(value)),
                 "TargetName" => self.target = Some(name(value)?),
-                // Which rules count is settled by the first request.
+                // The first request determines which rules apply.
                 "SessionType" if self.kind.is_some() => return Err(Refusal::InitiatorError),
                 "SessionType" => match value {
                     "Normal" => self.discovery = false,
@@ -208,23 +210,25 @@ impl Login {
                 },
                 "AuthMethod" => said.methods = Some(value),
                 _ if said.chap.take(key, value) => {}
-                // Only a target says these (§13.5, §13.8, §13.9): an answer to them would meet our own.
+                // Only a target sends these (§13.5, §13.8, §13.9): an answer to them would collide
+                // with our own.
                 "TargetAlias" | "TargetAddress" | "TargetPortalGroupTag" => {
                     return Err(Refusal::InitiatorError);
                 }
                 // Full feature phase only (§13.3).
-                "SendTargets" => text::put(answers, key, Answer::Reject),
+                "SendTargets" => text::put(answers, key, KeyAnswer::Reject),
                 _ if self.discovery && parameters::is_irrelevant_in_discovery(key) => {
-                    text::put(answers, key, Answer::Irrelevant);
+                    text::put(answers, key, KeyAnswer::Irrelevant);
                 }
                 _ => match parameters::answer(&mut self.agreed, &config.policy, key, value) {
-                    Some(Answer::Nothing) => {}
-                    // A declaration has no answer that could refuse it, and our own carries the same key (§13.12).
-                    Some(Answer::Reject) if key == "MaxRecvDataSegmentLength" => {
+                    Some(KeyAnswer::Nothing) => {}
+                    // A declaration cannot be refused by an answer, and our own has the same key
+                    // (§13.12).
+                    Some(KeyAnswer::Reject) if key == "MaxRecvDataSegmentLength" => {
                         return Err(Refusal::InitiatorError);
                     }
                     Some(answer) => text::put(answers, key, answer),
-                    // A refusal of something that we never said is not refused in turn (§6.2).
+                    // A refusal of something that we never sent is not refused in turn (§6.2).
                     None if parameters::is_constant(value) => {}
                     None => text::put(answers, key, "NotUnderstood"),
                 },
@@ -233,7 +237,7 @@ impl Login {
         Ok(said)
     }
 
-    /// After the first whole request: who calls whom (§6.3, §13.6 and §13.9).
+    /// After the first complete request: determines initiator and target (§6.3, §13.6 and §13.9).
     fn identify(&mut self, config: &Config, answers: &mut Vec<u8>) -> Result<(), Refusal> {
         if self.kind.is_some() {
             return Ok(());
@@ -268,7 +272,7 @@ impl Login {
     }
 }
 
-/// An iSCSI name, normalised as far as ASCII goes (§4.2.7.1).
+/// Parses an iSCSI name, normalised as far as ASCII goes (§4.2.7.1).
 fn name(value: &str) -> Result<String, Refusal> {
     let proper = !value.is_empty() && value.len() <= limits::NAME_MAX && !value.contains(char::is_whitespace);
     if proper { Ok(value.to_ascii_lowercase()) } else { Err(Refusal::InitiatorError) }

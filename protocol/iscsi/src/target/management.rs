@@ -1,21 +1,21 @@
 //! Task management, target side (RFC 7143 §11.5-11.6, SAM-5 §7).
 //!
-//! Does: end this session's commands and answer when the last of them has really ended. Does not: reach other
-//! sessions or logical units; the shell does, on [`Event::Management`].
+//! Does: ends this session's commands and answers when the last of them has really ended.
+//! Does not: access other sessions or logical units; the shell does, on [`Event::Management`].
 
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::{Closed, Connection, Event, Function, FunctionResult, task::State};
+use super::{Closed, Connection, Event, Function, FunctionResult, task::TaskState};
 use crate::{
     TaskId, limits,
     pdu::{self, Bhs, flag, opcode, reason},
     serial,
 };
 
-/// Do two LUN fields say the same? Flat space addressing of a number below 256 is the same as peripheral addressing on
-/// bus 0 (SAM-5 §4.7.7).
+/// Whether two LUN fields are equal. Flat space addressing of a number below 256 equals peripheral
+/// addressing on bus 0 (SAM-5 §4.7.7).
 const fn same_unit(one: u64, other: u64) -> bool {
     const FLAT: u64 = 0x40 << 56;
     const fn plain(lun: u64) -> u64 {
@@ -25,7 +25,7 @@ const fn same_unit(one: u64, other: u64) -> bool {
 }
 
 /// A function that waits for commands to end, or for the shell.
-pub(super) struct Pending {
+pub(super) struct PendingFunction {
     id: TaskId,
     tag: u32,
     waiting: Vec<TaskId>,
@@ -65,7 +65,7 @@ impl Connection {
                 self.end(tag, &slots, Some(Function::LogicalUnitReset(lun)));
             }
             TASK_REASSIGN => self.management_response(tag, FunctionResult::NoReassignment),
-            // They end strangers' work: only where the operator allows it.
+            // They end commands of other initiators: only where the operator permits it.
             TARGET_WARM_RESET | TARGET_COLD_RESET if !self.config.allow_target_reset => {
                 self.management_response(tag, FunctionResult::NotAuthorized);
             }
@@ -75,7 +75,7 @@ impl Connection {
                 let function = if warm { Function::TargetWarmReset } else { Function::TargetColdReset };
                 self.end(tag, &slots, Some(function));
             }
-            // CLEAR ACA: we never enter it.
+            // CLEAR ACA: we never establish ACA.
             known if known <= LAST_KNOWN && known > 0 => {
                 self.management_response(tag, FunctionResult::NotSupported);
             }
@@ -84,7 +84,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The shell has carried out an [`Event::Management`].
+    /// Completes an [`Event::Management`] that the shell has carried out.
     pub fn managed(&mut self, id: TaskId, result: FunctionResult) {
         if let Some(at) = self.pending.iter().position(|pending| pending.id == id) {
             let pending = self.pending.swap_remove(at);
@@ -92,13 +92,13 @@ impl Connection {
         }
     }
 
-    /// Another session reset the logical unit, or cleared its task set: our commands to it end without an answer.
-    /// `None` is every logical unit. Returns how many there were that had not been ended before.
+    /// Ends our commands to a logical unit that another session reset or whose task set it cleared;
+    /// they get no response. `None` is every logical unit. Returns how many were not ended before.
     pub fn end_commands(&mut self, lun: Option<u64>) -> usize {
         let slots = self.slots_of(lun);
         let mut ended = 0;
         for slot in slots {
-            let before = self.tasks.get(slot).is_some_and(|task| matches!(task.state, State::Aborted));
+            let before = self.tasks.get(slot).is_some_and(|task| matches!(task.state, TaskState::Aborted));
             ended += usize::from(!before);
             self.end_one(slot);
         }
@@ -109,11 +109,11 @@ impl Connection {
     fn can_abort(&mut self, slot: u16, lun: u64) -> bool {
         self.tasks
             .get(slot)
-            .is_some_and(|task| same_unit(task.lun, lun) && !matches!(task.state, State::Replying { .. }))
+            .is_some_and(|task| same_unit(task.lun, lun) && !matches!(task.state, TaskState::Replying { .. }))
     }
 
-    /// ABORT TASK for a command that never came: if its number is the next one expected, it counts as received and the
-    /// function as done (§11.6.1, b).
+    /// ABORT TASK for a command that was not received: if its number is the next one expected, it
+    /// counts as received and the function as done (§11.6.1, b).
     fn abort_unseen(&mut self, request: &pdu::TaskManagement) {
         let number = request.ref_cmd_sn.get();
         let open = serial::within(number, self.exp_cmd_sn, self.max_cmd_sn());
@@ -127,37 +127,38 @@ impl Connection {
 
     fn slots_of(&self, lun: Option<u64>) -> Vec<u16> {
         let ours = self.tasks.iter().filter(|(_, task)| {
-            lun.is_none_or(|lun| same_unit(task.lun, lun)) && !matches!(task.state, State::Replying { .. })
+            lun.is_none_or(|lun| same_unit(task.lun, lun))
+                && !matches!(task.state, TaskState::Replying { .. })
         });
         ours.map(|(slot, _)| slot).collect()
     }
 
-    /// Ends a command; the id to wait for if the shell still executes it.
+    /// Ends a command; returns the id to wait for if the shell still executes it.
     pub(super) fn end_one(&mut self, slot: u16) -> Option<TaskId> {
         let task = self.tasks.get(slot)?;
         let id = task.id;
         match task.state {
-            State::Collecting => {
+            TaskState::Collecting => {
                 self.tasks.remove(slot);
                 None
             }
-            State::Running | State::Aborted => {
-                self.tasks.set_state(slot, State::Aborted);
+            TaskState::Running | TaskState::Aborted => {
+                self.tasks.set_state(slot, TaskState::Aborted);
                 Some(id)
             }
-            State::Replying { .. } => None,
+            TaskState::Replying { .. } => None,
         }
     }
 
     fn end(&mut self, tag: u32, slots: &[u16], function: Option<Function>) {
         let waiting = slots.iter().filter_map(|slot| self.end_one(*slot)).collect();
         let id = self.tasks.fresh();
-        self.pending.push(Pending { id, tag, waiting, function });
+        self.pending.push(PendingFunction { id, tag, waiting, function });
         self.pull_more();
         self.settle();
     }
 
-    /// An aborted command has ended.
+    /// Processes the end of an aborted command.
     pub(super) fn task_ended(&mut self, task: TaskId) {
         for pending in &mut self.pending {
             pending.waiting.retain(|waiting| *waiting != task);
@@ -165,7 +166,7 @@ impl Connection {
         self.settle();
     }
 
-    /// Answers, or hands to the shell, every function that waits for nothing more.
+    /// Answers, or passes to the shell, every function that waits for nothing more.
     fn settle(&mut self) {
         let mut at = 0;
         while let Some(pending) = self.pending.get_mut(at) {
@@ -173,7 +174,7 @@ impl Connection {
                 at += 1;
             } else if let Some(function) = pending.function.take() {
                 let id = pending.id;
-                // Waits from now on for the shell, under an id that no task has.
+                // From now on it waits for the shell, under an id that no task has.
                 pending.waiting.push(id);
                 self.events.push_back(Event::Management { id, function });
                 at += 1;

@@ -1,4 +1,4 @@
-//! Data-out that is pulled: who is asked for what, and when.
+//! Pulled data-out: which commands are sent R2Ts, and when.
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
@@ -13,7 +13,7 @@ const KEYS: &str =
     "InitialR2T=No|ImmediateData=Yes|FirstBurstLength=1024|MaxBurstLength=1048576|MaxOutstandingR2T=2|";
 const BURST: u32 = limits::PULL_BURST;
 
-/// Of what was said, the R2Ts: tag, transfer tag, offset, length.
+/// Returns the R2Ts among the sent PDUs: tag, transfer tag, offset, length.
 fn asked(said: &[(Bhs, Vec<u8>)]) -> Vec<(u32, u32, u32, u32)> {
     let r2t =
         said.iter().filter(|(bhs, _)| pdu::opcode_of(bhs) == opcode::R2T).map(|(bhs, _)| pdu::R2t::of(bhs));
@@ -26,13 +26,13 @@ impl Bench {
         asked(&self.say(&command))
     }
 
-    /// Sends what was asked for.
+    /// Sends the requested data.
     fn give(&mut self, (tag, transfer, offset, length): (u32, u32, u32, u32)) -> Vec<(u32, u32, u32, u32)> {
         let data = vec![7; length as usize];
         asked(&self.say(&data_out(tag, transfer, 0x80, 0, offset, &data)))
     }
 
-    /// The command that is ready to be executed.
+    /// Returns the command that is ready to be executed.
     fn ready(&mut self) -> Option<TaskId> {
         self.target.poll_event().map(|event| match event {
             Event::Command(Command { task, .. }) => task,
@@ -42,7 +42,7 @@ impl Bench {
 }
 
 #[test]
-fn no_more_is_asked_for_than_may_be_under_way_and_the_first_comes_first() {
+fn pulled_data_is_limited_and_served_in_order() {
     let mut bench = Bench::pulling(2 * BURST, KEYS);
     let first = bench.write(1, 2 * BURST);
     assert_eq!(first.iter().map(|r2t| (r2t.2, r2t.3)).collect::<Vec<_>>(), [(0, BURST), (BURST, BURST)]);
@@ -58,7 +58,7 @@ fn no_more_is_asked_for_than_may_be_under_way_and_the_first_comes_first() {
 }
 
 #[test]
-fn one_command_may_always_ask_and_its_end_makes_room_for_the_next() {
+fn one_command_may_always_request_data() {
     let mut bench = Bench::pulling(1, KEYS);
     let mut r2ts = bench.write(1, BURST);
     assert_eq!(r2ts.len(), 1);
@@ -74,9 +74,9 @@ fn one_command_may_always_ask_and_its_end_makes_room_for_the_next() {
     assert_eq!(asked(&answers(&mut bench.target)).first().map(|r2t| (r2t.0, r2t.3)), Some((3, 50)));
 }
 
-/// Found by both ends together: one write longer than what may be under way waited for itself.
+/// Found with both ends together: one write longer than the limit waited for itself.
 #[test]
-fn a_command_alone_is_asked_for_all_it_has_however_long() {
+fn single_command_may_exceed_the_pull_limit() {
     let mut bench = Bench::pulling(1, KEYS);
     let mut asked = VecDeque::from(bench.write(1, 5 * BURST));
     let mut given = 0;
@@ -89,7 +89,7 @@ fn a_command_alone_is_asked_for_all_it_has_however_long() {
 }
 
 #[test]
-fn the_end_of_a_command_that_was_asked_makes_room_too() {
+fn aborted_command_releases_its_pull_share() {
     let mut bench = Bench::pulling(BURST, KEYS);
     assert_eq!(bench.write(1, BURST).len(), 1);
     assert_eq!(bench.write(2, BURST), []);
@@ -100,9 +100,10 @@ fn the_end_of_a_command_that_was_asked_makes_room_too() {
     assert_eq!(asked(&said).first().map(|r2t| r2t.0), Some(2), "{said:?}");
 }
 
-/// Found by both ends together: the end of one command asked for data of the next that was on its way already.
+/// Found with both ends together: the end of one command requested data of the next that was
+/// already being sent.
 #[test]
-fn immediate_data_that_still_arrives_is_not_asked_for() {
+fn arriving_immediate_data_is_not_requested() {
     let mut bench = Bench::pulling(BURST, KEYS);
     let read = bench.command(1, 0xC0, 0, &[]);
     assert_eq!(bench.say(&read).len(), 0);
@@ -126,13 +127,13 @@ fn immediate_data_that_still_arrives_is_not_asked_for() {
 }
 
 #[test]
-fn whoever_waits_to_be_asked_does_not_time_out() {
+fn command_waiting_for_r2t_does_not_time_out() {
     let mut bench = Bench::pulling(BURST, KEYS);
     let r2ts = bench.write(1, BURST);
     assert_eq!(bench.write(2, BURST), []);
     assert_eq!(bench.give(r2ts[0]), []);
     let task = bench.ready().expect("all its data is there");
-    // The device takes its time with the first; the second has nothing to send meanwhile.
+    // The device is slow with the first; the second has nothing to send meanwhile.
     let due = bench.target.poll_timeout().unwrap();
     bench.target.handle_timeout(due);
     assert!(bench.ready().is_none(), "a ping at most");

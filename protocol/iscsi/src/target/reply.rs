@@ -1,4 +1,4 @@
-//! Full feature phase, target side: what goes out.
+//! Full feature phase, target side: sent PDUs.
 
 use alloc::vec::Vec;
 
@@ -6,41 +6,42 @@ use bytes::Bytes;
 
 use super::{
     Connection, Reply,
-    session::Outgoing,
-    task::{State, Task},
+    session::PendingPdu,
+    task::{TargetTask, TaskState},
 };
 use crate::{
     Residual,
     pdu::{self, Bhs, NO_TAG, flag, opcode},
 };
 
-/// Most sense bytes sent: with its length it fits the smallest data segment that an initiator may declare.
+/// Maximum sense bytes sent: with its length it fits the smallest data segment that an initiator
+/// may declare.
 const SENSE_MAX: usize = 510;
 
-enum Made {
-    /// One Data-In PDU; more is to come.
+enum DataInStep {
+    /// One Data-In PDU; more follow.
     More,
     Last,
 }
 
 impl Connection {
-    /// Makes the next PDU; false if there is none.
+    /// Encodes the next PDU; returns false if there is none.
     pub(super) fn transmit_next(&mut self) -> bool {
         match self.out.pop_front() {
             None => return false,
-            Some(Outgoing::Control { bhs, data, advances }) => {
+            Some(PendingPdu::Control { bhs, data, advances }) => {
                 self.send(bhs, true, advances, data.len(), core::iter::once(data));
             }
-            Some(Outgoing::Reply { slot }) => {
-                if let Some(Made::More) = self.reply_next(slot) {
-                    self.out.push_front(Outgoing::Reply { slot });
+            Some(PendingPdu::Reply { slot }) => {
+                if let Some(DataInStep::More) = self.reply_next(slot) {
+                    self.out.push_front(PendingPdu::Reply { slot });
                 }
             }
         }
         true
     }
 
-    /// All PDUs of a target have StatSN, ExpCmdSN and MaxCmdSN in the same place.
+    /// All PDUs of a target have StatSN, ExpCmdSN and MaxCmdSN at the same offset.
     fn send(
         &mut self,
         mut bhs: Bhs,
@@ -59,15 +60,15 @@ impl Connection {
         self.tx.pdu(bhs, &[], length, data);
     }
 
-    fn reply_next(&mut self, slot: u16) -> Option<Made> {
+    fn reply_next(&mut self, slot: u16) -> Option<DataInStep> {
         let agreed = &self.agreed;
         let task = self.tasks.get(slot)?;
-        let State::Replying { reply, sent } = &mut task.state else { return None };
+        let TaskState::Replying { reply, sent } = &mut task.state else { return None };
         let total = reply.data_in.len().min(task.read_expected as usize);
         if *sent >= total {
             let task = self.tasks.remove(slot)?;
             self.scsi_response(task);
-            return Some(Made::Last);
+            return Some(DataInStep::Last);
         }
         let burst = agreed.max_burst as usize;
         let burst_left = burst - *sent % burst;
@@ -91,25 +92,26 @@ impl Connection {
         let from = *sent;
         *sent += length;
         if !with_status {
-            // Sharing costs a count; the reply itself stays with its task until its last PDU is made.
+            // Sharing costs a reference count; the reply itself stays with its task until its last
+            // PDU is encoded.
             let data = reply.data_in.clone();
             self.send(pdu.wire(), false, false, length, data.range(from, length));
-            return Some(Made::More);
+            return Some(DataInStep::More);
         }
         let (overflow, underflow, count) =
             Residual::between(task.read_expected, reply.data_in_wanted).parts();
         pdu.flags |= flag::STATUS | bit(overflow, flag::OVERFLOW) | bit(underflow, flag::UNDERFLOW);
         pdu.status = reply.status;
         pdu.residual.set(count);
-        // The place is free before the PDU is made, so that it opens the window.
-        if let Task { state: State::Replying { reply, .. }, .. } = self.tasks.remove(slot)? {
+        // The slot is freed before the PDU is encoded, so that it opens the window.
+        if let TargetTask { state: TaskState::Replying { reply, .. }, .. } = self.tasks.remove(slot)? {
             self.send(pdu.wire(), true, true, length, reply.data_in.range(from, length));
         }
-        Some(Made::Last)
+        Some(DataInStep::Last)
     }
 
-    fn scsi_response(&mut self, task: Task) {
-        let State::Replying { reply, .. } = task.state else { return };
+    fn scsi_response(&mut self, task: TargetTask) {
+        let TaskState::Replying { reply, .. } = task.state else { return };
         let Reply { status, mut sense, data_in_wanted, data_out_wanted, .. } = reply;
         let read = Residual::between(task.read_expected, data_in_wanted).parts();
         let write = Residual::between(task.write_expected, data_out_wanted).parts();

@@ -1,4 +1,5 @@
-//! Commands under way on a target, and how their data-out is collected (RFC 7143 §4.2.4, §11.7-11.8).
+//! Commands in progress on a target, and the collection of their data-out (RFC 7143 §4.2.4,
+//! §11.7-11.8).
 
 use alloc::vec::Vec;
 use core::mem;
@@ -6,27 +7,28 @@ use core::mem;
 use super::Reply;
 use crate::{
     Buffer, Cdb, Parameters, TaskAttribute, TaskId,
-    frame::Destination,
+    frame::SegmentDestination,
     pdu::{self, NO_TAG, flag},
 };
 
-/// The iSCSI conditions that end a command with ABORTED COMMAND (RFC 7143 §11.4.7.2), and our own refusals.
+/// The iSCSI conditions that end a command with ABORTED COMMAND (RFC 7143 §11.4.7.2), and our own
+/// refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CommandFailure {
     /// 0Ch/0Ch.
     UnexpectedUnsolicited,
     /// 0Ch/0Dh.
     IncorrectAmount,
     /// 47h/05h: a digest is wrong or data is out of sequence.
     ProtocolServiceCrc,
-    /// Data-out beyond what we ever take.
+    /// Data-out beyond our maximum.
     TooLong,
     Busy,
     TaskSetFull,
 }
 
-impl Failure {
-    /// Sense data in descriptor or fixed format; a current error (SPC-4 §4.5).
+impl CommandFailure {
+    /// Returns sense data in descriptor or fixed format; a current error (SPC-4 §4.5).
     pub(super) fn reply(self, descriptor: bool) -> Reply {
         let sense = |key: u8, code: u8, qualifier: u8| Reply {
             status: 0x02,
@@ -41,7 +43,7 @@ impl Failure {
             Self::UnexpectedUnsolicited => sense(0x0B, 0x0C, 0x0C),
             Self::IncorrectAmount => sense(0x0B, 0x0C, 0x0D),
             Self::ProtocolServiceCrc => sense(0x0B, 0x47, 0x05),
-            // ILLEGAL REQUEST, INSUFFICIENT RESOURCES: trying again cannot help.
+            // ILLEGAL REQUEST, INSUFFICIENT RESOURCES: a retry cannot help.
             Self::TooLong => sense(0x05, 0x55, 0x03),
             Self::Busy => Reply { status: 0x08, ..Reply::default() },
             Self::TaskSetFull => Reply { status: 0x28, ..Reply::default() },
@@ -49,18 +51,18 @@ impl Failure {
     }
 }
 
-pub(super) enum State {
-    /// Data-out is coming.
+pub(super) enum TaskState {
+    /// Data-out is being received.
     Collecting,
-    /// The shell has it.
+    /// The shell executes it.
     Running,
-    /// The shell has it, but nobody waits for its end except task management.
+    /// The shell executes it, but only task management waits for its end.
     Aborted,
-    /// Its answer is being sent, so many bytes of data-in so far.
+    /// Its response is being sent; `sent` bytes of data-in so far.
     Replying { reply: Reply, sent: usize },
 }
 
-pub(super) struct Task {
+pub(super) struct TargetTask {
     pub(super) id: TaskId,
     pub(super) tag: u32,
     pub(super) lun: u64,
@@ -70,41 +72,41 @@ pub(super) struct Task {
     pub(super) attribute: TaskAttribute,
     pub(super) write_expected: u32,
     pub(super) read_expected: u32,
-    pub(super) state: State,
+    pub(super) state: TaskState,
     pub(super) data_out: Buffer,
-    pub(super) failure: Option<Failure>,
-    /// DataSN of Data-In; for bidirectional commands it goes on from R2TSN (§4.2.2.4).
+    pub(super) failure: Option<CommandFailure>,
+    /// DataSN of Data-In; for bidirectional commands it continues from R2TSN (§4.2.2.4).
     pub(super) data_in_sn: u32,
     /// Contiguous bytes of data-out so far.
     received: u32,
-    /// Data-out up to here was asked for or came unasked.
+    /// Data-out up to here was requested or unsolicited.
     granted: u32,
-    /// Where the running sequence ends.
+    /// End of the current sequence.
     sequence_end: u32,
     data_sn: u32,
     unsolicited_open: bool,
     r2ts_sent: u32,
     r2ts_done: u32,
-    /// Most bytes of one burst that is asked for.
+    /// Maximum bytes of one requested burst.
     burst: u32,
-    /// Bytes that were asked for, whether they came or not.
+    /// Requested bytes, received or not.
     pulled: u32,
 }
 
-/// What a task wants after data came.
-pub(super) enum Want {
+/// Next step of a task after data was received.
+pub(super) enum TaskStep {
     Nothing,
-    /// Ask for `length` bytes from `offset` with this R2TSN.
+    /// Request `length` bytes from `offset` with this R2TSN.
     Ask {
         r2t_sn: u32,
         offset: u32,
         length: u32,
     },
     Execute,
-    Fail(Failure),
+    Fail(CommandFailure),
 }
 
-impl Task {
+impl TargetTask {
     pub(super) fn new(header: &pdu::ScsiCommand, extras: pdu::CommandExtras) -> Option<Self> {
         let (reads, writes) = (header.flags & flag::READ != 0, header.flags & flag::WRITE != 0);
         let expected = header.expected.get();
@@ -122,7 +124,7 @@ impl Task {
                 (true, true) => extras.bidi_read.unwrap_or(0),
                 (false, _) => 0,
             },
-            state: State::Collecting,
+            state: TaskState::Collecting,
             data_out: Buffer::default(),
             failure: None,
             data_in_sn: 0,
@@ -138,58 +140,64 @@ impl Task {
         })
     }
 
-    /// Bytes that were asked for, whether they came or not, until the command was executed.
+    /// Returns the requested bytes, received or not, until the command was executed.
     const fn counts_as_pulled(&self) -> u32 {
         match self.state {
-            State::Collecting | State::Running | State::Aborted => self.pulled,
-            State::Replying { .. } => 0,
+            TaskState::Collecting | TaskState::Running | TaskState::Aborted => self.pulled,
+            TaskState::Replying { .. } => 0,
         }
     }
 
-    /// Checks what the command PDU brings along; a wrong amount fails the command once all its data has come. What is
-    /// missing will be asked for in bursts of `burst` bytes.
+    /// Checks the command PDU's own data; a wrong amount fails the command after all its data was
+    /// received. Missing data will be requested in bursts of `burst` bytes.
     pub(super) fn check_unsolicited(&mut self, agreed: &Parameters, burst: u32, immediate_length: u32) {
         self.burst = burst;
-        // It is asked for from here on, also when others' ends let it ask while its immediate data still arrives.
+        // It is requested from here on, even if the ends of other commands let it request data
+        // while its immediate data still arrives.
         self.granted = immediate_length;
         self.sequence_end = self.write_expected.min(agreed.first_burst);
         let fits = immediate_length == 0 || (agreed.immediate_data && immediate_length <= self.sequence_end);
         if !fits || (self.unsolicited_open && agreed.initial_r2t) {
-            self.failure = Some(Failure::UnexpectedUnsolicited);
+            self.failure = Some(CommandFailure::UnexpectedUnsolicited);
         }
     }
 
-    /// Notes a failure; the first one is told.
-    pub(super) fn fail(&mut self, failure: Failure) {
+    /// Records a failure; the first one is reported.
+    pub(super) fn fail(&mut self, failure: CommandFailure) {
         self.failure.get_or_insert(failure);
     }
 
-    /// Is there data that it has not asked for?
+    /// Whether there is data that it has not requested.
     pub(super) const fn could_ask(&self) -> bool {
         !self.unsolicited_open && self.failure.is_none() && self.granted < self.write_expected
     }
 
-    /// Is data under way that came unasked or was asked for?
+    /// Whether unsolicited or requested data is still to be received.
     pub(super) const fn awaits_data(&self) -> bool {
         self.is_collecting() && (self.unsolicited_open || self.r2ts_done < self.r2ts_sent)
     }
 
     pub(super) const fn is_collecting(&self) -> bool {
-        matches!(self.state, State::Collecting)
+        matches!(self.state, TaskState::Collecting)
     }
 
-    /// Immediate data is there.
+    /// Processes received immediate data.
     pub(super) fn immediate_received(&mut self, length: u32) {
         self.received = length;
     }
 
-    /// Where the segment of a Data-Out PDU goes. Checks tag, sequence and range; what is wrong is discarded and fails
-    /// the command. `None` if the transfer tag is not one that is open.
-    pub(super) fn data_out(&mut self, slot: u16, header: &pdu::DataOut, length: u32) -> Option<Destination> {
+    /// Returns the destination of a Data-Out PDU's segment. Checks tag, sequence and range; wrong
+    /// data is dropped and fails the command. `None` if the transfer tag is not open.
+    pub(super) fn data_out(
+        &mut self,
+        slot: u16,
+        header: &pdu::DataOut,
+        length: u32,
+    ) -> Option<SegmentDestination> {
         if header.transfer.get() == NO_TAG {
             if !self.unsolicited_open {
-                self.fail(Failure::UnexpectedUnsolicited);
-                return Some(Destination::Discard);
+                self.fail(CommandFailure::UnexpectedUnsolicited);
+                return Some(SegmentDestination::Discard);
             }
         } else {
             if self.unsolicited_open || self.r2ts_done == self.r2ts_sent {
@@ -201,24 +209,24 @@ impl Task {
         }
         let end = self.received.checked_add(length).filter(|end| *end <= self.sequence_end);
         if header.data_sn.get() != self.data_sn || header.offset.get() != self.received {
-            self.fail(Failure::ProtocolServiceCrc);
+            self.fail(CommandFailure::ProtocolServiceCrc);
         } else if end.is_none() {
             self.fail(if self.unsolicited_open {
-                Failure::UnexpectedUnsolicited
+                CommandFailure::UnexpectedUnsolicited
             } else {
-                Failure::IncorrectAmount
+                CommandFailure::IncorrectAmount
             });
         }
         self.data_sn = self.data_sn.wrapping_add(1);
         if self.failure.is_some() {
-            return Some(Destination::Discard);
+            return Some(SegmentDestination::Discard);
         }
-        Some(Destination::Into(mem::take(&mut self.data_out), self.received as usize))
+        Some(SegmentDestination::Into(mem::take(&mut self.data_out), self.received as usize))
     }
 
-    /// A Data-Out PDU that [`Self::data_out`] took is there.
-    pub(super) fn data_out_received(&mut self, last: bool, length: u32, place: Destination) {
-        if let Destination::Into(buffer, _) = place {
+    /// Processes a Data-Out PDU that [`Self::data_out`] accepted.
+    pub(super) fn data_out_received(&mut self, last: bool, length: u32, place: SegmentDestination) {
+        if let SegmentDestination::Into(buffer, _) = place {
             self.data_out = buffer;
             self.received += length;
         }
@@ -228,37 +236,38 @@ impl Task {
         self.data_sn = 0;
         if self.unsolicited_open {
             self.unsolicited_open = false;
-            // Fewer bytes than the first burst may come unasked; the rest will be asked for.
+            // Fewer unsolicited bytes than the first burst may be sent; the rest will be requested.
             self.granted = self.received;
         } else if self.r2ts_done < self.r2ts_sent {
             if self.received != self.sequence_end {
-                self.fail(Failure::IncorrectAmount);
+                self.fail(CommandFailure::IncorrectAmount);
             }
             self.r2ts_done += 1;
             self.sequence_end = self.granted.min(self.sequence_end.saturating_add(self.burst));
         }
     }
 
-    /// The next step; call until it wants nothing or ends. At most `room` bytes may be asked for now.
-    pub(super) fn want(&mut self, agreed: &Parameters, room: u32) -> Want {
+    /// Returns the next step; call until it is nothing or an end. At most `room` bytes may be
+    /// requested now.
+    pub(super) fn want(&mut self, agreed: &Parameters, room: u32) -> TaskStep {
         let asked = self.r2ts_sent - self.r2ts_done;
         if !self.is_collecting() || self.unsolicited_open {
-            return Want::Nothing;
+            return TaskStep::Nothing;
         }
         if let Some(failure) = self.failure {
-            // The answer waits for all data that is under way (§7.8).
-            return if asked == 0 { Want::Fail(failure) } else { Want::Nothing };
+            // The response waits for all outstanding data (§7.8).
+            return if asked == 0 { TaskStep::Fail(failure) } else { TaskStep::Nothing };
         }
         if self.received == self.write_expected {
-            return Want::Execute;
+            return TaskStep::Execute;
         }
         if asked >= agreed.max_outstanding_r2t || self.granted == self.write_expected {
-            return Want::Nothing;
+            return TaskStep::Nothing;
         }
         let offset = self.granted;
         let length = (self.write_expected - offset).min(self.burst);
         if length > room {
-            return Want::Nothing;
+            return TaskStep::Nothing;
         }
         self.granted = offset + length;
         self.pulled += length;
@@ -270,32 +279,32 @@ impl Task {
         if self.bidirectional {
             self.data_in_sn = self.r2ts_sent;
         }
-        Want::Ask { r2t_sn, offset, length }
+        TaskStep::Ask { r2t_sn, offset, length }
     }
 }
 
-/// Tells transfers of one session apart; never the reserved tag, as slots stay below 1100.
+/// Distinguishes transfers of one session; never the reserved tag, as slots stay below 1100.
 pub(super) const fn transfer_tag(slot: u16, r2t_sn: u32) -> u32 {
     ((slot as u32) << 16) | (r2t_sn & 0xFFFF)
 }
 
 const SLOT_MASK: u64 = 0xFFFF;
 
-/// Tasks by slot; found by tag.
-pub(super) struct Tasks {
-    slots: Vec<Option<Task>>,
-    /// Tags beside the slots, so that a search stays within few cache lines.
+/// Tasks by slot; they are found by tag.
+pub(super) struct TargetTasks {
+    slots: Vec<Option<TargetTask>>,
+    /// Tags in a separate vector, so that a search touches few cache lines.
     tags: Vec<u32>,
     free: Vec<u16>,
     serial: u64,
     collecting: usize,
     immediate: u16,
     under_way: u16,
-    /// Bytes that tasks asked for which are collected or executed.
+    /// Bytes requested by tasks that are collecting or executing.
     pulled: u64,
 }
 
-impl Tasks {
+impl TargetTasks {
     pub(super) fn new(capacity: u16) -> Self {
         Self {
             slots: Vec::new(),
@@ -309,13 +318,13 @@ impl Tasks {
         }
     }
 
-    /// An id that is no command's.
+    /// Returns an id that belongs to no command.
     pub(super) const fn fresh(&mut self) -> TaskId {
         self.serial += 1;
         TaskId((self.serial << 16) | SLOT_MASK)
     }
 
-    /// Commands under way that count in the window.
+    /// Returns the number of commands in progress that count in the window.
     pub(super) const fn ordinary(&self) -> u16 {
         self.under_way - self.immediate
     }
@@ -332,20 +341,21 @@ impl Tasks {
         self.collecting
     }
 
-    /// A task asks for so many bytes.
+    /// Counts bytes that a task requests.
     pub(super) fn pull(&mut self, length: u32) {
         self.pulled += u64::from(length);
     }
 
-    /// Bytes that tasks asked for which are collected or executed.
+    /// Returns the bytes requested by tasks that are collecting or executing.
     pub(super) const fn pulled(&self) -> u64 {
         self.pulled
     }
 
-    /// How many bytes the task may ask for, if all tasks together may have `most` under way; any while no other has.
+    /// Returns how many bytes the task may request, if all tasks together may have `most`
+    /// outstanding; unlimited while no other has any.
     pub(super) fn pull_room(&self, slot: u16, most: Option<u32>) -> u32 {
         let task = self.slots.get(usize::from(slot)).and_then(Option::as_ref);
-        let own = u64::from(task.map_or(0, Task::counts_as_pulled));
+        let own = u64::from(task.map_or(0, TargetTask::counts_as_pulled));
         match most {
             Some(most) if self.pulled > own => {
                 u32::try_from(u64::from(most).saturating_sub(self.pulled)).unwrap_or(u32::MAX)
@@ -354,7 +364,7 @@ impl Tasks {
         }
     }
 
-    /// The task that collects data, may ask for more, and came before all others.
+    /// Returns the earliest task that collects data and may request more.
     pub(super) fn next_to_pull(&self) -> Option<u16> {
         let asks = self.iter().filter(|(_, task)| task.is_collecting() && task.could_ask());
         asks.min_by_key(|(_, task)| task.id.0).map(|(slot, _)| slot)
@@ -365,22 +375,22 @@ impl Tasks {
         u16::try_from(at).ok().filter(|_| self.slots.get(at).is_some_and(Option::is_some))
     }
 
-    /// The slot is the low half of the id.
+    /// Finds a task; its slot is the low half of the id.
     pub(super) fn find_id(&self, id: TaskId) -> Option<u16> {
         let slot = u16::try_from(id.0 & SLOT_MASK).ok()?;
         let task = self.slots.get(usize::from(slot))?.as_ref()?;
         (task.id == id).then_some(slot)
     }
 
-    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Task> {
+    pub(super) fn get(&mut self, slot: u16) -> Option<&mut TargetTask> {
         self.slots.get_mut(usize::from(slot))?.as_mut()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &Task)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &TargetTask)> {
         (0_u16..).zip(&self.slots).filter_map(|(slot, task)| Some((slot, task.as_ref()?)))
     }
 
-    pub(super) fn insert(&mut self, mut task: Task) -> Option<u16> {
+    pub(super) fn insert(&mut self, mut task: TargetTask) -> Option<u16> {
         let slot = self.free.pop()?;
         self.serial += 1;
         task.id = TaskId((self.serial << 16) | u64::from(slot));
@@ -398,7 +408,7 @@ impl Tasks {
     }
 
     /// Changes a task's state.
-    pub(super) fn set_state(&mut self, slot: u16, state: State) {
+    pub(super) fn set_state(&mut self, slot: u16, state: TaskState) {
         let Some(task) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
         self.collecting -= usize::from(task.is_collecting());
         let was = task.counts_as_pulled();
@@ -407,7 +417,7 @@ impl Tasks {
         self.collecting += usize::from(task.is_collecting());
     }
 
-    pub(super) fn remove(&mut self, slot: u16) -> Option<Task> {
+    pub(super) fn remove(&mut self, slot: u16) -> Option<TargetTask> {
         let task = self.slots.get_mut(usize::from(slot))?.take()?;
         self.tags[usize::from(slot)] = NO_TAG;
         self.free.push(slot);

@@ -1,4 +1,4 @@
-//! What the target says to PDUs that no proper initiator sends: made by hand, read by hand.
+//! The target with PDUs that no correct initiator sends, built and parsed by hand.
 
 use alloc::{string::String, sync::Arc, vec, vec::Vec};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ impl Pool for Heap {
     fn give(&self, _: Vec<u8>) {}
 }
 
-/// A target and the hand that writes to it.
+/// A target with a peer that sends hand-made PDUs.
 pub(super) struct Bench {
     pub(super) target: Connection,
     cmd_sn: u32,
@@ -71,7 +71,7 @@ pub(super) fn feed(target: &mut Connection, mut bytes: &[u8]) {
     }
 }
 
-/// All PDUs that wait to be sent, as header and data.
+/// Returns all pending PDUs, as header and data.
 pub(super) fn answers(target: &mut Connection) -> Vec<(Bhs, Vec<u8>)> {
     let mut stream: Vec<u8> = Vec::new();
     while let Some(piece) = target.poll_transmit() {
@@ -101,7 +101,7 @@ impl Bench {
         Self::over(target(policy), keys)
     }
 
-    /// Whose target asks for at most so many bytes at once.
+    /// Creates a target that requests at most this many bytes at once.
     pub(super) fn pulling(pull_bytes: u32, keys: &str) -> Self {
         Self::over(pulling(Policy::default(), Some(pull_bytes)), keys)
     }
@@ -136,7 +136,7 @@ impl Bench {
         answers(&mut self.target)
     }
 
-    /// Executes what is ready; the answers.
+    /// Executes ready commands; returns the responses.
     fn execute(&mut self) -> Vec<(Bhs, Vec<u8>)> {
         while let Some(event) = self.target.poll_event() {
             let Event::Command(Command { task, .. }) = event else { panic!("{event:?}") };
@@ -146,16 +146,16 @@ impl Bench {
     }
 
     fn expect_reject(&mut self, bytes: &[u8], reason: u8) {
-        let said = self.say(bytes);
-        let [(bhs, echo)] = &said[..] else { panic!("{} answers", said.len()) };
+        let sent = self.say(bytes);
+        let [(bhs, echo)] = &sent[..] else { panic!("{} answers", sent.len()) };
         let pdu = pdu::Reject::of(bhs);
         assert_eq!((pdu.opcode, pdu.reason, pdu.tag.get()), (opcode::REJECT, reason, NO_TAG));
         assert_eq!(echo[..], bytes[..BHS_LEN], "the header comes back");
         assert!(self.target.poll_event().is_none());
     }
 
-    fn expect_sense(&mut self, said: &[(Bhs, Vec<u8>)], code: u8, qualifier: u8) {
-        let [(bhs, data)] = said else { panic!("{} answers", said.len()) };
+    fn expect_sense(&mut self, sent: &[(Bhs, Vec<u8>)], code: u8, qualifier: u8) {
+        let [(bhs, data)] = sent else { panic!("{} answers", sent.len()) };
         let pdu = pdu::ScsiResponse::of(bhs);
         assert_eq!((pdu.opcode, pdu.status), (opcode::SCSI_RESPONSE, 2));
         assert_eq!((data[2 + 2], data[2 + 12], data[2 + 13]), (0x0B, code, qualifier));
@@ -238,7 +238,7 @@ fn keys_may_be_cut_anywhere_by_continuation() {
 }
 
 #[test]
-fn unknown_keys_are_not_understood_and_login_goes_on() {
+fn unknown_keys_do_not_end_the_login() {
     let mut target = target(Policy::default());
     feed(&mut target, &login(0x87, &[FIRST, "X-org.example.key=1|OFMarker=No|"].concat()));
     assert!(matches!(target.poll_event(), Some(Event::Login(_))));
@@ -250,7 +250,7 @@ fn unknown_keys_are_not_understood_and_login_goes_on() {
 
 #[test]
 fn every_key_of_the_standard_has_its_answer() {
-    let said = |first: &str, keys: &str| {
+    let sent = |first: &str, keys: &str| {
         let mut target = target(Policy::default());
         feed(&mut target, &login(0x87, &[first, keys].concat()));
         assert_eq!(closed(&mut target), None, "{keys}");
@@ -267,28 +267,28 @@ fn every_key_of_the_standard_has_its_answer() {
         ("ErrorRecoveryLevel=2|MaxConnections=8|", "ErrorRecoveryLevel=0|MaxConnections=1|"),
         ("DataPDUInOrder=No|DataSequenceInOrder=No|", "DataPDUInOrder=Yes|DataSequenceInOrder=Yes|"),
     ] {
-        assert!(said(FIRST, keys).contains(answer), "{keys}: {}", said(FIRST, keys));
+        assert!(sent(FIRST, keys).contains(answer), "{keys}: {}", sent(FIRST, keys));
     }
-    assert!(!said(FIRST, "X-a=NotUnderstood|Y-b=Irrelevant|").contains("X-a"), "no answer to an answer");
+    assert!(!sent(FIRST, "X-a=NotUnderstood|Y-b=Irrelevant|").contains("X-a"), "no answer to an answer");
     let discovery = "InitiatorName=iqn.x:y|SessionType=Discovery|";
     let keys = "MaxConnections=2|InitialR2T=Yes|ImmediateData=Yes|MaxBurstLength=512|FirstBurstLength=512|\
                 MaxOutstandingR2T=1|DataPDUInOrder=Yes|DataSequenceInOrder=Yes|TaskReporting=RFC3720|iSCSIProtocolLevel=1|";
-    assert_eq!(said(discovery, keys).matches("=Irrelevant|").count(), 10);
+    assert_eq!(sent(discovery, keys).matches("=Irrelevant|").count(), 10);
     assert!(
-        said(discovery, "HeaderDigest=None|ErrorRecoveryLevel=0|")
+        sent(discovery, "HeaderDigest=None|ErrorRecoveryLevel=0|")
             .contains("HeaderDigest=None|ErrorRecoveryLevel=0|")
     );
 }
 
 #[test]
-fn a_text_request_in_full_feature_phase_may_say_a_key_once() {
+fn text_request_may_have_a_key_once() {
     let mut bench = Bench::usual();
     let ask = |bench: &mut Bench, keys: &str| {
         let mut pdu = pdu::Text::new(opcode::TEXT | opcode::IMMEDIATE, flag::FINAL);
         pdu.tag.set(77);
         pdu.transfer.set(NO_TAG);
-        let said = bench.say(&segment(pdu.wire(), keys.replace('|', "\0").as_bytes()));
-        (said[0].0[0], said[0].0[2], String::from_utf8_lossy(&said[0].1).replace('\0', "|"))
+        let sent = bench.say(&segment(pdu.wire(), keys.replace('|', "\0").as_bytes()));
+        (sent[0].0[0], sent[0].0[2], String::from_utf8_lossy(&sent[0].1).replace('\0', "|"))
     };
     let (opcode, reason, _) = ask(&mut bench, "X-a=1|X-a=2|");
     assert_eq!((opcode, reason), (opcode::REJECT, reason::PROTOCOL));
@@ -304,7 +304,8 @@ fn a_text_request_in_full_feature_phase_may_say_a_key_once() {
     ] {
         assert_eq!(ask(&mut bench, &std::format!("{key}=1|")).2, std::format!("{key}=Reject|"));
     }
-    // Nothing that is no name is a target that is not there; and what is no key is not understood, in a text response.
+    // An invalid name is a target that does not exist; an unknown key is NotUnderstood, in a text
+    // response.
     for (keys, answer) in [
         ("SendTargetsPlease=All|", "SendTargetsPlease=NotUnderstood|"),
         ("SendTargets=Alle|", "SendTargets=Reject|"),
@@ -326,8 +327,8 @@ fn manage(bench: &mut Bench, function: u8, lun: u64, referenced: u32, ref_cmd_sn
     pdu.referenced.set(referenced);
     pdu.ref_cmd_sn.set(ref_cmd_sn);
     pdu.cmd_sn.set(bench.cmd_sn);
-    let said = bench.say(&pdu.wire());
-    said.first().map(|(bhs, _)| pdu::TaskManagementResponse::of(bhs).response)
+    let sent = bench.say(&pdu.wire());
+    sent.first().map(|(bhs, _)| pdu::TaskManagementResponse::of(bhs).response)
 }
 
 #[test]
@@ -342,7 +343,7 @@ fn task_management_answers_as_the_standard_numbers_it() {
     assert_eq!(manage(&mut bench, 1, 1 << 48, 5, 0), Some(1), "of another logical unit");
     assert_eq!(manage(&mut bench, 1, 0x40 << 56, 5, 0), Some(0), "flat addressing of the same");
     assert_eq!(manage(&mut bench, 1, 0, 5, 0), Some(1), "ended");
-    // A number that was not seen yet, by a function that comes behind it.
+    // A number that was not received yet, in a function behind it.
     let number = bench.cmd_sn;
     bench.cmd_sn += 1;
     assert_eq!(manage(&mut bench, 1, 0, 6, number), Some(0));
@@ -357,9 +358,9 @@ fn task_management_answers_as_the_standard_numbers_it() {
     assert_eq!(pdu::TaskManagementResponse::of(&answers(&mut bench.target)[0].0).response, 2);
 }
 
-/// Otherwise one response would say a key twice: as an answer, and as our own declaration.
+/// Otherwise one response would have a key twice: as an answer, and as our own declaration.
 #[test]
-fn keys_that_only_a_target_says_and_declarations_out_of_range_end_the_login() {
+fn target_only_keys_and_bad_declarations_end_login() {
     for keys in [
         "TargetPortalGroupTag=1|",
         "TargetAlias=a|",
@@ -373,7 +374,7 @@ fn keys_that_only_a_target_says_and_declarations_out_of_range_end_the_login() {
 }
 
 #[test]
-fn what_is_no_login_ends_a_connection_without_a_word() {
+fn other_pdus_before_login_close_the_connection() {
     let mut target = target(Policy::default());
     feed(&mut target, &[0; 48]);
     assert_eq!(closed(&mut target), Some(Closed::Violation(Violation::NotLoggedIn(0))));
@@ -408,7 +409,7 @@ fn each_wrong_pdu_is_rejected_for_its_reason() {
     bench.expect_reject(&command, reason::INVALID_FIELD);
     let command = bench.command(2, flag::FINAL | 7, 0, &[]);
     bench.expect_reject(&command, reason::INVALID_FIELD);
-    // A text that goes on and ends, an exchange that nobody began, text that is none.
+    // A text that continues and ends, an exchange that was never started, invalid text.
     let mut text = pdu::Text::new(opcode::TEXT | opcode::IMMEDIATE, flag::FINAL | flag::CONTINUE);
     text.transfer.set(NO_TAG);
     bench.expect_reject(&segment(text.wire(), b"a=b\0"), reason::PROTOCOL);
@@ -424,7 +425,7 @@ fn each_wrong_pdu_is_rejected_for_its_reason() {
 }
 
 #[test]
-fn a_tag_in_use_and_too_many_immediate_commands_are_rejected() {
+fn used_tag_and_excess_immediate_commands_are_rejected() {
     let mut bench = Bench::usual();
     let first = bench.command(1, flag::FINAL, 0, &[]);
     bench.say(&first);
@@ -435,9 +436,9 @@ fn a_tag_in_use_and_too_many_immediate_commands_are_rejected() {
         let mut command = bench.command(10 + n, flag::FINAL, 0, &[]);
         bench.cmd_sn -= 1;
         command[0] |= opcode::IMMEDIATE;
-        let said = bench.say(&command);
-        assert_eq!(said.len(), usize::from(n == u32::from(limits::IMMEDIATE_MAX)));
-        if let Some((bhs, _)) = said.first() {
+        let sent = bench.say(&command);
+        assert_eq!(sent.len(), usize::from(n == u32::from(limits::IMMEDIATE_MAX)));
+        if let Some((bhs, _)) = sent.first() {
             assert_eq!(pdu::Reject::of(bhs).reason, reason::TOO_MANY_IMMEDIATE);
         }
     }
@@ -455,7 +456,7 @@ fn rejects_are_counted_and_end_sometime() {
 }
 
 #[test]
-fn numbers_outside_the_window_are_ignored_and_holes_end_the_session() {
+fn command_number_gaps_end_the_session() {
     let mut bench = Bench::usual();
     for wrong in [99, 100 + 128, 5000] {
         bench.cmd_sn = wrong;
@@ -477,9 +478,10 @@ fn a_segment_longer_than_declared_ends_the_connection() {
     assert_eq!(closed(&mut bench.target), Some(Closed::Violation(Violation::LongSegment(0x4_0001))));
 }
 
-/// What the transport says in the name of a logical unit has the format that the unit's own sense data has.
+/// Replies that the transport sends on behalf of a logical unit have the format of the unit's own
+/// sense data.
 #[test]
-fn a_transport_error_has_the_format_of_its_logical_unit() {
+fn transport_error_uses_sense_format_of_lun() {
     struct DescriptorAbove(u64);
     impl SenseFormat for DescriptorAbove {
         fn is_descriptor(&self, lun: u64) -> bool {
@@ -493,30 +495,31 @@ fn a_transport_error_has_the_format_of_its_logical_unit() {
         assert_eq!(bench.say(&command)[0].1[2..5], *sense, "LUN 0");
         let mut command = bench.command(2, WRITE, 100, &[1; 100]);
         command[8..16].copy_from_slice(&(1_u64 << 48).to_be_bytes());
-        let said = bench.say(&command);
+        let sent = bench.say(&command);
         let expected: &[u8] =
             if above == 0 { &[0x72, 0x0B, 0x0C, 0x0C, 0, 0, 0, 0] } else { &[0x70, 0, 0x0B] };
-        assert_eq!(said[0].1[2..2 + expected.len()], *expected, "LUN 1");
+        assert_eq!(sent[0].1[2..2 + expected.len()], *expected, "LUN 1");
     }
 }
 
 #[test]
 fn unexpected_unsolicited_data_fails_the_command() {
-    // Immediate data although it was not agreed, or more than the first burst, or more than announced.
+    // Immediate data although it was not negotiated, or more than the first burst, or more than
+    // announced.
     for (keys, expected, length) in
         [("ImmediateData=No|", 100, 100), ("FirstBurstLength=512|", 900, 600), ("", 10, 100)]
     {
         let mut bench = Bench::new(Policy::default(), keys);
         let command = bench.command(1, WRITE, expected, &vec![1; length]);
-        let said = bench.say(&command);
-        bench.expect_sense(&said, 0x0C, 0x0C);
+        let sent = bench.say(&command);
+        bench.expect_sense(&sent, 0x0C, 0x0C);
     }
-    // Unsolicited Data-Out although InitialR2T is in force: the answer waits for its end.
+    // Unsolicited Data-Out although InitialR2T is in force: the response waits for its end.
     let mut bench = Bench::new(Policy::default(), "InitialR2T=Yes|");
     let command = bench.command(1, flag::WRITE, 100, &[]);
     assert!(bench.say(&command).is_empty());
-    let said = bench.say(&data_out(1, NO_TAG, flag::FINAL, 0, 0, &[1; 100]));
-    bench.expect_sense(&said, 0x0C, 0x0C);
+    let sent = bench.say(&data_out(1, NO_TAG, flag::FINAL, 0, 0, &[1; 100]));
+    bench.expect_sense(&sent, 0x0C, 0x0C);
 }
 
 #[test]
@@ -529,19 +532,19 @@ fn data_out_out_of_sequence_fails_the_command() {
     ] {
         let mut bench = Bench::usual();
         let command = bench.command(1, WRITE, 3000, &[]);
-        let said = bench.say(&command);
-        let asked = pdu::R2t::of(&said[0].0);
+        let sent = bench.say(&command);
+        let asked = pdu::R2t::of(&sent[0].0);
         assert_eq!((asked.opcode, asked.offset.get(), asked.desired.get()), (opcode::R2T, 0, 1024));
         // MaxOutstandingR2T was not offered: one at a time.
-        assert_eq!(said.len(), 1);
-        let said = bench.say(&data_out(1, asked.transfer.get(), flag::FINAL, sn, offset, &vec![1; length]));
-        bench.expect_sense(&said, code, qualifier);
+        assert_eq!(sent.len(), 1);
+        let sent = bench.say(&data_out(1, asked.transfer.get(), flag::FINAL, sn, offset, &vec![1; length]));
+        bench.expect_sense(&sent, code, qualifier);
         assert!(bench.target.poll_event().is_none(), "it never reaches the logical unit");
     }
 }
 
 #[test]
-fn data_out_with_a_transfer_tag_that_is_not_open_is_rejected() {
+fn data_out_with_unknown_transfer_tag_is_rejected() {
     let mut bench = Bench::usual();
     let command = bench.command(1, WRITE, 3000, &[]);
     bench.say(&command);
@@ -557,33 +560,33 @@ fn data_out_with_a_transfer_tag_that_is_not_open_is_rejected() {
 }
 
 #[test]
-fn several_bursts_are_asked_for_at_once_when_agreed() {
+fn several_r2ts_are_sent_when_negotiated() {
     let mut bench = Bench::new(Policy::default(), "MaxOutstandingR2T=3|MaxBurstLength=512|");
     let command = bench.command(1, WRITE, 2000, &[]);
-    let said = bench.say(&command);
-    let asked: Vec<_> = said.iter().map(|(bhs, _)| pdu::R2t::of(bhs)).collect();
+    let sent = bench.say(&command);
+    let asked: Vec<_> = sent.iter().map(|(bhs, _)| pdu::R2t::of(bhs)).collect();
     let ranges: Vec<_> =
         asked.iter().map(|r2t| (r2t.r2t_sn.get(), r2t.offset.get(), r2t.desired.get())).collect();
     assert_eq!(ranges, [(0, 0, 512), (1, 512, 512), (2, 1024, 512)]);
-    let said = bench.say(&data_out(1, asked[0].transfer.get(), flag::FINAL, 0, 0, &[1; 512]));
-    let last = pdu::R2t::of(&said[0].0);
+    let sent = bench.say(&data_out(1, asked[0].transfer.get(), flag::FINAL, 0, 0, &[1; 512]));
+    let last = pdu::R2t::of(&sent[0].0);
     assert_eq!((last.r2t_sn.get(), last.offset.get(), last.desired.get()), (3, 1536, 464));
-    // In two PDUs, with counting anew for each sequence.
+    // In two PDUs, with a new count for each sequence.
     bench.say(&data_out(1, asked[1].transfer.get(), 0, 0, 512, &[1; 256]));
     bench.say(&data_out(1, asked[1].transfer.get(), flag::FINAL, 1, 768, &[1; 256]));
     bench.say(&data_out(1, asked[2].transfer.get(), flag::FINAL, 0, 1024, &[1; 512]));
     bench.say(&data_out(1, last.transfer.get(), flag::FINAL, 0, 1536, &[1; 464]));
-    let said = bench.execute();
-    assert_eq!(pdu::ScsiResponse::of(&said[0].0).status, 0);
+    let sent = bench.execute();
+    assert_eq!(pdu::ScsiResponse::of(&sent[0].0).status, 0);
 }
 
 #[test]
-fn a_wrong_data_digest_rejects_the_pdu_and_fails_the_command() {
+fn wrong_data_digest_fails_the_command() {
     let mut bench = Bench::new(Policy::default(), "DataDigest=CRC32C|");
     let mut command = bench.command(1, WRITE, 4, &[1, 2, 3, 4]);
     command.extend([0; 4]);
     feed(&mut bench.target, &command);
-    // Answers of both kinds carry digests now; their headers tell enough.
+    // Responses of both kinds now have digests; their headers suffice.
     let first: Vec<_> = core::iter::from_fn(|| bench.target.poll_transmit()).flatten().collect();
     assert_eq!((first[0], first[2]), (opcode::REJECT, reason::DATA_DIGEST));
     let second = &first[48 + 48 + 4..];
@@ -597,13 +600,13 @@ fn logout_says_what_it_cannot_do() {
     for (asked, cid, response) in [(1, 5, 1), (2, 0, 2), (3, 0, 2)] {
         let mut pdu = pdu::Logout::new(opcode::LOGOUT | opcode::IMMEDIATE, flag::FINAL | asked);
         pdu.cid.set(cid);
-        let said = bench.say(&pdu.wire());
-        assert_eq!(pdu::LogoutResponse::of(&said[0].0).response, response);
+        let sent = bench.say(&pdu.wire());
+        assert_eq!(pdu::LogoutResponse::of(&sent[0].0).response, response);
         assert!(closed(&mut bench.target).is_none());
     }
     let pdu = pdu::Logout::new(opcode::LOGOUT | opcode::IMMEDIATE, flag::FINAL | 1);
-    let said = bench.say(&pdu.wire());
-    assert_eq!(pdu::LogoutResponse::of(&said[0].0).response, 0);
+    let sent = bench.say(&pdu.wire());
+    assert_eq!(pdu::LogoutResponse::of(&sent[0].0).response, 0);
     assert_eq!(closed(&mut bench.target), Some(Closed::LoggedOut));
 }
 
@@ -613,20 +616,20 @@ fn pings_are_echoed_and_unasked_answers_are_nothing() {
     let mut ping = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
     ping.tag.set(77);
     ping.transfer.set(NO_TAG);
-    let said = bench.say(&segment(ping.wire(), b"hello"));
-    let pong = pdu::TextResponse::of(&said[0].0);
+    let sent = bench.say(&segment(ping.wire(), b"hello"));
+    let pong = pdu::TextResponse::of(&sent[0].0);
     assert_eq!((pong.opcode, pong.tag.get(), pong.transfer.get()), (opcode::NOP_IN, 77, NO_TAG));
-    assert_eq!(said[0].1, b"hello");
-    let said = bench.say(&segment(ping.wire(), &[7; 100_000]));
-    assert_eq!(said[0].1.len(), limits::PING_ECHO_MAX);
+    assert_eq!(sent[0].1, b"hello");
+    let sent = bench.say(&segment(ping.wire(), &[7; 100_000]));
+    assert_eq!(sent[0].1.len(), limits::PING_ECHO_MAX);
     ping.tag.set(NO_TAG);
     assert!(bench.say(&ping.wire()).is_empty());
 }
 
-/// A ping that is longer than its echo, in pieces, under data digests: the rest of it lands nowhere, and that is no
-/// reason to look there.
+/// A ping longer than its echo, in pieces, with data digests: the rest is dropped, and must not be
+/// accessed.
 #[test]
-fn a_long_ping_under_digests_is_cut_and_not_stumbled_over() {
+fn long_ping_with_digests_is_truncated() {
     let mut bench = Bench::new(Policy::default(), "DataDigest=CRC32C|");
     let mut ping = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
     ping.tag.set(77);

@@ -4,15 +4,15 @@ use alloc::{format, vec::Vec};
 
 use bytes::Bytes;
 
-use super::{Closed, Connection, SessionKind, TargetEntry, session::Phase};
+use super::{Closed, Connection, SessionKind, TargetEntry, session::TargetPhase};
 use crate::{
     limits,
-    parameters::{self, Answer},
+    parameters::{self, KeyAnswer},
     pdu::{self, Bhs, NO_TAG, flag, opcode, reason},
     text,
 };
 
-/// The transfer tag of a text exchange that goes on; there is one at a time.
+/// The transfer tag of a text exchange that continues; there is one at a time.
 const TRANSFER: u32 = 1;
 
 pub(super) struct TextExchange {
@@ -33,7 +33,7 @@ impl Connection {
             return self.reject(bhs, reason::PROTOCOL);
         }
         let mut exchange = match self.text.take() {
-            // A new request resets what was before (§11.10.4).
+            // A new request discards the previous one (§11.10.4).
             _ if transfer == NO_TAG => TextExchange { tag, request: Vec::new(), answer: Vec::new() },
             Some(exchange) if transfer == TRANSFER && exchange.tag == tag => exchange,
             _ => return self.reject(bhs, reason::PROTOCOL),
@@ -73,7 +73,7 @@ impl Connection {
 
     fn answer_keys(&mut self, request: &[u8], answer: &mut Vec<u8>) -> Result<(), text::TextError> {
         let pairs = text::parse(request)?;
-        // A key may come once in a negotiation (§6.2).
+        // A key may occur once in a negotiation (§6.2).
         for (at, (key, _)) in pairs.iter().enumerate() {
             if pairs[..at].iter().any(|(earlier, _)| earlier == key) {
                 return Err(text::TextError::Twice);
@@ -85,13 +85,14 @@ impl Connection {
                 // The one operational key that may change in full feature phase (§13.12).
                 "MaxRecvDataSegmentLength" => {
                     let policy = &self.config.policy;
-                    if let Some(Answer::Reject) = parameters::answer(&mut self.agreed, policy, key, value) {
-                        text::put(answer, key, Answer::Reject);
+                    if let Some(KeyAnswer::Reject) = parameters::answer(&mut self.agreed, policy, key, value)
+                    {
+                        text::put(answer, key, KeyAnswer::Reject);
                     }
                 }
-                // A declaration that may come at any time (§13.7).
+                // A declaration that is permitted at any time (§13.7).
                 "InitiatorAlias" => {}
-                _ if parameters::is_for_login(key) => text::put(answer, key, Answer::Reject),
+                _ if parameters::is_for_login(key) => text::put(answer, key, KeyAnswer::Reject),
                 _ if parameters::is_constant(value) => {}
                 _ => text::put(answer, key, "NotUnderstood"),
             }
@@ -102,7 +103,7 @@ impl Connection {
     fn send_targets(&self, which: &str, answer: &mut Vec<u8>) {
         let config = &self.config;
         let own = match self.phase {
-            Phase::Full(SessionKind::Normal { target }) => config.targets.get(target),
+            TargetPhase::Full(SessionKind::Normal { target }) => config.targets.get(target),
             _ => None,
         };
         let (initiator, user) = &self.peer;
@@ -120,8 +121,8 @@ impl Connection {
                 }
         };
         if (which == "All" && own.is_some()) || !may_be_asked(which) {
-            // Only discovery sessions may ask for all (appendix C).
-            text::put(answer, "SendTargets", Answer::Reject);
+            // Only discovery sessions may request all (appendix C).
+            text::put(answer, "SendTargets", KeyAnswer::Reject);
         }
         for entry in config.targets.iter().filter(wanted) {
             text::put(answer, "TargetName", &entry.name);
@@ -134,7 +135,8 @@ impl Connection {
     }
 }
 
-/// All targets, the session's own, or one by its name (appendix C); a name has one of three beginnings (§4.2.7.3).
+/// Whether the request is valid: all targets, the session's own, or one by its name (appendix C); a
+/// name has one of three prefixes (§4.2.7.3).
 fn may_be_asked(which: &str) -> bool {
     let begins = |kind: &&str| which.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(kind));
     matches!(which, "All" | "") || ["iqn.", "eui.", "naa."].iter().any(begins)

@@ -1,4 +1,4 @@
-//! What goes into and comes out of a target's connection.
+//! Inputs and outputs of a target's connection.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 
@@ -12,49 +12,52 @@ pub struct TargetEntry {
     pub name: String,
     /// Its alias, if any.
     pub alias: Option<String>,
-    /// Addresses to tell in discovery, as `host:port`; if empty the one that the connection came in at.
+    /// Addresses to report in discovery, as `host:port`; if empty the one at which the connection
+    /// was accepted.
     pub addresses: Vec<String>,
 }
 
-/// What all connections of a portal have in common.
+/// Settings that all connections of a portal share.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The targets.
     pub targets: Vec<TargetEntry>,
     /// Target portal group tag.
     pub portal_group: u16,
-    /// What we grant.
+    /// The values that we grant.
     pub policy: Policy,
-    /// CRC32C, hardware's if there is.
+    /// CRC32C function, in hardware if available.
     pub crc32c: Crc32c,
-    /// Most commands under way in one session, at most [`crate::limits::QUEUE_DEPTH_MAX`].
+    /// Maximum number of commands in progress in one session, at most
+    /// [`crate::limits::QUEUE_DEPTH_MAX`].
     pub queue_depth: u16,
     /// Longest data-out of one command, in bytes; longer ones are refused without being read.
     pub data_out_max: u32,
-    /// Data-out is asked for at the pace at which commands end: at most so many bytes of it at once in a connection, in
-    /// bursts of at most [`crate::limits::PULL_BURST`] bytes, those counted that wait to be executed; one command may
-    /// always ask. `None`: every command asks as soon as it comes.
+    /// Limit of requested data-out of a connection, including data that waits for execution, in
+    /// bytes. It is requested at the rate at which commands end, in bursts of at most
+    /// [`crate::limits::PULL_BURST`] bytes; one command may always request. `None`: every command
+    /// requests at once.
     pub pull_bytes: Option<u32>,
-    /// Milliseconds until a login, or a logout that we asked for, must be over.
+    /// Time limit for a login, or a logout that we requested, milliseconds.
     pub login_timeout_ms: u64,
     /// Milliseconds of silence before a ping.
     pub ping_after_ms: u64,
-    /// Milliseconds until a ping must be answered.
+    /// Time limit for the response to a ping, milliseconds.
     pub ping_timeout_ms: u64,
-    /// Milliseconds that one PDU may take from its first to its last byte.
+    /// Time limit of one PDU from its first to its last byte, milliseconds.
     pub pdu_timeout_ms: u64,
-    /// Milliseconds that data-out we wait for may pause.
+    /// Maximum pause of data-out that we wait for, milliseconds.
     pub transfer_timeout_ms: u64,
-    /// Milliseconds that a command waits for memory before it gets BUSY.
+    /// Time that a command waits for memory before it gets BUSY, milliseconds.
     pub starvation_timeout_ms: u64,
-    /// Who may log in; `None`: everybody, unproven.
+    /// Access rules; `None`: all initiators, without authentication.
     pub access: Option<Arc<Access>>,
-    /// Initiators may reset the whole target (TARGET WARM RESET and COLD RESET).
+    /// Whether initiators may reset the whole target (TARGET WARM RESET and COLD RESET).
     pub allow_target_reset: bool,
 }
 
 impl Config {
-    /// Usual values for these targets.
+    /// Returns default values for these targets.
     #[must_use]
     pub fn new(targets: Vec<TargetEntry>) -> Self {
         Self {
@@ -77,38 +80,40 @@ impl Config {
     }
 }
 
-/// What a session is for (RFC 7143 §13.21).
+/// The purpose of a session (RFC 7143 §13.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionKind {
     /// SendTargets only.
     Discovery,
-    /// Commands to the target at this place of [`Config::targets`].
+    /// Commands to one target.
     Normal {
         /// Index into [`Config::targets`].
         target: usize,
     },
 }
 
-/// A login that has come to its end but for the shell's word.
+/// A login that is complete except for the shell's decision.
 #[derive(Clone, Debug)]
 pub struct LoginRequest {
-    /// The initiator's iSCSI name, as it says.
+    /// The initiator's iSCSI name, as it sent it.
     pub initiator: String,
-    /// Its alias, if it told one.
+    /// Its alias, if it sent one.
     pub alias: Option<String>,
     /// The initiator's part of the session identifier.
     pub isid: [u8; 6],
-    /// Zero for a new session; else the session that this connection wants to join or reinstate (§6.3.1).
+    /// Zero for a new session; else the session that this connection requests to join or reinstate
+    /// (§6.3.1).
     pub tsih: u16,
     /// The connection's number within its session.
     pub cid: u16,
-    /// What for. The same initiator, ISID and target as a living session replace that session (§6.3.5).
+    /// Purpose of the session. The same initiator, ISID and target as an existing session replace
+    /// that session (§6.3.5).
     pub kind: SessionKind,
-    /// CHAP name that was proven; `None` if none was asked for.
+    /// Authenticated CHAP name; `None` if none was required.
     pub user: Option<String>,
-    /// Logical units that it may see; `None`: all.
+    /// Accessible logical units; `None`: all.
     pub luns: Option<Vec<u16>>,
-    /// What was agreed.
+    /// The negotiated parameters.
     pub parameters: Parameters,
 }
 
@@ -143,7 +148,7 @@ pub enum Refusal {
     #[error("no such session")]
     NoSuchSession,
     /// 020Bh.
-    #[error("a login request out of place")]
+    #[error("unexpected login request")]
     InvalidDuringLogin,
     /// 0301h.
     #[error("service unavailable")]
@@ -154,7 +159,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A short name, for an audit log.
+    /// Returns a short name, for an audit log.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -194,7 +199,7 @@ impl Refusal {
 /// A command with all its data-out, ready to be executed.
 #[derive(Debug)]
 pub struct Command {
-    /// For [`Connection::complete`](super::Connection::complete).
+    /// The id for [`Connection::complete`](super::Connection::complete).
     pub task: TaskId,
     /// Logical unit, as the eight bytes of SAM in big-endian order.
     pub lun: u64,
@@ -204,28 +209,29 @@ pub struct Command {
     pub attribute: TaskAttribute,
     /// All data-out that the initiator announced.
     pub data_out: Buffer,
-    /// Most bytes of data-in that the initiator takes.
+    /// Maximum bytes of data-in that the initiator accepts.
     pub data_in_max: u32,
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     /// SCSI status byte.
     pub status: u8,
     /// Sense data; at most 4094 bytes are sent.
     pub sense: Vec<u8>,
-    /// Data-in; what exceeds the command's `data_in_max` is not sent.
+    /// Data-in; bytes beyond the command's `data_in_max` are not sent.
     pub data_in: Gather,
-    /// Bytes of data-in that the command would have had; the read residual comes from it.
+    /// Bytes of data-in without that limit, for the read residual.
     pub data_in_wanted: u64,
-    /// Bytes of data-out that the command used or would have used; the write residual comes from it.
+    /// Bytes of data-out that the command used or would have used, for the write residual.
     pub data_out_wanted: u64,
-    /// Never put status into the last Data-In PDU, even where the standard allows it.
+    /// Whether status is never put into the last Data-In PDU, even where the standard permits it.
     pub separate_status: bool,
 }
 
-/// A task management function for the shell to carry out; this session's own commands are ended already.
+/// A task management function for the shell to carry out; this session's own commands are ended
+/// already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
     /// CLEAR TASK SET: end all sessions' commands to this logical unit.
@@ -243,19 +249,19 @@ pub enum Function {
 /// The answer to a task management function (RFC 7143 §11.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionResult {
-    /// 0.
+    /// Code 0.
     Complete,
-    /// 1.
+    /// Code 1.
     NoSuchTask,
-    /// 2.
+    /// Code 2.
     NoSuchLun,
-    /// 4.
+    /// Code 4.
     NoReassignment,
-    /// 5.
+    /// Code 5.
     NotSupported,
-    /// 6.
+    /// Code 6.
     NotAuthorized,
-    /// 255.
+    /// Code 255.
     Rejected,
 }
 
@@ -273,26 +279,26 @@ impl FunctionResult {
     }
 }
 
-/// What happened.
+/// An event of the connection.
 #[derive(Debug)]
 pub enum Event {
-    /// Answer with [`Connection::admit`](super::Connection::admit) or
+    /// Call [`Connection::admit`](super::Connection::admit) or
     /// [`Connection::refuse`](super::Connection::refuse); nothing is read before.
     Login(LoginRequest),
-    /// Execute it and answer with [`Connection::complete`](super::Connection::complete).
+    /// Execute it and call [`Connection::complete`](super::Connection::complete).
     Command(Command),
-    /// Do it and answer with [`Connection::managed`](super::Connection::managed).
+    /// Carry it out and call [`Connection::managed`](super::Connection::managed).
     Management {
-        /// For the answer.
+        /// The id for the result.
         id: TaskId,
-        /// What to do.
+        /// The function.
         function: Function,
     },
     /// The last event: write what is left to transmit, then close.
     Closed(Closed),
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Closed {
     /// The initiator logged out.
@@ -311,7 +317,7 @@ pub enum Closed {
     #[error("the initiator does not answer pings")]
     PingTimeout,
     /// One PDU took too long.
-    #[error("a PDU came too slowly")]
+    #[error("a PDU took too long")]
     PduTimeout,
     /// Data-out that we wait for paused too long.
     #[error("data-out paused too long")]
@@ -319,33 +325,33 @@ pub enum Closed {
     /// TARGET COLD RESET.
     #[error("the target was reset")]
     TargetReset,
-    /// The initiator did not log out although asked to.
-    #[error("asked to log out and did not")]
+    /// The initiator did not log out although it was requested.
+    #[error("did not log out when requested")]
     LogoutTimeout,
-    /// The initiator broke the protocol.
+    /// The initiator violated the protocol.
     #[error("protocol violation: {0}")]
     Violation(#[from] Violation),
 }
 
-/// How the initiator broke the protocol beyond what a Reject can mend.
+/// How the initiator violated the protocol in a way that a Reject cannot resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The stream cannot be followed.
+    /// The stream cannot be parsed.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Something other than a login request before full feature phase.
+    /// A PDU other than a login request before full feature phase.
     #[error("opcode {0:#04x} before login")]
     NotLoggedIn(u8),
     /// A login request in full feature phase.
     #[error("login request in full feature phase")]
     LoginAgain,
-    /// A data segment is longer than we declared to receive.
-    #[error("a data segment of {0} bytes")]
+    /// A data segment is longer than we declared.
+    #[error("a data segment of {0} bytes exceeds the declared limit")]
     LongSegment(u32),
-    /// A command number is missing; on one connection it can never come (RFC 7143 §4.2.2.1).
+    /// A command number is missing; on one connection it can never arrive (RFC 7143 §4.2.2.1).
     #[error("a command number is missing")]
     CommandGap,
-    /// More PDUs had to be rejected than we bear.
+    /// More PDUs had to be rejected than permitted.
     #[error("too many rejected PDUs")]
     TooManyRejects,
 }

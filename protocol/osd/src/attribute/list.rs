@@ -1,10 +1,11 @@
 //! Attribute lists of types 1h, 9h, Eh and Fh in both generations (OSD-2 §7.1.3).
 //!
-//! Does: iterate over what is there, never allocating; write with truncation that keeps full lengths.
+//! Does: iterates over the entries without allocating; writes with truncation that keeps full
+//! lengths.
 //! Does not: interpret values.
-//! Contract: a set or get list is checked as a whole before the first entry is handed out. A retrieved list may
-//! be cut anywhere; iteration ends at the last whole entry.
-//! Truth: `docs/standards/osd.md`, attribute lists.
+//! Contract: a set or get list is checked completely before the first entry is returned. A
+//! retrieved list may be truncated anywhere; iteration ends at the last complete entry.
+//! Source of truth: `docs/standards/osd.md`, attribute lists.
 
 use alloc::vec::Vec;
 
@@ -12,7 +13,7 @@ use sealstone_scsi::{AdditionalSense, FieldPointer, Sense, SenseKey, additional}
 use thiserror::Error;
 
 use crate::bytes::{u16_at, u32_at, u64_at};
-use crate::sink::Sink;
+use crate::sink::TruncatingSink;
 use crate::{AttributeId, Generation, ObjectType};
 
 /// Longest value of an attribute, in bytes.
@@ -26,35 +27,35 @@ const VALUES: u8 = 0x9;
 const OBJECTS: u8 = 0xE;
 /// LIST TYPE: values of several objects, by attribute (OSD-1).
 const OBJECTS_OSD1: u8 = 0xF;
-/// Length that OSD-1 gives an undefined attribute.
+/// Length of an undefined attribute in OSD-1.
 const UNDEFINED: u16 = 0xFFFF;
 
 /// Bytes of a name.
 const NAME: usize = 8;
 
-/// Bytes of a list's header.
+/// Returns the bytes of a list's header.
 #[must_use]
 pub const fn header_len(generation: Generation) -> usize {
     generation.select([4, 8])
 }
 
-/// Bytes before the value of a type-9 entry.
+/// Returns the bytes before the value of a type-9 entry.
 const fn entry_head(generation: Generation) -> usize {
     generation.select([10, 16])
 }
 
-/// Bytes of which a type-9 entry is a multiple.
+/// Returns the alignment of type-9 entries in bytes.
 const fn entry_unit(generation: Generation) -> usize {
     generation.select([1, 8])
 }
 
-/// Bytes that one value takes in a type-9 list.
+/// Returns the bytes that one value takes in a type-9 list.
 #[must_use]
 pub const fn entry_len(generation: Generation, value_len: usize) -> usize {
     (entry_head(generation) + value_len).next_multiple_of(entry_unit(generation))
 }
 
-/// Why bytes are no list; `at` counts from the start of the list.
+/// Why bytes are not a list; `at` counts from the start of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListError {
     /// Shorter than its header, or ends within an entry.
@@ -63,15 +64,15 @@ pub enum ListError {
         /// First byte of the entry.
         at: usize,
     },
-    /// Another type than the one that belongs here.
-    #[error("attribute list of type {actual:#x} where {expected:#x} belongs")]
+    /// Another type than the expected one.
+    #[error("attribute list has type {actual:#x}, expected {expected:#x}")]
     Type {
         /// LIST TYPE given.
         actual: u8,
-        /// LIST TYPE needed.
+        /// Expected LIST TYPE.
         expected: u8,
     },
-    /// A page or number to set that stands for many.
+    /// A wildcard page or number in a set list.
     #[error("wildcard in the set list at byte {at}")]
     Wildcard {
         /// First byte of the entry.
@@ -80,7 +81,7 @@ pub enum ListError {
 }
 
 impl ListError {
-    /// The code that names it.
+    /// Returns the additional sense code.
     #[must_use]
     pub const fn code(&self) -> AdditionalSense {
         match self {
@@ -89,7 +90,8 @@ impl ListError {
         }
     }
 
-    /// ILLEGAL REQUEST with the code; `base` is where the list starts in the Data-Out Buffer.
+    /// Returns ILLEGAL REQUEST with the code; `base` is the offset of the list in the Data-Out
+    /// Buffer.
     #[must_use]
     pub fn sense(&self, base: u64) -> Sense {
         let at = match self {
@@ -104,7 +106,7 @@ impl ListError {
     }
 }
 
-/// The bytes after the header of a list of this type.
+/// Returns the bytes after the header of a list of this type.
 fn body(generation: Generation, bytes: &[u8], expected: u8) -> Result<&[u8], ListError> {
     let body = bytes.get(header_len(generation)..).ok_or(ListError::Length { at: 0 })?;
     match bytes[0] & 0x0F {
@@ -113,7 +115,8 @@ fn body(generation: Generation, bytes: &[u8], expected: u8) -> Result<&[u8], Lis
     }
 }
 
-/// The entries that a retrieved list says it has, as far as they are there; full length of the list with header.
+/// Returns the entries of a retrieved list, as far as they are present, and the full length of the
+/// list with header.
 fn retrieved_body(generation: Generation, bytes: &[u8], expected: u8) -> Result<(&[u8], u64), ListError> {
     let body = body(generation, bytes, expected)?;
     let length = match generation {
@@ -132,7 +135,7 @@ pub struct GetNames<'a> {
 }
 
 impl<'a> GetNames<'a> {
-    /// Reads all of `bytes`: the length is the CDB's, senders leave the embedded one zero.
+    /// Parses all of `bytes`: the length is the CDB's, since senders leave the embedded one zero.
     ///
     /// # Errors
     /// See [`ListError`].
@@ -144,7 +147,7 @@ impl<'a> GetNames<'a> {
         Ok(Self { entries })
     }
 
-    /// The names, wildcards among them.
+    /// Returns the names, including wildcards.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = AttributeId> + use<'a> {
         self.entries.chunks_exact(NAME).map(|entry| name(entry, 0).unwrap_or(AttributeId::new(0, 0)))
     }
@@ -154,7 +157,8 @@ fn name(bytes: &[u8], at: usize) -> Option<AttributeId> {
     Some(AttributeId::new(u32_at(bytes, at)?, u32_at(bytes, at + 4)?))
 }
 
-/// A type-9 list: names with values. An empty value is an undefined attribute, in a set list one to remove.
+/// A type-9 list: names with values. An empty value is an undefined attribute; in a set list it
+/// removes the attribute.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     generation: Generation,
@@ -163,7 +167,8 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Reads all of `bytes` as a set list and checks every entry. The last one may lack its padding.
+    /// Parses all of `bytes` as a set list and checks every entry. The last one may lack its
+    /// padding.
     ///
     /// # Errors
     /// See [`ListError`].
@@ -183,7 +188,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Reads a retrieved list, which may be cut.
+    /// Parses a retrieved list, which may be truncated.
     ///
     /// # Errors
     /// See [`ListError`]; only for the header.
@@ -192,13 +197,14 @@ impl<'a> Values<'a> {
         Ok(Self { generation, entries, full_len })
     }
 
-    /// Bytes that the whole list has, header included; more than were given if it is cut.
+    /// Returns the bytes of the complete list, including its header; more than were passed if it is
+    /// truncated.
     #[must_use]
     pub const fn full_len(&self) -> u64 {
         self.full_len
     }
 
-    /// The whole entries.
+    /// Returns the complete entries.
     #[must_use]
     pub const fn iter(&self) -> ValuesIter<'a> {
         ValuesIter { generation: self.generation, rest: self.entries }
@@ -238,7 +244,7 @@ pub struct ObjectValues<'a> {
 const OBJECT_HEAD: usize = 16;
 
 impl<'a> ObjectValues<'a> {
-    /// Reads a retrieved list, which may be cut.
+    /// Parses a retrieved list, which may be truncated.
     ///
     /// # Errors
     /// See [`ListError`]; only for the header.
@@ -246,14 +252,14 @@ impl<'a> ObjectValues<'a> {
         Ok(Self { rest: retrieved_body(Generation::Osd2, bytes, OBJECTS)?.0 })
     }
 
-    /// Reads entries without a list header, as LIST with attributes has them.
+    /// Parses entries without a list header, as in LIST with attributes.
     #[must_use]
     pub const fn entries(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 }
 
-/// One object of a type-E list; its values may be cut.
+/// One object of a type-E list; its values may be truncated.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectEntry<'a> {
     /// Number of the object within its partition.
@@ -286,7 +292,7 @@ pub struct ObjectValuesOsd1<'a> {
 }
 
 impl<'a> ObjectValuesOsd1<'a> {
-    /// Reads a retrieved list, which may be cut.
+    /// Parses a retrieved list, which may be truncated.
     ///
     /// # Errors
     /// See [`ListError`]; only for the header.
@@ -307,12 +313,12 @@ impl<'a> Iterator for ObjectValuesOsd1<'a> {
     }
 }
 
-/// A header with length 0; OSD-1 has the first half of it.
+/// Returns a header with length 0; OSD-1 uses the first half of it.
 const fn header(kind: u8) -> [u8; 8] {
     [kind, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// A get list as an initiator sends it: its embedded length is 0.
+/// Encodes a get list as an initiator sends it: its embedded length is 0.
 #[must_use]
 pub fn encode_get(generation: Generation, names: &[AttributeId]) -> Vec<u8> {
     let mut out = Vec::with_capacity(header_len(generation) + NAME * names.len());
@@ -324,14 +330,15 @@ pub fn encode_get(generation: Generation, names: &[AttributeId]) -> Vec<u8> {
     out
 }
 
-/// A set list as an initiator sends it: its embedded length is 0. Values are cut at [`VALUE_MAX`].
+/// Encodes a set list as an initiator sends it: its embedded length is 0. Values are truncated to
+/// [`VALUE_MAX`].
 #[must_use]
 pub fn encode_set<'v>(
     generation: Generation,
     values: impl IntoIterator<Item = (AttributeId, &'v [u8])>,
 ) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut sink = Sink::new(&mut out, usize::MAX);
+    let mut sink = TruncatingSink::new(&mut out, usize::MAX);
     sink.push(&header(VALUES)[..header_len(generation)]);
     for (id, value) in values {
         push_value(&mut sink, generation, id, value);
@@ -339,8 +346,8 @@ pub fn encode_set<'v>(
     out
 }
 
-/// One type-9 entry.
-fn push_value(sink: &mut Sink<'_>, generation: Generation, id: AttributeId, value: &[u8]) {
+/// Appends one type-9 entry.
+fn push_value(sink: &mut TruncatingSink<'_>, generation: Generation, id: AttributeId, value: &[u8]) {
     let value = &value[..value.len().min(VALUE_MAX)];
     sink.push(&id.page.to_be_bytes());
     sink.push(&id.number.to_be_bytes());
@@ -353,22 +360,23 @@ fn push_value(sink: &mut Sink<'_>, generation: Generation, id: AttributeId, valu
 
 /// Writes a retrieved list: types 9, E or F.
 ///
-/// What goes beyond the allocation length is dropped, but counted: the header says how long the whole list is.
+/// Entries beyond the allocation length are dropped but counted: the header has the length of the
+/// complete list.
 #[derive(Debug)]
 pub struct RetrievedWriter<'a> {
-    sink: Sink<'a>,
+    sink: TruncatingSink<'a>,
     generation: Generation,
     by_object: bool,
 }
 
 impl<'a> RetrievedWriter<'a> {
-    /// A list of one object's attributes (type 9), appended to `out`.
+    /// Starts a list of one object's attributes (type 9), appended to `out`.
     #[must_use]
     pub fn new(generation: Generation, out: &'a mut Vec<u8>, allocation: usize) -> Self {
         Self::start(generation, out, allocation, VALUES, false)
     }
 
-    /// A list of several objects' attributes (type E, in OSD-1 type F), appended to `out`.
+    /// Starts a list of several objects' attributes (type E, in OSD-1 type F), appended to `out`.
     #[must_use]
     pub fn by_object(generation: Generation, out: &'a mut Vec<u8>, allocation: usize) -> Self {
         Self::start(generation, out, allocation, generation.select([OBJECTS_OSD1, OBJECTS]), true)
@@ -381,7 +389,7 @@ impl<'a> RetrievedWriter<'a> {
         kind: u8,
         by_object: bool,
     ) -> Self {
-        let mut sink = Sink::new(out, allocation);
+        let mut sink = TruncatingSink::new(out, allocation);
         sink.push(&header(kind)[..header_len(generation)]);
         Self { sink, generation, by_object }
     }
@@ -408,20 +416,20 @@ impl<'a> RetrievedWriter<'a> {
         }
     }
 
-    /// Bytes of the list so far, header included, written or not.
+    /// Returns the bytes of the list so far, including its header, written or not.
     #[must_use]
     pub const fn full(&self) -> u64 {
         self.sink.full()
     }
 
-    /// Counts `bytes` of entries without being given them. Only where nothing more fits.
+    /// Counts `bytes` of entries without writing them. Only where nothing more fits.
     pub fn skip(&mut self, bytes: u64) {
         self.sink.skip(bytes);
     }
 
-    /// Puts the length of the whole list into the header; returns it with the header's own bytes.
+    /// Writes the length of the complete list into the header; returns it, including the header.
     ///
-    /// OSD-1 has 16 bits for it; a longer list says FFFFh.
+    /// OSD-1 has 16 bits for it; a longer list has FFFFh.
     pub fn finish(mut self) -> u64 {
         let full = self.sink.full();
         let length = full - header_len(self.generation) as u64;
@@ -437,9 +445,9 @@ impl<'a> RetrievedWriter<'a> {
     }
 }
 
-/// One type-E entry; values beyond its 16-bit length are left out.
+/// Appends one type-E entry; values beyond its 16-bit length are left out.
 pub(crate) fn push_object_entry(
-    sink: &mut Sink<'_>,
+    sink: &mut TruncatingSink<'_>,
     object: u64,
     kind: ObjectType,
     values: &[(AttributeId, &[u8])],
@@ -468,9 +476,9 @@ mod tests {
 
     const ID: AttributeId = AttributeId::new(0x9000_0001, 9);
 
-    /// T3: OSD-1 entries have 10 bytes of head and no padding, OSD-2 entries 16 and padding to 8.
+    /// T3: OSD-1 entries have 10 bytes of header and no padding, OSD-2 entries 16 and padding to 8.
     #[test]
-    fn entries_are_laid_out_as_each_generation_has_them() {
+    fn entries_follow_the_layout_of_each_generation() {
         let osd1 = encode_set(Osd1, [(ID, &b"abc"[..])]);
         assert_eq!(osd1, [9, 0, 0, 0, 0x90, 0, 0, 1, 0, 0, 0, 9, 0, 3, b'a', b'b', b'c']);
         let osd2 = encode_set(Osd2, [(ID, &b"abc"[..])]);
@@ -480,7 +488,7 @@ mod tests {
         assert_eq!(encode_get(Osd2, &[ID])[..], [&[1, 0, 0, 0, 0, 0, 0, 0][..], &head[8..16]].concat());
     }
 
-    /// T8: OSD-1 peers write FFFFh for an undefined attribute; we read that and write 0.
+    /// T8: OSD-1 peers write FFFFh for an undefined attribute; we accept that and write 0.
     #[test]
     fn an_undefined_attribute_is_an_empty_value() {
         let wire = [9, 0, 0, 21, 0, 0, 0, 1, 0, 0, 0, 9, 0xFF, 0xFF, 0, 0, 0, 1, 0, 0, 0, 2, 0, 1, 7];
@@ -552,7 +560,8 @@ mod tests {
             prop_assert_eq!(back, values);
         }
 
-        /// T12: however short the allocation, the header tells the whole length and whole entries come out.
+        /// T12: with any allocation length, the header has the full length and only complete
+        /// entries are returned.
         #[test]
         fn truncation_keeps_full_lengths(values in any_values(), osd2 in any::<bool>(), allocation in 0_usize..600) {
             let generation = if osd2 { Osd2 } else { Osd1 };

@@ -21,13 +21,13 @@ impl AttributeId {
     /// In a request: every page, or every number of a page.
     pub const ALL: u32 = 0xFFFF_FFFF;
 
-    /// Attribute `number` of `page`.
+    /// Returns attribute `number` of `page`.
     #[must_use]
     pub const fn new(page: u32, number: u32) -> Self {
         Self { page, number }
     }
 
-    /// Does it stand for many attributes?
+    /// Whether it stands for many attributes.
     #[must_use]
     pub const fn is_wildcard(self) -> bool {
         self.page == Self::ALL || self.number == Self::ALL

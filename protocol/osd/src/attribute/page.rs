@@ -1,7 +1,8 @@
-//! Attributes pages: whose they are, and the page format (OSD-2 §7.1.2).
+//! Attributes pages: their object types, and the page format (OSD-2 §7.1.2).
 //!
-//! A page format is a row of fields: attribute, place, length. Device and client walk the same rows.
-//! Truth: `docs/standards/osd.md`, page formats.
+//! A page format is a row of fields: attribute, offset, length. Device and client use the same
+//! rows.
+//! Source of truth: `docs/standards/osd.md`, page formats.
 
 use alloc::vec::Vec;
 
@@ -13,10 +14,10 @@ use super::{
 };
 use super::{collection_error_recovery, collection_timestamps};
 use crate::bytes::{array, u32_at};
-use crate::sink::Sink;
+use crate::sink::TruncatingSink;
 use crate::{AttributeId, Generation, ObjectType};
 
-/// Whose page a number names.
+/// The kind of object that a page number belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A page of this type of object, with its offset in the type's range.
@@ -31,7 +32,7 @@ pub enum Owner {
     Reserved,
 }
 
-/// Whose page `page` is.
+/// Returns the owner of a page number.
 #[must_use]
 pub const fn owner(page: u32) -> Owner {
     match page {
@@ -46,7 +47,7 @@ pub const fn owner(page: u32) -> Owner {
     }
 }
 
-/// First page of a type of object.
+/// Returns the first page of a type of object.
 #[must_use]
 pub const fn base(kind: ObjectType) -> u32 {
     match kind {
@@ -69,7 +70,7 @@ pub enum Field {
         /// The attribute's number.
         number: u32,
     },
-    /// A bit that says whether an attribute is defined.
+    /// A bit that indicates whether an attribute is defined.
     Defined {
         /// Its byte.
         at: u16,
@@ -87,13 +88,13 @@ pub struct Layout {
     pub page: u32,
     /// PAGE LENGTH: bytes after the header.
     pub length: u32,
-    /// What is where; bytes in between are reserved.
+    /// The fields; bytes between them are reserved.
     pub fields: &'static [Field],
 }
 
 /// Bytes of a page's header.
 pub const HEADER: usize = 8;
-/// Most memberships that the collections page of an object shows.
+/// Maximum number of memberships in the collections page of an object.
 pub const MEMBERSHIPS_MAX: usize = 4096;
 
 const fn value(at: u16, len: u8, id: AttributeId) -> Field {
@@ -108,7 +109,8 @@ const fn defined(at: u16, mask: u8, id: AttributeId) -> Field {
     Field::Defined { at, mask, number: id.number }
 }
 
-/// Fields of the root's Policy/Security page: 8 fixed ones and boot epoch, 16 algorithms, 16 groups.
+/// Fields of the root's Policy/Security page: 8 fixed ones and boot epoch, 16 algorithms, 16
+/// groups.
 const ROOT_SECURITY: [Field; 42] = {
     use root_security as page;
     let mut fields = [numbered(0, 0, 0); 42];
@@ -154,7 +156,7 @@ const PARTITION_SECURITY: [Field; 41] = {
     fields
 };
 
-/// Created, accessed and modified times of anything but the root.
+/// Created, accessed and modified times of all objects but the root.
 const TIMES: [Field; 6] = [
     numbered(8, 6, 1),
     numbered(14, 6, 2),
@@ -164,7 +166,7 @@ const TIMES: [Field; 6] = [
     value(38, 1, partition_timestamps::BYPASS),
 ];
 
-/// Damage of what contains other objects.
+/// Damage of objects that contain other objects.
 const DAMAGE: [Field; 6] = [
     numbered(8, 8, 6),
     numbered(16, 1, 1),
@@ -253,8 +255,8 @@ static BY_GENERATION: [[Layout; 2]; 2] = [
     ],
 ];
 
-/// The format of a page; `None` for the null page format. The collections page of a user object (U+4) has a
-/// format of any length: see [`encode_memberships`].
+/// Returns the format of a page; `None` for the null page format. The collections page of a user
+/// object (U+4) has variable length: see [`encode_memberships`].
 #[must_use]
 pub fn layout(generation: Generation, page: u32) -> Option<Layout> {
     let fixed = LAYOUTS.iter().find(|layout| layout.page == page);
@@ -262,8 +264,9 @@ pub fn layout(generation: Generation, page: u32) -> Option<Layout> {
     fixed.copied().or(pair.map(|pair| generation.select(*pair)))
 }
 
-/// Writes a page, cut to `allocation` bytes; `get` gives values by number, `None` if undefined. Shorter values
-/// are left-justified. A page without a format is written as its header with length 0.
+/// Encodes a page, truncated to `allocation` bytes; `get` returns values by number, `None` if
+/// undefined. Shorter values are left-justified. A page without a format is written as its header
+/// with length 0.
 ///
 /// Returns the full length.
 pub fn encode<'v>(
@@ -293,13 +296,13 @@ pub fn encode<'v>(
             }
         }
     }
-    let mut sink = Sink::new(out, allocation);
+    let mut sink = TruncatingSink::new(out, allocation);
     sink.push(&bytes);
     sink.full()
 }
 
-/// Reads a page into numbers and values; attributes whose bit says so are left out. `None` if it is cut, or not
-/// the page asked for.
+/// Parses a page into numbers and values; attributes that are marked undefined are left out. `None`
+/// if it is truncated, or not the requested page.
 #[must_use]
 pub fn parse(generation: Generation, page: u32, bytes: &[u8]) -> Option<Vec<(u32, &[u8])>> {
     let layout = layout(generation, page)?;
@@ -322,11 +325,11 @@ pub fn parse(generation: Generation, page: u32, bytes: &[u8]) -> Option<Vec<(u32
     Some(values.collect())
 }
 
-/// Writes the collections page of a user object (U+4): the ids in the order of their attribute numbers.
-/// Returns the full length.
+/// Encodes the collections page of a user object (U+4): the ids in the order of their attribute
+/// numbers. Returns the full length.
 pub fn encode_memberships(collections: &[u64], out: &mut Vec<u8>, allocation: usize) -> u64 {
     let shown = &collections[..collections.len().min(MEMBERSHIPS_MAX)];
-    let mut sink = Sink::new(out, allocation);
+    let mut sink = TruncatingSink::new(out, allocation);
     sink.push(&collections_of_object::PAGE.to_be_bytes());
     sink.push(&(8 * shown.len() as u32).to_be_bytes());
     for id in shown {
@@ -335,7 +338,8 @@ pub fn encode_memberships(collections: &[u64], out: &mut Vec<u8>, allocation: us
     sink.full()
 }
 
-/// Reads the collections page of a user object, as far as it is there; `None` if it is another page.
+/// Parses the collections page of a user object, as far as it is present; `None` if it is another
+/// page.
 #[must_use]
 pub fn parse_memberships(bytes: &[u8]) -> Option<Vec<u64>> {
     if u32_at(bytes, 0)? != collections_of_object::PAGE {

@@ -1,6 +1,8 @@
-//! The attributes of the standard, one line each: constants, lengths and access come from the same rows.
+//! The attributes of the standard, one line each: constants, lengths and access derive from the
+//! same rows.
 //!
-//! Truth: `docs/standards/osd.md`, standard attributes. Access that no source states is an unverified choice.
+//! Source of truth: `docs/standards/osd.md`, standard attributes. Access that no source states is
+//! an unverified choice.
 
 use super::page::{Owner, owner};
 use crate::AttributeId;
@@ -15,10 +17,10 @@ pub const COLLECTION: u32 = 0x6000_0000;
 pub const ROOT: u32 = 0x9000_0000;
 /// The page about the command itself.
 pub const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
-/// First page of a range that belongs to applications; below it, only attributes of this table may be set.
+/// First page of a range for applications; below it, only attributes of this table may be set.
 pub const FIRST_APPLICATION_OFFSET: u32 = 0x1_0000;
 
-/// Who may set an attribute.
+/// Whether initiators may set an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Only the device.
@@ -27,19 +29,19 @@ pub enum Access {
     Settable,
 }
 
-/// Lengths that a value may have, in bytes.
+/// Permitted lengths of a value, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// This one.
+    /// Exactly this length.
     Fixed(u16),
-    /// This one, or undefined.
+    /// This length, or undefined.
     Optional(u16),
     /// Any.
     Variable,
 }
 
 impl Length {
-    /// May a value have `len` bytes? 0 is undefined.
+    /// Whether a value may have `len` bytes; 0 is undefined.
     #[must_use]
     pub const fn permits(self, len: usize) -> bool {
         match self {
@@ -50,7 +52,7 @@ impl Length {
     }
 }
 
-/// One attribute of the standard, or a run of them.
+/// One attribute of the standard, or a range of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standard {
     /// Page and first number.
@@ -59,13 +61,13 @@ pub struct Standard {
     pub last: u32,
     /// Length of the value.
     pub length: Length,
-    /// Who sets it.
+    /// Whether initiators may set it.
     pub access: Access,
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
 }
 
-/// The row of an attribute; `None` if the standard has none.
+/// Returns the row of an attribute; `None` if the standard has none.
 #[must_use]
 pub fn standard(id: AttributeId) -> Option<&'static Standard> {
     let after = STANDARD.partition_point(|row| row.id <= id);
@@ -73,9 +75,9 @@ pub fn standard(id: AttributeId) -> Option<&'static Standard> {
     (row.id.page == id.page && id.number <= row.last).then_some(row)
 }
 
-/// Who may set an attribute: rows of the table say, of other standard pages only the device, of the rest anybody.
-/// Attribute 0, the page's identification, and directory pages are the device's; an application's page names
-/// itself through attribute 0.
+/// Returns the access to an attribute. The rows of the table define it; other attributes of
+/// standard pages are read-only, all others settable. Attribute 0, the page's identification, and
+/// directory pages are read-only; an application's page sets its own attribute 0.
 #[must_use]
 pub fn access(id: AttributeId) -> Access {
     match (standard(id), owner(id.page)) {
@@ -86,20 +88,20 @@ pub fn access(id: AttributeId) -> Access {
     }
 }
 
-/// The 40-byte identification of a standard page (attribute 0): vendor, name, both filled up.
+/// Returns the 40-byte identification of a standard page (attribute 0): vendor, name, both padded.
 #[must_use]
 pub fn identification(page: u32) -> Option<[u8; 40]> {
     let (_, name) = PAGES.iter().find(|(number, _)| *number == page)?;
     Some(identify(b"INCITS", name.as_bytes()))
 }
 
-/// What a directory shows for a page without attribute 0.
+/// Returns what a directory shows for a page without attribute 0.
 #[must_use]
 pub fn unidentified() -> [u8; 40] {
     identify(b"", b"unidentified attributes page")
 }
 
-/// Bytes of the vendor in an identification; it is filled with blanks, the name with zeros.
+/// Bytes of the vendor in an identification; it is padded with blanks, the name with zeros.
 const VENDOR: usize = 8;
 
 fn identify(vendor: &[u8], name: &[u8]) -> [u8; 40] {
@@ -119,7 +121,8 @@ macro_rules! pages {
         $(
             #[doc = concat!($title, ".")]
             pub mod $module {
-                #[allow(unused_imports)] // each page uses one base; directory pages have no attributes
+                // each page uses one base; directory pages have no attributes
+                #[allow(unused_imports)]
                 use super::{AttributeId, COLLECTION, CURRENT_COMMAND, PARTITION, ROOT, USER};
                 /// The page.
                 pub const PAGE: u32 = $page;
@@ -131,7 +134,7 @@ macro_rules! pages {
         /// Every standard page with the name in its identification.
         pub static PAGES: &[(u32, &str)] = &[$(($module::PAGE, $title)),*];
 
-        /// Every standard attribute but identifications, ascending.
+        /// Every standard attribute except identifications, ascending.
         pub static STANDARD: &[Standard] = {
             use Access::{ReadOnly, Settable};
             use Length::{Fixed, Optional, Variable};
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn only_applications_pages_and_marked_attributes_can_be_set() {
+    fn only_application_and_settable_attributes_can_be_set() {
         assert_eq!(access(AttributeId::new(USER + 1, 0x500)), Access::ReadOnly);
         assert_eq!(access(AttributeId::new(USER + 0x1_0003, 1)), Access::Settable);
         assert_eq!(access(AttributeId::new(PARTITION + 7, 1)), Access::ReadOnly);

@@ -1,6 +1,6 @@
 //! Get and set attributes parameters: CDB bytes 52–79 in three formats (OSD-2 §5.2.6).
 //!
-//! A part with page 0, or a list of no bytes, is not there; its other fields are not looked at.
+//! A part with page 0, or a list of no bytes, is absent; its other fields are ignored.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
@@ -11,7 +11,7 @@ use super::pointer::{self, ATTRIBUTES};
 use crate::offset::{self, Decoded};
 use crate::{AttributeId, Generation};
 
-/// Bytes of one data buffer.
+/// A range of bytes in a data buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// From the start of the buffer; 0 if there are no bytes.
@@ -21,28 +21,28 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The first byte after it.
+    /// Returns the offset after its last byte.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.offset.saturating_add(self.length as u64)
     }
 
-    /// Its bytes of `buffer`; `None` if they are not all there.
+    /// Returns its bytes of `buffer`; `None` if they are not all present.
     #[must_use]
     pub fn of(self, buffer: &[u8]) -> Option<&[u8]> {
         buffer.get(usize::try_from(self.offset).ok()?..usize::try_from(self.end()).ok()?)
     }
 }
 
-/// Most bytes of a value in [`AttributeParameters::One`].
+/// Maximum bytes of a value in [`AttributeParameters::One`].
 pub const ONE_VALUE_MAX: usize = 18;
 
-/// What attributes a command gets and sets.
+/// The attributes that a command gets and sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeParameters {
     /// Set one attribute with the CDB's own bytes (format 1, OSD-2 only).
     One {
-        /// The attribute.
+        /// Number of valid bytes of `value`, at most [`ONE_VALUE_MAX`]; 0 removes the value.
         id: AttributeId,
         /// Bytes of `value` that count, at most [`ONE_VALUE_MAX`]; 0 removes the value.
         length: u8,
@@ -69,19 +69,19 @@ impl AttributeParameters {
     /// Nothing to get or set.
     pub const NONE: Self = Self::List { get: None, set: None };
 
-    /// Is anything to get?
+    /// Whether there is anything to get.
     #[must_use]
     pub const fn gets(&self) -> bool {
         matches!(self, Self::Page { get: Some(_), .. } | Self::List { get: Some(_), .. })
     }
 
-    /// Is anything to set?
+    /// Whether there is anything to set.
     #[must_use]
     pub const fn sets(&self) -> bool {
         matches!(self, Self::One { .. } | Self::Page { set: Some(_), .. } | Self::List { set: Some(_), .. })
     }
 
-    /// Set attributes segment of the Data-Out Buffer, if any.
+    /// Returns the set attributes segment of the Data-Out Buffer, if any.
     #[must_use]
     pub const fn set_segment(&self) -> Option<Segment> {
         match self {
@@ -91,7 +91,7 @@ impl AttributeParameters {
         }
     }
 
-    /// Get attributes list of the Data-Out Buffer, if any.
+    /// Returns the get attributes list of the Data-Out Buffer, if any.
     #[must_use]
     pub const fn get_list_segment(&self) -> Option<Segment> {
         match self {
@@ -100,7 +100,7 @@ impl AttributeParameters {
         }
     }
 
-    /// Where retrieved attributes go in the Data-In Buffer, if any.
+    /// Returns the location of retrieved attributes in the Data-In Buffer, if any.
     #[must_use]
     pub const fn retrieved_segment(&self) -> Option<Segment> {
         match self {
@@ -116,7 +116,7 @@ impl AttributeParameters {
 pub struct GetPage {
     /// The page, not 0.
     pub page: u32,
-    /// Where it goes in the Data-In Buffer; the length is the allocation.
+    /// Its location in the Data-In Buffer; the length is the allocation.
     pub retrieved: Segment,
 }
 
@@ -125,16 +125,16 @@ pub struct GetPage {
 pub struct SetValue {
     /// The attribute; its page is not 0.
     pub id: AttributeId,
-    /// Where the value is in the Data-Out Buffer; no bytes removes it.
+    /// Location of the value in the Data-Out Buffer; no bytes removes it.
     pub value: Segment,
 }
 
 /// The get part of the list format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetList {
-    /// Where the list of names is in the Data-Out Buffer; never of no bytes.
+    /// Location of the list of names in the Data-Out Buffer; never empty.
     pub list: Segment,
-    /// Where the retrieved list goes in the Data-In Buffer; the length is the allocation.
+    /// Location of the retrieved list in the Data-In Buffer; the length is the allocation.
     pub retrieved: Segment,
 }
 
@@ -181,7 +181,7 @@ struct ListWire {
 const _: () =
     assert!(size_of::<OneWire>() == 28 && size_of::<PageWire>() == 28 && size_of::<ListWire>() == 28);
 
-/// A segment of the wire; `at` is where its offset field stands.
+/// Parses a segment; `at` is the offset of its offset field.
 fn segment(generation: Generation, length: U32, offset: U32, at: u16) -> Result<Segment, CdbError> {
     let length = length.get();
     if length == 0 {
@@ -193,7 +193,7 @@ fn segment(generation: Generation, length: U32, offset: U32, at: u16) -> Result<
     }
 }
 
-/// The fields of a segment: length, offset.
+/// Returns the fields of a segment: length, offset.
 fn fields(generation: Generation, segment: Segment) -> Result<(U32, U32), EncodeError> {
     if segment.length == 0 {
         return Ok((U32::ZERO, U32::new(offset::UNUSED)));
@@ -203,7 +203,7 @@ fn fields(generation: Generation, segment: Segment) -> Result<(U32, U32), Encode
 }
 
 impl AttributeParameters {
-    /// Reads bytes 52–79 in the format that byte 11 tells.
+    /// Parses bytes 52–79 in the format of byte 11.
     pub(crate) fn read(generation: Generation, specific_bits: u8, bytes: [u8; 28]) -> Result<Self, CdbError> {
         match (specific_bits & FORMAT_MASK) >> FORMAT_SHIFT {
             FORMAT_ONE if generation == Generation::Osd2 => Self::read_one(transmute!(bytes)),
@@ -216,7 +216,8 @@ impl AttributeParameters {
     fn read_one(wire: OneWire) -> Result<Self, CdbError> {
         let id = AttributeId::new(wire.page.get(), wire.number.get());
         let wildcard = |at| Err(CdbError::Field { at, fault: Fault::Wildcard });
-        // Page 0, the user object directory, is read-only; two rules contradict each other, this is the strict one.
+        // Page 0, the user object directory, is read-only; two rules contradict each other, this is
+        // the strict one.
         if id.page == AttributeId::ALL || id.page == 0 {
             return wildcard(ATTRIBUTES);
         }
@@ -267,7 +268,7 @@ impl AttributeParameters {
         Ok(Self::List { get, set: (set.length > 0).then_some(set) })
     }
 
-    /// The bits of byte 11 and bytes 52–79.
+    /// Returns the bits of byte 11 and bytes 52–79.
     pub(crate) fn write(&self, generation: Generation) -> Result<(u8, [u8; 28]), EncodeError> {
         let (format, bytes) = match *self {
             Self::One { id, length, value } => {

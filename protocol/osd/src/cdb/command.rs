@@ -1,4 +1,4 @@
-//! The commands: one line each, from which the enum, its dispatch and the table come.
+//! The commands, one line each; the enum, its dispatch and the table derive from these lines.
 
 use super::flush::{Flush, FlushContainer};
 use super::keys::{SetKey, SetMasterKey};
@@ -7,12 +7,12 @@ use super::operands::{
     Members, Operands, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, Target,
 };
 use super::rewrite::Rewrite;
-use super::wire::Wire;
+use super::wire::CdbWire;
 use crate::capability::Range;
 use crate::table::{ByteRule, Continuation, ServiceAction, Support, Transfer};
 use crate::{ObjectId, ObjectType, Permissions};
 
-/// A code of the table; 0 stands for "not there".
+/// Returns a code of the table; 0 means "does not exist".
 const fn code(code: u16) -> Option<u16> {
     if code == 0 { None } else { Some(code) }
 }
@@ -52,24 +52,24 @@ macro_rules! commands {
         }),*];
 
         impl Command {
-            /// The service action.
+            /// Returns the service action.
             #[must_use]
             pub const fn action(&self) -> Action {
                 match self { $(Self::$variant(_) => Action::$variant,)* }
             }
 
             /// Writes the operands into bytes 10–51.
-            pub(crate) fn write(&self, wire: &mut Wire) {
+            pub(crate) fn write(&self, wire: &mut CdbWire) {
                 match self { $(Self::$variant(operands) => operands.write(wire),)* }
             }
 
-            /// The object addressed; number 0 where a create lets the device choose.
+            /// Returns the addressed object; number 0 where a create lets the device choose.
             #[must_use]
             pub fn object(&self) -> ObjectId {
                 match self { $(Self::$variant(operands) => operands.object(),)* }
             }
 
-            /// The bytes of the object that are touched, as far as the CDB says.
+            /// Returns the touched bytes of the object, as far as the CDB specifies them.
             #[must_use]
             pub fn range(&self) -> Option<Range> {
                 match self { $(Self::$variant(operands) => operands.range(),)* }
@@ -90,7 +90,8 @@ macro_rules! commands {
     };
 }
 
-// name, OSD-1 / OSD-2 code, support, object types, permissions => besides if deep, data, bytes 48-51, byte rule
+// name, OSD-1 / OSD-2 code, support, object types, permissions => additional ones if deep, data,
+// bytes 48-51, byte rule
 commands! {
     ObjectStructureCheck(Target) = "OBJECT STRUCTURE CHECK", 0 / 0x8880, Mandatory, [Root Partition], OBJ_MGMT => NONE, None, Refused, None;
     FormatOsd(FormatOsd) = "FORMAT OSD", 0x8801 / 0x8881, Optional, [Root], OBJ_MGMT | GLOBAL => NONE, None, Refused, None;
@@ -139,21 +140,21 @@ commands! {
 pub enum BytesNeeded {
     /// None.
     None,
-    /// These.
+    /// This range.
     Range(Range),
-    /// So many from the logical length on.
+    /// This many bytes from the logical length on.
     AtEnd(u64),
 }
 
 impl Command {
-    /// The row of the table.
+    /// Returns the row of the table.
     #[must_use]
     pub fn row(&self) -> &'static ServiceAction {
         &SERVICE_ACTIONS[self.action() as usize]
     }
 
-    /// The types that the addressed object may have: one, or user object and collection where only the
-    /// device knows which.
+    /// Returns the permitted types of the addressed object: one, or user object and collection
+    /// where only the device knows which.
     #[must_use]
     pub fn object_types(&self) -> &'static [ObjectType] {
         let all = self.row().objects;
@@ -168,8 +169,8 @@ impl Command {
         if wanted.iter().all(|kind| all.contains(kind)) { wanted } else { all }
     }
 
-    /// The bytes of the object that the allowed range of a capability must cover, of those that the row's rule names
-    /// without the object's length.
+    /// Returns the bytes of the object that the allowed range of a capability must cover, if the
+    /// row's rule determines them without the object's length.
     #[must_use]
     pub fn bytes_needed(&self) -> BytesNeeded {
         let named = self.range();
@@ -185,7 +186,8 @@ impl Command {
         }
     }
 
-    /// Permissions that the command itself needs; attribute parameters ask for theirs besides.
+    /// Returns the permissions that the command itself needs; attribute parameters need additional
+    /// ones.
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         let row = self.row();
@@ -193,7 +195,8 @@ impl Command {
         if self.deep() { needed | row.deep_permissions } else { needed }
     }
 
-    /// Has it IMMED_TR: can it answer at once and go on, told of by a tracking collection?
+    /// Whether it has IMMED_TR: it can return status at once and continue, with its progress in a
+    /// tracking collection.
     #[must_use]
     pub const fn can_be_tracked(&self) -> bool {
         matches!(
@@ -207,7 +210,7 @@ impl Command {
         )
     }
 
-    /// Bytes of command data in the Data-Out Buffer.
+    /// Returns the bytes of command data in the Data-Out Buffer.
     #[must_use]
     pub fn data_out_len(&self) -> u64 {
         match self.row().transfer {
@@ -216,7 +219,7 @@ impl Command {
         }
     }
 
-    /// Most bytes of command data in the Data-In Buffer.
+    /// Returns the maximum bytes of command data in the Data-In Buffer.
     #[must_use]
     pub fn data_in_len(&self) -> u64 {
         match self.row().transfer {

@@ -1,16 +1,16 @@
-//! Why bytes are no CDB, and which sense data says so.
+//! Why bytes are not a CDB, and the sense data for it.
 
 use sealstone_scsi::{AdditionalSense, FieldPointer, Sense, SenseKey, additional};
 use thiserror::Error;
 
-/// A CDB that cannot be read; [`CdbError::sense`] is what the initiator hears.
+/// A CDB that cannot be parsed; [`CdbError::sense`] is what the initiator receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CdbError {
-    /// Not the variable-length operation code 7Fh: the SPC commands may know it.
+    /// Not the variable-length operation code 7Fh: it may be an SPC command.
     #[error("operation code {0:#04x} is not an OSD command")]
     OperationCode(u8),
     /// Fewer bytes than the service action's layout has.
-    #[error("a CDB of {actual} bytes where {expected} belong")]
+    #[error("CDB has {actual} bytes, expected {expected}")]
     Length {
         /// Bytes given.
         actual: usize,
@@ -18,27 +18,27 @@ pub enum CdbError {
         expected: usize,
     },
     /// ADDITIONAL CDB LENGTH does not fit the service action.
-    #[error("additional CDB length {actual} where {expected} belongs")]
+    #[error("additional CDB length is {actual}, expected {expected}")]
     AdditionalLength {
         /// Byte 7.
         actual: u8,
-        /// What it should be.
+        /// Expected value.
         expected: u8,
     },
-    /// A service action that is in no row of the table.
+    /// A service action without a row in the table.
     #[error("unknown service action {0:#06x}")]
     ServiceAction(u16),
-    /// A field with a value that its command does not allow.
+    /// A field with a value that its command does not permit.
     #[error("{fault} at CDB byte {at}")]
     Field {
         /// First byte of the field.
         at: u16,
-        /// What is wrong.
+        /// The kind of error.
         fault: Fault,
     },
 }
 
-/// What is wrong with a field.
+/// The kind of error of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// A code that is reserved.
@@ -47,11 +47,11 @@ pub enum Fault {
     /// An offset that is finer than the granularity, or unused where one is needed.
     #[error("unusable buffer offset")]
     Offset,
-    /// A length that its command does not allow.
+    /// A length that its command does not permit.
     #[error("wrong length")]
     Length,
-    /// A page or number that stands for many, where one is needed.
-    #[error("not one attribute")]
+    /// A wildcard page or number where a single one is needed.
+    #[error("wildcard instead of a single attribute")]
     Wildcard,
     /// Two fields exclude each other.
     #[error("contradicts another field")]
@@ -59,12 +59,13 @@ pub enum Fault {
 }
 
 impl CdbError {
-    /// A reserved code at `at`.
+    /// Returns a reserved code at `at`.
     pub(crate) const fn reserved(at: u16) -> Self {
         Self::Field { at, fault: Fault::Reserved }
     }
 
-    /// The additional sense code: a wrong frame is no OSD command at all, anything else a wrong field.
+    /// Returns the additional sense code: a wrong header means that this is not an OSD command,
+    /// anything else a wrong field.
     #[must_use]
     pub const fn code(&self) -> AdditionalSense {
         match self {
@@ -75,7 +76,7 @@ impl CdbError {
         }
     }
 
-    /// First byte of the offending field.
+    /// Returns the offset of the wrong field.
     #[must_use]
     pub const fn field_pointer(&self) -> u16 {
         match self {
@@ -86,7 +87,7 @@ impl CdbError {
         }
     }
 
-    /// ILLEGAL REQUEST with the code and a pointer to the field.
+    /// Returns ILLEGAL REQUEST with the code and a pointer to the field.
     #[must_use]
     pub fn sense(&self) -> Sense {
         Sense::new(SenseKey::IllegalRequest, self.code()).with_field(FieldPointer::cdb(self.field_pointer()))

@@ -3,11 +3,11 @@
 use super::error::CdbError;
 use super::operands::{Operands, TWO_BITS, object_of, set_object};
 use super::pointer;
-use super::wire::{Generic, Wire};
+use super::wire::{CdbWire, GenericOperands};
 use crate::capability::Range;
 use crate::{Generation, ObjectId};
 
-/// What FLUSH makes stable.
+/// The parts of an object that FLUSH makes stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushScope {
     /// Data and attributes.
@@ -23,7 +23,7 @@ pub enum FlushScope {
 pub struct Flush {
     /// The user object.
     pub object: ObjectId,
-    /// What of it.
+    /// The part to flush.
     pub scope: FlushScope,
     /// The bytes, with [`FlushScope::Range`]; otherwise 0, 0.
     pub start: u64,
@@ -32,8 +32,8 @@ pub struct Flush {
 }
 
 impl Operands for Flush {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let Generic { length, start, .. } = wire.generic();
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
+        let GenericOperands { length, start, .. } = wire.generic();
         let object = object_of(wire);
         Ok(match (flush_bits(wire), wire.generation) {
             (0, _) => Self { object, scope: FlushScope::Everything, start: 0, length: 0 },
@@ -42,11 +42,11 @@ impl Operands for Flush {
             _ => return Err(CdbError::reserved(pointer::flush_scope(wire.generation))),
         })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         set_flush_bits(wire, self.scope as u8);
         if self.scope == FlushScope::Range {
-            wire.set_generic(Generic { length: self.length, start: self.start, tail: 0 });
+            wire.set_generic(GenericOperands { length: self.length, start: self.start, tail: 0 });
         }
     }
     fn object(&self) -> ObjectId {
@@ -57,14 +57,14 @@ impl Operands for Flush {
     }
 }
 
-/// What a flush of a collection, a partition or the OSD makes stable.
+/// The parts that a flush of a collection, a partition or the OSD makes stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerScope {
-    /// The list of what it contains.
+    /// The list of its members.
     Members,
     /// Its own attributes.
     Attributes,
-    /// All of it, and all that it contains.
+    /// All of it, and all its members.
     Everything,
 }
 
@@ -73,13 +73,14 @@ pub enum ContainerScope {
 pub struct FlushContainer {
     /// The collection, partition or root.
     pub object: ObjectId,
-    /// What of it.
+    /// The part to flush.
     pub scope: ContainerScope,
 }
 
 impl Operands for FlushContainer {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        // Peers differ on the byte in OSD-2. A larger flush is always right, so a doubtful one takes everything.
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
+        // Peers differ on the byte in OSD-2. A larger flush is always right, so an ambiguous one
+        // flushes everything.
         let doubtful = wire.is_osd2() && flush_bits(wire) == 0 && wire.head.options & TWO_BITS != 0;
         let scope = match if doubtful { 2 } else { flush_bits(wire) } {
             0 => ContainerScope::Members,
@@ -89,7 +90,7 @@ impl Operands for FlushContainer {
         };
         Ok(Self { object: object_of(wire), scope })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         set_flush_bits(wire, self.scope as u8);
     }
@@ -102,14 +103,14 @@ impl Operands for FlushContainer {
 }
 
 /// FLUSH SCOPE: byte 10 in OSD-1; byte 11 in OSD-2, where byte 10 has ISOLATION.
-const fn flush_bits(wire: &Wire) -> u8 {
+const fn flush_bits(wire: &CdbWire) -> u8 {
     match wire.generation {
         Generation::Osd1 => wire.head.options & TWO_BITS,
         Generation::Osd2 => wire.head.specific_bits & TWO_BITS,
     }
 }
 
-fn set_flush_bits(wire: &mut Wire, scope: u8) {
+fn set_flush_bits(wire: &mut CdbWire, scope: u8) {
     match wire.generation {
         Generation::Osd1 => wire.head.options |= scope,
         Generation::Osd2 => wire.head.specific_bits |= scope,

@@ -3,13 +3,13 @@
 use super::error::CdbError;
 use super::operands::{Operands, TWO_BITS};
 use super::pointer;
-use super::wire::Wire;
+use super::wire::CdbWire;
 use crate::ObjectId;
 
-/// Seven bytes that a security manager names a key with; not secret.
+/// Seven bytes by which a security manager identifies a key; not secret.
 pub type KeyIdentifier = [u8; 7];
 
-/// Which key SET KEY sets.
+/// The key that SET KEY sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyToSet {
     /// The root key.
@@ -28,28 +28,28 @@ const VERSION: u8 = 0x0F;
 pub struct SetKey {
     /// The partition; 0 for the root.
     pub partition: u64,
-    /// Which key.
+    /// The key to set.
     pub key: KeyToSet,
-    /// Its new name.
+    /// Its new identifier.
     pub identifier: KeyIdentifier,
-    /// What it is made from.
+    /// The seed that it is derived from.
     pub seed: [u8; 20],
 }
 
 impl Operands for SetKey {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let (version, identifier) = key_object(wire);
         let key = match (wire.head.specific_bits & TWO_BITS, version & VERSION) {
             (1, 0) => KeyToSet::Root,
             (2, 0) => KeyToSet::Partition,
             (3, version) => KeyToSet::Working(version),
-            // Only working keys have versions: who names one means a working key.
+            // Only working keys have versions: a version implies a working key.
             (1 | 2, _) => return Err(CdbError::reserved(pointer::OBJECT)),
             _ => return Err(CdbError::reserved(pointer::SPECIFIC_BITS)),
         };
         Ok(Self { partition: wire.head.partition.get(), key, identifier, seed: wire.head.specific })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         let (bits, version) = match self.key {
             KeyToSet::Root => (1, 0),
             KeyToSet::Partition => (2, 0),
@@ -77,11 +77,11 @@ pub enum DhStep {
 /// SET MASTER KEY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetMasterKey {
-    /// Which step.
+    /// The step.
     pub step: DhStep,
     /// Code of the Diffie-Hellman group.
     pub group: u8,
-    /// The key's new name.
+    /// The key's new identifier.
     pub identifier: KeyIdentifier,
     /// PARAMETER LIST LENGTH: bytes of data-out.
     pub parameter_length: u32,
@@ -90,7 +90,7 @@ pub struct SetMasterKey {
 }
 
 impl Operands for SetMasterKey {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let step = match wire.head.specific_bits & TWO_BITS {
             0 => DhStep::SeedExchange,
             1 => DhStep::ChangeMasterKey,
@@ -102,7 +102,7 @@ impl Operands for SetMasterKey {
             (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
         Ok(Self { step, group, identifier, parameter_length, allocation })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         wire.head.specific_bits |= self.step as u8;
         set_key_object(wire, self.group, self.identifier);
         wire.head.specific[..4].copy_from_slice(&self.parameter_length.to_be_bytes());
@@ -117,11 +117,11 @@ impl Operands for SetMasterKey {
 }
 
 /// Bytes 24–31 of the key commands: one byte and a key identifier.
-const fn key_object(wire: &Wire) -> (u8, KeyIdentifier) {
+const fn key_object(wire: &CdbWire) -> (u8, KeyIdentifier) {
     let [first, a, b, c, d, e, f, g] = wire.head.object.get().to_be_bytes();
     (first, [a, b, c, d, e, f, g])
 }
 
-fn set_key_object(wire: &mut Wire, first: u8, [a, b, c, d, e, f, g]: KeyIdentifier) {
+fn set_key_object(wire: &mut CdbWire, first: u8, [a, b, c, d, e, f, g]: KeyIdentifier) {
     wire.head.object = u64::from_be_bytes([first, a, b, c, d, e, f, g]).into();
 }

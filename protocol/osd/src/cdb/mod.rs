@@ -1,10 +1,11 @@
 //! Command descriptor blocks of both generations.
 //!
-//! Does: `Cdb::parse` turns 200 or 236 bytes into a typed command; `Cdb::encode` goes back.
-//! Does not: check anything that needs keys or the device's state; nor the bytes of the data buffers.
-//! Contract: check values cover the wire bytes, reserved ones too, so keep those beside a parsed [`Cdb`].
-//! What `encode` returns parses to an equal value.
-//! Truth: `docs/standards/osd.md`, CDB.
+//! Does: `Cdb::parse` converts 200 or 236 bytes into a typed command; `Cdb::encode` converts back.
+//! Does not: check anything that needs keys or the device's state, nor the bytes of the data
+//! buffers.
+//! Contract: check values cover the wire bytes, including reserved ones, so keep those beside a
+//! parsed [`Cdb`]. The result of `encode` parses to an equal value.
+//! Source of truth: `docs/standards/osd.md`, CDB.
 
 mod attributes;
 mod command;
@@ -34,7 +35,7 @@ pub use operands::{
     Members, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, Target,
 };
 pub use rewrite::{Rewrite, RewriteReturn};
-pub(crate) use wire::Wire;
+pub(crate) use wire::CdbWire;
 
 use crate::continuation::{SEGMENT_MIN, SEGMENT_UNIT};
 use crate::offset::{self, Decoded};
@@ -47,19 +48,19 @@ pub const OPERATION_CODE: u8 = 0x7F;
 /// A whole CDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cdb {
-    /// The layout; for a parsed CDB what the service action says.
+    /// The layout; for a parsed CDB it follows from the service action.
     pub generation: Generation,
     /// The service action and its operands.
     pub command: Command,
     /// DPO, FUA, isolation.
     pub options: Options,
-    /// Which timestamps the command may leave.
+    /// The timestamps that the command need not update.
     pub timestamps: Timestamps,
     /// Attributes to get and set.
     pub attributes: AttributeParameters,
     /// The capability's bytes, not yet parsed.
     pub capability: CapabilityBytes,
-    /// Check value, nonce and where the data's check values are.
+    /// Check value, nonce and the locations of the data's check values.
     pub security: SecurityParameters,
     /// CDB CONTINUATION LENGTH in bytes, a multiple of 8; 0 without a segment, always in OSD-1.
     pub continuation_length: u32,
@@ -68,7 +69,7 @@ pub struct Cdb {
 /// OPTIONS, byte 10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Disable page out: do not keep it in a cache.
+    /// Disable page out: the data should not be cached.
     pub dpo: bool,
     /// Force unit access: stable storage before GOOD.
     pub fua: bool,
@@ -79,16 +80,16 @@ pub struct Options {
 /// ISOLATION: what concurrent commands may see of each other (OSD-2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// As the default isolation attribute says.
+    /// As in the default isolation attribute.
     #[default]
     Default,
-    /// None.
+    /// No isolation.
     None,
-    /// Strict.
+    /// Strict isolation.
     Strict,
-    /// By ranges.
+    /// Isolation by ranges.
     Range,
-    /// Functional.
+    /// Functional isolation.
     Functional,
     /// Vendor specific.
     Vendor,
@@ -134,16 +135,16 @@ pub enum Timestamps {
 pub struct SecurityParameters {
     /// REQUEST INTEGRITY CHECK VALUE; OSD-1 has 20 bytes, then zeros.
     pub request_icv: [u8; 32],
-    /// REQUEST NONCE: six bytes of time in milliseconds, six of random.
+    /// REQUEST NONCE: six bytes of time in milliseconds, six random bytes.
     pub nonce: [u8; 12],
-    /// Where the data-in check value goes in the Data-In Buffer.
+    /// Location of the data-in check value in the Data-In Buffer.
     pub data_in_icv_offset: Option<u64>,
-    /// Where the data-out check value is in the Data-Out Buffer.
+    /// Location of the data-out check value in the Data-Out Buffer.
     pub data_out_icv_offset: Option<u64>,
 }
 
 impl SecurityParameters {
-    /// All zero, no offsets: what NOSEC sends.
+    /// All zero, no offsets: for NOSEC.
     pub const NONE: Self =
         Self { request_icv: [0; 32], nonce: [0; 12], data_in_icv_offset: None, data_out_icv_offset: None };
 }
@@ -168,7 +169,7 @@ pub mod pointer {
     pub const PARTITION: u16 = 16;
     /// `USER_OBJECT_ID` or `COLLECTION_ID`; key version of SET KEY.
     pub const OBJECT: u16 = 24;
-    /// The CDB that PERFORM SCSI COMMAND carries.
+    /// The embedded CDB of PERFORM SCSI COMMAND.
     pub const EMBEDDED: u16 = 32;
     /// The function of PERFORM TASK MANAGEMENT FUNCTION.
     pub const TASK_FUNCTION: u16 = 39;
@@ -229,7 +230,7 @@ pub mod pointer {
         generation.select([196, 232])
     }
 
-    /// The bytes of the request ICV, which are zero while it is computed.
+    /// Returns the bytes of the request ICV, which are zero while it is computed.
     #[must_use]
     pub const fn request_icv_bytes(generation: Generation) -> Range<usize> {
         let start = request_icv(generation) as usize;
@@ -245,30 +246,30 @@ pub enum EncodeError {
     Generation {
         /// The command's name.
         command: &'static str,
-        /// The generation asked for.
+        /// The requested generation.
         generation: Generation,
     },
-    /// A buffer offset that no mantissa and exponent make; see [`offset::align_up`].
+    /// A buffer offset that no mantissa and exponent can express; see [`offset::align_up`].
     #[error("buffer offset {0} cannot be encoded")]
     Offset(u64),
     /// A value that the parser would refuse.
     #[error(transparent)]
     Refused(#[from] CdbError),
-    /// A field that this generation or layout has no room for: it would be lost.
-    #[error("a field has no place in this layout")]
+    /// A field that this generation or layout cannot carry: it would be lost.
+    #[error("a field does not exist in this layout")]
     Unfit,
 }
 
-/// Most bytes that a transport may add to a CDB to fill a word.
+/// Maximum bytes that a transport may add to a CDB to fill a word.
 const PADDING_MAX: usize = 3;
 
-/// ADDITIONAL CDB LENGTH of a layout.
+/// Returns ADDITIONAL CDB LENGTH of a layout.
 const fn additional_length(generation: Generation) -> u8 {
     (generation.cdb_len() - 8) as u8
 }
 
 impl Cdb {
-    /// A command with nothing but itself: no attributes, no capability, no security.
+    /// Creates a command without attributes, capability or security.
     #[must_use]
     pub const fn new(generation: Generation, command: Command) -> Self {
         Self {
@@ -283,8 +284,9 @@ impl Cdb {
         }
     }
 
-    /// Reads a CDB. The service action chooses the layout: open-osd tells 228 additional bytes with 200-byte
-    /// OSD-1 CDBs too. Up to three bytes after the layout are transport padding and not looked at.
+    /// Parses a CDB. The service action determines the layout: open-osd sends 228 additional bytes
+    /// with 200-byte OSD-1 CDBs too. Up to three bytes after the layout are transport padding and
+    /// ignored.
     ///
     /// # Errors
     /// See [`CdbError`].
@@ -323,7 +325,7 @@ impl Cdb {
         })
     }
 
-    /// Writes a CDB; reserved fields are zero.
+    /// Encodes a CDB; reserved fields are zero.
     ///
     /// # Errors
     /// See [`EncodeError`].
@@ -331,7 +333,7 @@ impl Cdb {
         let generation = self.generation;
         let row = self.command.row();
         let unfit = EncodeError::Generation { command: row.name, generation };
-        let mut wire = Wire { generation, head: wire::Head::new_zeroed() };
+        let mut wire = CdbWire { generation, head: wire::CdbHead::new_zeroed() };
         wire.head.opcode = OPERATION_CODE;
         wire.head.additional_length = additional_length(generation);
         wire.head.service_action = row.code(generation).ok_or(unfit)?.into();
@@ -353,18 +355,19 @@ impl Cdb {
             wire.set_generic(generic);
         }
         let bytes = Tail::write(wire, self)?;
-        // One place decides what is legal: whatever would be lost or refused on the way does not leave.
+        // Parsing again decides what is legal: a CDB that would be altered or refused is not
+        // returned.
         if Self::parse(&bytes)? == *self { Ok(bytes) } else { Err(EncodeError::Unfit) }
     }
 
-    /// Where command data starts in the Data-Out Buffer: after the continuation segment.
+    /// Returns the offset of command data in the Data-Out Buffer: after the continuation segment.
     #[must_use]
     pub const fn data_out_offset(&self) -> u64 {
         self.continuation_length as u64
     }
 }
 
-/// Operation code and service action of a CDB that is at least that long.
+/// Returns the service action, after checking operation code and length.
 fn frame(bytes: &[u8]) -> Result<u16, CdbError> {
     match *bytes {
         [OPERATION_CODE, _, _, _, _, _, _, _, high, low, ..] => Ok(u16::from_be_bytes([high, low])),
@@ -375,7 +378,7 @@ fn frame(bytes: &[u8]) -> Result<u16, CdbError> {
     }
 }
 
-fn options(wire: &Wire) -> Result<Options, CdbError> {
+fn options(wire: &CdbWire) -> Result<Options, CdbError> {
     let byte = wire.head.options;
     let isolation = if wire.is_osd2() { byte & ISOLATION } else { 0 };
     Ok(Options {
@@ -385,7 +388,7 @@ fn options(wire: &Wire) -> Result<Options, CdbError> {
     })
 }
 
-/// TIMESTAMPS CONTROL that leaves timestamps alone.
+/// TIMESTAMPS CONTROL that leaves timestamps unchanged.
 const BYPASS: u8 = 0x7F;
 
 const fn timestamps(byte: u8) -> Result<Timestamps, CdbError> {
@@ -397,7 +400,7 @@ const fn timestamps(byte: u8) -> Result<Timestamps, CdbError> {
     }
 }
 
-fn continuation_length(wire: &Wire, kind: Continuation) -> Result<u32, CdbError> {
+fn continuation_length(wire: &CdbWire, kind: Continuation) -> Result<u32, CdbError> {
     let wrong = Err(CdbError::Field { at: pointer::CONTINUATION, fault: Fault::Length });
     if !wire.is_osd2() || kind == Continuation::NotThere {
         return Ok(0);
@@ -421,7 +424,7 @@ struct Tail {
 }
 
 impl Tail {
-    fn osd1(cdb: wire::Osd1) -> (Wire, Self) {
+    fn osd1(cdb: wire::Osd1) -> (CdbWire, Self) {
         let mut request_icv = [0; 32];
         request_icv[..cdb.request_icv.len()].copy_from_slice(&cdb.request_icv);
         let tail = Self {
@@ -431,10 +434,10 @@ impl Tail {
             data_in_icv_offset: cdb.data_in_icv_offset,
             data_out_icv_offset: cdb.data_out_icv_offset,
         };
-        (Wire { generation: Generation::Osd1, head: cdb.head }, tail)
+        (CdbWire { generation: Generation::Osd1, head: cdb.head }, tail)
     }
 
-    fn osd2(cdb: wire::Osd2) -> (Wire, Self) {
+    fn osd2(cdb: wire::Osd2) -> (CdbWire, Self) {
         let tail = Self {
             capability: CapabilityBytes::from(cdb.capability),
             request_icv: cdb.request_icv,
@@ -442,7 +445,7 @@ impl Tail {
             data_in_icv_offset: cdb.data_in_icv_offset,
             data_out_icv_offset: cdb.data_out_icv_offset,
         };
-        (Wire { generation: Generation::Osd2, head: cdb.head }, tail)
+        (CdbWire { generation: Generation::Osd2, head: cdb.head }, tail)
     }
 
     fn parse(&self, generation: Generation) -> Result<SecurityParameters, CdbError> {
@@ -459,7 +462,7 @@ impl Tail {
         })
     }
 
-    fn write(Wire { generation, head }: Wire, cdb: &Cdb) -> Result<CdbBytes, EncodeError> {
+    fn write(CdbWire { generation, head }: CdbWire, cdb: &Cdb) -> Result<CdbBytes, EncodeError> {
         let security = &cdb.security;
         let place = |offset: Option<u64>| match offset {
             None => Ok(U32::new(offset::UNUSED)),
@@ -506,7 +509,7 @@ impl Tail {
     }
 }
 
-/// The wire bytes of a CDB: 200 or 236, what a request check value covers.
+/// The wire bytes of a CDB, 200 or 236, which a request check value covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CdbBytes {
     generation: Generation,
@@ -514,13 +517,13 @@ pub struct CdbBytes {
 }
 
 impl CdbBytes {
-    /// The generation, which sets the length.
+    /// Returns the generation, which sets the length.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Puts the request check value in, left-justified, zero-padded; what does not fit is cut off.
+    /// Sets the request check value, left-justified, zero-padded; excess bytes are dropped.
     pub fn set_request_icv(&mut self, icv: &[u8]) {
         let field = &mut self.bytes[pointer::request_icv_bytes(self.generation)];
         let used = icv.len().min(field.len());

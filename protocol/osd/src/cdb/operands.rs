@@ -1,40 +1,43 @@
-//! What commands carry in bytes 10–51 besides options: one type per shape, read and written by the same field.
+//! Operands in bytes 10–51 of commands, besides options: one type per layout, used for reading and
+//! writing.
 //!
-//! Truth: `docs/standards/osd.md`, command fields. Rules that need the device's state are the device's.
+//! Source of truth: `docs/standards/osd.md`, command fields. The device checks rules that need its
+//! state.
 
 use sealstone_scsi::spc::SpcCommand;
 
 use super::error::{CdbError, Fault};
 use super::pointer;
-use super::wire::{Generic, Wire};
+use super::wire::{CdbWire, GenericOperands};
 use crate::capability::Range;
 use crate::{Generation, ObjectId, Permissions};
 
-/// One shape of operands.
+/// One layout of operands.
 pub(crate) trait Operands: Sized {
-    fn read(wire: &Wire) -> Result<Self, CdbError>;
-    fn write(&self, wire: &mut Wire);
-    /// The object addressed; number 0 where a create lets the device choose.
+    fn read(wire: &CdbWire) -> Result<Self, CdbError>;
+    fn write(&self, wire: &mut CdbWire);
+    /// Returns the addressed object; number 0 where a create lets the device choose.
     fn object(&self) -> ObjectId;
-    /// Most bytes of command data out and in; the table says which of them the command moves.
+    /// Returns the maximum bytes of command data out and in; the table says which of them the
+    /// command transfers.
     fn sizes(&self) -> (u64, u64) {
         (0, 0)
     }
-    /// The bytes of the object that are touched, as far as the CDB says.
+    /// Returns the touched bytes of the object, as far as the CDB specifies them.
     fn range(&self) -> Option<Range> {
         None
     }
-    /// Does it act on more than the object: on everything beneath it, or on another collection?
+    /// Whether it acts on more than the object: on everything beneath it, or on another collection.
     fn deep(&self) -> bool {
         false
     }
-    /// Permissions that these operands need besides those of the row.
+    /// Returns the permissions that these operands need in addition to those of the row.
     fn besides(&self) -> Permissions {
         Permissions::NONE
     }
 }
 
-/// IMMED_TR: status comes at once, a tracking collection tells the progress (OSD-2).
+/// IMMED_TR: status is returned at once, and a tracking collection shows the progress (OSD-2).
 const IMMEDIATE: u8 = 0x80;
 /// LIST_ATTR: entries carry attributes (OSD-2).
 const LIST_ATTR: u8 = 0x40;
@@ -45,31 +48,31 @@ pub(super) const TWO_BITS: u8 = 0x03;
 /// REMOVE SCOPE.
 const THREE_BITS: u8 = 0x07;
 
-pub(super) const fn object_of(wire: &Wire) -> ObjectId {
+pub(super) const fn object_of(wire: &CdbWire) -> ObjectId {
     ObjectId::new(wire.head.partition.get(), wire.head.object.get())
 }
 
-pub(super) fn set_object(wire: &mut Wire, id: ObjectId) {
+pub(super) fn set_object(wire: &mut CdbWire, id: ObjectId) {
     wire.head.partition = id.partition.into();
     wire.head.object = id.object.into();
 }
 
-fn immediate_of(wire: &Wire) -> bool {
+fn immediate_of(wire: &CdbWire) -> bool {
     wire.asks_for_tracking()
 }
 
-impl Wire {
-    /// Is IMMED_TR set? OSD-1 has no such bit.
+impl CdbWire {
+    /// Whether IMMED_TR is set; OSD-1 has no such bit.
     pub(super) const fn asks_for_tracking(&self) -> bool {
         self.is_osd2() && self.head.specific_bits & IMMEDIATE != 0
     }
 }
 
-fn set_flag(wire: &mut Wire, flag: u8, on: bool) {
+fn set_flag(wire: &mut CdbWire, flag: u8, on: bool) {
     wire.head.specific_bits |= if on { flag } else { 0 };
 }
 
-/// The object and nothing else: REMOVE, GET and SET ATTRIBUTES, OBJECT STRUCTURE CHECK.
+/// Only the object: REMOVE, GET and SET ATTRIBUTES, OBJECT STRUCTURE CHECK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The object addressed.
@@ -77,10 +80,10 @@ pub struct Target {
 }
 
 impl Operands for Target {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { object: object_of(wire) })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
     }
     fn object(&self) -> ObjectId {
@@ -100,13 +103,13 @@ pub struct Extent {
 }
 
 impl Operands for Extent {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let Generic { length, start, .. } = wire.generic();
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
+        let GenericOperands { length, start, .. } = wire.generic();
         Ok(Self { object: object_of(wire), start, length })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
-        wire.set_generic(Generic { length: self.length, start: self.start, tail: 0 });
+        wire.set_generic(GenericOperands { length: self.length, start: self.start, tail: 0 });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -129,12 +132,12 @@ pub struct Append {
 }
 
 impl Operands for Append {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { object: object_of(wire), length: wire.generic().length })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
-        wire.set_generic(Generic { length: self.length, ..Generic::default() });
+        wire.set_generic(GenericOperands { length: self.length, ..GenericOperands::default() });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -149,15 +152,15 @@ impl Operands for Append {
 pub struct Create {
     /// Partition and requested number; number 0 lets the device choose.
     pub object: ObjectId,
-    /// How many, at least 1; the wire's 0 is 1.
+    /// Number of objects, at least 1; 0 on the wire means 1.
     pub count: u16,
 }
 
-/// NUMBER OF USER OBJECTS is the upper 16 bits of the field that others use as length.
+/// NUMBER OF USER OBJECTS is the upper 16 bits of the field that other commands use as length.
 const COUNT_SHIFT: u32 = 48;
 
 impl Operands for Create {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let object = object_of(wire);
         let count = ((wire.generic().length >> COUNT_SHIFT) as u16).max(1);
         if count > 1 && object.object != 0 {
@@ -165,9 +168,12 @@ impl Operands for Create {
         }
         Ok(Self { object, count })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
-        wire.set_generic(Generic { length: u64::from(self.count) << COUNT_SHIFT, ..Generic::default() });
+        wire.set_generic(GenericOperands {
+            length: u64::from(self.count) << COUNT_SHIFT,
+            ..GenericOperands::default()
+        });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -186,13 +192,13 @@ pub struct CreateTracking {
 }
 
 impl Operands for CreateTracking {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { object: object_of(wire), source: wire.generic().start, immediate: immediate_of(wire) })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         set_flag(wire, IMMEDIATE, self.immediate);
-        wire.set_generic(Generic { start: self.source, ..Generic::default() });
+        wire.set_generic(GenericOperands { start: self.source, ..GenericOperands::default() });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -204,17 +210,17 @@ impl Operands for CreateTracking {
 pub struct RemoveCollection {
     /// The collection.
     pub object: ObjectId,
-    /// FCR: remove it even with members, which stay.
+    /// FCR: removes it even if it has members, which are kept.
     pub force: bool,
 }
 
 const FORCE: u8 = 0x01;
 
 impl Operands for RemoveCollection {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { object: object_of(wire), force: wire.head.specific_bits & FORCE != 0 })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         set_flag(wire, FORCE, self.force);
     }
@@ -231,10 +237,10 @@ pub struct CreatePartition {
 }
 
 impl Operands for CreatePartition {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { partition: wire.head.partition.get() })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object());
     }
     fn object(&self) -> ObjectId {
@@ -252,7 +258,7 @@ pub struct RemovePartition {
 }
 
 impl Operands for RemovePartition {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let with_contents = match (wire.generation, wire.head.specific_bits & THREE_BITS) {
             (Generation::Osd1, _) | (_, 0) => false,
             (_, 1) => true,
@@ -260,7 +266,7 @@ impl Operands for RemovePartition {
         };
         Ok(Self { partition: wire.head.partition.get(), with_contents })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object());
         let osd2 = wire.is_osd2();
         set_flag(wire, 1, osd2 && self.with_contents);
@@ -276,16 +282,16 @@ impl Operands for RemovePartition {
 /// FORMAT OSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatOsd {
-    /// FORMATTED CAPACITY in bytes; 0 is all there is.
+    /// FORMATTED CAPACITY in bytes; 0 is all available.
     pub capacity: u64,
 }
 
 impl Operands for FormatOsd {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { capacity: wire.generic().length })
     }
-    fn write(&self, wire: &mut Wire) {
-        wire.set_generic(Generic { length: self.capacity, ..Generic::default() });
+    fn write(&self, wire: &mut CdbWire) {
+        wire.set_generic(GenericOperands { length: self.capacity, ..GenericOperands::default() });
     }
     fn object(&self) -> ObjectId {
         ObjectId::ROOT
@@ -298,32 +304,36 @@ impl Operands for FormatOsd {
 /// LIST and LIST COLLECTION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct List {
-    /// What is listed: root, partition; LIST COLLECTION also a collection.
+    /// The container to list: root, partition; for LIST COLLECTION also a collection.
     pub object: ObjectId,
     /// LIST IDENTIFIER of a series; 0 in the first request.
     pub list_id: u32,
     /// ALLOCATION LENGTH in bytes.
     pub allocation: u64,
-    /// INITIAL OBJECT_ID: list from this one on.
+    /// INITIAL OBJECT_ID: the first id to list.
     pub initial: u64,
     /// LIST_ATTR: entries carry the attributes of the get list (OSD-2).
     pub with_attributes: bool,
 }
 
 impl Operands for List {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         if wire.head.specific_bits & SORT_ORDER != 0 {
             return Err(CdbError::reserved(pointer::SPECIFIC_BITS));
         }
-        let Generic { length: allocation, start: initial, tail: list_id } = wire.generic();
+        let GenericOperands { length: allocation, start: initial, tail: list_id } = wire.generic();
         let with_attributes = wire.is_osd2() && wire.head.specific_bits & LIST_ATTR != 0;
         Ok(Self { object: object_of(wire), list_id, allocation, initial, with_attributes })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         let osd2 = wire.is_osd2();
         set_flag(wire, LIST_ATTR, osd2 && self.with_attributes);
-        wire.set_generic(Generic { length: self.allocation, start: self.initial, tail: self.list_id });
+        wire.set_generic(GenericOperands {
+            length: self.allocation,
+            start: self.initial,
+            tail: self.list_id,
+        });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -336,25 +346,25 @@ impl Operands for List {
 /// QUERY (OSD-2); the query itself is in the continuation segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The collection whose members are asked.
+    /// The collection whose members are queried.
     pub object: ObjectId,
-    /// ALLOCATION LENGTH of the answer in bytes.
+    /// ALLOCATION LENGTH of the response in bytes.
     pub allocation: u64,
-    /// MATCHES COLLECTION OBJECT_ID: where matches go instead; 0 for none.
+    /// MATCHES COLLECTION OBJECT_ID: receives the matches instead; 0 for none.
     pub matches: u64,
     /// IMMED_TR.
     pub immediate: bool,
 }
 
 impl Operands for Query {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let Generic { length: allocation, start: matches, .. } = wire.generic();
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
+        let GenericOperands { length: allocation, start: matches, .. } = wire.generic();
         Ok(Self { object: object_of(wire), allocation, matches, immediate: immediate_of(wire) })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         set_flag(wire, IMMEDIATE, self.immediate);
-        wire.set_generic(Generic { length: self.allocation, start: self.matches, tail: 0 });
+        wire.set_generic(GenericOperands { length: self.allocation, start: self.matches, tail: 0 });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -374,10 +384,10 @@ pub struct Members {
 }
 
 impl Operands for Members {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { object: object_of(wire), immediate: immediate_of(wire) })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         set_flag(wire, IMMEDIATE, self.immediate);
     }
@@ -398,10 +408,10 @@ pub struct CopyObjects {
 }
 
 impl Operands for CopyObjects {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         Ok(Self { object: object_of(wire), method: wire.head.duplication, immediate: immediate_of(wire) })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         wire.head.duplication = self.method;
         set_flag(wire, IMMEDIATE, self.immediate);
@@ -414,20 +424,20 @@ impl Operands for CopyObjects {
 /// Snapshot and clone commands (OSD-2). No source gives their fields; this layout is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duplicate {
-    /// The partition made or changed; 0 lets the device choose.
+    /// The created or changed partition; 0 lets the device choose.
     pub partition: u64,
-    /// The partition it comes from; 0 for none.
+    /// The source partition; 0 for none.
     pub source: u64,
     /// DUPLICATION METHOD.
     pub method: u8,
 }
 
 impl Operands for Duplicate {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let ObjectId { partition, object: source } = object_of(wire);
         Ok(Self { partition, source, method: wire.head.duplication })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, ObjectId::new(self.partition, self.source));
         wire.head.duplication = self.method;
     }
@@ -443,21 +453,21 @@ pub struct ReadMap {
     pub object: ObjectId,
     /// ALLOCATION LENGTH in bytes.
     pub allocation: u64,
-    /// Map from this byte on.
+    /// First byte to map.
     pub start: u64,
-    /// MAP TYPE asked for; 0 is every type.
+    /// Requested MAP TYPE; 0 is every type.
     pub kind: u16,
 }
 
 impl Operands for ReadMap {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let Generic { length: allocation, start, tail } = wire.generic();
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
+        let GenericOperands { length: allocation, start, tail } = wire.generic();
         Ok(Self { object: object_of(wire), allocation, start, kind: (tail >> 16) as u16 })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         let tail = u32::from(self.kind) << 16;
-        wire.set_generic(Generic { length: self.allocation, start: self.start, tail });
+        wire.set_generic(GenericOperands { length: self.allocation, start: self.start, tail });
     }
     fn object(&self) -> ObjectId {
         self.object
@@ -473,26 +483,26 @@ impl Operands for ReadMap {
 /// PERFORM SCSI COMMAND. The embedded command's data are the command data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerformScsi {
-    /// The object whose capability allows it.
+    /// The object whose capability permits it.
     pub object: ObjectId,
     /// The embedded CDB, left-justified, zero-padded.
     pub cdb: [u8; 16],
 }
 
 impl Operands for PerformScsi {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let mut cdb = [0; 16];
         cdb.copy_from_slice(&wire.head.specific[..16]);
         Ok(Self { object: object_of(wire), cdb })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         wire.head.specific[..16].copy_from_slice(&self.cdb);
     }
     fn object(&self) -> ObjectId {
         self.object
     }
-    /// What the embedded command says of its own data.
+    /// Returns the data sizes of the embedded command.
     fn sizes(&self) -> (u64, u64) {
         match SpcCommand::parse(&self.cdb) {
             Ok(SpcCommand::ModeSelect(select)) => (select.length.into(), 0),
@@ -505,23 +515,23 @@ impl Operands for PerformScsi {
 /// PERFORM TASK MANAGEMENT FUNCTION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerformTask {
-    /// The object whose capability allows it.
+    /// The object whose capability permits it.
     pub object: ObjectId,
     /// ALLOCATION LENGTH in bytes.
     pub allocation: u16,
     /// Function code.
     pub function: u8,
-    /// Tag of the task meant.
+    /// Tag of the task.
     pub tag: u64,
 }
 
 impl Operands for PerformTask {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
+    fn read(wire: &CdbWire) -> Result<Self, CdbError> {
         let [a, b, _, _, _, _, _, function, tag @ .., _, _, _, _] = wire.head.specific;
         let (allocation, tag) = (u16::from_be_bytes([a, b]), u64::from_be_bytes(tag));
         Ok(Self { object: object_of(wire), allocation, function, tag })
     }
-    fn write(&self, wire: &mut Wire) {
+    fn write(&self, wire: &mut CdbWire) {
         set_object(wire, self.object);
         wire.head.specific[..2].copy_from_slice(&self.allocation.to_be_bytes());
         wire.head.specific[7] = self.function;

@@ -5,7 +5,7 @@ use super::*;
 use crate::{AttributeId, ObjectId};
 use Generation::{Osd1, Osd2};
 
-/// A CDB of `code` with every other byte zero and the list format.
+/// Returns a CDB of `code` with every other byte zero and the list format.
 fn blank(generation: Generation, code: u16) -> Vec<u8> {
     let mut cdb = std::vec![0; generation.cdb_len()];
     (cdb[0], cdb[7], cdb[11]) = (0x7F, additional_length(generation), 0x30);
@@ -35,7 +35,7 @@ const PID: (usize, &[u8]) = (16, &[0, 0, 0, 0, 0, 1, 0, 0]);
 const OID: (usize, &[u8]) = (24, &[0, 0, 0, 0, 0, 1, 0, 5]);
 const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x1_0005);
 
-/// T5: the fields of the two generations stand at different bytes.
+/// T5: the fields of the two generations are at different offsets.
 #[test]
 fn fields_are_read_where_each_generation_has_them() {
     let extent = Extent { object: OBJECT, start: 7, length: 9 };
@@ -64,9 +64,10 @@ fn fields_are_read_where_each_generation_has_them() {
     assert_eq!(command(Osd2, 0x8883, &osd2), Command::List(List { with_attributes: true, ..list }));
 }
 
-/// T6: bytes 48–51 are what the action says, so none of these is taken for a continuation length.
+/// T6: the action determines the meaning of bytes 48–51, so none of these is taken for a
+/// continuation length.
 #[test]
-fn seeds_map_types_and_list_ids_are_no_continuation_lengths() {
+fn bytes_48_to_51_depend_on_the_action() {
     let seed = [0xAB; 20];
     let key = [(11, &[0x33][..]), PID, (24, &[4, 1, 2, 3, 4, 5, 6, 7]), (32, &seed)];
     let expected =
@@ -81,7 +82,7 @@ fn seeds_map_types_and_list_ids_are_no_continuation_lengths() {
 }
 
 #[test]
-fn a_rewrite_says_its_range_its_operands_and_what_comes_back() {
+fn rewrite_operands_round_trip() {
     let fields = [PID, OID, (11, &[0x36][..]), (34, &[1, 0, 0, 0, 2, 0]), (47, &[7]), (51, &[48])];
     let expected = Rewrite {
         object: OBJECT,
@@ -119,7 +120,7 @@ fn a_rewrite_says_its_range_its_operands_and_what_comes_back() {
     assert_eq!(refused(51, &[0]), 48, "no operations");
 }
 
-/// T7: OSD-1 has FLUSH SCOPE in byte 10, OSD-2 in byte 11; doubt flushes everything.
+/// T7: OSD-1 has FLUSH SCOPE in byte 10, OSD-2 in byte 11; an ambiguous one flushes everything.
 #[test]
 fn a_doubtful_flush_takes_everything() {
     let flush = |generation, code, at, bits: u8| match command(generation, code, &[PID, (at, &[bits])]) {
@@ -135,7 +136,8 @@ fn a_doubtful_flush_takes_everything() {
     assert_eq!(refused(Osd1, 0x8808, 10, &[2]).field_pointer(), 10);
 }
 
-/// T1: open-osd tells 228 additional bytes for 200-byte CDBs; an OSD-1 action in 236 bytes is still refused.
+/// T1: open-osd sends 228 additional bytes for 200-byte CDBs; an OSD-1 action in 236 bytes is still
+/// refused.
 #[test]
 fn the_service_action_chooses_the_layout() {
     let mut osd1 = blank(Osd1, 0x8805);
@@ -176,7 +178,7 @@ fn one_attribute_can_be_set_from_the_cdb() {
     assert_eq!(refused(Osd2, 0x888F, 11, &[0x00]).field_pointer(), 11);
 }
 
-/// T4: a segment with bytes needs a place; one without does not.
+/// T4: a segment with bytes needs an offset; one without does not.
 #[test]
 fn list_offsets_count_only_with_a_length() {
     let mut cdb = blank(Osd2, 0x888E);
@@ -263,7 +265,8 @@ fn a_command_knows_its_object_type_and_needs() {
     assert_eq!(moved(Command::Clear(extent)), (0, 0));
 }
 
-/// Any CDB of a code of the table that the parser takes: codes where codes belong, noise elsewhere.
+/// Returns any CDB of a code of the table that the parser accepts: valid codes in code fields,
+/// random bytes elsewhere.
 fn any_wire() -> impl Strategy<Value = Vec<u8>> {
     let code = (0..SERVICE_ACTIONS.len(), any::<bool>()).prop_map(|(row, osd1)| {
         let row = &SERVICE_ACTIONS[row];
@@ -294,7 +297,8 @@ proptest! {
     #[test]
     fn what_parses_encodes_to_what_parses_the_same(wire in any_wire()) {
         if let Ok(cdb) = Cdb::parse(&wire) {
-            // An offset written with a coarse exponent may have no finest one that holds it; nothing else fails.
+            // An offset written with a coarse exponent may not be expressible with the finest one;
+            // nothing else fails.
             match cdb.encode() {
                 Ok(bytes) => prop_assert_eq!(Cdb::parse(&bytes), Ok(cdb)),
                 Err(error) => prop_assert!(matches!(error, EncodeError::Offset(_)), "{error:?} {cdb:?}"),

@@ -1,4 +1,4 @@
-//! The bytes of both CDBs as the compiler checks them.
+//! The byte layouts of both CDBs, checked by the compiler.
 
 use core::mem::offset_of;
 
@@ -10,7 +10,7 @@ use crate::Generation;
 /// Bytes 0–79, common to both generations.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Head {
+pub(crate) struct CdbHead {
     pub(crate) opcode: u8,
     pub(crate) control: u8,
     pub(crate) reserved_2: [u8; 5],
@@ -31,7 +31,7 @@ pub(crate) struct Head {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Osd1 {
-    pub(crate) head: Head,
+    pub(crate) head: CdbHead,
     pub(crate) capability: [u8; 80],
     pub(crate) request_icv: [u8; 20],
     pub(crate) nonce: [u8; 12],
@@ -42,7 +42,7 @@ pub(crate) struct Osd1 {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Osd2 {
-    pub(crate) head: Head,
+    pub(crate) head: CdbHead,
     pub(crate) capability: [u8; 104],
     pub(crate) request_icv: [u8; 32],
     pub(crate) nonce: [u8; 12],
@@ -50,9 +50,9 @@ pub(crate) struct Osd2 {
     pub(crate) data_out_icv_offset: U32,
 }
 
-const _: () = assert!(offset_of!(Head, service_action) == 8 && offset_of!(Head, partition) == 16);
-const _: () = assert!(offset_of!(Head, specific) == 32 && offset_of!(Head, attributes) == 52);
-const _: () = assert!(size_of::<Head>() == 80);
+const _: () = assert!(offset_of!(CdbHead, service_action) == 8 && offset_of!(CdbHead, partition) == 16);
+const _: () = assert!(offset_of!(CdbHead, specific) == 32 && offset_of!(CdbHead, attributes) == 52);
+const _: () = assert!(size_of::<CdbHead>() == 80);
 const _: () =
     assert!(size_of::<Osd1>() == Generation::Osd1.cdb_len() && offset_of!(Osd1, request_icv) == 160);
 const _: () = assert!(offset_of!(Osd1, nonce) == 180 && offset_of!(Osd1, data_in_icv_offset) == 192);
@@ -60,7 +60,7 @@ const _: () =
     assert!(size_of::<Osd2>() == Generation::Osd2.cdb_len() && offset_of!(Osd2, request_icv) == 184);
 const _: () = assert!(offset_of!(Osd2, nonce) == 216 && offset_of!(Osd2, data_in_icv_offset) == 228);
 
-/// Bytes 32–51 of OSD-1 where a command has no layout of its own.
+/// Bytes 32–51 of OSD-1 for commands without a layout of their own.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Generic1 {
@@ -78,9 +78,9 @@ struct Generic2 {
     tail: U32,
 }
 
-/// Bytes 32–51 by meaning. The two generations hold the same three fields in another order.
+/// Bytes 32–51 by meaning. The two generations have the same three fields in another order.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Generic {
+pub(crate) struct GenericOperands {
     /// Length, allocation length, capacity; the number of objects in its upper 16 bits.
     pub(crate) length: u64,
     /// Starting byte, initial id, second id.
@@ -89,31 +89,31 @@ pub(crate) struct Generic {
     pub(crate) tail: u32,
 }
 
-/// The head with its generation: what operands are read from and written to.
-pub(crate) struct Wire {
+/// The head with its generation, from which operands are read and to which they are written.
+pub(crate) struct CdbWire {
     pub(crate) generation: Generation,
-    pub(crate) head: Head,
+    pub(crate) head: CdbHead,
 }
 
-impl Wire {
+impl CdbWire {
     pub(crate) const fn is_osd2(&self) -> bool {
         matches!(self.generation, Generation::Osd2)
     }
 
-    pub(crate) fn generic(&self) -> Generic {
+    pub(crate) fn generic(&self) -> GenericOperands {
         match self.generation {
             Generation::Osd1 => {
                 let Generic1 { tail, length, start } = transmute!(self.head.specific);
-                Generic { length: length.get(), start: start.get(), tail: tail.get() }
+                GenericOperands { length: length.get(), start: start.get(), tail: tail.get() }
             }
             Generation::Osd2 => {
                 let Generic2 { length, start, tail } = transmute!(self.head.specific);
-                Generic { length: length.get(), start: start.get(), tail: tail.get() }
+                GenericOperands { length: length.get(), start: start.get(), tail: tail.get() }
             }
         }
     }
 
-    pub(crate) fn set_generic(&mut self, Generic { length, start, tail }: Generic) {
+    pub(crate) fn set_generic(&mut self, GenericOperands { length, start, tail }: GenericOperands) {
         let (length, start, tail) = (length.into(), start.into(), tail.into());
         self.head.specific = match self.generation {
             Generation::Osd1 => transmute!(Generic1 { tail, length, start }),

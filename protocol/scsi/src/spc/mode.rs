@@ -1,14 +1,16 @@
 //! MODE SENSE and MODE SELECT (SPC-4 §6.11 to §6.14, §7.5).
 //!
-//! Does: headers, page control, selection of pages, checks of what is selected. Does not: keep any value.
-//! Contract: a device's page is as long as its changeable mask and, if it can be saved, as its saved values.
+//! Does: headers, page control, selection of pages, checks of selected values.
+//! Does not: store any value.
+//! Contract: a device's page is as long as its changeable mask and, if it can be saved, as its
+//! saved values.
 
 use alloc::vec::Vec;
 
 use super::SpcError;
 use crate::{FieldPointer, Sense, SenseKey, additional};
 
-/// One mode page of a logical unit: what follows its header.
+/// One mode page of a logical unit: the bytes after its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModePage {
     /// PAGE CODE, below 3Fh.
@@ -21,11 +23,11 @@ pub struct ModePage {
     pub default: Vec<u8>,
     /// The values after power on or a reset; `None` if the page cannot be saved (PS 0).
     pub saved: Option<Vec<u8>>,
-    /// One bits may be changed by MODE SELECT; the same length.
+    /// Bits that MODE SELECT may change; the same length.
     pub changeable: Vec<u8>,
 }
 
-/// What the mode parameter header says of a logical unit.
+/// Fields of the mode parameter header of a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModeHeader {
     /// DEVICE-SPECIFIC PARAMETER.
@@ -43,8 +45,9 @@ pub const ALL_PAGES: u8 = 0x3F;
 /// All subpages.
 pub const ALL_SUBPAGES: u8 = 0xFF;
 
-/// The control page of a logical unit that changes none of it: sense data of descriptor format or not, commands reordered
-/// freely, tasks aborted by another nexus end in silence (TAS 0), one task set, no ACA.
+/// Returns the control page of a logical unit whose values cannot be changed: sense data in
+/// descriptor format or not, commands reordered freely, no status for tasks aborted by another
+/// nexus (TAS 0), one task set, no ACA.
 #[must_use]
 pub fn control_page(descriptor_sense: bool) -> ModePage {
     let d_sense = if descriptor_sense { 0x04 } else { 0 };
@@ -60,16 +63,16 @@ pub fn control_page(descriptor_sense: bool) -> ModePage {
     }
 }
 
-/// PC: which values.
+/// PC: the kind of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageControl {
-    /// 00b.
+    /// 00b, the values in effect.
     Current,
-    /// 01b.
+    /// 01b, the changeable bits.
     Changeable,
-    /// 10b.
+    /// 10b, the values of a new logical unit.
     Default,
-    /// 11b.
+    /// 11b, the saved values.
     Saved,
 }
 
@@ -80,7 +83,7 @@ pub struct ModeSense {
     pub ten: bool,
     /// DBD: no block descriptor.
     pub no_block: bool,
-    /// LLBAA: a long block descriptor is welcome.
+    /// LLBAA: whether a long block descriptor is accepted.
     pub long_block: bool,
     /// PC.
     pub control: PageControl,
@@ -98,7 +101,7 @@ const SPF: u8 = 0x40;
 const LONGLBA: u8 = 0x01;
 
 impl ModeSense {
-    /// The answer, before it is cut to the allocation length.
+    /// Returns the response, before it is truncated to the allocation length.
     ///
     /// # Errors
     /// Saved values of a page that cannot be saved, or a page that does not exist.
@@ -179,10 +182,12 @@ pub fn can_save(pages: &[ModePage]) -> bool {
 pub type NewPage = (u8, u8, Vec<u8>);
 
 impl ModeSelect {
-    /// The pages that change, in the order given; nothing is changed unless all of the list is right.
+    /// Returns the pages that change, in the order of the list; fails if any part of the list is
+    /// wrong.
     ///
     /// # Errors
-    /// The list is cut, names a page that is not there, or changes what cannot be changed. The field pointer shows where.
+    /// The list is truncated, has a page that does not exist, or changes a value that cannot be
+    /// changed. The field pointer shows where.
     pub fn changes(
         &self,
         header: &ModeHeader,
@@ -210,7 +215,7 @@ impl ModeSelect {
         if !given.is_empty() && given.len() != ours.len() {
             return Err(wrong(block_at));
         }
-        // Medium size may be given as zero: no change asked for. What is given must be what is there.
+        // Medium size zero requests no change. Other values must equal the present ones.
         if let Some(at) = given.iter().zip(ours).position(|(given, ours)| *given != 0 && given != ours) {
             return Err(wrong(head + at));
         }
@@ -287,7 +292,7 @@ mod tests {
     };
 
     #[test]
-    fn mode_sense_shows_header_block_and_the_pages_asked_for() {
+    fn mode_sense_returns_header_block_and_requested_pages() {
         let all = SENSE.answer(&header(), &pages()).unwrap();
         assert_eq!(all.len(), usize::from(all[0]) + 1);
         assert_eq!(all[..4], [28, 0, 0x90, 8]);
@@ -328,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_select_changes_what_may_be_changed_and_names_what_may_not() {
+    fn mode_select_changes_only_changeable_bits() {
         assert_eq!(select(&[0, 0, 0, 0, 8, 3, 0, 0, 7]), Ok(alloc::vec![(8, 0, alloc::vec![0, 0, 7])]));
         assert_eq!(select(&[0, 0, 0, 0, 8, 3, 4, 0, 7]), Ok(Vec::new()), "nothing new");
         assert_eq!(select(&[]), Ok(Vec::new()));

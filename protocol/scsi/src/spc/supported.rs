@@ -1,10 +1,11 @@
-//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.34, §6.35).
+//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.34,
+//! §6.35).
 
 use alloc::vec::Vec;
 
 use super::SpcError;
 
-/// One command of a logical unit, as REPORT SUPPORTED OPERATION CODES tells it.
+/// One command of a logical unit, as reported by REPORT SUPPORTED OPERATION CODES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandRow {
     /// OPERATION CODE.
@@ -13,35 +14,35 @@ pub struct CommandRow {
     pub action: Option<u16>,
     /// Bytes of the CDB.
     pub length: u16,
-    /// Which bits of the CDB are looked at, from byte 1 on; bytes past its end are all looked at. The operation code and
-    /// the service action need not be in it.
+    /// The bits of the CDB that are evaluated, from byte 1 on; bytes past its end are all
+    /// evaluated. Operation code and service action may be omitted.
     pub usage: &'static [u8],
-    /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds; 0 says nothing.
+    /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds; 0 means unspecified.
     pub nominal_s: u32,
-    /// RECOMMENDED COMMAND TIMEOUT in seconds; 0 says nothing.
+    /// RECOMMENDED COMMAND TIMEOUT in seconds; 0 means unspecified.
     pub recommended_s: u32,
 }
 
 impl CommandRow {
-    /// A command without service action or timeouts.
+    /// Returns a command without service action or timeouts.
     #[must_use]
     pub const fn new(opcode: u8, length: u16, usage: &'static [u8]) -> Self {
         Self { opcode, action: None, length, usage, nominal_s: 0, recommended_s: 0 }
     }
 
-    /// With a service action.
+    /// Sets the service action.
     #[must_use]
     pub const fn action(self, action: u16) -> Self {
         Self { action: Some(action), ..self }
     }
 
-    /// With the seconds it usually takes and the seconds after which to give up.
+    /// Sets the usual duration and the recommended timeout in seconds.
     #[must_use]
     pub const fn seconds(self, nominal_s: u32, recommended_s: u32) -> Self {
         Self { nominal_s, recommended_s, ..self }
     }
 
-    /// CDB USAGE DATA: operation code and service action as they are, then masks.
+    /// Returns CDB USAGE DATA: operation code and service action as they are, then masks.
     fn usage_data(&self) -> Vec<u8> {
         let mut out = alloc::vec![0xFF; usize::from(self.length)];
         for (slot, mask) in out.iter_mut().skip(1).zip(self.usage) {
@@ -83,7 +84,7 @@ const TIMEOUTS_LEN: usize = 12;
 /// SERVACTV and CTDP of a command descriptor.
 const SERVACTV: u8 = 0x01;
 const CTDP: u8 = 0x02;
-/// CTDP and SUPPORT of the answer about one command.
+/// CTDP and SUPPORT of the response about one command.
 const ONE_CTDP: u8 = 0x80;
 const SUPPORTED: u8 = 0x03;
 const NOT_SUPPORTED: u8 = 0x01;
@@ -97,14 +98,14 @@ pub enum Reporting {
     Opcode(u8),
     /// 010b: this service action of an operation code that has them.
     Action(u8, u16),
-    /// 011b: whichever of both it is.
+    /// 011b: either of the two.
     Either(u8, u16),
 }
 
-/// The answer, before it is cut to the allocation length.
+/// Returns the response, before it is truncated to the allocation length.
 ///
 /// # Errors
-/// The options do not fit the operation code.
+/// The options do not match the operation code.
 pub fn operation_codes(
     rows: impl Iterator<Item = CommandRow> + Clone,
     reporting: Reporting,
@@ -159,9 +160,11 @@ fn all(rows: impl Iterator<Item = CommandRow>, timeouts: bool) -> Vec<u8> {
 /// ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
 const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08;
 
-/// What the target does for every logical unit; `extended` asks for the timeouts, of which nothing is told.
+/// Returns the functions of the target for every logical unit; `extended` requests the timeouts,
+/// all of them unspecified.
 ///
-/// The obsolete bit of TARGET RESET stays clear whether or not the target allows it: it is not the logical unit's.
+/// The obsolete bit of TARGET RESET stays clear whether or not the target permits it, since it does
+/// not concern the logical unit.
 #[must_use]
 pub fn task_functions(extended: bool) -> Vec<u8> {
     if extended {
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_listed_with_its_length_and_action() {
+    fn commands_are_listed_with_length_and_action() {
         let plain = one(Reporting::All, false).unwrap();
         assert_eq!(plain.len(), 4 + 3 * 8);
         assert_eq!(plain[..4], [0, 0, 0, 24]);
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_fit_are_refused_and_unknown_commands_named_so() {
+    fn wrong_reporting_options_are_refused() {
         assert_eq!(one(Reporting::Opcode(0x9E), false), Err(SpcError::Field { at: 3 }));
         assert_eq!(one(Reporting::Action(0x28, 0), false), Err(SpcError::Field { at: 3 }));
         for unknown in [Reporting::Opcode(0xFE), Reporting::Action(0x9E, 0x1F), Reporting::Either(0x28, 1)] {

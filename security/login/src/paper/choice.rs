@@ -1,4 +1,4 @@
-//! EHAO and EHAS: which algorithms a session uses.
+//! EHAO and EHAS: the algorithms of a session.
 
 use sealstone_mds_protocol::paper::Offers;
 
@@ -10,7 +10,7 @@ const AUTHENTICATION: u8 = 3;
 /// Class 3: HMAC under k_i. "Signature" in the paper needs this reading, since k_i is symmetric.
 const HMAC_KI: u8 = 1;
 
-/// Class 1. 3DES-CBC (2) is not implemented: nobody wants it back.
+/// Class 1. 3DES-CBC (2) is not implemented: it is obsolete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
     /// AES-128-CBC, then HMAC.
@@ -29,7 +29,7 @@ pub enum Hash {
 }
 
 impl Encryption {
-    /// Its number in class 1.
+    /// Returns its number in class 1.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -48,7 +48,7 @@ impl Encryption {
 }
 
 impl Hash {
-    /// Its number in class 2.
+    /// Returns its number in class 2.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -66,12 +66,12 @@ impl Hash {
     }
 }
 
-/// What was chosen. Cookies, k, k_i and signatures are SHA-1's in any case: they come before the choice.
+/// The chosen algorithms. Cookies, k, k_i and signatures always use SHA-1: they precede the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithms {
-    /// Of records.
+    /// Encryption of records.
     pub encryption: Encryption,
-    /// Of the prf that makes the session's keys, and of records' check values.
+    /// Hash of the prf that derives the session's keys, and of records' check values.
     pub hash: Hash,
 }
 
@@ -79,14 +79,14 @@ impl Algorithms {
     /// The paper's: AES-128-CBC and SHA-1.
     pub const PAPER: Self = Self { encryption: Encryption::Aes128Cbc, hash: Hash::Sha1 };
 
-    /// What a client of ours offers: the paper's first.
+    /// Returns what our client offers: the paper's first.
     #[must_use]
     pub fn offers() -> Offers {
         let pairs = [(ENCRYPTION, 1), (ENCRYPTION, 9), (HASH, 2), (HASH, 3), (AUTHENTICATION, HMAC_KI)];
         Offers::new(pairs).expect("five pairs are a list")
     }
 
-    /// These as EHAS, or as an offer of nothing else.
+    /// Returns these as EHAS, or as the only offer.
     #[must_use]
     pub fn list(self) -> Offers {
         let pairs =
@@ -94,7 +94,7 @@ impl Algorithms {
         Offers::new(pairs).expect("three pairs are a list")
     }
 
-    /// Server: the first that we know of each class.
+    /// Server: returns the first known algorithm of each class.
     pub(crate) fn choose(offers: &Offers) -> Result<Self, PaperFailure> {
         fn first<T>(offers: &Offers, class: u8, known: impl Fn(u8) -> Option<T>) -> Result<T, PaperFailure> {
             let mut of_class = offers.pairs().iter().filter(|(of, _)| *of == class);
@@ -106,7 +106,7 @@ impl Algorithms {
         Ok(Self { encryption, hash })
     }
 
-    /// Client: exactly one pair of each class, all of them offered.
+    /// Client: accepts exactly one algorithm of each class, all of them offered.
     pub(crate) fn chosen(choice: &Offers, offers: &Offers) -> Result<Self, PaperFailure> {
         let pairs = choice.pairs();
         let one_of_each = pairs.len() == 3

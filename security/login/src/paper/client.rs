@@ -1,4 +1,5 @@
-//! Login, client side: [`AwaitingCookie`] (conservative mode only) → [`AwaitingResponse`] → [`AwaitingSession`].
+//! Login, client side: [`AwaitingCookie`] (conservative mode only) → [`AwaitingResponse`] →
+//! [`AwaitingSession`].
 
 use alloc::vec::Vec;
 
@@ -9,24 +10,24 @@ use sealstone_mds_protocol::paper::{
     PaperHeader, PaperType, SessionOk,
 };
 
-use super::group::{self, Exponent, Group};
+use super::group::{self, Group, SecretExponent};
 use super::key::{Addresses, PassphraseKey, SigningKey};
 use super::{Algorithms, Channel, ClockReading, PaperFailure, PaperSession};
 use crate::{CryptoRng, RngCore};
 
-/// Times that an INIT without an answer is sent again, byte by byte the same.
+/// Maximum number of retransmissions of an unanswered INIT, byte by byte the same.
 pub const RETRANSMITS_MAX: u32 = 2;
 
-/// Who logs in where, and with what.
+/// User, peers and algorithms of a login.
 #[derive(Clone, Debug)]
 pub struct ClientTerms {
-    /// Who.
+    /// The user.
     pub user: UserName,
     /// ID(C).
     pub client: Identity,
-    /// ID(M) of the server that is meant.
+    /// ID(M) of the intended server.
     pub server: Identity,
-    /// Where both are, as this end's socket sees it.
+    /// Addresses of both ends, as this end's socket sees them.
     pub addresses: Addresses,
     /// GRP.
     pub group: Group,
@@ -55,7 +56,7 @@ pub(super) fn tbs1(init: &Init) -> Vec<u8> {
     out
 }
 
-/// What RESP adds, signed in two orders by the two ends.
+/// The fields that RESP adds, signed in two orders by the two ends.
 fn tbs(first: &[&[u8]; 5], group: u32, second: &[&[u8]; 2], response: &InitResponse) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     first.iter().for_each(|field| lv(&mut out, field));
@@ -90,14 +91,14 @@ pub(super) fn tbs3(init: &Init, response: &InitResponse) -> Vec<u8> {
     tbs(&first, init.group, &[init.public.as_slice(), response.public.as_slice()], response)
 }
 
-/// COOKIE_REQ is out.
+/// COOKIE_REQ is sent.
 pub struct AwaitingCookie {
     terms: ClientTerms,
     key: PassphraseKey,
 }
 
 impl AwaitingCookie {
-    /// Conservative mode: asks for the server's cookie before the client computes anything.
+    /// Conservative mode: requests the server's cookie before the client computes anything.
     #[must_use]
     pub fn start(terms: ClientTerms, key: PassphraseKey) -> (CookieRequest, Self) {
         let client_cookie = key.cookie(terms.addresses.client);
@@ -105,7 +106,7 @@ impl AwaitingCookie {
         (request, Self { terms, key })
     }
 
-    /// Checks both cookies, and sends INIT.
+    /// Checks both cookies, and returns INIT.
     ///
     /// # Errors
     /// `Echo`, `ServerCookie`, `Identity`.
@@ -125,18 +126,18 @@ impl AwaitingCookie {
     }
 }
 
-/// INIT is out.
+/// INIT is sent.
 pub struct AwaitingResponse {
     terms: ClientTerms,
     key: PassphraseKey,
     signing: SigningKey,
-    exponent: Exponent,
+    exponent: SecretExponent,
     init: Init,
     sent: u32,
 }
 
 impl AwaitingResponse {
-    /// Aggressive mode: three messages in all.
+    /// Aggressive mode: three messages in total.
     ///
     /// # Errors
     /// `Identity` if both ends would have one name.
@@ -160,7 +161,7 @@ impl AwaitingResponse {
         let mut nonce = [0; NONCE_MIN];
         rng.fill_bytes(&mut nonce);
         let client_nonce = Nonce::new(nonce)?;
-        let exponent = Exponent::draw(terms.group, rng);
+        let exponent = SecretExponent::draw(terms.group, rng);
         let signing = key.signing(&client_nonce);
         let mut init = Init {
             client_cookie: key.cookie(terms.addresses.client),
@@ -179,7 +180,7 @@ impl AwaitingResponse {
         Ok((init.clone(), Self { terms, key, signing, exponent, init, sent: 1 }))
     }
 
-    /// No answer came in time: the same INIT again, or `None` when it was sent often enough.
+    /// Returns the same INIT again after a timeout, or `None` when it was sent often enough.
     pub fn again(&mut self) -> Option<&Init> {
         if self.sent > RETRANSMITS_MAX {
             return None;
@@ -188,7 +189,7 @@ impl AwaitingResponse {
         Some(&self.init)
     }
 
-    /// Checks RESP, agrees on the key, and sends CONFIRM.
+    /// Checks RESP, agrees on the key, and returns CONFIRM.
     ///
     /// # Errors
     /// Any but `Replay`, `Late` and `NoSession`.
@@ -241,7 +242,7 @@ impl AwaitingResponse {
     }
 }
 
-/// CONFIRM is out.
+/// CONFIRM is sent.
 pub struct AwaitingSession {
     session: PaperSession,
     channel: Channel,
@@ -249,11 +250,11 @@ pub struct AwaitingSession {
     answered: InitResponse,
 }
 
-/// What a client has after a login.
+/// A client's state after a login.
 pub struct Opened {
     /// The session's number and end.
     pub terms: SessionOk,
-    /// Its keys, for later connections.
+    /// The session's keys, for later connections.
     pub session: PaperSession,
     /// Records of this connection.
     pub channel: Channel,
@@ -262,7 +263,8 @@ pub struct Opened {
 }
 
 impl AwaitingSession {
-    /// Is this the RESP that was answered already? It comes again when INIT was sent again, and is passed over.
+    /// Whether this RESP was answered already. It arrives again if INIT was retransmitted, and is
+    /// ignored.
     #[must_use]
     pub fn is_repeat(&self, response: &InitResponse) -> bool {
         *response == self.answered

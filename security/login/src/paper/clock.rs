@@ -1,20 +1,20 @@
-//! What a login says of the other end's clock.
+//! The peer's clock, as derived from a login.
 
-/// A round trip longer than this says nothing about the clock, milliseconds.
+/// A longer round trip yields no clock reading, milliseconds.
 pub const RTT_MAX_MS: u64 = 2_000;
 
-/// The server's clock, seen through one round trip.
+/// The server's clock, measured by one round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
     /// Server's clock minus ours, milliseconds.
     pub offset_ms: i64,
-    /// It may be off by this, milliseconds: half the round trip.
+    /// Maximum error, milliseconds: half the round trip.
     pub error_ms: u64,
 }
 
 impl ClockReading {
-    /// `TS − (sent + received) / 2`; `None` if the round trip took longer than [`RTT_MAX_MS`] or our own clock stepped
-    /// back meanwhile.
+    /// Returns `TS − (sent + received) / 2`; `None` if the round trip took longer than
+    /// [`RTT_MAX_MS`] or our own clock stepped back meanwhile.
     #[must_use]
     pub fn of(server_ms: u64, sent_ms: u64, received_ms: u64) -> Option<Self> {
         let round_trip = received_ms.checked_sub(sent_ms).filter(|rtt| *rtt <= RTT_MAX_MS)?;
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_offset_is_taken_from_the_middle_of_a_short_round_trip() {
+    fn clock_offset_is_measured_at_mid_round_trip() {
         assert_eq!(
             ClockReading::of(5_000, 1_000, 1_100),
             Some(ClockReading { offset_ms: 3_950, error_ms: 50 })

@@ -1,6 +1,6 @@
 //! The groups of RFC 2412 and RFC 3526 over a prime, generator 2.
 //!
-//! Truth: RFC 2409 6.1 and 6.2 (groups 1 and 2), RFC 3526 2 and 3 (groups 5 and 14).
+//! Source of truth: RFC 2409 6.1 and 6.2 (groups 1 and 2), RFC 3526 2 and 3 (groups 5 and 14).
 
 use alloc::vec::Vec;
 
@@ -18,9 +18,9 @@ const EXPONENT_BYTES: usize = 32;
 /// A group by its Oakley number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// 768 bits: has been broken in public; refused unless somebody asks for it.
+    /// 768 bits: has been broken in public; refused unless explicitly enabled.
     Modp768,
-    /// 1024 bits: the paper's time, within reach of states.
+    /// 1024 bits: usual at the time of the paper, within reach of states.
     Modp1024,
     /// 1536 bits.
     Modp1536,
@@ -29,10 +29,10 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them.
+    /// All groups.
     pub const ALL: [Self; 4] = [Self::Modp768, Self::Modp1024, Self::Modp1536, Self::Modp2048];
 
-    /// GRP.
+    /// Returns GRP.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -43,13 +43,13 @@ impl Group {
         }
     }
 
-    /// The group of a number; 3 and 4 are over elliptic curves, which nobody needs any more.
+    /// Returns the group of a number; 3 and 4, over elliptic curves, are obsolete.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.number() == number)
     }
 
-    /// Bytes of the prime and of every element.
+    /// Returns the bytes of the prime and of every element.
     #[must_use]
     pub const fn element_bytes(self) -> usize {
         match self {
@@ -62,9 +62,9 @@ impl Group {
 }
 
 /// A secret exponent; wiped when dropped.
-pub(crate) struct Exponent(Group, Zeroizing<[u8; EXPONENT_BYTES]>);
+pub(crate) struct SecretExponent(Group, Zeroizing<[u8; EXPONENT_BYTES]>);
 
-impl Exponent {
+impl SecretExponent {
     pub(crate) fn draw<R: RngCore + CryptoRng + ?Sized>(group: Group, rng: &mut R) -> Self {
         let mut bytes = Zeroizing::new([0; EXPONENT_BYTES]);
         rng.fill_bytes(&mut *bytes);
@@ -76,7 +76,7 @@ impl Exponent {
         Element::new(bytes.as_slice()).expect("an element is 96 to 256 bytes")
     }
 
-    /// g^xy, of a peer's value that passed [`check`].
+    /// Returns g^xy, of a peer's value that passed [`check`].
     pub(crate) fn agree(&self, peer: &CheckedElement) -> Zeroizing<Vec<u8>> {
         self.power(peer.0.as_slice())
     }
@@ -94,11 +94,12 @@ impl Exponent {
     }
 }
 
-/// A peer's public value that is from 2 to p - 2.
+/// A peer's public value from 2 to p - 2.
 #[derive(Clone)]
 pub(crate) struct CheckedElement(Element);
 
-/// Refuses values whose powers anybody knows. The primes are safe, so every other value has a large order.
+/// Refuses values with predictable powers. The primes are safe, so every other value has a large
+/// order.
 pub(crate) fn check(group: Group, value: &Element) -> Result<CheckedElement, PaperFailure> {
     fn within<const LIMBS: usize>(modulus: &Uint<LIMBS>, value: &[u8]) -> bool {
         let value = Uint::<LIMBS>::from_be_slice(value);
@@ -118,9 +119,9 @@ pub(crate) fn check(group: Group, value: &Element) -> Result<CheckedElement, Pap
     if fits { Ok(CheckedElement(value.clone())) } else { Err(PaperFailure::ElementWeak) }
 }
 
-/// `base^exponent mod p` in the same time for every exponent, as long as p.
+/// Returns `base^exponent mod p`, as long as p, in the same time for every exponent.
 fn power<const LIMBS: usize>(modulus: &Uint<LIMBS>, base: &[u8], exponent: &U256) -> Zeroizing<Vec<u8>> {
-    // The modulus is public: its parameters may take the time they take.
+    // The modulus is public, so the time for its parameters may vary.
     let params = FixedMontyParams::new_vartime(Odd::new(*modulus).expect("the primes are odd"));
     let mut wide = Zeroizing::new(alloc::vec![0; LIMBS * 8]);
     let at = (LIMBS * 8).saturating_sub(base.len());
@@ -184,7 +185,7 @@ mod tests {
     fn both_ends_agree_in_every_group() {
         let mut rng = StdRng::seed_from_u64(1);
         for group in Group::ALL {
-            let (x, y) = (Exponent::draw(group, &mut rng), Exponent::draw(group, &mut rng));
+            let (x, y) = (SecretExponent::draw(group, &mut rng), SecretExponent::draw(group, &mut rng));
             let (gx, gy) = (check(group, &x.public()).unwrap(), check(group, &y.public()).unwrap());
             assert_eq!(*x.agree(&gy), *y.agree(&gx));
             assert_eq!(x.public().as_slice().len(), group.element_bytes());
@@ -211,7 +212,8 @@ mod tests {
         }
     }
 
-    /// The primes begin with pi and end as published, and 2 generates the subgroup of prime order: 2^((p-1)/2) = 1.
+    /// The primes begin with pi and end as published, and 2 generates the subgroup of prime order:
+    /// 2^((p-1)/2) = 1.
     #[test]
     fn the_primes_are_those_of_their_rfcs() {
         fn check<const LIMBS: usize>(modulus: &Uint<LIMBS>, word_after_pi: u64) {

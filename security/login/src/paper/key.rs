@@ -1,7 +1,7 @@
-//! k, the key that a passphrase stands for, and what is made of it: cookies and k_i.
+//! k, the key derived from a passphrase, and values derived from it: cookies and k_i.
 //!
-//! k is as good as the passphrase: whoever has it logs in. That is a weakness of the paper's protocol, and why the
-//! server's record of it is a secret.
+//! k is equivalent to the passphrase: it suffices for a login. That is a weakness of the paper's
+//! protocol, and why the server's record of it is a secret.
 
 use core::net::IpAddr;
 
@@ -17,8 +17,9 @@ use super::PaperFailure;
 
 const LABEL: &[u8] = b"OSDK1";
 
-/// Where the two ends are, as the sockets of the one who computes see it. A translation of addresses between them makes
-/// the cookies differ: a false alarm that the protocol cannot tell from an attack.
+/// Addresses of the two ends, as seen by the sockets of the computing end. Address translation
+/// (NAT) between them makes the cookies differ: a false alarm that the protocol cannot distinguish
+/// from an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The client's.
@@ -28,7 +29,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Is one of them written with these bytes? A nonce must not be.
+    /// Whether one of them has exactly these bytes. A nonce must not.
     pub(crate) fn has(&self, bytes: &[u8]) -> bool {
         [self.client, self.server].iter().any(|address| match address {
             IpAddr::V4(address) => address.octets() == bytes,
@@ -37,13 +38,13 @@ impl Addresses {
     }
 }
 
-/// k. Wiped when dropped, never printed.
+/// The key k. Wiped when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct PassphraseKey([u8; 20]);
 
 impl PassphraseKey {
-    /// `SHA-1("OSDK1" ‖ lv16(UID) ‖ passphrase)`, the passphrase as UTF-8 in normalization form C. One hash: nothing
-    /// slows a guess down.
+    /// Returns `SHA-1("OSDK1" ‖ lv16(UID) ‖ passphrase)`, the passphrase as UTF-8 in normalization
+    /// form C. It is a single hash: nothing slows down guesses.
     #[must_use]
     pub fn derive(user: &UserName, passphrase: &str) -> Self {
         let mut hash = Sha1::new();
@@ -58,25 +59,25 @@ impl PassphraseKey {
         Self(hash.finalize().into())
     }
 
-    /// A key that was stored.
+    /// Restores a stored key.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 20]) -> Self {
         Self(bytes)
     }
 
-    /// The key, to be stored as the secret it is.
+    /// Returns the key, to be stored as a secret.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; 20]> {
         Zeroizing::new(self.0)
     }
 
-    /// Are both the same key? Takes as long whatever they are.
+    /// Whether both are the same key, in constant time.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// A key that nobody has, for users that nobody knows: their logins take the same path and time.
+    /// Returns an unknown key for an unknown user: the login takes the same path and time.
     #[must_use]
     pub fn dummy(secret: &[u8; 32], user: &UserName) -> Self {
         let mut mac = Hmac::<Sha1>::new_from_slice(secret).expect("HMAC takes any key");
@@ -84,7 +85,7 @@ impl PassphraseKey {
         Self(mac.finalize().into_bytes().into())
     }
 
-    /// The enhanced cookie of one address: the first 8 bytes of `SHA-1(address ‖ k)`.
+    /// Returns the enhanced cookie of one address: the first 8 bytes of `SHA-1(address ‖ k)`.
     #[must_use]
     pub fn cookie(&self, address: IpAddr) -> Cookie {
         let mut hash = Sha1::new();
@@ -101,7 +102,7 @@ impl PassphraseKey {
         self.cookie(address).ct_eq(cookie).into()
     }
 
-    /// `k_i = SHA-1(N_c ‖ k)`.
+    /// Returns `k_i = SHA-1(N_c ‖ k)`.
     pub(crate) fn signing(&self, nonce: &Nonce) -> SigningKey {
         let mut hash = Sha1::new();
         hash.update(nonce.as_slice());
@@ -132,7 +133,7 @@ impl SigningKey {
         Proof::new(signature).expect("20 bytes are a signature")
     }
 
-    /// Is this the signature with number `which` of the protocol?
+    /// Verifies the signature with number `which` of the protocol.
     pub(crate) fn verify(&self, text: &[u8], which: u8, signature: &Proof) -> Result<(), PaperFailure> {
         let verified = self.mac(text).verify_slice(signature.as_slice());
         verified.map_err(|_| PaperFailure::Signature(which))

@@ -1,9 +1,13 @@
-//! The paper's login (OBS section 3): Oakley with enhanced cookies, as state machines. Insecure, for reproduction only.
+//! The paper's login (OBS section 3): Oakley with enhanced cookies, as state machines. Insecure,
+//! for reproduction only.
 //!
-//! Does: cookies, exchange, signatures, session keys, records, at both ends. Each step consumes the state before it.
+//! Does: cookies, exchange, signatures, session keys, records, at both ends. Each step consumes the
+//! state before it.
 //! Does not: sockets, accounts, rate limits, clocks; the time and randomness are passed in.
-//! Contract: nothing of a peer is remembered, and no exponentiation is done, before his signature was verified.
-//! Truth: docs/standards/paper-login.md; docs/design/security.md 2.1 to 2.3, with the weaknesses.
+//! Contract: before a peer's signature was verified, no state of it is kept and no exponentiation
+//! is done.
+//! Source of truth: docs/standards/paper-login.md; docs/design/security.md 2.1 to 2.3, with the
+//! weaknesses.
 
 mod choice;
 mod client;
@@ -32,20 +36,20 @@ pub use session::{PAPER_SESSION_BYTES, PaperSession};
 use sealstone_mds_protocol::WireError;
 use sealstone_mds_protocol::paper::PaperErrorCode;
 
-/// Why a step did not succeed: for the log. Strangers are told [`PaperFailure::code`] alone.
+/// Why a step failed, for the log. Unauthenticated peers receive [`PaperFailure::code`] only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PaperFailure {
     /// A body or record content does not parse.
     #[error("malformed message: {0}")]
     Malformed(WireError),
-    /// GRP names no group of ours (3 and 4, over elliptic curves, are among them).
+    /// GRP is an unknown group (including 3 and 4, over elliptic curves).
     #[error("unknown group {0}")]
     GroupUnknown(u32),
-    /// GRP names a group that this end refuses.
-    #[error("group {0} is too weak here")]
+    /// GRP is a group that this end refuses.
+    #[error("group {0} is refused as too weak")]
     GroupRefused(u32),
     /// A public value is not as long as its group's prime.
-    #[error("a public value of {actual} bytes where the group has {expected}")]
+    #[error("public value has {actual} bytes, expected {expected}")]
     ElementLength {
         /// Bytes given.
         actual: usize,
@@ -53,41 +57,42 @@ pub enum PaperFailure {
         expected: usize,
     },
     /// A public value that makes the secret predictable: 0, 1, p - 1 or at least p.
-    #[error("a public value that gives the secret away")]
+    #[error("weak public value: the shared secret would be predictable")]
     ElementWeak,
     /// A class without an algorithm that both ends allow.
     #[error("no algorithm of class {0} in common")]
     NoCommon(u8),
-    /// EHAS names what was not offered, or a class twice or not at all.
+    /// EHAS has an algorithm that was not offered, or a class twice or not at all.
     #[error("the server chose algorithms that were not offered")]
     ChoiceNotOffered,
-    /// CKY-C is not that of this user at this address: another passphrase, another address (NAT), no such user.
+    /// CKY-C does not match this user at this address: another passphrase, another address (NAT),
+    /// no such user.
     #[error("client cookie mismatch, attack notified")]
     ClientCookie,
-    /// CKY-M is not the server's.
+    /// CKY-M does not match the server's.
     #[error("server cookie mismatch, attack notified")]
     ServerCookie,
     /// A signature does not verify.
     #[error("signature {0} is wrong")]
     Signature(u8),
-    /// ID(M) is somebody else, or ID(C) is the server itself: a reflection.
+    /// ID(M) is another server, or ID(C) is the server itself: a reflection.
     #[error("identity: {0}")]
     Identity(&'static str),
-    /// A field that must come back as it was sent did not.
+    /// A field that must be echoed differs.
     #[error("{0} does not match this exchange")]
     Echo(&'static str),
-    /// N_c is an address of 16 bytes: the cookie of that address would be the beginning of k_i, which is made by the same
-    /// function. The paper does not keep the two apart.
-    #[error("a nonce that is an address")]
+    /// N_c has the 16 bytes of an address: the cookie of that address would be the beginning of
+    /// k_i, which is computed by the same function. The paper does not separate the two.
+    #[error("nonce equals an address")]
     NonceIsAddress,
     /// N_c was seen before.
     #[error("nonce seen before")]
     Replay,
     /// The half-open login is too old.
-    #[error("confirmation came too late")]
+    #[error("confirmation arrived too late")]
     Late,
-    /// A message that does not belong here.
-    #[error("message out of place")]
+    /// An unexpected message.
+    #[error("unexpected message")]
     OutOfPlace,
     /// A proof for a session that is wrong, or no such session.
     #[error("no such session, or a wrong proof for it")]
@@ -98,7 +103,7 @@ pub enum PaperFailure {
 }
 
 impl PaperFailure {
-    /// What the other end is told.
+    /// Returns the code that the peer receives.
     #[must_use]
     pub const fn code(&self) -> PaperErrorCode {
         match self {

@@ -1,8 +1,9 @@
-//! Records: what follows a login, under the session's keys.
+//! Records: the messages after a login, under the session's keys.
 //!
-//! With AES-128-CBC: `number 8 ‖ IV 16 ‖ ciphertext (PKCS #7) ‖ HMAC(K_a, header ‖ number ‖ IV ‖ ciphertext)`, verified
-//! before it is decrypted. With AES-256-GCM: `number 8 ‖ ciphertext ‖ tag 16`, nonce `0000 ‖ number`, associated data
-//! `header ‖ number`. Numbers are 1, 2, 3 … in each direction of a connection; a repeat or a gap is refused.
+//! With AES-128-CBC: `number 8 ‖ IV 16 ‖ ciphertext (PKCS #7) ‖ HMAC(K_a, header ‖ number ‖ IV ‖
+//! ciphertext)`, verified before it is decrypted. With AES-256-GCM: `number 8 ‖ ciphertext ‖ tag
+//! 16`, nonce `0000 ‖ number`, associated data `header ‖ number`. Numbers are 1, 2, 3 … in each
+//! direction of a connection; a repeat or a gap is refused.
 
 use alloc::vec::Vec;
 
@@ -22,21 +23,21 @@ const NUMBER_BYTES: usize = 8;
 const IV_BYTES: usize = 16;
 const BLOCK_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
-/// Bytes of records in one direction of a connection at most. The paper has no change of keys: a client opens a new
-/// connection, which has new ones.
+/// Maximum bytes of records in one direction of a connection. The paper has no change of keys: a
+/// client opens a new connection, which has new ones.
 pub const REKEY_BYTES: u64 = 64 << 30;
 
-/// Why a record does not open, or cannot be made. Who hears it closes the connection.
+/// Why a record does not open, or cannot be created. The caller then closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordFailure {
-    /// Shorter than the least record, or not whole blocks.
-    #[error("cut short")]
+    /// Shorter than the minimum record, or not whole blocks.
+    #[error("truncated")]
     Truncated,
-    /// The check value is wrong: altered, of another session, of the other direction, or of another type.
+    /// The check value is wrong: altered, or of another session, direction or type.
     #[error("check value is wrong")]
     Forged,
     /// A repeat or a gap.
-    #[error("number {found} where {expected} belongs")]
+    #[error("sequence number {found}, expected {expected}")]
     Sequence {
         /// The number expected.
         expected: u64,
@@ -46,19 +47,19 @@ pub enum RecordFailure {
     /// Longer than a frame may be.
     #[error("too long")]
     TooLong,
-    /// The connection has carried all that its keys are good for.
-    #[error("keys are used up")]
+    /// The connection has reached the limit of its keys.
+    #[error("the byte limit of the connection's keys is reached")]
     Exhausted,
 }
 
 /// Numbers and bytes of one direction.
 #[derive(Default)]
-struct Progress {
+struct RecordProgress {
     number: u64,
     bytes: u64,
 }
 
-impl Progress {
+impl RecordProgress {
     fn next(&self, bytes: usize) -> Result<u64, RecordFailure> {
         let left = REKEY_BYTES - self.bytes;
         let number = self.number + 1;
@@ -75,23 +76,23 @@ impl Progress {
     }
 }
 
-/// Makes the records of one direction.
+/// Creates the records of one direction.
 pub struct Sealer {
     keys: DirectionKeys,
-    progress: Progress,
+    progress: RecordProgress,
 }
 
 /// Opens the records of one direction.
 pub struct Opener {
     keys: DirectionKeys,
-    progress: Progress,
+    progress: RecordProgress,
 }
 
 /// Both directions of a connection, seen from one end.
 pub struct Channel {
-    /// What this end sends.
+    /// Records that this end sends.
     pub sealer: Sealer,
-    /// What this end receives.
+    /// Records that this end receives.
     pub opener: Opener,
 }
 
@@ -99,8 +100,8 @@ impl Channel {
     pub(crate) fn new(session: &PaperSession, is_client: bool, context: &[u8]) -> Self {
         let keys = |to_server| session.direction(to_server, context);
         Self {
-            sealer: Sealer { keys: keys(is_client), progress: Progress::default() },
-            opener: Opener { keys: keys(!is_client), progress: Progress::default() },
+            sealer: Sealer { keys: keys(is_client), progress: RecordProgress::default() },
+            opener: Opener { keys: keys(!is_client), progress: RecordProgress::default() },
         }
     }
 }
@@ -123,7 +124,7 @@ fn aes128(keys: &DirectionKeys) -> [u8; 16] {
 }
 
 impl Sealer {
-    /// A whole frame with `content` inside.
+    /// Returns a whole frame with `content` inside.
     ///
     /// # Errors
     /// `TooLong`, `Exhausted`.
@@ -180,10 +181,11 @@ impl Sealer {
 }
 
 impl Opener {
-    /// The content of a record. Verified first, then its number, then decrypted.
+    /// Returns the content of a record, after checking first the check value, then its number, then
+    /// decrypting.
     ///
     /// # Errors
-    /// Any [`RecordFailure`]; the connection is then of no more use.
+    /// Any [`RecordFailure`]; the connection must then be closed.
     pub fn open(&mut self, header: &PaperHeader, body: &[u8]) -> Result<Zeroizing<Vec<u8>>, RecordFailure> {
         let expected = self.progress.next(body.len())?;
         let content = match self.keys.algorithms.encryption {
@@ -214,7 +216,7 @@ impl Opener {
         }
         in_sequence(header, *number, expected)?;
         let cipher = cbc::Decryptor::<aes::Aes128>::new(&aes128(&self.keys).into(), &(*iv).into());
-        // Whoever made the check value made the padding.
+        // The sender of a valid check value also created the padding.
         cipher.decrypt_padded_vec::<Pkcs7>(text).map(Zeroizing::new).map_err(|_| RecordFailure::Forged)
     }
 

@@ -1,4 +1,4 @@
-//! Nonces of clients that were seen: a login is not begun twice with the same first message.
+//! Client nonces seen before: a login cannot begin twice with the same first message.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -6,14 +6,15 @@ use sealstone_mds_protocol::UserName;
 use sealstone_mds_protocol::paper::Nonce;
 use sha2::{Digest as _, Sha256};
 
-/// Nonces remembered at most: 16 bytes each, and the bookkeeping.
+/// Maximum number of nonces kept: 16 bytes each, plus overhead.
 pub const REPLAYS_MAX: usize = 16_384;
 
 type Seen = [u8; 16];
 
-/// The last [`REPLAYS_MAX`] nonces whose signature was right. The oldest goes when there is no room: its login can then
-/// be begun again, which costs the server one exponentiation and five seconds of a half-open login, and never gets
-/// further. That the protocol has no better freshness is a weakness of its own.
+/// The last [`REPLAYS_MAX`] nonces with a valid signature. When it is full the oldest is evicted:
+/// its login can then be begun again, which costs the server one exponentiation and five seconds of
+/// a half-open login, and never gets further. That the protocol has no better freshness is a
+/// weakness of its own.
 #[derive(Default)]
 pub struct ReplayCache {
     order: VecDeque<Seen>,
@@ -21,7 +22,7 @@ pub struct ReplayCache {
 }
 
 impl ReplayCache {
-    /// Remembers a nonce; false if it was there.
+    /// Adds a nonce; returns false if it was present.
     pub(crate) fn insert(&mut self, user: &UserName, nonce: &Nonce) -> bool {
         let mut hash = Sha256::new();
         hash.update([user.as_str().len() as u8]);
@@ -41,13 +42,13 @@ impl ReplayCache {
         true
     }
 
-    /// Nonces remembered now.
+    /// Returns the number of nonces kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// None yet?
+    /// Whether no nonce is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_nonce_makes_room_and_memory_is_bounded() {
+    fn oldest_nonce_is_evicted_at_the_bound() {
         let user = UserName::new("alice").unwrap();
         let nonce = |at: u64| Nonce::new([at.to_be_bytes(), at.to_be_bytes()].concat()).unwrap();
         let mut cache = ReplayCache::default();

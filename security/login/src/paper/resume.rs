@@ -1,5 +1,6 @@
-//! A session on another connection. The paper's session is bound to no connection (its packets name it by KEYID); over
-//! TCP a new connection has to say which session it belongs to, and gets keys of its own.
+//! Resumes a session on another connection. The paper's session is bound to no connection (its
+//! packets name it by KEYID). Over TCP a new connection has to name its session, and gets its own
+//! keys.
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::paper::{Continue, ContinueOk};
@@ -7,14 +8,14 @@ use sealstone_mds_protocol::paper::{Continue, ContinueOk};
 use super::{Channel, ClockReading, PaperFailure, PaperSession};
 use crate::{CryptoRng, RngCore};
 
-/// CONTINUE is out, its answer is awaited.
+/// CONTINUE is sent, its answer is awaited.
 pub struct AwaitingContinueOk {
     session: PaperSession,
     message: Continue,
 }
 
 impl PaperSession {
-    /// Client: asks to go on with the session `id` on a new connection.
+    /// Client: requests to continue the session `id` on a new connection.
     #[must_use]
     pub fn resume<R: RngCore + CryptoRng + ?Sized>(
         &self,
@@ -28,7 +29,8 @@ impl PaperSession {
     }
 }
 
-/// Server: is this whoever logged in? The caller has found the session by its number.
+/// Server: checks that the peer is the one that logged in. The caller has found the session by its
+/// number.
 ///
 /// # Errors
 /// `NoSession`.

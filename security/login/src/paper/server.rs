@@ -1,7 +1,8 @@
-//! Login, server side: [`check_init`] → [`CheckedInit`] → [`FreshInit`] → [`HalfOpen`] → [`ServerProven`].
+//! Login, server side: [`check_init`] → [`CheckedInit`] → [`FreshInit`] → [`HalfOpen`] →
+//! [`ServerProven`].
 //!
-//! What costs more comes later: cookie (one hash), signature (one HMAC), the memory of nonces, then one exponentiation;
-//! the second waits for the client's confirmation.
+//! More expensive checks come later: cookie (one hash), signature (one HMAC), the memory of nonces,
+//! then one exponentiation; the second waits for the client's confirmation.
 
 use sealstone_mds_protocol::paper::{
     Confirm, CookieRequest, CookieResponse, Identity, Init, InitResponse, NONCE_MIN, Nonce, PaperType, Proof,
@@ -10,24 +11,25 @@ use sealstone_mds_protocol::paper::{
 use sealstone_mds_protocol::{BODY_MAX, UserName, Wire as _, WireWriter};
 
 use super::client::{tbs1, tbs2, tbs3};
-use super::group::{self, CheckedElement, Exponent, Group};
+use super::group::{self, CheckedElement, Group, SecretExponent};
 use super::key::{Addresses, PassphraseKey, SigningKey};
 use super::{Algorithms, Channel, PaperFailure, PaperSession, RecordFailure, ReplayCache};
 use crate::{CryptoRng, RngCore};
 
-/// A half-open login is given up after this, milliseconds.
+/// A half-open login is dropped after this time, milliseconds.
 pub const HALF_OPEN_MS: u64 = 5_000;
 
-/// What a server demands.
+/// Requirements of a server.
 #[derive(Clone, Debug)]
 pub struct ServerTerms {
     /// ID(M).
     pub identity: Identity,
-    /// Take group 1? It has 768 bits, and such numbers have been broken.
+    /// Whether group 1 is accepted. It has 768 bits, and such numbers have been broken.
     pub takes_group_1: bool,
 }
 
-/// Conservative mode: the server's cookie, for a client that has the right one. Nothing is remembered.
+/// Conservative mode: returns the server's cookie, for a client that has the right one. No state is
+/// kept.
 ///
 /// # Errors
 /// `ClientCookie`.
@@ -43,11 +45,12 @@ pub fn answer_cookie(
     Ok(CookieResponse { client_cookie: request.client_cookie, server_cookie })
 }
 
-/// Everything about INIT that needs no memory and no exponentiation. `key` is the user's, or
+/// Checks everything about INIT that needs no memory and no exponentiation. `key` is the user's, or
 /// [`PassphraseKey::dummy`].
 ///
 /// # Errors
-/// `ClientCookie`, `ServerCookie`, `Identity`, `Signature`, the group's and the algorithms' failures.
+/// `ClientCookie`, `ServerCookie`, `Identity`, `Signature`, the group's and the algorithms'
+/// failures.
 pub fn check_init(
     terms: &ServerTerms,
     key: &PassphraseKey,
@@ -57,7 +60,7 @@ pub fn check_init(
     if !key.has_cookie(addresses.client, &init.client_cookie) {
         return Err(PaperFailure::ClientCookie);
     }
-    // Zero in aggressive mode; else what the client was told.
+    // Zero in aggressive mode; else the cookie sent to the client.
     if init.server_cookie != [0; 8] && !key.has_cookie(addresses.server, &init.server_cookie) {
         return Err(PaperFailure::ServerCookie);
     }
@@ -82,7 +85,7 @@ pub fn check_init(
     Ok(CheckedInit { init, signing, group, peer, algorithms, server_cookie })
 }
 
-/// An INIT whose signature is right.
+/// An INIT with a valid signature.
 pub struct CheckedInit {
     init: Init,
     signing: SigningKey,
@@ -93,7 +96,7 @@ pub struct CheckedInit {
 }
 
 impl CheckedInit {
-    /// Was it seen before? From here on it is remembered.
+    /// Checks that it was not seen before, and remembers it.
     ///
     /// # Errors
     /// `Replay`.
@@ -106,11 +109,11 @@ impl CheckedInit {
     }
 }
 
-/// An INIT that came for the first time.
+/// An INIT that arrived for the first time.
 pub struct FreshInit(CheckedInit);
 
 impl FreshInit {
-    /// The server's half.
+    /// Returns the server's response.
     ///
     /// # Errors
     /// None in practice: a nonce of ours fits.
@@ -122,7 +125,7 @@ impl FreshInit {
         let CheckedInit { init, signing, group, peer, algorithms, server_cookie } = self.0;
         let mut nonce = [0; NONCE_MIN];
         rng.fill_bytes(&mut nonce);
-        let exponent = Exponent::draw(group, rng);
+        let exponent = SecretExponent::draw(group, rng);
         let mut response = InitResponse {
             client_cookie: init.client_cookie,
             server_cookie,
@@ -146,25 +149,26 @@ impl FreshInit {
     }
 }
 
-/// RESP is out, CONFIRM is awaited: sKEYID is not even computed.
+/// RESP is sent, CONFIRM is awaited: sKEYID is not even computed.
 pub struct HalfOpen {
     init: Init,
     response: InitResponse,
     signing: SigningKey,
-    exponent: Exponent,
+    exponent: SecretExponent,
     peer: CheckedElement,
     algorithms: Algorithms,
     until_ms: u64,
 }
 
 impl HalfOpen {
-    /// Who says he logs in.
+    /// Returns the claimed user.
     #[must_use]
     pub const fn user(&self) -> &UserName {
         &self.init.user
     }
 
-    /// The same INIT again, byte by byte? Then its answer was lost, and is this.
+    /// Returns the previous response if this is the same INIT, byte by byte: then the response was
+    /// lost.
     #[must_use]
     pub fn answered(&self, init: &Init) -> Option<&InitResponse> {
         (*init == self.init).then_some(&self.response)
@@ -208,19 +212,19 @@ pub struct ServerProven {
 }
 
 impl ServerProven {
-    /// Who has logged in.
+    /// Returns the authenticated user.
     #[must_use]
     pub const fn user(&self) -> &UserName {
         &self.user
     }
 
-    /// The session's keys, for later connections.
+    /// Returns the session's keys, for later connections.
     #[must_use]
     pub const fn session(&self) -> &PaperSession {
         &self.session
     }
 
-    /// Opens the session: SESSION_OK as a frame, and the records that follow.
+    /// Opens the session: returns SESSION_OK as a frame, and the records that follow.
     ///
     /// # Errors
     /// None in practice: SESSION_OK fits.

@@ -1,4 +1,4 @@
-//! sKEYID and the keys made of it.
+//! The session key sKEYID, and keys derived from it.
 
 use alloc::vec::Vec;
 
@@ -16,7 +16,7 @@ pub const PAPER_SESSION_BYTES: usize = 34;
 /// Bytes of the longest hash.
 pub(crate) const HASH_MAX: usize = 32;
 
-/// HMAC with the hash of a session.
+/// Computes HMAC with the hash of a session.
 pub(crate) fn mac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     macro_rules! with {
         ($hash:ty) => {{
@@ -31,7 +31,8 @@ pub(crate) fn mac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>>
     }
 }
 
-/// What a login leaves at both ends: sKEYID, and what it is used with. Wiped when dropped, never printed.
+/// The result of a login at both ends: sKEYID and its algorithms. Wiped when dropped, never
+/// printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct PaperSession {
     #[zeroize(skip)]
@@ -40,18 +41,18 @@ pub struct PaperSession {
     skeyid: Vec<u8>,
 }
 
-/// One direction's keys.
+/// The keys of one direction.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct DirectionKeys {
     #[zeroize(skip)]
     pub(crate) algorithms: Algorithms,
-    /// 32 bytes; AES-128 takes the first 16.
+    /// 32 bytes; AES-128 uses the first 16.
     pub(crate) encryption: [u8; 32],
     pub(crate) authentication: Vec<u8>,
 }
 
 impl PaperSession {
-    /// `prf(N_c | N_m, g^xy | CKY-C | CKY-M)`.
+    /// Computes `prf(N_c | N_m, g^xy | CKY-C | CKY-M)`.
     pub(crate) fn new(
         algorithms: Algorithms,
         nonces: [&Nonce; 2],
@@ -63,19 +64,19 @@ impl PaperSession {
         Self { algorithms, skeyid }
     }
 
-    /// What the two ends agreed on.
+    /// Returns the negotiated algorithms.
     #[must_use]
     pub const fn algorithms(&self) -> Algorithms {
         self.algorithms
     }
 
-    /// sKEYID: for vectors; as secret as the session.
+    /// Returns sKEYID: for vectors; as secret as the session.
     #[must_use]
     pub fn skeyid(&self) -> &[u8] {
         &self.skeyid
     }
 
-    /// To be stored as the secret it is: encryption, hash, sKEYID filled with zeros.
+    /// Returns the bytes to be stored as a secret: encryption, hash, sKEYID filled with zeros.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; PAPER_SESSION_BYTES]> {
         let mut bytes = Zeroizing::new([0; PAPER_SESSION_BYTES]);
@@ -85,7 +86,7 @@ impl PaperSession {
         bytes
     }
 
-    /// A session that was stored; `None` if its bytes are damaged.
+    /// Restores a stored session; `None` if its bytes are damaged.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; PAPER_SESSION_BYTES]) -> Option<Self> {
         let encryption = Encryption::from_code(bytes[0])?;
@@ -98,7 +99,7 @@ impl PaperSession {
         Some(Self { algorithms: Algorithms { encryption, hash }, skeyid })
     }
 
-    /// `T1 ‖ T2 ‖ …`, `Ti = prf(sKEYID, label ‖ context ‖ i)`, cut to `length`.
+    /// Computes `T1 ‖ T2 ‖ …`, `Ti = prf(sKEYID, label ‖ context ‖ i)`, truncated to `length`.
     fn expand(&self, label: &[u8], context: &[u8], length: usize) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::with_capacity(length + HASH_MAX));
         for counter in 1u8.. {
@@ -111,7 +112,8 @@ impl PaperSession {
         out
     }
 
-    /// Keys of one direction. `context` is empty on the connection of the login, the two fresh nonces on a later one.
+    /// Returns the keys of one direction. `context` is empty on the connection of the login, the
+    /// two fresh nonces on a later one.
     pub(crate) fn direction(&self, to_server: bool, context: &[u8]) -> DirectionKeys {
         let (encryption, authentication): (&[u8], &[u8]) =
             if to_server { (b"e c2m", b"a c2m") } else { (b"e m2c", b"a m2c") };
@@ -123,7 +125,7 @@ impl PaperSession {
         }
     }
 
-    /// Proof of the session's key, for a new connection.
+    /// Returns a proof of the session's key, for a new connection.
     pub(crate) fn proof(&self, parts: &[&[u8]]) -> Proof {
         let key = self.expand(b"continue", &[], self.skeyid.len());
         Proof::new(mac(self.algorithms.hash, &key, parts).as_slice()).expect("a hash is a proof")

@@ -1,4 +1,4 @@
-//! Logins of the paper profile that succeed, and every way in which they must not.
+//! Logins of the paper profile that succeed, and all kinds that must fail.
 
 use core::net::IpAddr;
 
@@ -73,7 +73,7 @@ impl World {
         self.check(init)?.fresh(&mut self.seen)?.respond(&mut self.rng, self.now)
     }
 
-    /// A whole login; both ends.
+    /// Runs a whole login; returns both ends.
     fn login(&mut self, terms: ClientTerms) -> (Opened, PaperSession, Channel) {
         let (init, client) = self.start(terms);
         self.finish(&init, client)
@@ -95,7 +95,7 @@ fn session_terms() -> SessionOk {
     SessionOk { session: [3; 16], expires_ms: NOW + 1, idle_s: 60, rekey_bytes: REKEY_BYTES }
 }
 
-/// Encoded, and read again.
+/// Encodes the message, and decodes it again.
 fn through_the_wire<T: Wire>(kind: PaperType, message: &T) -> T {
     let frame = encode_message(kind, 0, message).unwrap();
     decode_message(split(&frame).1).unwrap()
@@ -108,7 +108,7 @@ fn split(frame: &[u8]) -> (PaperHeader, &[u8]) {
     (header, body)
 }
 
-/// The failure, and that strangers hear this code.
+/// Returns the failure, and checks the code that unauthenticated peers receive.
 fn refused<T>(result: Result<T, PaperFailure>, code: PaperErrorCode) -> PaperFailure {
     let failure = result.err().expect("must be refused");
     assert_eq!(failure.code(), code, "{failure}");
@@ -116,7 +116,7 @@ fn refused<T>(result: Result<T, PaperFailure>, code: PaperErrorCode) -> PaperFai
 }
 
 #[test]
-fn a_login_gives_both_ends_the_same_keys_in_every_group_and_with_every_algorithm() {
+fn both_ends_agree_in_every_group_and_algorithm() {
     let mut world = World::new();
     world.terms.takes_group_1 = true;
     for group in Group::ALL {
@@ -146,14 +146,14 @@ fn a_login_gives_both_ends_the_same_keys_in_every_group_and_with_every_algorithm
 }
 
 #[test]
-fn conservative_mode_shows_a_cookie_first_and_keeps_nothing() {
+fn conservative_mode_needs_cookie_and_keeps_no_state() {
     let mut world = World::new();
     let (request, client) = AwaitingCookie::start(client_terms(), key());
     let response = answer_cookie(&world.key, &World::addresses(), &request).unwrap();
     let (init, client) = client.answer(&mut world.rng, &response).unwrap();
     assert_eq!(init.server_cookie, response.server_cookie);
     world.finish(&init, client);
-    // A cookie of anybody else.
+    // A cookie of another user.
     for altered in [
         |r: &mut sealstone_mds_protocol::paper::CookieResponse| r.client_cookie[0] ^= 1,
         |r: &mut sealstone_mds_protocol::paper::CookieResponse| r.server_cookie[7] ^= 1,
@@ -165,9 +165,10 @@ fn conservative_mode_shows_a_cookie_first_and_keeps_nothing() {
     }
 }
 
-/// A1, A9: another passphrase, another address (NAT), no such user: one failure, and no memory of it.
+/// A1, A9: another passphrase, another address (NAT), no such user: the same failure, and no state
+/// is kept.
 #[test]
-fn a_cookie_one_bit_off_a_wrong_passphrase_an_unknown_user_and_a_nat_are_refused_alike() {
+fn all_cookie_mismatches_are_refused_alike() {
     let mut world = World::new();
     let (init, _) = world.start(client_terms());
     for bit in 0..64 {
@@ -187,7 +188,7 @@ fn a_cookie_one_bit_off_a_wrong_passphrase_an_unknown_user_and_a_nat_are_refused
 }
 
 #[test]
-fn an_address_has_one_cookie_however_it_is_written() {
+fn address_has_one_cookie_in_any_notation() {
     let mapped = IpAddr::from(core::net::Ipv4Addr::new(192, 0, 2, 10).to_ipv6_mapped());
     assert_eq!(key().cookie(mapped), key().cookie(address(10)));
     assert_ne!(key().cookie(address(10)), key().cookie(address(11)));
@@ -198,9 +199,9 @@ fn an_address_has_one_cookie_however_it_is_written() {
     );
 }
 
-/// A recorded cookie is right forever, but does not sign.
+/// A recorded cookie stays valid, but cannot sign.
 #[test]
-fn whoever_has_a_cookie_and_not_the_key_fails_at_the_signature() {
+fn cookie_without_key_fails_at_the_signature() {
     let mut world = World::new();
     let (init, _) = world.start(client_terms());
     let mut forged = init.clone();
@@ -232,7 +233,7 @@ fn a_replayed_init_is_refused_before_any_exponentiation() {
 }
 
 #[test]
-fn the_same_init_again_while_half_open_gets_the_same_answer() {
+fn repeated_init_while_half_open_repeats_the_response() {
     let mut world = World::new();
     let (init, mut client) = world.start(client_terms());
     let (response, half) = world.respond(&init).unwrap();
@@ -248,7 +249,7 @@ fn the_same_init_again_while_half_open_gets_the_same_answer() {
     assert!(awaiting.is_repeat(&response));
 }
 
-/// A5 and its kin: whatever an attacker changes in RESP, the client stops.
+/// A5 and similar: whatever an attacker changes in RESP, the client stops.
 #[test]
 fn an_altered_response_stops_the_client() {
     let mut world = World::new();
@@ -277,7 +278,7 @@ fn an_altered_response_stops_the_client() {
 
 /// A7.
 #[test]
-fn algorithms_that_were_not_offered_twice_or_missing_stop_the_client() {
+fn invalid_algorithm_choices_stop_the_client() {
     let mut world = World::new();
     for pairs in [
         vec![(1, 2), (2, 2), (3, 1)],
@@ -310,9 +311,10 @@ fn an_offer_without_anything_in_common_is_refused() {
     }
 }
 
-/// k_i = SHA-1(N_c, k) and the cookie, the beginning of SHA-1(address, k), are one function of what they are made of.
+/// k_i = SHA-1(N_c, k) and the cookie, the beginning of SHA-1(address, k), are the same function of
+/// their inputs.
 #[test]
-fn a_nonce_that_is_an_address_is_refused_because_its_cookie_begins_like_the_signing_key() {
+fn nonce_equal_to_an_address_is_refused() {
     let mut world = World::new();
     let client = IpAddr::from([0x20, 1, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
     let IpAddr::V6(six) = client else { unreachable!() };
@@ -324,14 +326,14 @@ fn a_nonce_that_is_an_address_is_refused_because_its_cookie_begins_like_the_sign
     assert_eq!(refused(failure, PaperErrorCode::Malformed), PaperFailure::NonceIsAddress);
 }
 
-/// INIT as a client that knows the key would sign it.
+/// Returns INIT as a client that knows the key would sign it.
 fn signed(mut init: Init) -> Init {
     init.signature = key().signing(&init.client_nonce).sign(&client::tbs1(&init));
     init
 }
 
 #[test]
-fn unknown_groups_and_the_one_that_was_broken_are_refused() {
+fn unknown_and_broken_groups_are_refused() {
     let mut world = World::new();
     let (init, _) = world.start(client_terms());
     for group in [0, 3, 4, 15, u32::MAX] {
@@ -343,7 +345,7 @@ fn unknown_groups_and_the_one_that_was_broken_are_refused() {
 }
 
 #[test]
-fn zero_points_and_small_subgroups_are_refused_by_both_ends() {
+fn both_ends_refuse_weak_public_values() {
     let mut world = World::new();
     let weak = |last: u8, fill: u8| {
         let mut bytes = vec![fill; 128];
@@ -381,7 +383,7 @@ fn a_reflection_and_another_servers_name_are_refused() {
         let failure = world.check(&signed(Init { client, server, ..init.clone() }));
         assert!(matches!(refused(failure, PaperErrorCode::Refused), PaperFailure::Identity(_)));
     }
-    // The server's own signature is no client's.
+    // The server's own signature is not valid as a client's.
     let (init, client) = world.start(client_terms());
     let (response, half) = world.respond(&init).unwrap();
     let (mut confirm, _) = client.answer(response.clone(), NOW, NOW).unwrap();
@@ -391,7 +393,7 @@ fn a_reflection_and_another_servers_name_are_refused() {
 }
 
 #[test]
-fn a_confirmation_that_is_late_altered_or_of_another_login_opens_nothing() {
+fn invalid_or_late_confirmation_is_refused() {
     let mut world = World::new();
     let mut exchange = || {
         let (init, client) = world.start(client_terms());
@@ -424,12 +426,12 @@ fn a_confirmation_that_is_late_altered_or_of_another_login_opens_nothing() {
 
 /// A11: KEYID is the same in all logins of a user from one host.
 #[test]
-fn two_logins_of_one_user_and_host_share_keyid_and_nothing_else() {
+fn logins_of_one_user_share_only_the_keyid() {
     let mut world = World::new();
     let (first_init, first) = world.start(client_terms());
     let (second_init, second) = world.start(client_terms());
     assert_eq!(first_init.client_cookie, second_init.client_cookie);
-    // The answer of one given to the other.
+    // The answer of one login sent to the other.
     let (response, _) = world.respond(&first_init).unwrap();
     assert_eq!(second.answer(response, NOW, NOW).err(), Some(PaperFailure::Echo("client nonce")));
     drop(first);
@@ -442,9 +444,9 @@ fn two_logins_of_one_user_and_host_share_keyid_and_nothing_else() {
     assert_eq!(one_server.opener.open(&header, body).err(), Some(RecordFailure::Forged));
 }
 
-/// Both kinds of records, each with what may happen to it on the way.
+/// Both kinds of records, with each attack on the way.
 #[test]
-fn records_that_were_altered_cut_repeated_swapped_reflected_or_renamed_do_not_open() {
+fn manipulated_records_do_not_open() {
     let mut world = World::new();
     for encryption in [Encryption::Aes128Cbc, Encryption::Aes256Gcm] {
         let offers = Algorithms { encryption, hash: Hash::Sha256 }.list();
@@ -468,9 +470,9 @@ fn records_that_were_altered_cut_repeated_swapped_reflected_or_renamed_do_not_op
         assert_eq!(server.opener.open(&renamed, body).err(), Some(RecordFailure::Forged));
         let renumbered = PaperHeader { sequence: 2, ..header };
         assert_eq!(server.opener.open(&renumbered, body).err(), Some(RecordFailure::Forged));
-        // Back to whoever sent it.
+        // Reflected to the sender.
         assert_eq!(client.opener.open(&header, body).err(), Some(RecordFailure::Forged));
-        // In its place it opens, once.
+        // In sequence it opens, once.
         assert!(server.opener.open(&header, body).is_ok());
         assert_eq!(
             server.opener.open(&header, body).err(),
@@ -488,7 +490,7 @@ fn records_that_were_altered_cut_repeated_swapped_reflected_or_renamed_do_not_op
 }
 
 #[test]
-fn a_record_longer_than_a_frame_is_not_made() {
+fn record_longer_than_frame_is_refused() {
     let mut world = World::new();
     for encryption in [Encryption::Aes128Cbc, Encryption::Aes256Gcm] {
         let offers = Algorithms { encryption, hash: Hash::Sha256 }.list();
@@ -505,7 +507,7 @@ fn a_record_longer_than_a_frame_is_not_made() {
 }
 
 #[test]
-fn a_session_goes_on_over_another_connection_with_keys_of_its_own() {
+fn session_resumes_on_another_connection_with_new_keys() {
     let mut world = World::new();
     let (opened, session, _) = world.login(client_terms());
     let (message, client) = opened.session.resume(&mut world.rng, [3; 16]);
@@ -514,7 +516,7 @@ fn a_session_goes_on_over_another_connection_with_keys_of_its_own() {
     assert_eq!(clock, Some(ClockReading { offset_ms: 0, error_ms: 10 }));
     let frame = channel.sealer.seal(&mut world.rng, PaperType::Data, b"on").unwrap();
     let (header, body) = split(&frame);
-    // Played to a connection that the same CONTINUE opens again.
+    // Replayed to a connection that the same CONTINUE opens again.
     let (_, mut again) = answer_continue(&mut world.rng, &session, &message, NOW).unwrap();
     assert_eq!(again.opener.open(&header, body).err(), Some(RecordFailure::Forged));
     assert_eq!(*server.opener.open(&header, body).unwrap(), b"on");
@@ -535,7 +537,7 @@ fn a_session_goes_on_over_another_connection_with_keys_of_its_own() {
 }
 
 #[test]
-fn a_clock_is_believed_only_under_a_signature_and_after_a_short_round_trip() {
+fn clock_reading_needs_signature_and_short_round_trip() {
     let mut world = World::new();
     for (delay, expected) in [(100, Some(ClockReading { offset_ms: 5_000, error_ms: 50 })), (2_001, None)] {
         world.now = NOW + 5_000 + delay / 2;
@@ -550,7 +552,7 @@ fn a_clock_is_believed_only_under_a_signature_and_after_a_short_round_trip() {
 }
 
 #[test]
-fn session_ok_of_another_type_or_session_is_refused() {
+fn foreign_session_ok_is_refused() {
     let mut world = World::new();
     let mut begin = || {
         let (init, client) = world.start(client_terms());

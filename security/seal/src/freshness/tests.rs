@@ -1,4 +1,4 @@
-//! What the nonce memory promises, through steps of the clock and restarts.
+//! Tests of the nonce memory, across clock steps and restarts.
 
 use super::*;
 use core::cell::RefCell;
@@ -68,18 +68,18 @@ fn a_clock_that_goes_back_reopens_nothing() {
     assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Err(NonceError::OutOfWindow));
 }
 
-/// How many of so many requests of a credential are accepted.
+/// Returns how many of `count` requests of a credential are accepted.
 fn accepted(memory: &NonceMemory<Std>, who: CredentialId, count: u64) -> usize {
     (0..count).filter(|number| memory.admit(who, &nonce(NOW, *number), NOW).is_ok()).count()
 }
 
-/// A credential with its own cells among those of a test.
+/// Returns a credential with its own cells among those of a test.
 fn who(number: u64) -> CredentialId {
     CredentialId(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) << 16 | number << 8 | number)
 }
 
 #[test]
-fn one_credential_alone_makes_200_000_requests_a_second() {
+fn single_credential_reaches_200_000_requests_per_second() {
     let memory = memory(NonceLimits::default());
     assert_eq!(accepted(&memory, ALICE, 200_000), 200_000);
     // 2 MiB for that second, and the counters of its shares.
@@ -87,7 +87,7 @@ fn one_credential_alone_makes_200_000_requests_a_second() {
 }
 
 #[test]
-fn a_greedy_credential_gets_two_thirds_and_leaves_the_rest_to_the_others() {
+fn greedy_credential_gets_at_most_two_thirds() {
     let limits = NonceLimits { slots_per_second: 1 << 16, shards: 4, ..NonceLimits::default() };
     let memory = memory(limits);
     let full = (1 << 16) * FULL_PERCENT / 100;
@@ -126,7 +126,7 @@ fn a_full_second_refuses_and_forgets_nothing() {
 }
 
 #[test]
-fn an_orderly_end_takes_the_lease_back_to_what_was_accepted() {
+fn clean_shutdown_reduces_the_lease() {
     let memory = memory(NonceLimits::default());
     assert_eq!(memory.admit(ALICE, &nonce(NOW + 300, 1), NOW), Ok(()));
     assert_eq!(memory.admit(ALICE, &nonce(NOW - 300, 1), NOW), Ok(()));
@@ -140,7 +140,7 @@ fn an_orderly_end_takes_the_lease_back_to_what_was_accepted() {
 }
 
 #[test]
-fn after_a_restart_everything_before_the_lease_is_refused() {
+fn restart_refuses_nonces_before_the_lease() {
     let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], NOW);
     assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Err(NonceError::OutOfWindow));
     assert_eq!(
@@ -158,7 +158,7 @@ fn after_a_restart_everything_before_the_lease_is_refused() {
 }
 
 #[test]
-fn a_clock_set_back_by_an_hour_keeps_the_device_from_starting() {
+fn clock_set_back_one_hour_prevents_start() {
     let wrong = ClockBehind::Wrong { behind_ms: 3_600_000 };
     assert_eq!(clock_after_restart(NOW - 3_600_000, NOW), Err(wrong));
     assert_eq!(clock_after_restart(NOW - 5_000, NOW), Err(ClockBehind::Settling { wait_ms: 2_000 }));
@@ -168,7 +168,7 @@ fn a_clock_set_back_by_an_hour_keeps_the_device_from_starting() {
 }
 
 #[test]
-fn restarts_in_a_row_never_take_the_clock_further_ahead_than_two_leases() {
+fn repeated_restarts_keep_clock_within_two_leases() {
     let (mut machine, mut lease) = (NOW, 0);
     for restart in 0..1000 {
         let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], lease);
@@ -194,7 +194,7 @@ fn restarts_in_a_row_never_take_the_clock_further_ahead_than_two_leases() {
 }
 
 #[test]
-fn a_client_that_takes_over_the_clock_after_a_restart_is_accepted() {
+fn client_with_resynced_clock_is_accepted_after_restart() {
     for machine in [NOW - 1_500, NOW - 1, NOW, NOW + 1] {
         let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], NOW);
         let clock = clock_after_restart(machine, NOW).unwrap();
@@ -204,7 +204,7 @@ fn a_client_that_takes_over_the_clock_after_a_restart_is_accepted() {
 }
 
 #[test]
-fn an_idle_memory_is_small_and_a_busy_one_bounded() {
+fn nonce_memory_is_small_idle_and_bounded_busy() {
     let limits = NonceLimits { slots_per_second: 1 << 12, ..NonceLimits::default() };
     let memory = memory(limits);
     assert_eq!(memory.bytes(), 0);
@@ -233,7 +233,7 @@ fn of_64_threads_with_one_request_one_wins() {
     assert_eq!(wins, 1);
 }
 
-/// A device as its guard keeps it: memory, durable history, clock.
+/// A device with memory, durable history and clock, as its guard keeps them.
 struct Device {
     memory: NonceMemory<Std>,
     history: NonceHistory,
@@ -254,7 +254,8 @@ impl Device {
         self.clock_ms = clock_ms;
     }
 
-    /// As at the start and in upkeep: a clock that is far behind the lease closes the era.
+    /// Sets the clock as at start and in upkeep: a clock that is far behind the lease closes the
+    /// era.
     fn go_to(&mut self, clock_ms: u64) {
         if clock_ms + LEASE_AHEAD_MS < self.clock_ms.max(self.history.lease_ms()) {
             self.set_back(clock_ms);
@@ -269,7 +270,7 @@ impl Device {
 }
 
 #[test]
-fn a_clock_that_was_wrong_for_a_while_accepts_again_at_once() {
+fn corrected_clock_accepts_nonces_at_once() {
     let days = 3 * 86_400_000;
     let mut device = Device::start(NonceHistory::default(), NOW);
     device.go_to(NOW);
@@ -289,7 +290,7 @@ fn a_clock_that_was_wrong_for_a_while_accepts_again_at_once() {
     assert_eq!(device.memory.admit(ALICE, &nonce(NOW + days, 2), NOW + days), Err(NonceError::OutOfWindow));
     device.memory.sweep(NOW + days);
     assert_eq!(device.memory.admit(ALICE, &nonce(NOW + 30_000, 2), NOW + 30_000), Ok(()));
-    // Three days later the time that was used already is refused, and no more than that.
+    // Three days later the used times are refused, and no others.
     device.go_to(NOW + days - 60_000);
     device.go_to(NOW + days + 1_000);
     assert_eq!(device.memory.spent_for_ms(NOW + days + 1_000), LEASE_AHEAD_MS - 1_000 + 1);
@@ -300,7 +301,8 @@ fn a_clock_that_was_wrong_for_a_while_accepts_again_at_once() {
 }
 
 proptest! {
-    /// Through clocks that step either way and restarts in between, no (credential, nonce) is accepted twice.
+    /// Through clock steps in both directions and restarts in between, no (credential, nonce) is
+    /// accepted twice.
     #[test]
     fn no_step_of_the_clock_revives_a_nonce(steps in proptest::collection::vec(
         (0..8u8, 0..4u64, 0..12u64, 0..4u64), 1..300)) {
@@ -318,7 +320,8 @@ proptest! {
                     device.go_to(device.clock_ms + 1);
                 }
                 _ => {
-                    // Near the clock, so that most are accepted, and at few times, so that they repeat.
+                    // Near the clock, so that most are accepted, and at few times, so that they
+                    // repeat.
                     let time = (device.clock_ms / 2_000 * 2_000).saturating_sub(place * 1_000);
                     let one = nonce(time, number);
                     if device.memory.admit(CredentialId(who), &one, device.clock_ms).is_ok() {
@@ -329,7 +332,7 @@ proptest! {
         }
     }
 
-    /// Spans are in order and apart, and none is lost when there are too many.
+    /// Spans are ordered and do not touch, and none is lost when there are too many.
     #[test]
     fn closed_eras_are_bounded_and_cover_all(spans in proptest::collection::vec((0..10_000u64, 0..50u64), 1..60)) {
         let spans: Vec<_> =
@@ -343,7 +346,7 @@ proptest! {
         }
     }
 
-    /// Whatever the order of times and clocks, no (credential, nonce) is accepted twice.
+    /// For any order of times and clocks, no (credential, nonce) is accepted twice.
     #[test]
     fn nothing_is_accepted_twice(steps in proptest::collection::vec(
         (0..4u64, 0..60_000u64, 0..6u64, 0..60_000u64), 1..200)) {

@@ -1,4 +1,4 @@
-//! Arithmetic over bits: words of up to 128 of them, and matrices whose rows are words.
+//! Arithmetic over bits: words of up to 128 bits, and matrices whose rows are words.
 
 use alloc::vec::Vec;
 
@@ -9,10 +9,10 @@ pub(super) type Word = u128;
 
 /// Rows of bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Matrix(Vec<Word>);
+pub(super) struct BitMatrix(Vec<Word>);
 
-impl Matrix {
-    /// `rows` rows of `columns` bits, each as the function says.
+impl BitMatrix {
+    /// Creates `rows` rows of `columns` bits, each as returned by the function.
     pub(super) fn new(rows: usize, columns: usize, bit: impl Fn(usize, usize) -> bool) -> Self {
         let row = |row| (0..columns).fold(0, |word, column| word | Word::from(bit(row, column)) << column);
         Self((0..rows).map(row).collect())
@@ -26,36 +26,36 @@ impl Matrix {
         self.0[row] >> column & 1 != 0
     }
 
-    /// All bits of the first `columns` columns, row by row.
+    /// Returns all bits of the first `columns` columns, row by row.
     pub(super) fn bits(&self, columns: usize) -> impl Iterator<Item = bool> {
         self.0.iter().flat_map(move |row| (0..columns).map(move |column| row >> column & 1 != 0))
     }
 
-    /// A row vector times this: the sum of the rows that its bits name.
+    /// Multiplies a row vector by the matrix: the sum of the rows that its bits select.
     pub(super) fn times(&self, vector: Word) -> Word {
-        // Without a branch for each bit: what is concealed shall not be told by the time that it takes.
+        // Without a branch per bit: the time must not reveal what is concealed.
         self.0.iter().enumerate().fold(0, |sum, (at, row)| sum ^ row & (vector >> at & 1).wrapping_neg())
     }
 
-    /// One bit for each row: the parity of the bits that row and word share.
+    /// Returns one bit per row: the parity of the bits that row and word share.
     pub(super) fn each_parity(&self, word: Word) -> Word {
         let parity = |row: &Word| Word::from((row & word).count_ones() & 1);
         self.0.iter().enumerate().fold(0, |sum, (at, row)| sum | parity(row) << at)
     }
 
-    /// This times another.
+    /// Multiplies this matrix by another.
     pub(super) fn of(&self, other: &Self) -> Self {
         Self(self.0.iter().map(|row| other.times(*row)).collect())
     }
 
-    /// Column `c` goes to column `order[c]`.
+    /// Moves column `c` to column `order[c]`.
     pub(super) fn permuted(&self, order: &[usize]) -> Self {
         let permuted =
             |row: &Word| order.iter().enumerate().fold(0, |sum, (from, to)| sum | (row >> from & 1) << to);
         Self(self.0.iter().map(permuted).collect())
     }
 
-    /// The inverse of a square matrix; `None` if it has none.
+    /// Returns the inverse of a square matrix; `None` if it has none.
     fn inverted(&self) -> Option<Self> {
         let size = self.0.len();
         let (mut left, mut right) = (self.0.clone(), Self::new(size, size, |row, column| row == column).0);
@@ -74,21 +74,21 @@ impl Matrix {
     }
 }
 
-/// S and S⁻¹. Of random matrices 0.2888 can be inverted, so this ends after 3.5 tries on average; no bound is safe
-/// to name.
-pub(super) fn invertible(size: usize, random: &mut dyn Random) -> (Matrix, Matrix) {
+/// Draws S and S⁻¹. Of random matrices 0.2888 can be inverted, so this ends after 3.5 tries on
+/// average; there is no safe upper bound.
+pub(super) fn invertible(size: usize, random: &mut dyn Random) -> (BitMatrix, BitMatrix) {
     let mask = Word::MAX >> (128 - size);
     loop {
         let mut drawn = alloc::vec![[0; 16]; size];
         drawn.iter_mut().for_each(|row| random.fill(row));
-        let matrix = Matrix(drawn.into_iter().map(|row| Word::from_be_bytes(row) & mask).collect());
+        let matrix = BitMatrix(drawn.into_iter().map(|row| Word::from_be_bytes(row) & mask).collect());
         if let Some(inverse) = matrix.inverted() {
             return (matrix, inverse);
         }
     }
 }
 
-/// P: where each of `size` columns goes (Fisher and Yates).
+/// Draws P: the new position of each of `size` columns (Fisher and Yates).
 pub(super) fn permutation(size: usize, random: &mut dyn Random) -> Vec<usize> {
     let mut order: Vec<usize> = (0..size).collect();
     for left in (1..size).rev() {
@@ -99,8 +99,9 @@ pub(super) fn permutation(size: usize, random: &mut dyn Random) -> Vec<usize> {
     order
 }
 
-/// The columns of the Hamming code's check matrix: for the K places of the message different numbers of two bits or
-/// more, in ascending order (a shortened code leaves the last ones out), then the units.
+/// Returns the columns of the Hamming code's check matrix: for the K bits of the message different
+/// numbers of two bits or more, in ascending order (a shortened code omits the last ones), then the
+/// units.
 pub(super) fn check_columns(length: usize, dimension: usize) -> Vec<u32> {
     let parities = length - dimension;
     let checks = (1..1u32 << parities).filter(|check| check.count_ones() > 1).take(dimension);
@@ -125,13 +126,13 @@ mod tests {
     fn a_matrix_times_its_inverse_is_the_unit() {
         for size in [1, 4, 11, 16, 57, 120] {
             let (matrix, inverse) = invertible(size, &mut chance());
-            assert_eq!(matrix.of(&inverse), Matrix::new(size, size, |row, column| row == column));
+            assert_eq!(matrix.of(&inverse), BitMatrix::new(size, size, |row, column| row == column));
         }
     }
 
     #[test]
     fn a_singular_matrix_has_no_inverse() {
-        assert_eq!(Matrix(alloc::vec![0b11, 0b11]).inverted(), None);
+        assert_eq!(BitMatrix(alloc::vec![0b11, 0b11]).inverted(), None);
     }
 
     #[test]
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_a_check_matrix_differ_and_none_is_zero() {
+    fn check_matrix_columns_are_distinct_and_nonzero() {
         for (length, dimension) in [(7, 4), (15, 11), (21, 16), (31, 26), (63, 57), (71, 64), (127, 120)] {
             let mut columns = check_columns(length, dimension);
             assert_eq!(columns.len(), length);

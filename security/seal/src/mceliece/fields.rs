@@ -1,11 +1,12 @@
-//! Where a code word is in a CDB: bits of the capability, and reserved bits for the redundancy.
+//! Location of a code word in a CDB: bits of the capability, and reserved bits for the redundancy.
 //!
-//! The places are those of both generations; codes with more than 12 bits of redundancy would differ, and none has.
+//! The locations are the same in both generations; codes with more than 12 bits of redundancy would
+//! differ, but there are none.
 
 use super::code::Word;
 use super::{CODE_BITS_MAX, CipherError, Parameters};
 
-/// Bit of CONTROL, byte 1, that says that a CDB is concealed: SAM leaves bits 7 and 6 to the vendor.
+/// Bit of CONTROL, byte 1, that marks a concealed CDB: SAM leaves bits 7 and 6 to the vendor.
 pub const CONCEALED: u8 = 0x80;
 
 /// Bits of one byte, the highest first: (byte, highest bit, number).
@@ -17,12 +18,13 @@ const KEY_VERSION: Run = (81, 7, 4);
 const FORMAT: Run = (80, 3, 4);
 /// After the message: reserved bits beside the method, then the reserved byte after it.
 const REDUNDANCY: [Run; 2] = [(82, 7, 4), (83, 7, 8)];
-/// Of fields that a message takes in part: the capability's EXPIRATION and AUDIT, which stand beside each other.
+/// Of fields that a message includes in part: the capability's EXPIRATION and AUDIT, which are
+/// adjacent.
 const EXPIRATION: u8 = 84;
 const AUDIT: u8 = 90;
 
-/// Where each bit of a code word is.
-pub(super) struct Fields {
+/// Location of each bit of a code word.
+pub(super) struct CodeFields {
     places: [(u8, u8); CODE_BITS_MAX],
     dimension: usize,
     length: usize,
@@ -42,7 +44,7 @@ const fn put(
     (places, at)
 }
 
-/// `bits` bits from the start of `first` on.
+/// Adds `bits` bits from the start of `first` on.
 const fn put_bytes(
     mut places: [(u8, u8); CODE_BITS_MAX],
     mut at: usize,
@@ -58,7 +60,7 @@ const fn put_bytes(
     (places, at)
 }
 
-const fn fields(parameters: Parameters) -> Fields {
+const fn fields(parameters: Parameters) -> CodeFields {
     let empty = ([(0, 0); CODE_BITS_MAX], 0);
     let (places, at) = match parameters {
         Parameters::H3 => put(empty.0, empty.1, METHOD),
@@ -95,10 +97,10 @@ const fn fields(parameters: Parameters) -> Fields {
             bit = 0;
         }
     }
-    Fields { places, dimension: parameters.dimension(), length: parameters.length() }
+    CodeFields { places, dimension: parameters.dimension(), length: parameters.length() }
 }
 
-static TABLE: [Fields; 7] = [
+static TABLE: [CodeFields; 7] = [
     fields(Parameters::H3),
     fields(Parameters::H4),
     fields(Parameters::H5Short),
@@ -111,22 +113,23 @@ static TABLE: [Fields; 7] = [
 /// Bytes of the shorter generation's CDB.
 const CDB_LEN_MIN: usize = sealstone_osd::Generation::Osd1.cdb_len();
 
-impl Fields {
+impl CodeFields {
     pub(super) fn of(parameters: Parameters) -> &'static Self {
         &TABLE[parameters as usize]
     }
 
-    /// The concealed fields of a CDB in the clear, in the code word's first bits.
+    /// Returns the concealed fields of a CDB in the clear, in the code word's first bits.
     pub(super) fn message(&self, cdb: &[u8]) -> Word {
         self.read(cdb, self.dimension)
     }
 
-    /// The code word in a concealed CDB.
+    /// Returns the code word in a concealed CDB.
     pub(super) fn word(&self, cdb: &[u8]) -> Word {
         self.read(cdb, self.length)
     }
 
-    /// Puts a code word into a CDB, or a message: then the bits of the redundancy are zero again.
+    /// Writes a code word into a CDB, or a message, which makes the bits of the redundancy zero
+    /// again.
     pub(super) fn write(&self, cdb: &mut [u8], word: Word) {
         for (at, (byte, bit)) in self.places[..self.length].iter().enumerate() {
             let byte = &mut cdb[usize::from(*byte)];
@@ -143,7 +146,7 @@ impl Fields {
         if cdb.len() < CDB_LEN_MIN { Err(CipherError::Length(cdb.len())) } else { Ok(()) }
     }
 
-    /// Is there room for the redundancy?
+    /// Checks that the bits for the redundancy are zero.
     pub(super) fn check_clear(&self, cdb: &[u8]) -> Result<(), CipherError> {
         self.check_length(cdb)?;
         if cdb[1] & CONCEALED != 0 {

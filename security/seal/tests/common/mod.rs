@@ -1,4 +1,4 @@
-//! A device and its MDS in miniature: what every test of the whole way needs.
+//! A small device and its MDS, for the end-to-end tests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
 
@@ -28,7 +28,7 @@ pub const TOKEN: SecurityToken = SecurityToken([0x42; 32]);
 pub const BOOT_EPOCH: u16 = 9;
 pub const GENERATIONS: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
 
-/// A counter instead of chance: every nonce differs, every run is the same.
+/// Returns a counter instead of random bytes: every nonce differs, every run is the same.
 pub fn random() -> impl Random {
     let mut count = 0_u64;
     move |into: &mut [u8]| {
@@ -45,7 +45,7 @@ pub fn keys() -> Keys {
     keys
 }
 
-/// What a device knows, changeable by the test.
+/// The device's objects and attributes, changeable by the test.
 pub struct World {
     pub floor: SecurityMethod,
     pub frozen_keys: u16,
@@ -139,7 +139,7 @@ impl Device {
         })
     }
 
-    /// The gate, then the permit.
+    /// Runs the gate, then the permit.
     pub fn permit(&self, bytes: &[u8]) -> Result<Permit, Denial> {
         let cdb = Cdb::parse(bytes).expect("tests send CDBs that parse");
         let admitted = self.admit(bytes).map_err(|refused| refused.denial)?;
@@ -151,7 +151,7 @@ pub fn scope() -> Scope {
     Scope { attributes_access: 0, policy_access_tag: TAG, boot_epoch: 0 }
 }
 
-/// Everything on the user object, by the strongest method that fits.
+/// Returns a capability for everything on the user object, by the strongest algorithm that fits.
 pub fn capability(generation: Generation, method: SecurityMethod) -> Capability {
     let slot = match generation {
         Generation::Osd1 => algorithm::SLOT_HMAC_SHA1,

@@ -1,22 +1,23 @@
-//! What anybody can do who has read a device's public key: no private key, no captured secret.
+//! Attacks with a device's public key alone: no private key, no captured secret.
 
 use sealstone_seal::mceliece::PublicKey;
 
-/// Decrypts with the public key alone. Every Hamming code decodes by any of its check matrices: their columns all
-/// differ, so the syndrome of one wrong bit names it, whatever the private form of the code was.
+/// Decrypts with the public key alone. Any check matrix of a Hamming code decodes it: the columns
+/// all differ, so the syndrome of one wrong bit identifies it, whatever the private form of the
+/// code was.
 pub(crate) struct Breaker {
     length: usize,
     /// Columns of a check matrix, one for each bit of a code word.
     checks: Vec<u128>,
-    /// For each bit of the message: where it can be read off a code word, and what else has to be added.
+    /// For each bit of the message: where it is in a code word, and what else must be added.
     pivots: Vec<(usize, u128)>,
 }
 
 impl Breaker {
-    /// O(K²·N) once.
+    /// Takes O(K²·N) once.
     pub(crate) fn new(public: &PublicKey) -> Self {
         let (length, dimension) = (public.parameters().length(), public.parameters().dimension());
-        // Reduced row echelon form, with the combination of rows that made each row beside it.
+        // Reduced row echelon form, with the combination of rows that produced each row.
         let mut rows: Vec<(u128, u128)> =
             public.rows().iter().enumerate().map(|(at, row)| (*row, 1 << at)).collect();
         let mut pivots = Vec::new();
@@ -32,7 +33,7 @@ impl Breaker {
             }
             pivots.push(column);
         }
-        // Free columns check the pivots: column p of the check matrix is what row p says there.
+        // Free columns check the pivots: column p of the check matrix is the bits of row p there.
         let free: Vec<usize> = (0..length).filter(|column| !pivots.contains(column)).collect();
         let checks = (0..length)
             .map(|column| match pivots.iter().position(|pivot| *pivot == column) {
@@ -46,7 +47,7 @@ impl Breaker {
         Self { length, checks, pivots }
     }
 
-    /// The message of a code word with at most one wrong bit.
+    /// Returns the message of a code word with at most one wrong bit.
     pub(crate) fn decrypt(&self, mut word: u128) -> Option<u128> {
         let set = |word: u128| (0..self.length).filter(move |at| word >> at & 1 != 0);
         let syndrome = set(word).fold(0, |sum, at| sum ^ self.checks[at]);
@@ -59,7 +60,8 @@ impl Breaker {
     }
 }
 
-/// What has to be added to a code word so that its message changes in these bits; nothing is decrypted for it.
+/// Returns what must be added to a code word to change its message in these bits; nothing is
+/// decrypted.
 pub(crate) fn difference(public: &PublicKey, message_bits: u128) -> u128 {
     let rows = public.rows().iter().enumerate();
     rows.filter(|(at, _)| message_bits >> at & 1 != 0).fold(0, |sum, (_, row)| sum ^ row)

@@ -1,4 +1,4 @@
-//! The paper's cipher for the security method: it gives back what went in, and it protects nothing.
+//! The paper's cipher for the security method: it decrypts correctly, and it protects nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use sealstone_osd::Generation;
 use sealstone_seal::mceliece::{CONCEALED, CipherError, Parameters, PrivateKey, PublicKey};
 
-/// Method bits of a code word: of H3 its first four, of H4 bits 7 to 10, otherwise 12 to 15. The highest comes first.
+/// Returns the method bits of a code word: of H3 its first four, of H4 bits 7 to 10, otherwise 12
+/// to 15. The highest comes first.
 fn method_bits(parameters: Parameters) -> core::ops::Range<usize> {
     match parameters {
         Parameters::H3 => 0..4,
@@ -28,7 +29,7 @@ fn chance(seed: u64) -> impl FnMut(&mut [u8]) {
     }
 }
 
-/// A CDB of this length with random bytes and nothing in the reserved bits that matter.
+/// Returns a CDB of this length with random bytes and zeros in the reserved bits that matter.
 fn cdb(seed: u64, generation: Generation) -> Vec<u8> {
     let mut cdb = vec![0; generation.cdb_len()];
     chance(seed)(&mut cdb);
@@ -38,7 +39,7 @@ fn cdb(seed: u64, generation: Generation) -> Vec<u8> {
     cdb
 }
 
-/// The code word of a concealed CDB: read back by flipping bits of what it was.
+/// Returns the code word of a concealed CDB, found by flipping its bits.
 fn word(cdb: &[u8], parameters: Parameters) -> u128 {
     places(parameters)
         .into_iter()
@@ -52,7 +53,7 @@ fn put(cdb: &mut [u8], parameters: Parameters, word: u128) {
     }
 }
 
-/// Section 4.2 of the design, written down a second time.
+/// Section 4.2 of the design, written independently.
 fn places(parameters: Parameters) -> Vec<(usize, u8)> {
     let run = |byte: usize, highest: u8, bits: u8| (0..bits).map(move |bit| (byte, highest - bit));
     let bytes = |first: usize, bits: usize| (0..bits).map(move |bit| (first + bit / 8, 7 - (bit % 8) as u8));
@@ -74,7 +75,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_is_revealed_is_what_was_concealed_to_the_bit(
+    fn conceal_and_reveal_round_trip(
         seed in any::<u64>(), at in 0..7_usize, osd1 in any::<bool>(),
     ) {
         let parameters = Parameters::ALL[at];
@@ -83,7 +84,7 @@ proptest! {
         let mut sent = plain.clone();
         key.public().conceal(&mut sent, &mut chance(seed ^ 7)).unwrap();
         prop_assert!(PrivateKey::is_concealed(&sent) && sent[1] == CONCEALED);
-        // Nothing but the named fields changed.
+        // Only the named fields changed.
         let named: Vec<usize> = places(parameters).into_iter().map(|(byte, _)| byte).chain([1]).collect();
         prop_assert!((0..plain.len()).all(|byte| plain[byte] == sent[byte] || named.contains(&byte)));
         key.reveal(&mut sent).unwrap();
@@ -91,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn any_one_bit_that_the_wire_changes_is_put_right(seed in any::<u64>(), at in 0..7_usize) {
+    fn single_wrong_bit_is_corrected(seed in any::<u64>(), at in 0..7_usize) {
         let parameters = Parameters::ALL[at];
         let key = PrivateKey::generate(parameters, &mut chance(seed));
         let plain = cdb(seed, Generation::Osd2);
@@ -107,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn a_public_key_survives_its_encoding_and_arbitrary_bytes_are_one_or_an_error(
+    fn public_key_round_trips_and_bad_bytes_fail(
         seed in any::<u64>(), at in 0..7_usize, bytes in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         let key = PrivateKey::generate(Parameters::ALL[at], &mut chance(seed));
@@ -151,9 +152,9 @@ proptest! {
     }
 }
 
-/// Attack A: to encrypt is nobody's privilege.
+/// Attack A: anyone can encrypt.
 #[test]
-fn broken_a_stranger_conceals_nosec_as_well_as_any_client() {
+fn broken_anyone_can_conceal_nosec() {
     for parameters in Parameters::ALL {
         let key = PrivateKey::generate(parameters, &mut chance(3));
         let public = PublicKey::parse(&key.public().encode()).unwrap();
@@ -165,7 +166,7 @@ fn broken_a_stranger_conceals_nosec_as_well_as_any_client() {
     }
 }
 
-/// Attack D: with the method alone concealed, chance finds NOSEC one time in sixteen.
+/// Attack D: if only the method is concealed, a random word is NOSEC one time in sixteen.
 #[test]
 fn broken_one_word_in_sixteen_is_nosec() {
     let key = PrivateKey::generate(Parameters::H3, &mut chance(5));
@@ -181,7 +182,7 @@ fn broken_one_word_in_sixteen_is_nosec() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_left_as_it_was() {
+fn unfit_cdb_is_refused_unchanged() {
     let key = PrivateKey::generate(Parameters::H5Short, &mut chance(6));
     let refused = |cdb: &[u8], reveal: bool| {
         let mut after = cdb.to_vec();
@@ -199,7 +200,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_was() {
     let mut taken = vec![0; 236];
     taken[82] = 0x10;
     assert_eq!(refused(&taken, false), CipherError::Reserved);
-    // A shortened code has words with two wrong bits that it cannot take for one.
+    // With a shortened code, some words with two wrong bits cannot be mistaken for words with one.
     let mut wrong = 0;
     for bits in 0..1 << 21 {
         if bits % 97 == 0 {

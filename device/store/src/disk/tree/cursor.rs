@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::reader::Reader;
-use super::{Node, PageRef};
+use super::reader::TreeReader;
+use super::{PageRef, TreeNode};
 use crate::disk::record::Key;
 
 /// Maximum levels of a tree; none has a tenth of that.
@@ -13,64 +13,64 @@ const DEPTH_MAX: usize = 64;
 /// A range of keys whose records cannot be read: above `after`, up to `through`; `None` is
 /// unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost {
+pub(crate) struct LostKeys {
     pub(crate) after: Option<Key>,
     pub(crate) through: Option<Key>,
 }
 
-impl Lost {
+impl LostKeys {
     /// All keys.
     pub(crate) const ALL: Self = Self { after: None, through: None };
 
     /// Whether a key of `first..=last` may be in the range.
-    pub(crate) fn meets(&self, first: &Key, last: &Key) -> bool {
+    pub(crate) fn overlaps(&self, first: &Key, last: &Key) -> bool {
         self.after.is_none_or(|after| after < *last) && self.through.is_none_or(|through| through >= *first)
     }
 }
 
 /// The current position of the cursor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step<'a> {
+pub(crate) enum CursorStep<'a> {
     Record(&'a Key, &'a [u8]),
-    Lost(Lost),
+    Lost(LostKeys),
 }
 
-struct Level {
-    node: Arc<Node>,
+struct CursorLevel {
+    node: Arc<TreeNode>,
     at: usize,
     /// Its range of keys.
-    keys: Lost,
+    keys: LostKeys,
 }
 
 /// The walk.
-pub(crate) struct Cursor<'a> {
-    reader: &'a Reader,
-    stack: Vec<Level>,
+pub(crate) struct TreeCursor<'a> {
+    reader: &'a TreeReader,
+    stack: Vec<CursorLevel>,
     first: Key,
     last: Key,
-    lost: Option<Lost>,
+    lost: Option<LostKeys>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TreeCursor<'a> {
     /// Creates a cursor over `first..=last` of a tree.
-    pub(crate) fn new(reader: &'a Reader, first: Key, last: Key) -> Self {
+    pub(crate) fn new(reader: &'a TreeReader, first: Key, last: Key) -> Self {
         let mut cursor = Self { reader, stack: Vec::new(), first, last, lost: None };
         match reader.records() {
-            Ok(Some(root)) => cursor.enter(root, Lost::ALL),
+            Ok(Some(root)) => cursor.enter(root, LostKeys::ALL),
             Ok(None) => {}
             Err(lost) => cursor.lost = Some(lost),
         }
         cursor
     }
 
-    fn enter(&mut self, page: PageRef, keys: Lost) {
+    fn enter(&mut self, page: PageRef, keys: LostKeys) {
         let node = if self.stack.len() < DEPTH_MAX { self.reader.load_record_page(page) } else { None };
         match node {
             Some(node) => {
                 let at = node.position(&self.first);
-                self.stack.push(Level { node, at, keys });
+                self.stack.push(CursorLevel { node, at, keys });
             }
-            None => self.lost = Some(keys).filter(|keys| keys.meets(&self.first, &self.last)),
+            None => self.lost = Some(keys).filter(|keys| keys.overlaps(&self.first, &self.last)),
         }
     }
 
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
             level.at += 1;
             let bound = |at: usize| level.node.key(at).and_then(|key| key.first_chunk().copied());
             let after = at.checked_sub(1).and_then(bound).or(level.keys.after);
-            let keys = Lost { after, through: bound(at).or(level.keys.through) };
+            let keys = LostKeys { after, through: bound(at).or(level.keys.through) };
             if keys.after.is_some_and(|after| after >= self.last) {
                 self.stack.clear();
             } else {
@@ -105,14 +105,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the current position; `None` at the end.
-    pub(crate) fn current(&mut self) -> Option<Step<'_>> {
+    pub(crate) fn current(&mut self) -> Option<CursorStep<'_>> {
         self.settle();
         if let Some(lost) = self.lost {
-            return Some(Step::Lost(lost));
+            return Some(CursorStep::Lost(lost));
         }
         let level = self.stack.last()?;
         let key = level.node.key(level.at)?.first_chunk()?;
-        Some(Step::Record(key, level.node.value(level.at)?))
+        Some(CursorStep::Record(key, level.node.value(level.at)?))
     }
 
     /// Advances beyond the current position.

@@ -33,7 +33,7 @@ const FORMAT: u8 = 3;
 
 /// One commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct CommitSlot {
     pub(crate) id: u64,
     /// The tree with our table's name.
     pub(crate) user: Option<PageRef>,
@@ -42,7 +42,7 @@ pub(crate) struct Slot {
     bytes: [u8; SLOT],
 }
 
-impl Slot {
+impl CommitSlot {
     fn parse(bytes: &[u8; SLOT]) -> Option<Self> {
         let sum = u128::from_le_bytes(number(bytes, SLOT - 16)?);
         if bytes[0] != FORMAT || sum_of(&bytes[..SLOT - 16]) != sum {
@@ -91,21 +91,21 @@ impl Slot {
 
 /// A header of the engine, with arbitrary bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header(pub(crate) [u8; HEADER]);
+pub(crate) struct EngineHeader(pub(crate) [u8; HEADER]);
 
-impl Header {
-    fn slot(&self, at: usize) -> Option<Slot> {
-        Slot::mend(self.0[SLOTS[at]..].first_chunk()?)
+impl EngineHeader {
+    fn slot(&self, at: usize) -> Option<CommitSlot> {
+        CommitSlot::mend(self.0[SLOTS[at]..].first_chunk()?)
     }
 
     /// Returns the commit that the header marks as current.
-    pub(crate) fn primary(&self) -> Option<Slot> {
+    pub(crate) fn primary(&self) -> Option<CommitSlot> {
         self.slot(usize::from(self.0[GOD] & PRIMARY))
     }
 
     /// Returns both commits, as far as they can be read, the newest first.
-    pub(crate) fn commits(&self) -> Vec<Slot> {
-        let mut slots: Vec<Slot> = (0..2).filter_map(|at| self.slot(at)).collect();
+    pub(crate) fn commits(&self) -> Vec<CommitSlot> {
+        let mut slots: Vec<CommitSlot> = (0..2).filter_map(|at| self.slot(at)).collect();
         slots.sort_by_key(|slot| std::cmp::Reverse(slot.id));
         slots.dedup_by_key(|slot| slot.id);
         slots
@@ -137,14 +137,14 @@ impl Header {
     }
 
     /// Whether the engine closed this file, of `length` bytes, cleanly after `commit`.
-    pub(crate) fn is_closed_after(&self, commit: &Slot, length: u64) -> bool {
+    pub(crate) fn is_closed_after(&self, commit: &CommitSlot, length: u64) -> bool {
         let flags = self.0[GOD] & !PRIMARY;
         let mut bare = self.clone();
         bare.0[GOD] = 0;
         bare.0[24..32].fill(0);
         bare.0[SLOTS[0]..].fill(0);
-        let whole =
-            (0..2).all(|at| self.0[SLOTS[at]..].first_chunk().is_some_and(|s| Slot::parse(s).is_some()));
+        let whole = (0..2)
+            .all(|at| self.0[SLOTS[at]..].first_chunk().is_some_and(|s| CommitSlot::parse(s).is_some()));
         flags == TWO_PHASE
             && whole
             && bare == Self::frame()
@@ -154,18 +154,18 @@ impl Header {
 
     /// Returns the header that makes the engine recover from `commit` alone, in a file of `length`
     /// bytes. `system`: its own tables are intact.
-    pub(crate) fn to_recover(commit: &Slot, system: bool, length: u64) -> Self {
+    pub(crate) fn to_recover(commit: &CommitSlot, system: bool, length: u64) -> Self {
         let commit = if system { *commit } else { commit.without_system() };
         Self::of(&commit, RECOVERY, length)
     }
 
     /// Returns the header of a file that was closed cleanly after `commit`, which has its allocator
     /// state.
-    pub(crate) fn closed_after(commit: &Slot, length: u64) -> Self {
+    pub(crate) fn closed_after(commit: &CommitSlot, length: u64) -> Self {
         Self::of(commit, TWO_PHASE, length)
     }
 
-    fn of(commit: &Slot, flags: u8, length: u64) -> Self {
+    fn of(commit: &CommitSlot, flags: u8, length: u64) -> Self {
         let mut header = Self::frame();
         header.0[GOD] = flags;
         header.0[24..32].copy_from_slice(&Self::layout(length));

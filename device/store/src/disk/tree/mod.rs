@@ -8,22 +8,24 @@
 //! Source of truth: redb's docs/design.md, "File format" (version 3); docs/design/store.md, "The
 //! engine's file".
 
-mod book;
+mod allocator_state;
 mod cursor;
 mod header;
 mod outline;
-mod proof;
 mod reader;
+mod verify;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use book::{Blocks, Book, MAX_LENGTH, ORDERS, Region, book_blocks, order_of};
-pub(crate) use cursor::{Cursor, Lost, Step};
-pub(crate) use header::{COPY, HEADER, Header};
-pub(crate) use outline::Outline;
-pub(crate) use proof::Proof;
-pub(crate) use reader::Reader;
+pub(crate) use allocator_state::{
+    AllocatorState, MAX_LENGTH, ORDERS, PagesByOrder, RegionPages, allocator_state_pages, order_of,
+};
+pub(crate) use cursor::{CursorStep, LostKeys, TreeCursor};
+pub(crate) use header::{COPY, EngineHeader, HEADER};
+pub(crate) use outline::TreeOutline;
+pub(crate) use reader::TreeReader;
+pub(crate) use verify::VerifiedFile;
 
 use twox_hash::XxHash3_128;
 
@@ -73,12 +75,12 @@ impl PageRef {
 
 /// Widths of a tree's keys and values in bytes; `None` is variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct TreeShape {
     key: Option<u32>,
     value: Option<u32>,
 }
 
-impl Shape {
+impl TreeShape {
     /// Trees of tables: names to definitions.
     const TABLES: Self = Self { key: None, value: None };
     /// Our own table.
@@ -87,20 +89,20 @@ impl Shape {
 
 /// A verified page of a tree.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     bytes: Box<[u8]>,
     leaf: bool,
     /// Number of entries of a leaf, or of keys of a branch, which has one child more.
     count: usize,
     /// Where the offset tables end and the keys begin.
     keys: usize,
-    shape: Shape,
+    shape: TreeShape,
 }
 
-impl Node {
+impl TreeNode {
     /// Returns the length of a page's contents, by its own fields; the bytes behind are not covered
     /// by its checksum.
-    fn extent(bytes: &[u8], shape: Shape) -> Option<(bool, usize, usize, usize)> {
+    fn extent(bytes: &[u8], shape: TreeShape) -> Option<(bool, usize, usize, usize)> {
         let count = usize::from(u16::from_le_bytes(number(bytes, 2)?));
         let last = count.checked_sub(1)?;
         let end_at = |table: usize| Some(u32::from_le_bytes(number(bytes, table + 4 * last)?) as usize);
@@ -129,13 +131,13 @@ impl Node {
     }
 
     /// Whether this page's contents have the checksum.
-    fn is_sound(bytes: &[u8], shape: Shape, sum: u128) -> bool {
+    fn is_sound(bytes: &[u8], shape: TreeShape, sum: u128) -> bool {
         Self::extent(bytes, shape).is_some_and(|(_, _, _, end)| sum_of(&bytes[..end]) == sum)
     }
 
     /// Searches for a single wrong bit and corrects it. With a checksum of 128 bits a match is the
     /// right one.
-    fn mend(bytes: &mut [u8], shape: Shape, sum: u128) -> bool {
+    fn mend(bytes: &mut [u8], shape: TreeShape, sum: u128) -> bool {
         if bytes.len() as u64 > MENDABLE {
             return false;
         }
@@ -150,7 +152,7 @@ impl Node {
     }
 
     /// Parses a page whose checksum was verified.
-    fn parse(bytes: Box<[u8]>, shape: Shape) -> Option<Self> {
+    fn parse(bytes: Box<[u8]>, shape: TreeShape) -> Option<Self> {
         let (leaf, count, keys, _) = Self::extent(&bytes, shape)?;
         let node = Self { bytes, leaf, count, keys, shape };
         let all = (0..count).all(|at| node.key(at).is_some() && (!leaf || node.value(at).is_some()));
@@ -218,7 +220,7 @@ impl Node {
 }
 
 /// Parses a table's definition: its root, and the widths of its keys and values.
-fn definition(bytes: &[u8]) -> Option<(Option<PageRef>, Shape)> {
+fn definition(bytes: &[u8]) -> Option<(Option<PageRef>, TreeShape)> {
     let width = |at: usize| -> Option<Option<u32>> {
         let width = u32::from_le_bytes(number(bytes, at + 1)?);
         Some((bytes.get(at)? != &0).then_some(width))
@@ -228,5 +230,5 @@ fn definition(bytes: &[u8]) -> Option<(Option<PageRef>, Shape)> {
         return None;
     }
     let root = if bytes.get(9)? == &0 { None } else { Some(PageRef::parse(bytes, 10)?) };
-    Some((root, Shape { key: width(42)?, value: width(47)? }))
+    Some((root, TreeShape { key: width(42)?, value: width(47)? }))
 }

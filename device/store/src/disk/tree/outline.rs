@@ -5,19 +5,19 @@
 //! Contract: all leaves of a tree are at the same depth, as redb keeps them.
 
 use super::super::record::TAGS;
-use super::{Blocks, Node, PageRef, Reader, UNIT};
+use super::{PageRef, PagesByOrder, TreeNode, TreeReader, UNIT};
 
 /// Maximum levels of a tree.
 const DEPTH_MAX: u64 = 40;
 
 /// Sizes that bound the demand of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outline {
+pub(crate) struct TreeOutline {
     /// By tag, the order of the largest leaf that has records of this tag only.
     pub(crate) orders: [u8; TAGS],
     /// Leaves that may hold records of several tags, at most one more than there are tags, by
     /// order.
-    pub(crate) joint: Blocks,
+    pub(crate) joint: PagesByOrder,
     /// Number of branch pages.
     pub(crate) branches: u64,
     /// Number of branches on each path.
@@ -26,7 +26,7 @@ pub(crate) struct Outline {
     pub(crate) units: u64,
 }
 
-impl Outline {
+impl TreeOutline {
     fn count(&mut self, page: PageRef) -> Option<u8> {
         let (_, length) = page.place()?;
         self.units += length / UNIT;
@@ -35,15 +35,15 @@ impl Outline {
 }
 
 /// Returns the first byte of a key of a node.
-fn tag(node: &Node, at: usize) -> Option<usize> {
+fn tag(node: &TreeNode, at: usize) -> Option<usize> {
     node.key(at)?.first().map(|tag| usize::from(*tag))
 }
 
-impl Reader {
+impl TreeReader {
     /// Returns the shape of the tree of records; `None` if a branch cannot be read. While pages are
     /// recorded, leaves count as loaded.
-    pub(crate) fn outline(&self) -> Option<Outline> {
-        let mut shape = Outline::default();
+    pub(crate) fn outline(&self) -> Option<TreeOutline> {
+        let mut shape = TreeOutline::default();
         if let Some(root) = self.records().ok()? {
             let node = self.load_record_page(root)?;
             self.walk(root, &node, (0, TAGS - 1), 0, &mut shape)?;
@@ -55,10 +55,10 @@ impl Reader {
     fn walk(
         &self,
         page: PageRef,
-        node: &Node,
+        node: &TreeNode,
         tags: (usize, usize),
         depth: u64,
-        shape: &mut Outline,
+        shape: &mut TreeOutline,
     ) -> Option<()> {
         let order = shape.count(page)?;
         if node.leaf {
@@ -91,7 +91,7 @@ impl Reader {
 }
 
 /// Adds a leaf of these tags.
-fn widen(shape: &mut Outline, (low, high): (usize, usize), order: u8) {
+fn widen(shape: &mut TreeOutline, (low, high): (usize, usize), order: u8) {
     if low < high {
         shape.joint[usize::from(order)] += 1;
     } else {

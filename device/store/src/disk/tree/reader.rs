@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::book::Seen;
-use super::cursor::{Cursor, Lost, Step};
-use super::{MENDABLE, Node, PageRef, Shape, definition};
-use crate::disk::backend::Sums;
+use super::allocator_state::SeenPages;
+use super::cursor::{CursorStep, LostKeys, TreeCursor};
+use super::{MENDABLE, PageRef, TreeNode, TreeShape, definition};
+use crate::disk::backend::PageChecksums;
 use crate::disk::record::Key;
 use crate::medium::MediumFile;
 
@@ -23,47 +23,47 @@ const LISTED: usize = 1024;
 const TRIED: usize = 64;
 
 /// Reads the trees of one commit.
-pub(crate) struct Reader {
+pub(crate) struct TreeReader {
     file: Arc<dyn MediumFile>,
     length: u64,
     /// The root of our table; `Ok(None)` if it is empty.
-    records: Result<Option<PageRef>, Lost>,
+    records: Result<Option<PageRef>, LostKeys>,
     /// Receives the checksum of every page found intact.
-    sums: Option<Arc<Sums>>,
+    sums: Option<Arc<PageChecksums>>,
     /// Pages whose checksum was wrong; with a node if a single wrong bit was repaired.
-    mended: Mutex<HashMap<PageRef, Option<Arc<Node>>>>,
+    mended: Mutex<HashMap<PageRef, Option<Arc<TreeNode>>>>,
     damaged: AtomicU64,
     /// The loaded pages of the commit, while they are recorded.
-    seen: Mutex<Option<Seen>>,
+    seen: Mutex<Option<SeenPages>>,
 }
 
-impl Reader {
+impl TreeReader {
     /// Creates a reader of a file of `length` bytes, without a table yet.
-    pub(crate) fn new(file: Arc<dyn MediumFile>, length: u64, sums: Option<Arc<Sums>>) -> Self {
+    pub(crate) fn new(file: Arc<dyn MediumFile>, length: u64, sums: Option<Arc<PageChecksums>>) -> Self {
         let mended = Mutex::default();
-        let (records, damaged, seen) = (Err(Lost::ALL), AtomicU64::new(0), Mutex::default());
+        let (records, damaged, seen) = (Err(LostKeys::ALL), AtomicU64::new(0), Mutex::default());
         Self { file, length, records, sums, mended, damaged, seen }
     }
 
     /// Starts recording which pages are referenced and loaded, from this root.
     pub(in crate::disk) fn watch(&self, root: Option<PageRef>) {
-        let mut seen = Seen::default();
+        let mut seen = SeenPages::default();
         root.into_iter().for_each(|root| seen.refer(root));
         *self.seen.lock() = Some(seen);
     }
 
     /// Ends recording and returns the recorded pages.
-    pub(in crate::disk) fn seen(&self) -> Option<Seen> {
+    pub(in crate::disk) fn seen(&self) -> Option<SeenPages> {
         self.seen.lock().take()
     }
 
-    fn note(&self, page: PageRef, node: &Node) {
+    fn note(&self, page: PageRef, node: &TreeNode) {
         if let Some(seen) = &mut *self.seen.lock()
             && seen.load(page)
         {
             (0..=node.count).filter_map(|at| node.child(at)).for_each(|child| seen.refer(child));
             // A tree of tables refers to their roots.
-            if node.leaf && node.shape == Shape::TABLES {
+            if node.leaf && node.shape == TreeShape::TABLES {
                 let roots = (0..node.count).filter_map(|at| definition(node.value(at)?)?.0);
                 roots.for_each(|root| seen.refer(root));
             }
@@ -87,15 +87,15 @@ impl Reader {
             );
         }
         self.records = match found {
-            Some((root, Shape::RECORDS)) => Ok(root),
-            _ => Err(Lost::ALL),
+            Some((root, TreeShape::RECORDS)) => Ok(root),
+            _ => Err(LostKeys::ALL),
         };
         self.damaged.fetch_add(u64::from(lost), Ordering::Relaxed);
         self.records.is_ok() || lost
     }
 
     fn each_table(&self, page: PageRef, visit: &mut dyn FnMut(&[u8], &[u8]), lost: &mut bool, depth: usize) {
-        let node = self.try_load(page, Shape::TABLES).filter(|_| depth < TABLES_DEPTH_MAX);
+        let node = self.try_load(page, TreeShape::TABLES).filter(|_| depth < TABLES_DEPTH_MAX);
         let Some(node) = node else {
             *lost = true;
             return;
@@ -119,7 +119,7 @@ impl Reader {
             tables,
             &mut |_, value| match definition(value) {
                 Some((root, shape)) => roots.extend(root.map(|root| (root, shape))),
-                None => roots.push((tables, Shape::RECORDS)),
+                None => roots.push((tables, TreeShape::RECORDS)),
             },
             &mut lost,
             0,
@@ -146,13 +146,13 @@ impl Reader {
         }
     }
 
-    pub(super) fn records(&self) -> Result<Option<PageRef>, Lost> {
+    pub(super) fn records(&self) -> Result<Option<PageRef>, LostKeys> {
         self.records
     }
 
     /// Returns a page of our table, if it is intact; otherwise counts it as damaged.
-    pub(super) fn load_record_page(&self, page: PageRef) -> Option<Arc<Node>> {
-        let loaded = self.try_load(page, Shape::RECORDS);
+    pub(super) fn load_record_page(&self, page: PageRef) -> Option<Arc<TreeNode>> {
+        let loaded = self.try_load(page, TreeShape::RECORDS);
         if loaded.is_none() {
             self.damaged.fetch_add(1, Ordering::Relaxed);
         }
@@ -160,7 +160,7 @@ impl Reader {
     }
 
     /// Returns a page, if it is intact or can be repaired.
-    fn try_load(&self, page: PageRef, shape: Shape) -> Option<Arc<Node>> {
+    fn try_load(&self, page: PageRef, shape: TreeShape) -> Option<Arc<TreeNode>> {
         let (offset, length) = page.place()?;
         if offset.checked_add(length)? > self.length {
             return None;
@@ -168,7 +168,7 @@ impl Reader {
         let mut bytes = vec![0; length as usize].into_boxed_slice();
         // Read once more: a permanent error repeats.
         self.file.read_at(offset, &mut bytes).or_else(|_| self.file.read_at(offset, &mut bytes)).ok()?;
-        let sound = Node::is_sound(&bytes, shape, page.sum);
+        let sound = TreeNode::is_sound(&bytes, shape, page.sum);
         if !sound {
             let mut mended = self.mended.lock();
             if let Some(known) = mended.get(&page) {
@@ -179,16 +179,16 @@ impl Reader {
             if length > MENDABLE || mended.len() >= TRIED {
                 return None;
             }
-            if !Node::mend(&mut bytes, shape, page.sum) {
+            if !TreeNode::mend(&mut bytes, shape, page.sum) {
                 mended.insert(page, None);
                 return None;
             }
             tracing::warn!(offset, "corrected a single wrong bit in a page of the index");
         }
         if let Some(sums) = &self.sums {
-            sums.learn(offset, &bytes);
+            sums.record_page(offset, &bytes);
         }
-        let node = Arc::new(Node::parse(bytes, shape)?);
+        let node = Arc::new(TreeNode::parse(bytes, shape)?);
         self.note(page, &node);
         if !sound {
             self.mended.lock().insert(page, Some(node.clone()));
@@ -214,11 +214,11 @@ impl Reader {
     }
 
     /// Returns a record's bytes; `None` if there certainly is none.
-    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Lost> {
-        match Cursor::new(self, *key, *key).current() {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, LostKeys> {
+        match TreeCursor::new(self, *key, *key).current() {
             None => Ok(None),
-            Some(Step::Record(_, value)) => Ok(Some(value.to_vec())),
-            Some(Step::Lost(lost)) => Err(lost),
+            Some(CursorStep::Record(_, value)) => Ok(Some(value.to_vec())),
+            Some(CursorStep::Lost(lost)) => Err(lost),
         }
     }
 }

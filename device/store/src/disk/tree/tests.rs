@@ -5,9 +5,9 @@ use std::sync::Arc;
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 
 use super::*;
-use crate::contract::Random;
-use crate::disk::backend::{LiveBackend, Pages};
-use crate::disk::index::{Index, NAME};
+use crate::contract::SeededRandom;
+use crate::disk::backend::{IndexFile, LiveBackend};
+use crate::disk::index::{NAME, RecordIndex};
 use crate::disk::record::Key;
 use crate::medium::Medium;
 use crate::sim::SimMedium;
@@ -24,14 +24,14 @@ fn key(number: u64) -> Key {
 /// Opens the engine on a file that was killed or closed; it must not walk over the file.
 fn open(medium: &SimMedium) -> Database {
     let file = medium.open("index", false).unwrap();
-    let mut proof = Proof::take(file, NAME, UUID, true).unwrap();
-    let mut cursor = Cursor::new(&proof.reader, [0; 25], [255; 25]);
+    let mut proof = VerifiedFile::take(file, NAME, UUID, true).unwrap();
+    let mut cursor = TreeCursor::new(&proof.reader, [0; 25], [255; 25]);
     while cursor.current().is_some() {
         cursor.pass();
     }
     assert!(proof.is_sound());
     proof.hand_over(false).unwrap();
-    let pages = Pages::proved(&proof, Arc::default());
+    let pages = IndexFile::proved(&proof, Arc::default());
     let mut builder = Builder::new();
     builder.set_repair_callback(|_| panic!("the engine walks over the file"));
     builder.create_with_backend(LiveBackend::new(pages)).unwrap()
@@ -42,9 +42,9 @@ fn open(medium: &SimMedium) -> Database {
 #[test]
 fn the_engine_finds_nothing_wrong_with_the_book() {
     for seed in 1..=4 {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut medium = SimMedium::new(seed);
-        Index::format(medium.open("index", true).unwrap(), &UUID).unwrap();
+        RecordIndex::format(medium.open("index", true).unwrap(), &UUID).unwrap();
         medium.sync_names().unwrap();
         for round in 0..6 {
             let mut engine = open(&medium);
@@ -82,7 +82,7 @@ fn the_engine_finds_nothing_wrong_with_the_book() {
 #[test]
 fn a_page_that_nobody_saw_is_not_free() {
     let medium = SimMedium::new(1);
-    Index::format(medium.open("index", true).unwrap(), &UUID).unwrap();
+    RecordIndex::format(medium.open("index", true).unwrap(), &UUID).unwrap();
     let engine = open(&medium);
     let transaction = engine.begin_write().unwrap();
     for number in 0..500 {
@@ -90,14 +90,16 @@ fn a_page_that_nobody_saw_is_not_free() {
     }
     transaction.commit().unwrap();
     let killed = medium.fork();
-    let mut proof = Proof::take(killed.open("index", false).unwrap(), NAME, UUID, true).unwrap();
-    Cursor::new(&proof.reader, [0; 25], [255; 25]).current().unwrap();
+    let mut proof = VerifiedFile::take(killed.open("index", false).unwrap(), NAME, UUID, true).unwrap();
+    TreeCursor::new(&proof.reader, [0; 25], [255; 25]).current().unwrap();
     proof.hand_over(false).unwrap();
     let walked = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut builder = Builder::new();
     let told = walked.clone();
     builder.set_repair_callback(move |_| told.store(true, std::sync::atomic::Ordering::Relaxed));
     // It requests pages that were not verified, and receives none of them.
-    assert!(builder.create_with_backend(LiveBackend::new(Pages::proved(&proof, Arc::default()))).is_err());
+    assert!(
+        builder.create_with_backend(LiveBackend::new(IndexFile::proved(&proof, Arc::default()))).is_err()
+    );
     assert!(walked.load(std::sync::atomic::Ordering::Relaxed));
 }

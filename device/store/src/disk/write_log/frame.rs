@@ -9,7 +9,7 @@ use std::ops::Range;
 use sealstone_osd::ObjectId;
 
 use crate::disk::chunk::ChunkPatch;
-use crate::disk::record::{Key, Rotten, Tag, Value, object_of};
+use crate::disk::record::{CorruptRecord, Key, RecordTag, RecordValue, object_of};
 
 /// First bytes of the header.
 const MAGIC: &[u8; 8] = b"SEALWLOG";
@@ -71,7 +71,7 @@ impl LogHeader {
 
     pub(super) fn parse(bytes: &[u8; HEADER]) -> Option<Self> {
         let sum = u32::from_le_bytes(*bytes.last_chunk()?);
-        let mut rest = Rest(bytes.strip_prefix(MAGIC)?);
+        let mut rest = ByteReader(bytes.strip_prefix(MAGIC)?);
         if sum != crate::crc::crc32c(&bytes[..HEADER - 4]) || rest.u32().ok()? != VERSION {
             return None;
         }
@@ -84,14 +84,15 @@ impl LogHeader {
 
 /// The group that precedes a record's group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Previous {
+pub(crate) struct PreviousGroup {
     /// Its number.
     pub(crate) group: u64,
-    /// Number of its records in the log; [`Previous::INCOMPLETE`] if some of its changes have none.
+    /// Number of its records in the log; [`PreviousGroup::INCOMPLETE`] if some of its changes have
+    /// none.
     pub(crate) records: u32,
 }
 
-impl Previous {
+impl PreviousGroup {
     /// Not all changes of the group are in the log.
     pub(crate) const INCOMPLETE: u32 = u32::MAX;
 }
@@ -103,7 +104,7 @@ pub(super) struct RecordHeader {
     pub(super) opening: u64,
     /// The record's number within its group.
     pub(super) number: u32,
-    pub(super) previous: Previous,
+    pub(super) previous: PreviousGroup,
 }
 
 impl RecordHeader {
@@ -131,7 +132,7 @@ impl RecordHeader {
     /// Returns the length of the record at the start of `bytes`, including its header; `None` if
     /// there is none.
     fn length(bytes: &[u8]) -> Option<usize> {
-        let mut rest = Rest(bytes.strip_prefix(&RECORD_MAGIC)?);
+        let mut rest = ByteReader(bytes.strip_prefix(&RECORD_MAGIC)?);
         rest.u32().ok()?;
         RECORD_HEADER.checked_add(rest.u32().ok()? as usize)
     }
@@ -141,10 +142,10 @@ impl RecordHeader {
     fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = Self::length(bytes)?;
         let checked = bytes.get(CHECKED_FROM..end)?;
-        let mut rest = Rest(&bytes[4..]);
+        let mut rest = ByteReader(&bytes[4..]);
         let (sum, _) = (rest.u32().ok()?, rest.u32().ok()?);
         let (number, group, opening) = (rest.u32().ok()?, rest.u64().ok()?, rest.u64().ok()?);
-        let previous = Previous { group: rest.u64().ok()?, records: rest.u32().ok()? };
+        let previous = PreviousGroup { group: rest.u64().ok()?, records: rest.u32().ok()? };
         (sum == crate::crc::crc32c(checked)).then_some((Self { group, opening, number, previous }, end))
     }
 }
@@ -154,7 +155,7 @@ impl RecordHeader {
 pub(crate) struct LoggedGroup {
     pub(crate) number: u64,
     pub(crate) opening: u64,
-    pub(crate) previous: Previous,
+    pub(crate) previous: PreviousGroup,
     bytes: Vec<u8>,
     records: Vec<Range<usize>>,
 }
@@ -213,14 +214,14 @@ impl LoggedGroup {
 
 /// One change of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Change<'a> {
+pub(crate) struct LoggedChange<'a> {
     pub(crate) key: Key,
-    pub(crate) to: To<'a>,
+    pub(crate) to: NewValue<'a>,
 }
 
 /// The value of a key after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum To<'a> {
+pub(crate) enum NewValue<'a> {
     /// No value.
     Nothing,
     /// This encoded value.
@@ -231,10 +232,10 @@ pub(crate) enum To<'a> {
 
 /// Changes that are applied together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step<'a> {
+pub(crate) struct LoggedStep<'a> {
     /// Steps are replayed in the order of their stamps, not of their records.
     pub(crate) stamp: u64,
-    pub(crate) changes: Vec<Change<'a>>,
+    pub(crate) changes: Vec<LoggedChange<'a>>,
 }
 
 /// An encoded step, and the objects that it changes.
@@ -246,13 +247,13 @@ pub(crate) struct EncodedStep {
 
 impl EncodedStep {
     /// Encodes the changes of one step; a patch for a key replaces the last change of that key.
-    pub(crate) fn encode(&mut self, changes: &[(Key, Option<Value>)], patches: &[(Key, ChunkPatch)]) {
+    pub(crate) fn encode(&mut self, changes: &[(Key, Option<RecordValue>)], patches: &[(Key, ChunkPatch)]) {
         self.bytes.clear();
         self.objects.clear();
         self.bytes.resize(STEP_HEADER, 0);
         for (number, (key, value)) in changes.iter().enumerate() {
             let patch = match value {
-                Some(Value::Chunk(_)) | None => patches.iter().find(|(patched, _)| patched == key),
+                Some(RecordValue::Chunk(_)) | None => patches.iter().find(|(patched, _)| patched == key),
                 _ => None,
             };
             if patch.is_some() && changes[number + 1..].iter().any(|(later, _)| later == key) {
@@ -272,7 +273,7 @@ impl EncodedStep {
                     self.put(&value.encode(key));
                 }
             }
-            let is_shared = [Tag::Store as u8, Tag::Inline as u8].contains(&key[0]);
+            let is_shared = [RecordTag::Store as u8, RecordTag::Inline as u8].contains(&key[0]);
             let object = object_of(key);
             if !is_shared && !self.objects.contains(&object) {
                 self.objects.push(object);
@@ -294,53 +295,53 @@ impl EncodedStep {
 }
 
 /// Parses the steps of a record.
-pub(crate) fn parse_steps(record: &[u8]) -> Result<Vec<Step<'_>>, Rotten> {
-    let mut rest = Rest(record);
+pub(crate) fn parse_steps(record: &[u8]) -> Result<Vec<LoggedStep<'_>>, CorruptRecord> {
+    let mut rest = ByteReader(record);
     let mut steps = Vec::new();
     while !rest.0.is_empty() {
         let stamp = rest.u64()?;
         let length = rest.u32()? as usize;
-        let mut inner = Rest(rest.take(length)?);
+        let mut inner = ByteReader(rest.take(length)?);
         let mut changes = Vec::new();
         while !inner.0.is_empty() {
             let [kind] = inner.array()?;
             let key = inner.array::<KEY>()?;
             let to = match kind {
-                REMOVE => To::Nothing,
-                PUT => To::Value(inner.counted()?),
-                PATCH | PATCH_HOLES => To::Patched { is_based: kind == PATCH, patch: inner.counted()? },
-                _ => return Err(Rotten),
+                REMOVE => NewValue::Nothing,
+                PUT => NewValue::Value(inner.counted()?),
+                PATCH | PATCH_HOLES => NewValue::Patched { is_based: kind == PATCH, patch: inner.counted()? },
+                _ => return Err(CorruptRecord),
             };
-            changes.push(Change { key, to });
+            changes.push(LoggedChange { key, to });
         }
-        steps.push(Step { stamp, changes });
+        steps.push(LoggedStep { stamp, changes });
     }
     Ok(steps)
 }
 
 /// Bytes that are parsed front to back.
-struct Rest<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Rotten> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Rotten)?;
+impl<'a> ByteReader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], CorruptRecord> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(CorruptRecord)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Rotten> {
-        self.take(N)?.try_into().map_err(|_| Rotten)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CorruptRecord> {
+        self.take(N)?.try_into().map_err(|_| CorruptRecord)
     }
 
-    fn u32(&mut self) -> Result<u32, Rotten> {
+    fn u32(&mut self) -> Result<u32, CorruptRecord> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Rotten> {
+    fn u64(&mut self) -> Result<u64, CorruptRecord> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn counted(&mut self) -> Result<&'a [u8], Rotten> {
+    fn counted(&mut self) -> Result<&'a [u8], CorruptRecord> {
         let length = self.u32()? as usize;
         self.take(length)
     }
@@ -360,7 +361,7 @@ mod tests {
         group: 7,
         opening: 0x0123_4567_89AB_CDEF,
         number: 0,
-        previous: Previous { group: 6, records: 3 },
+        previous: PreviousGroup { group: 6, records: 3 },
     };
 
     /// Encodes records with these steps, one after the other; returns the offset of each.
@@ -370,7 +371,7 @@ mod tests {
             let mut one = vec![0; RECORD_HEADER];
             for (stamp, value) in record {
                 let key = attribute_key(ObjectId::new(1, *stamp), AttributeId { page: 1, number: 2 });
-                let value = (!value.is_empty()).then(|| Value::Attribute(Arc::from(&value[..])));
+                let value = (!value.is_empty()).then(|| RecordValue::Attribute(Arc::from(&value[..])));
                 let mut step = EncodedStep::default();
                 step.encode(&[(key, value)], &[]);
                 step.stamp(*stamp);
@@ -384,7 +385,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to a byte, the records before it are found, and only records that were
+        /// After any change of a byte, the records before it are found, and only records that were
         /// written.
         #[test]
         fn damage_ends_the_records(
@@ -412,14 +413,14 @@ mod tests {
                 let stamps: Vec<u64> = steps.iter().map(|step| step.stamp).collect();
                 prop_assert_eq!(stamps, expected.iter().map(|(stamp, _)| *stamp).collect::<Vec<_>>());
                 for (step, (_, value)) in steps.iter().zip(expected) {
-                    let [Change { key, to }] = step.changes[..] else { panic!("one change each") };
+                    let [LoggedChange { key, to }] = step.changes[..] else { panic!("one change each") };
                     match to {
-                        To::Nothing => prop_assert!(value.is_empty()),
-                        To::Value(bytes) => {
-                            let value = Value::Attribute(Arc::from(&value[..]));
-                            prop_assert_eq!(Value::parse(&key, bytes), Ok(value));
+                        NewValue::Nothing => prop_assert!(value.is_empty()),
+                        NewValue::Value(bytes) => {
+                            let value = RecordValue::Attribute(Arc::from(&value[..]));
+                            prop_assert_eq!(RecordValue::parse(&key, bytes), Ok(value));
                         }
-                        To::Patched { .. } => panic!("no patch was written"),
+                        NewValue::Patched { .. } => panic!("no patch was written"),
                     }
                 }
             }
@@ -447,15 +448,15 @@ mod tests {
     }
 
     #[test]
-    fn patch_stands_for_the_last_change_of_its_key() {
+    fn patch_replaces_last_change_of_its_key() {
         let key = crate::disk::record::chunk_key(ObjectId::new(1, 2), 3);
         let patch = ChunkPatch { is_based: true, bytes: vec![1, 2, 3] };
-        let chunk = || Some(Value::Chunk(Arc::default()));
+        let chunk = || Some(RecordValue::Chunk(Arc::default()));
         let mut step = EncodedStep::default();
         step.encode(&[(key, None), (key, chunk())], &[(key, patch)]);
         let steps = parse_steps(&step.bytes).unwrap();
-        let patched = To::Patched { is_based: true, patch: &[1, 2, 3] };
-        assert_eq!(steps[0].changes, [Change { key, to: patched }]);
+        let patched = NewValue::Patched { is_based: true, patch: &[1, 2, 3] };
+        assert_eq!(steps[0].changes, [LoggedChange { key, to: patched }]);
         assert_eq!(step.objects, [ObjectId::new(1, 2)]);
     }
 }

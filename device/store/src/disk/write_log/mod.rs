@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Condvar, Mutex};
 use sealstone_osd::ObjectId;
 
-use super::space::Run;
+use super::space::BlockRun;
 use crate::FormatError;
 use crate::medium::{Medium, MediumFile};
-pub(crate) use frame::{EncodedStep, LogHeader, LoggedGroup, Previous};
+pub(crate) use frame::{EncodedStep, LogHeader, LoggedGroup, PreviousGroup};
 use frame::{HEADER, RECORD_HEADER, RecordHeader};
-pub(crate) use replay::Replay;
+pub(crate) use replay::LogReplay;
 
 /// Name of the log file.
 pub(crate) const NAME: &str = "write-log";
@@ -69,16 +69,16 @@ pub enum PreviousShutdown {
 /// Outcome of passing changes to the log, with the blocks that they release, once these may be used
 /// again.
 #[derive(Debug)]
-pub(crate) enum Appended {
+pub(crate) enum AppendOutcome {
     /// They are in the log.
-    Logged(Vec<Run>),
+    Logged(Vec<BlockRun>),
     /// They are in the log, and count only after the commit of this group, which is incomplete in
     /// the log.
-    AfterCommit { spared: Vec<Run>, group: u64 },
+    AfterCommit { reusable: Vec<BlockRun>, group: u64 },
     /// They will be in the log when the scopes of this cluster have ended.
     Waits(u64),
     /// They are not in the log: the answer has to wait for the commit of the group.
-    Full(Vec<Run>),
+    Full(Vec<BlockRun>),
 }
 
 /// Outcome of writing a record.
@@ -93,18 +93,18 @@ pub(crate) enum RecordOutcome {
 }
 
 impl RecordOutcome {
-    fn with(self, spared: Vec<Run>) -> Appended {
+    fn with(self, reusable: Vec<BlockRun>) -> AppendOutcome {
         match self {
-            Self::Logged => Appended::Logged(spared),
-            Self::AfterCommit(group) => Appended::AfterCommit { spared, group },
-            Self::NotLogged => Appended::Full(spared),
+            Self::Logged => AppendOutcome::Logged(reusable),
+            Self::AfterCommit(group) => AppendOutcome::AfterCommit { reusable, group },
+            Self::NotLogged => AppendOutcome::Full(reusable),
         }
     }
 }
 
 /// Scopes that have not ended and depend on each other, with the operations that depend on them.
 #[derive(Default)]
-struct Cluster {
+struct ScopeCluster {
     /// Number of scopes that have not ended.
     scopes: usize,
     /// Number of threads that wait for the record.
@@ -112,16 +112,16 @@ struct Cluster {
     /// Encoded steps.
     steps: Vec<u8>,
     objects: Vec<ObjectId>,
-    spared: Vec<Run>,
+    reusable: Vec<BlockRun>,
     /// Outcome of writing the record, after the attempt.
     outcome: Option<RecordOutcome>,
 }
 
 #[derive(Default)]
-struct State {
+struct LogState {
     /// The open group.
     group: u64,
-    previous: Previous,
+    previous: PreviousGroup,
     /// Offset of the next record within the half, in bytes.
     offset: u64,
     /// The number of the next record.
@@ -130,7 +130,7 @@ struct State {
     is_full: bool,
     /// Number of the next cluster.
     next: u64,
-    clusters: HashMap<u64, Cluster>,
+    clusters: HashMap<u64, ScopeCluster>,
     /// Clusters that were merged into another one.
     merged: HashMap<u64, u64>,
     /// Objects with changes of scopes that have not ended, and their clusters.
@@ -144,7 +144,7 @@ pub(crate) struct WriteLog {
     /// Length of one half in bytes.
     half: u64,
     header: LogHeader,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     written: Condvar,
     /// Copies of parts of `state` that are read without a lock.
     is_nearly_full: AtomicBool,
@@ -183,7 +183,7 @@ impl FoundLog {
     /// space for that.
     ///
     /// # Errors
-    /// `Io`.
+    /// `IoMode`.
     pub(crate) fn open(
         medium: &dyn Medium,
         length: u64,
@@ -214,7 +214,7 @@ impl FoundLog {
     /// for the minimum.
     ///
     /// # Errors
-    /// `Io`.
+    /// `IoMode`.
     pub(crate) fn create(
         medium: &dyn Medium,
         capacity: u64,
@@ -270,12 +270,12 @@ impl FoundLog {
     /// The header is durable before any record of this opening is written.
     ///
     /// # Errors
-    /// `Io`.
+    /// `IoMode`.
     pub(crate) fn start(self, header: LogHeader, open: u64) -> Result<WriteLog, FormatError> {
         let written = self.file.write_at(0, &header.encode()).and_then(|()| self.file.sync());
         written.map_err(|source| FormatError::Io { doing: "opening the write log", source })?;
-        let previous = Previous { group: open - 1, records: Previous::INCOMPLETE };
-        let state = State { group: open, previous, next: 1, ..State::default() };
+        let previous = PreviousGroup { group: open - 1, records: PreviousGroup::INCOMPLETE };
+        let state = LogState { group: open, previous, next: 1, ..LogState::default() };
         Ok(WriteLog {
             file: self.file,
             half: self.half,
@@ -288,14 +288,14 @@ impl FoundLog {
     }
 }
 
-impl Cluster {
-    fn add(&mut self, step: &EncodedStep, spared: Vec<Run>) {
+impl ScopeCluster {
+    fn add(&mut self, step: &EncodedStep, reusable: Vec<BlockRun>) {
         self.steps.extend_from_slice(&step.bytes);
-        self.spared.extend(spared);
+        self.reusable.extend(reusable);
     }
 }
 
-impl State {
+impl LogState {
     /// Returns the cluster that this one was merged into.
     fn find(&self, mut cluster: u64) -> u64 {
         while let Some(&into) = self.merged.get(&cluster) {
@@ -319,18 +319,18 @@ impl State {
         cluster.waiting += gone.waiting;
         cluster.steps.extend(gone.steps);
         cluster.objects.extend(gone.objects);
-        cluster.spared.extend(gone.spared);
+        cluster.reusable.extend(gone.reusable);
     }
 
     /// Adds a step to a cluster, merged with all clusters that have changed the same objects.
-    fn add(&mut self, cluster: u64, step: &EncodedStep, spared: Vec<Run>) {
+    fn add(&mut self, cluster: u64, step: &EncodedStep, reusable: Vec<BlockRun>) {
         for object in &step.objects {
             match self.owners.insert(*object, cluster) {
                 Some(owner) => self.merge(owner, cluster),
                 None => self.clusters.entry(cluster).or_default().objects.push(*object),
             }
         }
-        self.clusters.entry(cluster).or_default().add(step, spared);
+        self.clusters.entry(cluster).or_default().add(step, reusable);
     }
 
     /// Removes a cluster without waiting threads.
@@ -348,52 +348,52 @@ impl State {
 
 impl WriteLog {
     /// Logs the step of an operation outside any scope. The caller holds the locks of its objects.
-    pub(crate) fn append(&self, step: &EncodedStep, spared: Vec<Run>) -> Appended {
+    pub(crate) fn append(&self, step: &EncodedStep, reusable: Vec<BlockRun>) -> AppendOutcome {
         let mut state = self.state.lock();
         let state = &mut *state;
         let owner = step.objects.iter().find_map(|object| state.owners.get(object).copied());
         if let Some(cluster) = owner {
             // It changes an object that an unfinished scope changed: it must not be logged without
             // that scope.
-            state.add(cluster, step, spared);
+            state.add(cluster, step, reusable);
             if let Some(cluster) = state.clusters.get_mut(&cluster) {
                 cluster.waiting += 1;
             }
-            return Appended::Waits(cluster);
+            return AppendOutcome::Waits(cluster);
         }
-        self.write(state, &step.bytes).with(spared)
+        self.write(state, &step.bytes).with(reusable)
     }
 
     /// Keeps the step of an operation within a scope. Returns the scope's cluster; `cluster` is the
     /// result for its last operation, or 0.
-    pub(crate) fn keep(&self, cluster: u64, step: &EncodedStep, spared: Vec<Run>) -> u64 {
+    pub(crate) fn keep(&self, cluster: u64, step: &EncodedStep, reusable: Vec<BlockRun>) -> u64 {
         let mut state = self.state.lock();
         let cluster = match cluster {
             0 => {
                 state.next += 1;
                 let new = state.next;
-                state.clusters.insert(new, Cluster { scopes: 1, ..Cluster::default() });
+                state.clusters.insert(new, ScopeCluster { scopes: 1, ..ScopeCluster::default() });
                 new
             }
             cluster => state.find(cluster),
         };
-        state.add(cluster, step, spared);
+        state.add(cluster, step, reusable);
         cluster
     }
 
     /// Ends a scope: logs its cluster if no other scope of it is left. The released blocks are
     /// returned to the caller that logged it.
-    pub(crate) fn end_scope(&self, cluster: u64) -> Appended {
+    pub(crate) fn end_scope(&self, cluster: u64) -> AppendOutcome {
         let mut state = self.state.lock();
         let state = &mut *state;
         let cluster = state.find(cluster);
-        let Some(ending) = state.clusters.get_mut(&cluster) else { return Appended::Logged(Vec::new()) };
+        let Some(ending) = state.clusters.get_mut(&cluster) else { return AppendOutcome::Logged(Vec::new()) };
         ending.scopes -= 1;
         if ending.scopes > 0 {
             ending.waiting += 1;
-            return Appended::Waits(cluster);
+            return AppendOutcome::Waits(cluster);
         }
-        let (steps, spared) = (std::mem::take(&mut ending.steps), std::mem::take(&mut ending.spared));
+        let (steps, reusable) = (std::mem::take(&mut ending.steps), std::mem::take(&mut ending.reusable));
         let (objects, waiting) = (std::mem::take(&mut ending.objects), ending.waiting);
         let outcome = self.write(state, &steps);
         for object in objects {
@@ -406,7 +406,7 @@ impl WriteLog {
             }
             None => state.forget(cluster),
         }
-        outcome.with(spared)
+        outcome.with(reusable)
     }
 
     /// Waits until all scopes of a cluster have ended; returns the outcome of writing their record.
@@ -427,7 +427,7 @@ impl WriteLog {
     }
 
     /// Writes a record of the open group.
-    fn write(&self, state: &mut State, steps: &[u8]) -> RecordOutcome {
+    fn write(&self, state: &mut LogState, steps: &[u8]) -> RecordOutcome {
         if state.is_full {
             return RecordOutcome::NotLogged;
         }
@@ -464,13 +464,13 @@ impl WriteLog {
         self.is_half_full.store(sixteenths >= HALF_FULL, Ordering::Relaxed);
         // A replay skips a group whose predecessor is neither committed nor complete in the log.
         match state.previous {
-            Previous { group, records: Previous::INCOMPLETE } => RecordOutcome::AfterCommit(group),
+            PreviousGroup { group, records: PreviousGroup::INCOMPLETE } => RecordOutcome::AfterCommit(group),
             _ => RecordOutcome::Logged,
         }
     }
 
     /// Stops logging the open group.
-    fn fill(&self, state: &mut State) {
+    fn fill(&self, state: &mut LogState) {
         state.is_full = true;
         self.is_nearly_full.store(true, Ordering::Relaxed);
         self.is_half_full.store(true, Ordering::Relaxed);
@@ -481,8 +481,8 @@ impl WriteLog {
     pub(crate) fn next_group(&self, is_changed: bool) {
         let mut state = self.state.lock();
         if is_changed {
-            let records = if state.is_full { Previous::INCOMPLETE } else { state.number };
-            state.previous = Previous { group: state.group, records };
+            let records = if state.is_full { PreviousGroup::INCOMPLETE } else { state.number };
+            state.previous = PreviousGroup { group: state.group, records };
         }
         state.group += 1;
         (state.offset, state.number, state.is_full) = (0, 0, false);

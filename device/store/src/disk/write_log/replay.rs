@@ -11,10 +11,10 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use super::super::DiskStore;
-use super::super::chunk::{Chunk, Flat};
+use super::super::chunk::{Chunk, FlatChunk};
 use super::super::pool::is_inline;
-use super::super::record::{Key, Rotten, Value};
-use super::frame::{LoggedGroup, Previous, Step, To, parse_steps};
+use super::super::record::{CorruptRecord, Key, RecordValue};
+use super::frame::{LoggedGroup, LoggedStep, NewValue, PreviousGroup, parse_steps};
 use crate::{BLOCK, StoreError};
 
 /// Number of blocks that are read at a time.
@@ -22,8 +22,8 @@ const PIECE_BLOCKS: u64 = 256;
 
 /// Changes to be replayed.
 #[derive(Debug)]
-pub(crate) struct Replay {
-    pub(crate) changes: BTreeMap<Key, Option<Value>>,
+pub(crate) struct LogReplay {
+    pub(crate) changes: BTreeMap<Key, Option<RecordValue>>,
     /// Number of the last group that has a record in the log.
     pub(crate) last: u64,
     /// Number of records that are replayed.
@@ -33,9 +33,9 @@ pub(crate) struct Replay {
 }
 
 /// The changes after some records, and for each key the record that changed it last.
-type Outcome = BTreeMap<Key, (Option<Value>, usize)>;
+type Outcome = BTreeMap<Key, (Option<RecordValue>, usize)>;
 
-impl Replay {
+impl LogReplay {
     /// Plans the replay of the log. `committed`: the last group that the index has. `None` if all
     /// groups of the log are committed. `rewrites`: the data is written again, since the system may
     /// consider it written although it is not on the medium.
@@ -52,9 +52,9 @@ impl Replay {
         let Some(last) = open.last().map(|group| group.number) else { return Ok(None) };
         let chain = chain(&open, committed);
         // No change was acknowledged on top of a group that is neither committed nor in the log.
-        let was_answered = |group: &&LoggedGroup| group.previous.records != Previous::INCOMPLETE;
+        let was_answered = |group: &&LoggedGroup| group.previous.records != PreviousGroup::INCOMPLETE;
         let is_chained = !open[chain.len()..].iter().any(was_answered);
-        let mut records: Vec<Vec<Step<'_>>> = Vec::new();
+        let mut records: Vec<Vec<LoggedStep<'_>>> = Vec::new();
         let mut is_sound = true;
         for record in chain.iter().flat_map(|group| group.records()) {
             let Ok(steps) = parse_steps(record) else {
@@ -96,7 +96,7 @@ fn chain<'g>(open: &[&'g LoggedGroup], committed: u64) -> Vec<&'g LoggedGroup> {
             None => group.previous.group <= committed,
             Some(before) => {
                 let records = before.records().len() as u32;
-                group.previous == (Previous { group: before.number, records })
+                group.previous == (PreviousGroup { group: before.number, records })
             }
         };
         if !follows {
@@ -109,8 +109,8 @@ fn chain<'g>(open: &[&'g LoggedGroup], committed: u64) -> Vec<&'g LoggedGroup> {
 
 /// Applies the steps of some records to the contents of the index; returns the outcome, or the
 /// first record that cannot be applied.
-fn apply(store: &DiskStore, records: &[Vec<Step<'_>>]) -> Result<Result<Outcome, usize>, StoreError> {
-    let mut steps: Vec<(usize, &Step<'_>)> = records
+fn apply(store: &DiskStore, records: &[Vec<LoggedStep<'_>>]) -> Result<Result<Outcome, usize>, StoreError> {
+    let mut steps: Vec<(usize, &LoggedStep<'_>)> = records
         .iter()
         .enumerate()
         .flat_map(|(number, steps)| steps.iter().map(move |step| (number, step)))
@@ -121,17 +121,17 @@ fn apply(store: &DiskStore, records: &[Vec<Step<'_>>]) -> Result<Result<Outcome,
         for change in &step.changes {
             let key = change.key;
             let value = match change.to {
-                To::Nothing => Ok(None),
-                To::Value(bytes) => Value::parse(&key, bytes).map(Some),
-                To::Patched { is_based, patch } => {
+                NewValue::Nothing => Ok(None),
+                NewValue::Value(bytes) => RecordValue::parse(&key, bytes).map(Some),
+                NewValue::Patched { is_based, patch } => {
                     let base = if is_based { chunk(store, &outcome, &key)? } else { Ok(None) };
                     let patched = base.and_then(|base| {
                         if is_based && base.is_none() {
-                            return Err(Rotten);
+                            return Err(CorruptRecord);
                         }
-                        Flat::apply_patch(patch, base.as_deref(), store.segments.blocks_each)
+                        FlatChunk::apply_patch(patch, base.as_deref(), store.segments.blocks_each)
                     });
-                    patched.map(|chunk| chunk.map(|chunk| Value::Chunk(Arc::new(chunk))))
+                    patched.map(|chunk| chunk.map(|chunk| RecordValue::Chunk(Arc::new(chunk))))
                 }
             };
             let Ok(value) = value else { return Ok(Err(record)) };
@@ -146,15 +146,15 @@ fn chunk(
     store: &DiskStore,
     outcome: &Outcome,
     key: &Key,
-) -> Result<Result<Option<Arc<Chunk>>, Rotten>, StoreError> {
+) -> Result<Result<Option<Arc<Chunk>>, CorruptRecord>, StoreError> {
     let value = match outcome.get(key) {
         Some((value, _)) => value.clone().map(Ok),
         None => store.index.get(key)?,
     };
     Ok(match value {
         None => Ok(None),
-        Some(Ok(Value::Chunk(chunk))) => Ok(Some(chunk)),
-        Some(_) => Err(Rotten),
+        Some(Ok(RecordValue::Chunk(chunk))) => Ok(Some(chunk)),
+        Some(_) => Err(CorruptRecord),
     })
 }
 
@@ -168,7 +168,7 @@ fn first_unsound(
 ) -> Option<usize> {
     let mut first: Option<usize> = None;
     for (value, record) in outcome.values() {
-        let Some(Value::Chunk(chunk)) = value else { continue };
+        let Some(RecordValue::Chunk(chunk)) = value else { continue };
         if first.is_some_and(|first| first <= *record) {
             continue;
         }

@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, OFlags, flock, ioctl_blksszget};
 use rustix::io::Errno;
 
 use super::super::file::RealFile;
-use super::super::{Io, MediumFile};
+use super::super::{IoMode, MediumFile};
 use crate::{BLOCK, FormatError};
 
 /// A device, opened exclusively until this is dropped.
@@ -33,16 +33,16 @@ impl BlockDevice {
     /// Opens a block device or a regular file.
     ///
     /// # Errors
-    /// `InUse` if it is mounted or another process has it open; `NotADevice`, `Sectors`, `Io`.
+    /// `InUse` if it is mounted or another process has it open; `NotADevice`, `Sectors`, `IoMode`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FormatError> {
-        Self::open_with(path, Io::Auto)
+        Self::open_with(path, IoMode::Auto)
     }
 
     /// Like [`open`](Self::open), with an access mode for data.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Io` if the device does not support the mode.
-    pub fn open_with(path: impl AsRef<Path>, io: Io) -> Result<Self, FormatError> {
+    /// As [`open`](Self::open); `IoMode` if the device does not support the mode.
+    pub fn open_with(path: impl AsRef<Path>, io: IoMode) -> Result<Self, FormatError> {
         let path = path.as_ref();
         let failed = |doing| move |source| FormatError::Io { doing, source };
         let kind = std::fs::metadata(path).map_err(failed("looking at the device"))?.file_type();
@@ -72,7 +72,7 @@ impl BlockDevice {
         let length = file.seek(SeekFrom::End(0)).map_err(failed("reading the device's length"))?;
         let file = RealFile::new(file);
         let direct = || file.direct(path).map_err(failed("opening the device past the page cache"));
-        let data = if io == Io::Direct { Some(direct()?) } else { None };
+        let data = if io == IoMode::Direct { Some(direct()?) } else { None };
         Ok(Self { file, data, length, is_device: kind.is_block_device() })
     }
 
@@ -80,22 +80,22 @@ impl BlockDevice {
     #[must_use]
     pub fn data(self: &Arc<Self>) -> Arc<dyn MediumFile> {
         match self.data {
-            Some(_) => Arc::new(Data(Arc::clone(self))),
+            Some(_) => Arc::new(DataHandle(Arc::clone(self))),
             None => Arc::clone(self) as Arc<dyn MediumFile>,
         }
     }
 }
 
 /// A device in its access mode for data.
-struct Data(Arc<BlockDevice>);
+struct DataHandle(Arc<BlockDevice>);
 
-impl Data {
+impl DataHandle {
     fn file(&self) -> &RealFile {
         self.0.data.as_ref().unwrap_or(&self.0.file)
     }
 }
 
-impl MediumFile for Data {
+impl MediumFile for DataHandle {
     fn length(&self) -> io::Result<u64> {
         self.0.length()
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_devices_and_files_are_taken_and_by_one_alone() {
+    fn devices_and_files_are_opened_exclusively() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(BlockDevice::open(folder.path()), Err(FormatError::NotADevice)));
         assert!(matches!(BlockDevice::open("/dev/null"), Err(FormatError::NotADevice)));

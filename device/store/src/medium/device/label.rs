@@ -32,7 +32,7 @@ pub(crate) const REGIONS_MAX: usize = 4096;
 
 /// Whether the device is ready for use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LabelState {
     /// Its table is being created.
     Formatting = 1,
     /// Label and table are complete.
@@ -41,14 +41,14 @@ pub(crate) enum State {
 
 /// Contents of the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
-    pub(crate) state: State,
+pub(crate) struct DeviceLabel {
+    pub(crate) state: LabelState,
     pub(crate) uuid: [u8; 16],
     /// Length of the device in bytes when it was formatted.
     pub(crate) length: u64,
 }
 
-impl Label {
+impl DeviceLabel {
     pub(crate) fn encode(&self) -> [u8; LABEL] {
         let mut bytes = [0; LABEL];
         bytes[..8].copy_from_slice(MAGIC);
@@ -73,8 +73,8 @@ impl Label {
             return Err(FormatError::Label("its checksum is wrong"));
         }
         let state = match u32_at(bytes, 12) {
-            1 => State::Formatting,
-            2 => State::Ready,
+            1 => LabelState::Formatting,
+            2 => LabelState::Ready,
             _ => return Err(FormatError::Label("unknown state")),
         };
         if u64_at(bytes, 40) != UNIT {
@@ -88,12 +88,12 @@ impl Label {
 
 /// Consecutive units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Extent {
+pub(crate) struct UnitExtent {
     pub(crate) first: u32,
     pub(crate) count: u32,
 }
 
-impl Extent {
+impl UnitExtent {
     pub(crate) fn end(self) -> u64 {
         u64::from(self.first) + u64::from(self.count)
     }
@@ -101,17 +101,17 @@ impl Extent {
 
 /// One region in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct RegionEntry {
     pub(crate) name: String,
     /// Length in bytes, at most that of its extents.
     pub(crate) length: u64,
-    pub(crate) extents: Vec<Extent>,
+    pub(crate) extents: Vec<UnitExtent>,
 }
 
 /// Encodes a table, padded to whole blocks; `None` if it does not fit a slot.
 pub(crate) fn encode_table<'a>(
     generation: u64,
-    entries: impl ExactSizeIterator<Item = &'a Entry>,
+    entries: impl ExactSizeIterator<Item = &'a RegionEntry>,
 ) -> Option<Vec<u8>> {
     let count = u32::try_from(entries.len()).ok()?;
     let mut out = TABLE_MAGIC.to_vec();
@@ -137,7 +137,7 @@ pub(crate) fn encode_table<'a>(
 }
 
 /// Parses generation and regions of one copy of the table; `None` if it is torn or missing.
-pub(crate) fn parse_table(bytes: &[u8]) -> Option<(u64, Vec<Entry>)> {
+pub(crate) fn parse_table(bytes: &[u8]) -> Option<(u64, Vec<RegionEntry>)> {
     if bytes.len() < HEAD || !bytes.starts_with(TABLE_MAGIC) {
         return None;
     }
@@ -158,17 +158,20 @@ pub(crate) fn parse_table(bytes: &[u8]) -> Option<(u64, Vec<Entry>)> {
         let length = u64_at(take(&mut rest, 8)?, 0);
         let extents = u32_at(take(&mut rest, 4)?, 0) as usize;
         let rows = take(&mut rest, extents.checked_mul(8)?)?;
-        let extents =
-            rows.chunks_exact(8).map(|row| Extent { first: u32_at(row, 0), count: u32_at(row, 4) }).collect();
-        entries.push(Entry { name, length, extents });
+        let extents = rows
+            .chunks_exact(8)
+            .map(|row| UnitExtent { first: u32_at(row, 0), count: u32_at(row, 4) })
+            .collect();
+        entries.push(RegionEntry { name, length, extents });
     }
     rest.is_empty().then(|| (u64_at(bytes, 8), entries))
 }
 
 /// Whether the regions lie within `units`, do not overlap each other or the first unit, and are as
 /// long as they say.
-pub(crate) fn is_sound(entries: &[Entry], units: u64) -> bool {
-    let mut extents: Vec<Extent> = entries.iter().flat_map(|entry| entry.extents.iter().copied()).collect();
+pub(crate) fn is_sound(entries: &[RegionEntry], units: u64) -> bool {
+    let mut extents: Vec<UnitExtent> =
+        entries.iter().flat_map(|entry| entry.extents.iter().copied()).collect();
     extents.sort_unstable();
     let apart = extents.windows(2).all(|pair| pair[0].end() <= u64::from(pair[1].first));
     let inside = extents.iter().all(|extent| extent.first > 0 && extent.count > 0 && extent.end() <= units);
@@ -202,13 +205,13 @@ mod tests {
 
     use super::*;
 
-    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    fn entries() -> impl Strategy<Value = Vec<RegionEntry>> {
         let entry = ("[a-z0-9.-]{1,64}", any::<u64>(), proptest::collection::vec(any::<(u32, u32)>(), 0..5));
         proptest::collection::vec(entry, 0..20).prop_map(|rows| {
-            let row = |(name, length, extents): (String, u64, Vec<(u32, u32)>)| Entry {
+            let row = |(name, length, extents): (String, u64, Vec<(u32, u32)>)| RegionEntry {
                 name,
                 length,
-                extents: extents.into_iter().map(|(first, count)| Extent { first, count }).collect(),
+                extents: extents.into_iter().map(|(first, count)| UnitExtent { first, count }).collect(),
             };
             rows.into_iter().map(row).collect()
         })
@@ -216,16 +219,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_label_round_trips_and_any_flipped_bit_is_seen(uuid: [u8; 16], length: u64, ready: bool, bit in 64..LABEL * 8) {
-            let label = Label { state: if ready { State::Ready } else { State::Formatting }, uuid, length };
+        fn label_round_trips_and_flipped_bits_are_detected(uuid: [u8; 16], length: u64, ready: bool, bit in 64..LABEL * 8) {
+            let label = DeviceLabel { state: if ready { LabelState::Ready } else { LabelState::Formatting }, uuid, length };
             let mut bytes = label.encode();
-            prop_assert_eq!(Label::parse(&bytes).unwrap(), label);
+            prop_assert_eq!(DeviceLabel::parse(&bytes).unwrap(), label);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(Label::parse(&bytes).is_err());
+            prop_assert!(DeviceLabel::parse(&bytes).is_err());
         }
 
         #[test]
-        fn a_table_round_trips_and_any_flipped_bit_is_seen(generation: u64, entries in entries(), bit: usize) {
+        fn table_round_trips_and_flipped_bits_are_detected(generation: u64, entries in entries(), bit: usize) {
             let mut bytes = encode_table(generation, entries.iter()).unwrap();
             prop_assert!(bytes.len().is_multiple_of(ALIGN));
             prop_assert_eq!(parse_table(&bytes), Some((generation, entries)));
@@ -246,17 +249,17 @@ mod tests {
                 let _ = is_sound(&entries, 100);
             }
             if let Some(label) = bytes.first_chunk() {
-                let _ = Label::parse(label);
+                let _ = DeviceLabel::parse(label);
             }
         }
     }
 
     #[test]
     fn regions_that_clash_or_lie_outside_are_unsound() {
-        let entry = |name: &str, length, extents: &[(u32, u32)]| Entry {
+        let entry = |name: &str, length, extents: &[(u32, u32)]| RegionEntry {
             name: name.to_owned(),
             length,
-            extents: extents.iter().map(|&(first, count)| Extent { first, count }).collect(),
+            extents: extents.iter().map(|&(first, count)| UnitExtent { first, count }).collect(),
         };
         assert!(is_sound(&[entry("a", UNIT + 1, &[(1, 2)]), entry("b", 0, &[])], 3));
         assert!(!is_sound(&[entry("a", 1, &[(0, 1)])], 3), "the first unit is the table's");

@@ -25,8 +25,8 @@ use super::{Medium, MediumFile};
 use crate::FormatError;
 use crate::disk::{is_unfinished, log_length_for, reserve_of};
 use foreign::LOOKED_AT;
-use label::{LABEL, Label, MAGIC, SLOT, SLOTS, State, UNIT, encode_table, is_sound, parse_table};
-use regions::{Piece, Regions, pieces};
+use label::{DeviceLabel, LABEL, LabelState, MAGIC, SLOT, SLOTS, UNIT, encode_table, is_sound, parse_table};
+use regions::{RegionPiece, RegionTable, pieces};
 
 /// Minimum length of a device in bytes, for the tables, an index and the smallest store.
 pub const DEVICE_MIN: u64 = 32 << 20;
@@ -37,17 +37,17 @@ const ZEROS: usize = 1 << 20;
 
 /// A raw device with a label.
 #[derive(Clone)]
-pub struct DeviceMedium(Arc<Inner>);
+pub struct DeviceMedium(Arc<DeviceInner>);
 
-struct Inner {
+struct DeviceInner {
     device: Arc<dyn MediumFile>,
     /// The same device in the access mode for data. Regions share no page, so each page is accessed
     /// in one mode at a time.
     data: Arc<dyn MediumFile>,
-    label: Label,
-    regions: RwLock<Regions>,
+    label: DeviceLabel,
+    regions: RwLock<RegionTable>,
     /// Held while a table is written.
-    table: Mutex<Table>,
+    table: Mutex<DeviceTable>,
     /// Number of completed writes.
     writes: AtomicU64,
     /// Number of writes that are known to be durable.
@@ -58,7 +58,7 @@ struct Inner {
 }
 
 /// State of the table on the device.
-struct Table {
+struct DeviceTable {
     /// Generation of the last table written, whether or not the write succeeded.
     generation: u64,
     /// The copy that holds the last durable table.
@@ -72,10 +72,10 @@ impl DeviceMedium {
     ///
     /// # Errors
     /// Unless `overwrite`: `AlreadyFormatted` if it has our label and a finished store, `Occupied`
-    /// if it has other content. `DeviceTooSmall`, `Version`, `Io`.
+    /// if it has other content. `DeviceTooSmall`, `Version`, `IoMode`.
     pub fn format(device: Arc<dyn MediumFile>, uuid: [u8; 16], overwrite: bool) -> Result<Self, FormatError> {
         let length = Self::check_free(&device, overwrite)?;
-        let mut label = Label { state: State::Formatting, uuid, length };
+        let mut label = DeviceLabel { state: LabelState::Formatting, uuid, length };
         let write = |at, bytes: &[u8]| device.write_at(at, bytes).map_err(io("labelling the device"));
         let sync = || device.sync().map_err(io("labelling the device"));
         write(0, &label.encode())?;
@@ -87,7 +87,7 @@ impl DeviceMedium {
         let empty = encode_table(1, [].iter()).expect("an empty table is short");
         write(SLOTS[0], &empty)?;
         sync()?;
-        label.state = State::Ready;
+        label.state = LabelState::Ready;
         write(0, &label.encode())?;
         sync()?;
         Self::open(device)
@@ -100,7 +100,7 @@ impl DeviceMedium {
             return Ok(length);
         }
         match read_label(&**device)? {
-            Some(Label { state: State::Formatting, .. }) => Ok(length),
+            Some(DeviceLabel { state: LabelState::Formatting, .. }) => Ok(length),
             // Interrupted between the label and the store: no write was ever acknowledged.
             Some(_) if Self::open(Arc::clone(device)).is_ok_and(|medium| is_unfinished(&medium)) => {
                 Ok(length)
@@ -125,8 +125,8 @@ impl DeviceMedium {
     /// Opens a device with a label.
     ///
     /// # Errors
-    /// `NotFormatted` without one, `FormatIncomplete`, `Version`, `Label`, `DeviceShrunk`,
-    /// `DeviceTooSmall`, `Io`.
+    /// `NotFormatted` without one, `FormatIncomplete`, `Version`, `DeviceLabel`, `DeviceShrunk`,
+    /// `DeviceTooSmall`, `IoMode`.
     pub fn open(device: Arc<dyn MediumFile>) -> Result<Self, FormatError> {
         Self::open_with(Arc::clone(&device), device)
     }
@@ -137,7 +137,7 @@ impl DeviceMedium {
     /// As [`open`](Self::open).
     pub fn open_with(device: Arc<dyn MediumFile>, data: Arc<dyn MediumFile>) -> Result<Self, FormatError> {
         let label = read_label(&*device)?.ok_or(FormatError::NotFormatted)?;
-        if label.state == State::Formatting {
+        if label.state == LabelState::Formatting {
             return Err(FormatError::FormatIncomplete);
         }
         let found = length_of(&*device)?;
@@ -145,7 +145,7 @@ impl DeviceMedium {
             return Err(FormatError::DeviceShrunk { found, expected: label.length });
         }
         let units = label.length / UNIT;
-        let mut best: Option<(usize, u64, Vec<label::Entry>)> = None;
+        let mut best: Option<(usize, u64, Vec<label::RegionEntry>)> = None;
         let mut bytes = vec![0; SLOT];
         for (slot, at) in SLOTS.into_iter().enumerate() {
             device.read_at(at, &mut bytes).map_err(io("reading the table of regions"))?;
@@ -160,12 +160,12 @@ impl DeviceMedium {
         if !is_sound(&entries, units) {
             return Err(FormatError::Label("the table of regions contradicts itself"));
         }
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(DeviceInner {
             device,
             data,
             label,
-            regions: RwLock::new(Regions::new(units, entries)),
-            table: Mutex::new(Table { generation, good, change: 0 }),
+            regions: RwLock::new(RegionTable::new(units, entries)),
+            table: Mutex::new(DeviceTable { generation, good, change: 0 }),
             writes: AtomicU64::new(0),
             synced: Mutex::new(0),
             zeroed: AtomicU64::new(0),
@@ -208,14 +208,14 @@ fn length_of(device: &dyn MediumFile) -> Result<u64, FormatError> {
 }
 
 /// Reads the label, if the device has one.
-fn read_label(device: &dyn MediumFile) -> Result<Option<Label>, FormatError> {
+fn read_label(device: &dyn MediumFile) -> Result<Option<DeviceLabel>, FormatError> {
     length_of(device)?;
     let mut bytes = [0; LABEL];
     device.read_at(0, &mut bytes).map_err(io("reading the label"))?;
-    if bytes.starts_with(MAGIC) { Label::parse(&bytes).map(Some) } else { Ok(None) }
+    if bytes.starts_with(MAGIC) { DeviceLabel::parse(&bytes).map(Some) } else { Ok(None) }
 }
 
-impl Inner {
+impl DeviceInner {
     fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
         let result = self.device.write_at(at, data);
         // Also after a failure: a part of it may have been written.
@@ -223,7 +223,7 @@ impl Inner {
         result
     }
 
-    fn zero(&self, pieces: &[Piece]) -> io::Result<()> {
+    fn zero(&self, pieces: &[RegionPiece]) -> io::Result<()> {
         if pieces.is_empty() {
             return Ok(());
         }
@@ -378,13 +378,13 @@ impl Medium for DeviceMedium {
 struct RegionFile {
     /// The device in this region's access mode.
     device: Arc<dyn MediumFile>,
-    medium: Arc<Inner>,
+    medium: Arc<DeviceInner>,
     id: u64,
 }
 
 impl RegionFile {
     /// Returns the location of bytes; `UnexpectedEof` beyond the end.
-    fn locate(&self, offset: u64, length: u64) -> io::Result<Vec<Piece>> {
+    fn locate(&self, offset: u64, length: u64) -> io::Result<Vec<RegionPiece>> {
         let regions = self.medium.regions.read();
         let entry = &regions.get(self.id)?.entry;
         if offset.checked_add(length).is_none_or(|end| end > entry.length) {
@@ -394,7 +394,7 @@ impl RegionFile {
     }
 
     /// Like `locate`, after extending the region if needed.
-    fn locate_for_writing(&self, offset: u64, length: u64) -> io::Result<Vec<Piece>> {
+    fn locate_for_writing(&self, offset: u64, length: u64) -> io::Result<Vec<RegionPiece>> {
         match self.locate(offset, length) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             found => return found,

@@ -8,36 +8,36 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::label::{Entry, Extent, NAME_MAX, REGIONS_MAX, UNIT};
+use super::label::{NAME_MAX, REGIONS_MAX, RegionEntry, UNIT, UnitExtent};
 
 /// One region, with the number of its last change.
 #[derive(Clone, Debug)]
-pub(super) struct Region {
-    pub(super) entry: Entry,
+pub(super) struct DeviceRegion {
+    pub(super) entry: RegionEntry,
     pub(super) changed: u64,
 }
 
 /// All regions. Changes are numbered; the table on the device includes all up to some number.
 #[derive(Debug, Default)]
-pub(super) struct Regions {
+pub(super) struct RegionTable {
     units: u64,
-    regions: BTreeMap<u64, Region>,
+    regions: BTreeMap<u64, DeviceRegion>,
     names: BTreeMap<String, u64>,
     next: u64,
     changes: u64,
     /// Units released by a change; they can be allocated when a table with that change is durable.
-    leaving: Vec<(u64, Extent)>,
+    leaving: Vec<(u64, UnitExtent)>,
 }
 
 /// A part of the device, and how many of the caller's bytes it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct RegionPiece {
     pub(super) at: u64,
     pub(super) length: u64,
 }
 
-impl Regions {
-    pub(super) fn new(units: u64, entries: Vec<Entry>) -> Self {
+impl RegionTable {
+    pub(super) fn new(units: u64, entries: Vec<RegionEntry>) -> Self {
         let mut regions = Self { units, ..Self::default() };
         for entry in entries {
             regions.insert(entry);
@@ -45,11 +45,11 @@ impl Regions {
         regions
     }
 
-    fn insert(&mut self, entry: Entry) -> u64 {
+    fn insert(&mut self, entry: RegionEntry) -> u64 {
         let id = self.next;
         self.next += 1;
         self.names.insert(entry.name.clone(), id);
-        self.regions.insert(id, Region { entry, changed: self.changes });
+        self.regions.insert(id, DeviceRegion { entry, changed: self.changes });
         id
     }
 
@@ -61,12 +61,12 @@ impl Regions {
         self.names.keys()
     }
 
-    pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = &RegionEntry> {
         self.regions.values().map(|region| &region.entry)
     }
 
     /// Returns a region by its number; `NotFound` if it was deleted.
-    pub(super) fn get(&self, id: u64) -> io::Result<&Region> {
+    pub(super) fn get(&self, id: u64) -> io::Result<&DeviceRegion> {
         self.regions.get(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
@@ -80,7 +80,7 @@ impl Regions {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.changes += 1;
-        Ok(self.insert(Entry { name: name.to_owned(), length: 0, extents: Vec::new() }))
+        Ok(self.insert(RegionEntry { name: name.to_owned(), length: 0, extents: Vec::new() }))
     }
 
     pub(super) fn delete(&mut self, name: &str) -> io::Result<()> {
@@ -118,9 +118,9 @@ impl Regions {
         {
             let cut = u64::from(last.count).min(surplus) as u32;
             let kept = last.count - cut;
-            self.leaving.push((change, Extent { first: last.first + kept, count: cut }));
+            self.leaving.push((change, UnitExtent { first: last.first + kept, count: cut }));
             if kept > 0 {
-                region.entry.extents.push(Extent { first: last.first, count: kept });
+                region.entry.extents.push(UnitExtent { first: last.first, count: kept });
             }
             surplus -= u64::from(cut);
         }
@@ -138,16 +138,17 @@ impl Regions {
     }
 
     /// Returns the free units, in order.
-    fn gaps(&self) -> Vec<Extent> {
+    fn gaps(&self) -> Vec<UnitExtent> {
         let owned = self.regions.values().flat_map(|region| region.entry.extents.iter().copied());
-        let mut taken: Vec<Extent> = owned.chain(self.leaving.iter().map(|(_, extent)| *extent)).collect();
+        let mut taken: Vec<UnitExtent> =
+            owned.chain(self.leaving.iter().map(|(_, extent)| *extent)).collect();
         taken.sort_unstable();
         let mut gaps = Vec::new();
         let mut at = 1;
-        let end = Extent { first: self.units.min(u64::from(u32::MAX)) as u32, count: 0 };
+        let end = UnitExtent { first: self.units.min(u64::from(u32::MAX)) as u32, count: 0 };
         for extent in taken.into_iter().chain([end]) {
             if extent.first > at {
-                gaps.push(Extent { first: at, count: extent.first - at });
+                gaps.push(UnitExtent { first: at, count: extent.first - at });
             }
             at = at.max(extent.end().min(u64::from(u32::MAX)) as u32);
         }
@@ -156,7 +157,7 @@ impl Regions {
 
     /// Finds units for a region: behind its last ones if these are free, else consecutive ones if
     /// possible.
-    fn find_units(&self, last: Option<Extent>, more: u64) -> io::Result<Vec<Extent>> {
+    fn find_units(&self, last: Option<UnitExtent>, more: u64) -> io::Result<Vec<UnitExtent>> {
         let mut gaps = self.gaps();
         let free: u64 = gaps.iter().map(|gap| u64::from(gap.count)).sum();
         let more = u32::try_from(more).ok().filter(|_| more <= free).ok_or(io::ErrorKind::StorageFull)?;
@@ -173,7 +174,7 @@ impl Regions {
                 break;
             }
             let count = gap.count.min(left);
-            found.push(Extent { first: gap.first, count });
+            found.push(UnitExtent { first: gap.first, count });
             left -= count;
         }
         Ok(found)
@@ -182,7 +183,7 @@ impl Regions {
 
 /// Returns where bytes of a region are on the device, in order. The range must lie within its
 /// extents.
-pub(super) fn pieces(extents: &[Extent], offset: u64, length: u64) -> Vec<Piece> {
+pub(super) fn pieces(extents: &[UnitExtent], offset: u64, length: u64) -> Vec<RegionPiece> {
     let mut pieces = Vec::with_capacity(1);
     let (mut offset, mut left) = (offset, length);
     for extent in extents {
@@ -195,7 +196,7 @@ pub(super) fn pieces(extents: &[Extent], offset: u64, length: u64) -> Vec<Piece>
             break;
         }
         let length = left.min(size - offset);
-        pieces.push(Piece { at: u64::from(extent.first) * UNIT + offset, length });
+        pieces.push(RegionPiece { at: u64::from(extent.first) * UNIT + offset, length });
         left -= length;
         offset = 0;
     }
@@ -208,8 +209,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_of_a_deleted_region_come_back_with_the_next_table() {
-        let mut regions = Regions::new(5, Vec::new());
+    fn deleted_region_units_are_freed_by_next_table() {
+        let mut regions = RegionTable::new(5, Vec::new());
         let one = regions.create("one").unwrap();
         regions.set_length(one, 3 * UNIT).unwrap();
         regions.delete("one").unwrap();
@@ -225,20 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn a_region_grows_in_place_and_shrinks_from_its_end() {
-        let mut regions = Regions::new(100, Vec::new());
+    fn region_grows_in_place_and_shrinks_from_end() {
+        let mut regions = RegionTable::new(100, Vec::new());
         let (one, two) = (regions.create("one").unwrap(), regions.create("two").unwrap());
         regions.set_length(one, 2 * UNIT).unwrap();
         regions.set_length(one, 4 * UNIT).unwrap();
         regions.set_length(two, UNIT).unwrap();
         regions.set_length(one, 6 * UNIT).unwrap();
         let extents = regions.get(one).unwrap().entry.extents.clone();
-        assert_eq!(extents, [Extent { first: 1, count: 4 }, Extent { first: 6, count: 2 }]);
+        assert_eq!(extents, [UnitExtent { first: 1, count: 4 }, UnitExtent { first: 6, count: 2 }]);
         let across = pieces(&extents, 4 * UNIT - 10, 30);
-        assert_eq!(across, [Piece { at: 5 * UNIT - 10, length: 10 }, Piece { at: 6 * UNIT, length: 20 }]);
+        assert_eq!(
+            across,
+            [RegionPiece { at: 5 * UNIT - 10, length: 10 }, RegionPiece { at: 6 * UNIT, length: 20 }]
+        );
         regions.set_length(one, 3 * UNIT + 1).unwrap();
-        assert_eq!(regions.get(one).unwrap().entry.extents, [Extent { first: 1, count: 4 }]);
+        assert_eq!(regions.get(one).unwrap().entry.extents, [UnitExtent { first: 1, count: 4 }]);
         regions.set_length(one, UNIT).unwrap();
-        assert_eq!(regions.get(one).unwrap().entry.extents, [Extent { first: 1, count: 1 }]);
+        assert_eq!(regions.get(one).unwrap().entry.extents, [UnitExtent { first: 1, count: 1 }]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::sim::{Fault, Random, SimMedium};
+use crate::sim::{DiskFault, SeededRandom, SimMedium};
 
 const LENGTH: u64 = DEVICE_MIN;
 
@@ -116,14 +116,15 @@ fn a_device_that_carries_anything_is_refused() {
     for point in 1.. {
         let disk = disk.fork();
         let medium = DeviceMedium::format(device_of(&disk), [8; 16], false).unwrap();
-        disk.fault(Fault::Power(disk.calls().writes + disk.calls().syncs + point));
+        disk.fault(DiskFault::Power(disk.calls().writes + disk.calls().syncs + point));
         let made = crate::format(&medium, &options).is_ok();
         let disk = disk.crash();
         match DeviceMedium::format(device_of(&disk), [8; 16], false) {
             Ok(_) => assert!(!made, "point {point}"),
             Err(FormatError::AlreadyFormatted) => {
                 let medium = DeviceMedium::open(device_of(&disk)).unwrap();
-                crate::DiskStore::open(Arc::new(medium), crate::Options::default()).expect("it was finished");
+                crate::DiskStore::open(Arc::new(medium), crate::StoreOptions::default())
+                    .expect("it was finished");
                 if made {
                     break;
                 }
@@ -159,12 +160,12 @@ fn what_is_no_sound_device_is_named() {
 }
 
 #[test]
-fn an_interrupted_label_is_seen_and_can_be_made_again() {
+fn interrupted_label_is_detected_and_can_be_repeated() {
     for seed in 1..=4 {
         for point in 1.. {
             let (disk, device) = bare(seed);
             let calls = disk.calls();
-            disk.fault(Fault::Power(calls.writes + calls.syncs + point));
+            disk.fault(DiskFault::Power(calls.writes + calls.syncs + point));
             let finished = DeviceMedium::format(device, [7; 16], false).is_ok();
             let disk = disk.crash();
             match DeviceMedium::open(device_of(&disk)) {
@@ -198,8 +199,8 @@ fn synced_names_lengths_and_bytes_survive_every_crash() {
     for seed in 1..=25 {
         let (disk, _) = fresh(seed);
         let mut disk = disk.crash();
-        let mut random = Random::new(seed);
-        // What each name had when it was last synced, and all its contents since.
+        let mut random = SeededRandom::new(seed);
+        // The content of each name when it was last synced, and all its contents since.
         let mut durable: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
         for _ in 0..4 {
             let medium = DeviceMedium::open(device_of(&disk)).unwrap();
@@ -217,7 +218,7 @@ fn synced_names_lengths_and_bytes_survive_every_crash() {
                 *versions = vec![found];
             }
             let calls = disk.calls();
-            disk.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(60)));
+            disk.fault(DiskFault::Power(calls.writes + calls.syncs + 1 + random.below(60)));
             let _ = (0..60).try_for_each(|_| step(&medium, &mut random, &mut durable));
             disk = disk.crash();
         }
@@ -226,7 +227,7 @@ fn synced_names_lengths_and_bytes_survive_every_crash() {
 
 fn step(
     medium: &DeviceMedium,
-    random: &mut Random,
+    random: &mut SeededRandom,
     durable: &mut BTreeMap<String, Vec<Vec<u8>>>,
 ) -> io::Result<()> {
     let name = ["a", "b", "c"][random.below(3) as usize].to_owned();
@@ -268,9 +269,9 @@ fn a_failed_table_leaves_the_good_copy_alone() {
             medium.sync_names().unwrap();
             medium.open("new", true).unwrap();
             let calls = disk.calls();
-            disk.fault(Fault::Sync(calls.syncs + 1));
+            disk.fault(DiskFault::Sync(calls.syncs + 1));
             assert!(medium.sync_names().is_err());
-            disk.fault(Fault::Power(calls.writes + calls.syncs + 2 + failing));
+            disk.fault(DiskFault::Power(calls.writes + calls.syncs + 2 + failing));
             let _ = medium.open("newer", true).unwrap().write_at(0, b"x");
             let _ = medium.sync_names();
             let medium = DeviceMedium::open(device_of(&disk.crash())).unwrap();

@@ -3,7 +3,7 @@
 //! Does: counts changes before they are made, and refuses with `NoSpace` those for which the engine
 //! might find no pages. The engine must never run out of pages, because it does not survive that.
 //! Reserves pages for removals, for some overwriting, and for the engine's own allocator state.
-//! Does not: extend the file; `Index::renew` does.
+//! Does not: extend the file; `RecordIndex::reinspect` does.
 //! Contract: the engine takes the smallest free page that is large enough, the remaining halves
 //! stay free, and a commit only frees further pages. So the pages that were free at the last
 //! inspection of the file, less those written since, are certainly free.
@@ -12,8 +12,10 @@
 
 use parking_lot::Mutex;
 
-use super::record::{Key, TAGS, Tag, Value};
-use super::tree::{Blocks, ORDERS, Outline, REGION_PAGES, Region, UNIT, book_blocks, order_of};
+use super::record::{Key, RecordTag, RecordValue, TAGS};
+use super::tree::{
+    ORDERS, PagesByOrder, REGION_PAGES, RegionPages, TreeOutline, UNIT, allocator_state_pages, order_of,
+};
 
 /// Pages that the engine's own tables take in a commit, each with space for two of its lists: paths
 /// to four tables, copied twice, and
@@ -43,17 +45,17 @@ const OVERWRITES: u64 = 32;
 
 /// Demand of record changes for leaf pages, by tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct PageDemand {
     /// Maximum number of leaf pages.
     leaves: [u64; TAGS],
     /// Longest value, in bytes.
     longest: [usize; TAGS],
 }
 
-impl Load {
+impl PageDemand {
     /// Adds one change, which takes this many leaves.
-    pub(crate) fn add(&mut self, key: &Key, leaves: u64, value: Option<&Value>) {
-        self.add_many(usize::from(key[0]), leaves, value.map_or(0, Value::weight));
+    pub(crate) fn add(&mut self, key: &Key, leaves: u64, value: Option<&RecordValue>) {
+        self.add_many(usize::from(key[0]), leaves, value.map_or(0, RecordValue::weight));
     }
 
     fn add_many(&mut self, tag: usize, leaves: u64, longest: usize) {
@@ -64,19 +66,19 @@ impl Load {
 
     /// Adds leaves of a tag, for values up to `longest` bytes.
     #[must_use]
-    pub(crate) fn and(mut self, tag: Tag, leaves: u64, longest: usize) -> Self {
+    pub(crate) fn with_leaves(mut self, tag: RecordTag, leaves: u64, longest: usize) -> Self {
         self.add_many(tag as usize, leaves, longest);
         self
     }
 
-    fn join(mut self, other: &Self) -> Self {
+    fn plus(mut self, other: &Self) -> Self {
         for tag in 0..TAGS {
             self.add_many(tag, other.leaves[tag], other.longest[tag]);
         }
         self
     }
 
-    fn part(&mut self, other: &Self) {
+    fn subtract(&mut self, other: &Self) {
         for tag in 0..TAGS {
             self.leaves[tag] = self.leaves[tag].saturating_sub(other.leaves[tag]);
             if self.leaves[tag] == 0 {
@@ -99,7 +101,7 @@ fn leaf_order(known: u8, longest: usize) -> u32 {
 }
 
 /// Returns the maximum pages that a commit of these changes takes.
-fn demand(load: &Load, shape: &Outline) -> Blocks {
+fn demand(load: &PageDemand, shape: &TreeOutline) -> PagesByOrder {
     let mut blocks = [0_u64; ORDERS as usize];
     let total = load.total();
     if total == 0 {
@@ -130,12 +132,12 @@ fn demand(load: &Load, shape: &Outline) -> Blocks {
     blocks
 }
 
-fn sum(one: &Blocks, other: &Blocks) -> Blocks {
+fn sum(one: &PagesByOrder, other: &PagesByOrder) -> PagesByOrder {
     std::array::from_fn(|order| one[order].saturating_add(other[order]))
 }
 
 /// Whether one region has these pages free.
-fn fits(free: &Blocks, wanted: &Blocks) -> bool {
+fn fits(free: &PagesByOrder, wanted: &PagesByOrder) -> bool {
     let mut split = 0_u64;
     for (free, wanted) in free.iter().zip(wanted) {
         let wanted = wanted.saturating_add(split);
@@ -144,14 +146,14 @@ fn fits(free: &Blocks, wanted: &Blocks) -> bool {
     split == 0
 }
 
-fn bytes_of(blocks: &Blocks) -> u64 {
+fn bytes_of(blocks: &PagesByOrder) -> u64 {
     let bytes = |(order, count): (usize, &u64)| count.saturating_mul(UNIT << order);
     blocks.iter().enumerate().map(bytes).fold(0, u64::saturating_add)
 }
 
 /// The purpose of a change, which determines the reserve that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Purpose {
+pub(crate) enum ReserveClass {
     /// Removes something.
     Removal,
     /// Changes existing data, which then takes hardly more than before.
@@ -160,107 +162,119 @@ pub(crate) enum Purpose {
     Addition,
     /// An addition right after an inspection: it is admitted only if many more would fit, or each
     /// would need its own inspection.
-    LateAddition,
+    AdditionAfterInspection,
 }
 
-impl Purpose {
+impl ReserveClass {
     /// Returns the purpose to use right after an inspection.
-    pub(crate) fn late(self) -> Self {
-        if self == Self::Addition { Self::LateAddition } else { self }
+    pub(crate) fn after_inspection(self) -> Self {
+        if self == Self::Addition { Self::AdditionAfterInspection } else { self }
     }
 }
 
 /// State of the index file at its last inspection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ground {
+pub(crate) struct FreePages {
     /// Free pages of each region.
-    pub(crate) free: Vec<Region>,
-    pub(crate) shape: Outline,
+    pub(crate) free: Vec<RegionPages>,
+    pub(crate) shape: TreeOutline,
     /// Length of the engine's part, in bytes.
     pub(crate) length: u64,
 }
 
 /// The inspected state, with the reserves in it.
-struct Known {
-    ground: Ground,
+struct InspectedPages {
+    free_pages: FreePages,
     /// Pages of each region that were free then and were not written since, by order.
-    free: Vec<Blocks>,
+    free: Vec<PagesByOrder>,
     /// Number of branch pages at the inspection, at least 1.
     branches: u64,
     /// Pages of the allocator state, which is written when the engine closes.
-    book: Blocks,
+    book: PagesByOrder,
     /// That, and one removal with everything that it may release.
-    removal: Blocks,
+    removal: PagesByOrder,
     /// That, and some overwriting.
-    overwrites: Blocks,
+    overwrites: PagesByOrder,
     /// That, and a part of the file.
-    late: Blocks,
+    after_inspection: PagesByOrder,
     /// Whether anything was written since.
     touched: bool,
 }
 
-impl Known {
-    fn of(mut ground: Ground) -> Self {
+impl InspectedPages {
+    fn of(mut free_pages: FreePages) -> Self {
         // A split puts at most half of a leaf and one more pair into one page.
-        ground.shape.orders.iter_mut().filter(|order| **order > 0).for_each(|order| *order += 1);
-        for order in (1..ground.shape.joint.len() - 1).rev() {
-            ground.shape.joint[order + 1] += std::mem::take(&mut ground.shape.joint[order]);
+        free_pages.shape.orders.iter_mut().filter(|order| **order > 0).for_each(|order| *order += 1);
+        for order in (1..free_pages.shape.joint.len() - 1).rev() {
+            free_pages.shape.joint[order + 1] += std::mem::take(&mut free_pages.shape.joint[order]);
         }
-        let shape = &ground.shape;
-        let mut book = book_blocks(ground.length);
+        let shape = &free_pages.shape;
+        let mut book = allocator_state_pages(free_pages.length);
         book[SYSTEM_ORDER] += SYSTEM;
-        let mut each = Load::default();
+        let mut each = PageDemand::default();
         (1..TAGS).for_each(|tag| each.add_many(tag, 2, 0));
         let mut removal = sum(&book, &demand(&each, shape));
         removal[SYSTEM_ORDER] += shape.units / LISTED;
-        let mut overwrites = sum(&removal, &demand(&Load::scope(), shape));
+        let mut overwrites = sum(&removal, &demand(&PageDemand::scope(), shape));
         let order = usize::from(shape.orders.iter().copied().max().unwrap_or(0));
         overwrites[order] += (shape.units / OVERWRITES) >> order;
         overwrites[0] += 16;
-        let mut late = overwrites;
-        late[0] += ground.length / UNIT / LATE;
-        let free = ground.free.iter().map(Region::blocks).collect();
+        let mut after_inspection = overwrites;
+        after_inspection[0] += free_pages.length / UNIT / LATE;
+        let free = free_pages.free.iter().map(RegionPages::blocks).collect();
         let branches = shape.branches.max(1);
-        Self { ground, free, branches, book, removal, overwrites, late, touched: false }
+        Self { free_pages, free, branches, book, removal, overwrites, after_inspection, touched: false }
     }
 
-    fn kept(&self, purpose: Purpose) -> &Blocks {
+    fn kept(&self, purpose: ReserveClass) -> &PagesByOrder {
         match purpose {
-            Purpose::Removal => &self.book,
-            Purpose::Overwrite => &self.removal,
-            Purpose::Addition => &self.overwrites,
-            Purpose::LateAddition => &self.late,
+            ReserveClass::Removal => &self.book,
+            ReserveClass::Overwrite => &self.removal,
+            ReserveClass::Addition => &self.overwrites,
+            ReserveClass::AdditionAfterInspection => &self.after_inspection,
         }
     }
 }
 
 /// The known free pages, and the demand in progress.
 #[derive(Default)]
-struct State {
-    known: Option<Known>,
+struct IndexSpaceState {
+    known: Option<InspectedPages>,
     /// Admitted operations that have not ended.
-    under_way: Load,
+    under_way: PageDemand,
     /// The group that is being committed.
-    committing: Load,
+    committing: PageDemand,
 }
 
-impl State {
+impl IndexSpaceState {
     /// Whether the demand fits. `before`: demand of the open group and of running operations.
-    fn fits(&self, known: &Known, load: &Load, purpose: Purpose, before: &Load) -> bool {
+    fn fits(
+        &self,
+        known: &InspectedPages,
+        load: &PageDemand,
+        purpose: ReserveClass,
+        before: &PageDemand,
+    ) -> bool {
         let wanted = self.wanted(known, load, purpose, before);
         known.free.iter().any(|free| fits(free, &wanted))
     }
 
     /// Returns the pages that must be free in one region.
-    fn wanted(&self, known: &Known, load: &Load, purpose: Purpose, before: &Load) -> Blocks {
-        let shape = &known.ground.shape;
+    fn wanted(
+        &self,
+        known: &InspectedPages,
+        load: &PageDemand,
+        purpose: ReserveClass,
+        before: &PageDemand,
+    ) -> PagesByOrder {
+        let shape = &known.free_pages.shape;
         let mut load = *load;
-        if purpose == Purpose::Removal {
+        if purpose == ReserveClass::Removal {
             // It touches no more leaves than exist.
             let there = 2 * (shape.units + before.total()) + 2;
             load.leaves.iter_mut().for_each(|leaves| *leaves = (*leaves).min(there));
         }
-        let mut open = before.join(&load);
+        let mut open = before.plus(&load);
         // The shape does not include the value lengths of the group that is being committed.
         for (mine, theirs) in open.longest.iter_mut().zip(&self.committing.longest) {
             *mine = (*mine).max(*theirs);
@@ -272,30 +286,33 @@ impl State {
 
 /// Accounts for the free pages of the index.
 #[derive(Default)]
-pub(crate) struct Room(Mutex<State>);
+pub(crate) struct IndexSpace(Mutex<IndexSpaceState>);
 
 /// An operation's share of the free pages. When dropped, its changes are in the open group, or were
 /// given up.
-pub(crate) struct Admitted<'a> {
-    room: &'a Room,
-    load: Load,
+pub(crate) struct AdmittedDemand<'a> {
+    index_space: &'a IndexSpace,
+    load: PageDemand,
 }
 
-impl Drop for Admitted<'_> {
+impl Drop for AdmittedDemand<'_> {
     fn drop(&mut self) {
-        self.room.0.lock().under_way.part(&self.load);
+        self.index_space.0.lock().under_way.subtract(&self.load);
     }
 }
 
-impl Room {
+impl IndexSpace {
     /// `None`: there is no limit, or it is unknown.
-    pub(crate) fn new(ground: Option<Ground>) -> Self {
-        Self(Mutex::new(State { known: ground.map(Known::of), ..State::default() }))
+    pub(crate) fn new(free_pages: Option<FreePages>) -> Self {
+        Self(Mutex::new(IndexSpaceState {
+            known: free_pages.map(InspectedPages::of),
+            ..IndexSpaceState::default()
+        }))
     }
 
     /// Sets the result of an inspection.
-    pub(crate) fn set(&self, ground: Ground) {
-        let known = Known::of(ground);
+    pub(crate) fn set(&self, free_pages: FreePages) {
+        let known = InspectedPages::of(free_pages);
         self.0.lock().known = Some(known);
     }
 
@@ -303,22 +320,22 @@ impl Room {
     /// returns.
     pub(crate) fn admit(
         &self,
-        load: Load,
-        purpose: Purpose,
-        open: impl FnOnce() -> Load,
-    ) -> Option<Admitted<'_>> {
+        load: PageDemand,
+        purpose: ReserveClass,
+        open: impl FnOnce() -> PageDemand,
+    ) -> Option<AdmittedDemand<'_>> {
         // Later operations count this one; an earlier one that ends meanwhile counts twice, never
         // zero times.
         let before = {
             let mut state = self.0.lock();
             let before = state.under_way;
-            state.under_way = before.join(&load);
+            state.under_way = before.plus(&load);
             before
         };
-        let admitted = Admitted { room: self, load };
+        let admitted = AdmittedDemand { index_space: self, load };
         // Not under the lock: reading the group may wait for the engine, and the engine's user for
         // the lock. A group that is closed after this is the committing one below.
-        let before = before.join(&open());
+        let before = before.plus(&open());
         let fits = {
             let state = self.0.lock();
             state.known.as_ref().is_none_or(|known| state.fits(known, &load, purpose, &before))
@@ -327,40 +344,46 @@ impl Room {
     }
 
     /// Whether the operation would be admitted on these pages, with an eighth of the file to spare.
-    pub(crate) fn suffices(&self, ground: &Ground, load: &Load, purpose: Purpose, open: &Load) -> bool {
-        let known = Known::of(ground.clone());
+    pub(crate) fn suffices(
+        &self,
+        free_pages: &FreePages,
+        load: &PageDemand,
+        purpose: ReserveClass,
+        open: &PageDemand,
+    ) -> bool {
+        let known = InspectedPages::of(free_pages.clone());
         let free = known.free.iter().map(bytes_of).fold(0, u64::saturating_add);
         let state = self.0.lock();
-        free >= ground.length / 8 && state.fits(&known, load, purpose, &open.join(&state.under_way))
+        free >= free_pages.length / 8 && state.fits(&known, load, purpose, &open.plus(&state.under_way))
     }
 
     /// Whether the operation could be admitted if the file had its maximum length. A demand above
     /// one region never fits.
-    pub(crate) fn is_possible(&self, load: &Load, purpose: Purpose, open: &Load) -> bool {
+    pub(crate) fn is_possible(&self, load: &PageDemand, purpose: ReserveClass, open: &PageDemand) -> bool {
         let state = self.0.lock();
         state.known.as_ref().is_none_or(|known| {
-            let wanted = state.wanted(known, load, purpose, &open.join(&state.under_way));
+            let wanted = state.wanted(known, load, purpose, &open.plus(&state.under_way));
             bytes_of(&wanted) <= REGION_PAGES * UNIT
         })
     }
 
     /// Whether the open group's demand is so large that it should be committed before the file is
     /// extended for it.
-    pub(crate) fn is_large(&self, open: Load) -> bool {
+    pub(crate) fn is_large(&self, open: PageDemand) -> bool {
         let state = self.0.lock();
-        let large = |known: &Known| {
-            let limit = (known.ground.length / 8).max(LARGE_GROUP);
-            bytes_of(&demand(&open, &known.ground.shape)) > limit
+        let large = |known: &InspectedPages| {
+            let limit = (known.free_pages.length / 8).max(LARGE_GROUP);
+            bytes_of(&demand(&open, &known.free_pages.shape)) > limit
         };
         state.known.as_ref().is_some_and(large)
     }
 
     /// Returns by how many bytes the file must grow to be certainly sufficient.
-    pub(crate) fn wanted_bytes(&self, load: Load, open: Load) -> u64 {
+    pub(crate) fn wanted_bytes(&self, load: PageDemand, open: PageDemand) -> u64 {
         let state = self.0.lock();
         let Some(known) = &state.known else { return 0 };
-        let all = state.under_way.join(&load).join(&open);
-        let blocks = sum(&demand(&all, &known.ground.shape), &known.late);
+        let all = state.under_way.plus(&load).plus(&open);
+        let blocks = sum(&demand(&all, &known.free_pages.shape), &known.after_inspection);
         bytes_of(&blocks)
     }
 
@@ -376,7 +399,7 @@ impl Room {
     }
 
     /// Begins the commit of a group with this demand.
-    pub(crate) fn commits(&self, load: Load) {
+    pub(crate) fn commits(&self, load: PageDemand) {
         self.0.lock().committing = load;
     }
 
@@ -385,7 +408,7 @@ impl Room {
         let mut state = self.0.lock();
         let load = std::mem::take(&mut state.committing);
         let Some(known) = &mut state.known else { return };
-        let shape = &mut known.ground.shape;
+        let shape = &mut known.free_pages.shape;
         let order_of = |length: u64| (length / UNIT).trailing_zeros().min(ORDERS - 1);
         if cfg!(debug_assertions) && !written.is_empty() {
             let granted = demand(&load, shape);
@@ -398,7 +421,7 @@ impl Room {
             let unit = place / UNIT - 1;
             let region = (unit / REGION_PAGES) as usize;
             if let (Some(free), Some(blocks)) =
-                (known.ground.free.get_mut(region), known.free.get_mut(region))
+                (known.free_pages.free.get_mut(region), known.free.get_mut(region))
             {
                 free.occupy(unit % REGION_PAGES, order_of(*length), blocks);
             }
@@ -416,7 +439,7 @@ impl Room {
 }
 
 /// Returns the orders of leaves that a committed group may have written.
-fn written_orders(load: &Load) -> [u8; TAGS] {
+fn written_orders(load: &PageDemand) -> [u8; TAGS] {
     std::array::from_fn(|tag| match load.leaves[tag] {
         0 => 0,
         _ => leaf_order(0, load.longest[tag]) as u8,
@@ -427,21 +450,21 @@ fn written_orders(load: &Load) -> [u8; TAGS] {
 mod tests {
     use super::*;
 
-    fn room(pages: u32) -> Room {
+    fn index_space(pages: u32) -> IndexSpace {
         let length = (u64::from(pages) + 1) * UNIT;
-        let shape = Outline { branches: 1000, depth: 2, units: 100, ..Outline::default() };
-        Room::new(Some(Ground { free: vec![Region::all_free(pages)], shape, length }))
+        let shape = TreeOutline { branches: 1000, depth: 2, units: 100, ..TreeOutline::default() };
+        IndexSpace::new(Some(FreePages { free: vec![RegionPages::all_free(pages)], shape, length }))
     }
 
     /// Returns how many such changes are admitted while none of them ends.
-    fn count(room: &Room, purpose: Purpose) -> usize {
-        let load = Load::default().and(Tag::Object, 2, 48);
-        let admitted = || room.admit(load, purpose, Load::default);
+    fn count(index_space: &IndexSpace, purpose: ReserveClass) -> usize {
+        let load = PageDemand::default().with_leaves(RecordTag::Object, 2, 48);
+        let admitted = || index_space.admit(load, purpose, PageDemand::default);
         std::iter::from_fn(admitted).collect::<Vec<_>>().len()
     }
 
     #[test]
-    fn larger_pages_are_split_and_smaller_ones_not_joined() {
+    fn free_pages_are_split_but_never_merged() {
         let of = |pairs: &[(usize, u64)]| {
             let mut blocks = [0; ORDERS as usize];
             pairs.iter().for_each(|(order, count)| blocks[*order] = *count);
@@ -455,37 +478,47 @@ mod tests {
 
     #[test]
     fn removals_outlast_overwrites_and_those_additions() {
-        let room = room(2000);
-        let counts =
-            [Purpose::Addition, Purpose::Overwrite, Purpose::Removal].map(|purpose| count(&room, purpose));
+        let index_space = index_space(2000);
+        let counts = [ReserveClass::Addition, ReserveClass::Overwrite, ReserveClass::Removal]
+            .map(|purpose| count(&index_space, purpose));
         assert!(0 < counts[0] && counts[0] < counts[1] && counts[1] < counts[2], "{counts:?}");
         // An operation that ended without a change is not counted any more.
-        assert_eq!(count(&room, Purpose::Addition), counts[0]);
+        assert_eq!(count(&index_space, ReserveClass::Addition), counts[0]);
     }
 
     #[test]
-    fn what_is_written_is_taken_once_and_only_from_what_was_free() {
-        let room = room(2000);
-        let before = count(&room, Purpose::Addition);
-        room.commits(Load::default().and(Tag::Object, 40, 48));
-        assert!(count(&room, Purpose::Addition) < before, "a group that is being committed counts");
+    fn written_pages_are_taken_once_from_free_ones() {
+        let index_space = index_space(2000);
+        let before = count(&index_space, ReserveClass::Addition);
+        index_space.commits(PageDemand::default().with_leaves(RecordTag::Object, 40, 48));
+        assert!(
+            count(&index_space, ReserveClass::Addition) < before,
+            "a group that is being committed counts"
+        );
         let written: Vec<(u64, u64)> = (1..=20).map(|page| (page * UNIT, UNIT)).collect();
-        room.committed(&written);
-        let after = count(&room, Purpose::Addition);
+        index_space.committed(&written);
+        let after = count(&index_space, ReserveClass::Addition);
         assert!(after < before);
         // It writes the pages that it freed again.
-        room.commits(Load::default().and(Tag::Object, 40, 48));
-        room.committed(&written);
-        assert!(count(&room, Purpose::Addition).abs_diff(after) <= 1, "the same pages");
-        assert!(room.is_touched());
+        index_space.commits(PageDemand::default().with_leaves(RecordTag::Object, 40, 48));
+        index_space.committed(&written);
+        assert!(count(&index_space, ReserveClass::Addition).abs_diff(after) <= 1, "the same pages");
+        assert!(index_space.is_touched());
     }
 
     #[test]
-    fn what_no_region_can_hold_is_known_before_the_file_is_made_longer_for_it() {
-        let room = room(2000);
+    fn demand_above_one_region_is_refused_before_growth() {
+        let index_space = index_space(2000);
         let possible = |bytes| {
-            room.is_possible(&Load::bytes(bytes, 0), Purpose::Addition, &Load::default())
-                && room.is_possible(&Load::bytes(bytes, 0), Purpose::Removal, &Load::default())
+            index_space.is_possible(
+                &PageDemand::bytes(bytes, 0),
+                ReserveClass::Addition,
+                &PageDemand::default(),
+            ) && index_space.is_possible(
+                &PageDemand::bytes(bytes, 0),
+                ReserveClass::Removal,
+                &PageDemand::default(),
+            )
         };
         assert!(possible(1 << 30) && possible(100 << 30));
         assert!(!possible(1 << 38));
@@ -494,8 +527,8 @@ mod tests {
 
     #[test]
     fn nothing_bounds_what_nobody_knows() {
-        let room = Room::new(None);
-        let load = Load::default().and(Tag::Chunk, 1 << 40, 3600);
-        assert!(room.admit(load, Purpose::Addition, Load::default).is_some());
+        let index_space = IndexSpace::new(None);
+        let load = PageDemand::default().with_leaves(RecordTag::Chunk, 1 << 40, 3600);
+        assert!(index_space.admit(load, ReserveClass::Addition, PageDemand::default).is_some());
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{BlockDevice, DeviceMedium, FileMedium, Io, Medium, MediumFile};
+use super::{BlockDevice, DeviceMedium, FileMedium, IoMode, Medium, MediumFile};
 use crate::FormatError;
 
 /// Name of the symbolic link to the device.
@@ -77,7 +77,7 @@ pub fn bind_device(
 /// # Errors
 /// As [`FileMedium::open`]; for a device as [`BlockDevice::open`] and [`DeviceMedium::open`], and
 /// `OtherDevice`.
-pub fn open_place(folder: impl AsRef<Path>, io: Io) -> Result<Arc<dyn Medium>, FormatError> {
+pub fn open_store_medium(folder: impl AsRef<Path>, io: IoMode) -> Result<Arc<dyn Medium>, FormatError> {
     let folder = folder.as_ref();
     let files = FileMedium::open_with(folder, io)?;
     let link = folder.join(LINK);
@@ -91,7 +91,7 @@ pub fn open_place(folder: impl AsRef<Path>, io: Io) -> Result<Arc<dyn Medium>, F
     if expected.trim_end() != hex(&device.uuid()) {
         return Err(FormatError::OtherDevice);
     }
-    Ok(Arc::new(Tied { device, _folder: files }))
+    Ok(Arc::new(BoundDevice { device, _folder: files }))
 }
 
 fn hex(uuid: &[u8; 16]) -> String {
@@ -99,12 +99,12 @@ fn hex(uuid: &[u8; 16]) -> String {
 }
 
 /// A device, with the lock of the folder that refers to it.
-struct Tied {
+struct BoundDevice {
     device: DeviceMedium,
     _folder: FileMedium,
 }
 
-impl Medium for Tied {
+impl Medium for BoundDevice {
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
         self.device.open(name, create)
     }
@@ -145,15 +145,18 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_leads_to_its_own_device_and_to_no_other() {
+    fn folder_opens_its_own_device_and_no_other() {
         let scratch = tempfile::tempdir().unwrap();
         let (one, other) = (device(scratch.path(), "one"), device(scratch.path(), "other"));
         let folder = scratch.path().join("store");
         bind_device(&folder, &one, [1; 16], false).unwrap().open("x", true).unwrap().sync().unwrap();
         assert!(matches!(bind_device(&folder, &other, [1; 16], false), Err(FormatError::AlreadyFormatted)));
-        assert_eq!(open_place(&folder, Io::Auto).unwrap().list().unwrap(), ["x"]);
-        let held = open_place(&folder, Io::Auto).unwrap();
-        assert!(matches!(open_place(&folder, Io::Auto), Err(FormatError::InUse)), "the folder is held");
+        assert_eq!(open_store_medium(&folder, IoMode::Auto).unwrap().list().unwrap(), ["x"]);
+        let held = open_store_medium(&folder, IoMode::Auto).unwrap();
+        assert!(
+            matches!(open_store_medium(&folder, IoMode::Auto), Err(FormatError::InUse)),
+            "the folder is held"
+        );
         let elsewhere = scratch.path().join("elsewhere");
         let again = bind_device(&elsewhere, &one, [2; 16], true);
         assert!(matches!(again, Err(FormatError::InUse)), "the device is held, whichever folder names it");
@@ -161,18 +164,18 @@ mod tests {
         drop(bind_device(&elsewhere, &other, [2; 16], false).unwrap());
         fs::remove_file(folder.join(LINK)).unwrap();
         std::os::unix::fs::symlink(&other, folder.join(LINK)).unwrap();
-        assert!(matches!(open_place(&folder, Io::Auto), Err(FormatError::OtherDevice)));
+        assert!(matches!(open_store_medium(&folder, IoMode::Auto), Err(FormatError::OtherDevice)));
         fs::remove_file(&other).unwrap();
         assert!(
-            matches!(open_place(&folder, Io::Auto), Err(FormatError::Io { .. })),
+            matches!(open_store_medium(&folder, IoMode::Auto), Err(FormatError::Io { .. })),
             "a device that is not there"
         );
     }
 
     #[test]
-    fn a_folder_without_a_device_is_the_medium_itself() {
+    fn folder_without_device_is_the_medium_itself() {
         let scratch = tempfile::tempdir().unwrap();
-        open_place(scratch.path(), Io::Auto).unwrap().open("x", true).unwrap();
+        open_store_medium(scratch.path(), IoMode::Auto).unwrap().open("x", true).unwrap();
         assert!(scratch.path().join("x").is_file());
     }
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use crate::support::{INDEX, left_out, open, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::contract::Random;
-use sealstone_store::sim::{Calls, Fault, SimMedium};
+use sealstone_store::contract::SeededRandom;
+use sealstone_store::sim::{CallCounts, DiskFault, SimMedium};
 use sealstone_store::{
     AttributeId, BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, FormatOptions, Medium,
-    Memberships, ObjectStore, Options, StoreError, format,
+    Memberships, ObjectStore, StoreError, StoreOptions, format,
 };
 
 const NAME: AttributeId = AttributeId { page: 1, number: 1 };
@@ -76,7 +76,7 @@ fn weight(model: &Model) -> usize {
 
 /// Creates objects until all are refused: at last bare ones, of which a few fill nothing. Returns
 /// by how many bytes the records grew.
-fn fill(store: &DiskStore, model: &mut Model, habit: Habit, random: &mut Random) -> usize {
+fn fill(store: &DiskStore, model: &mut Model, habit: Habit, random: &mut SeededRandom) -> usize {
     let before = weight(model);
     let mut next = model.keys().last().map_or(1, |last| last + 1);
     let (mut refused, mut refused_attributes, mut bare) = (0, 0, 0);
@@ -116,7 +116,7 @@ fn remove(
     store: &DiskStore,
     model: &mut Model,
     habit: Habit,
-    random: &mut Random,
+    random: &mut SeededRandom,
     which: impl Fn(u64) -> bool,
 ) {
     let gone: Vec<u64> = model.keys().copied().filter(|object| which(*object)).collect();
@@ -161,7 +161,7 @@ fn check(store: &DiskStore, model: &Model) {
 }
 
 /// Existing data can be changed, in a full store too: attributes by others of the same length.
-fn overwrite(store: &DiskStore, model: &Model, habit: Habit, random: &mut Random) {
+fn overwrite(store: &DiskStore, model: &Model, habit: Habit, random: &mut SeededRandom) {
     let objects: Vec<u64> = model.keys().copied().collect();
     for turn in 0..150 {
         let object = objects[random.below(objects.len() as u64) as usize];
@@ -185,7 +185,7 @@ fn overwrite(store: &DiskStore, model: &Model, habit: Habit, random: &mut Random
 
 /// Fills, half empties, fills again, reopens, empties, and fills the store.
 fn live(seed: u64, habit: Habit, reopen: &mut dyn FnMut(DiskStore) -> DiskStore, store: DiskStore) -> Model {
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut model = Model::new();
     let first = fill(&store, &mut model, habit, &mut random);
     check(&store, &model);
@@ -253,10 +253,10 @@ fn a_full_raw_device_refuses_and_loses_nothing() {
 }
 
 #[test]
-fn a_raw_device_full_of_small_objects_takes_removals() {
+fn full_raw_device_of_small_objects_accepts_removals() {
     let length = DEVICE_MIN + 7 * MIB;
     let (disk, store) = raw(1, length);
-    let (mut random, mut model) = (Random::new(1), Model::new());
+    let (mut random, mut model) = (SeededRandom::new(1), Model::new());
     fill(&store, &mut model, SMALL, &mut random);
     overwrite(&store, &model, SMALL, &mut random);
     remove(&store, &mut model, SMALL, &mut random, |object| object % 3 > 0);
@@ -268,13 +268,13 @@ fn a_raw_device_full_of_small_objects_takes_removals() {
 }
 
 #[test]
-fn a_raw_device_full_of_large_attributes_refuses_and_loses_nothing() {
+fn full_raw_device_of_large_attributes_loses_nothing() {
     full_device(DEVICE_MIN, LARGE);
 }
 
 /// As above, on real files: larger, and killed rather than crashed.
 #[test]
-fn a_larger_raw_device_is_used_to_its_last_unit() {
+fn larger_raw_device_is_used_completely() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("device");
     let length = 320 * MIB;
@@ -285,10 +285,10 @@ fn a_larger_raw_device_is_used_to_its_last_unit() {
     format(&medium, &FormatOptions::new(capacity, [8; 16])).unwrap();
     let start = || {
         let medium = DeviceMedium::open(device.clone()).unwrap();
-        DiskStore::open(Arc::new(medium), Options::default()).unwrap()
+        DiskStore::open(Arc::new(medium), StoreOptions::default()).unwrap()
     };
     let habit = Habit { data: &[0, 1, 512], attributes: &[3000, 7000], group: 500, blocks: true };
-    let (mut random, mut model) = (Random::new(1), Model::new());
+    let (mut random, mut model) = (SeededRandom::new(1), Model::new());
     let store = start();
     fill(&store, &mut model, habit, &mut random);
     overwrite(&store, &model, habit, &mut random);
@@ -318,23 +318,23 @@ fn full_disk(space: u64, habit: Habit) {
 }
 
 #[test]
-fn a_full_disk_below_the_files_refuses_and_loses_nothing() {
+fn full_file_system_refuses_and_loses_nothing() {
     full_disk(12 * MIB, MIXED);
 }
 
 #[test]
-fn a_disk_full_of_small_objects_refuses_and_loses_nothing() {
+fn disk_full_of_small_objects_loses_nothing() {
     full_disk(4 * MIB, SMALL);
 }
 
 #[test]
-fn a_disk_full_of_large_attributes_refuses_and_loses_nothing() {
+fn disk_full_of_large_attributes_loses_nothing() {
     full_disk(20 * MIB, LARGE);
 }
 
 /// An object in so many collections that a full index has no space to end all memberships at once.
 #[test]
-fn a_member_of_many_collections_leaves_a_full_store() {
+fn member_of_many_collections_leaves_full_store() {
     const COLLECTIONS: u64 = 300;
     let disk = SimMedium::new(1);
     format(&disk, &FormatOptions::new(64 * MIB, [8; 16])).unwrap();
@@ -349,7 +349,7 @@ fn a_member_of_many_collections_leaves_a_full_store() {
     store.flush().unwrap();
     disk.limit_space(2 * MIB);
     let mut model = Model::from([(member.object, (0, 0))]);
-    fill(&store, &mut model, SMALL.in_files(), &mut Random::new(1));
+    fill(&store, &mut model, SMALL.in_files(), &mut SeededRandom::new(1));
     // In one group there is no space for all of that.
     let scope = store.begin();
     assert!(matches!(store.remove(member), Err(StoreError::NoSpace)));
@@ -394,7 +394,8 @@ fn a_full_file_system_refuses_and_loses_nothing() {
     };
     let place = folder.path().join("store");
     format(&FileMedium::open(&place).unwrap(), &FormatOptions::new(64 * MIB, [8; 16])).unwrap();
-    let start = || DiskStore::open(Arc::new(FileMedium::open(&place).unwrap()), Options::default()).unwrap();
+    let start =
+        || DiskStore::open(Arc::new(FileMedium::open(&place).unwrap()), StoreOptions::default()).unwrap();
     live(
         1,
         MIXED.in_files(),
@@ -415,7 +416,8 @@ fn full_file_system_serves_overwrites_truncation_and_removals() {
     };
     let place = folder.path().join("store");
     format(&FileMedium::open(&place).unwrap(), &FormatOptions::new(512 * MIB, [8; 16])).unwrap();
-    let start = || DiskStore::open(Arc::new(FileMedium::open(&place).unwrap()), Options::default()).unwrap();
+    let start =
+        || DiskStore::open(Arc::new(FileMedium::open(&place).unwrap()), StoreOptions::default()).unwrap();
     let free = || sealstone_store::free_space_of(folder.path()).unwrap().free;
     let mut store = start();
     let available = store.space().available;
@@ -491,7 +493,7 @@ fn step(store: &DiskStore, first: u64) -> Result<(), StoreError> {
 
 /// Steps from `first` on until the index has grown, or something fails. Returns the first object
 /// that is not known to be durable, and the calls before the last step.
-fn grow(disk: &SimMedium, store: &DiskStore, first: u64) -> (u64, Calls) {
+fn grow(disk: &SimMedium, store: &DiskStore, first: u64) -> (u64, CallCounts) {
     let length = index_length(disk);
     for first in (first..first + 2000).step_by(STEP as usize) {
         let calls = disk.calls();
@@ -527,7 +529,7 @@ fn growth_survives_any_failure() {
         (1..first).step_by(STEP as usize).for_each(|first| step(&store, first).unwrap());
         drop(store);
         let before = disk.fork();
-        let attempt = |fault: Option<Fault>| {
+        let attempt = |fault: Option<DiskFault>| {
             let disk = before.fork();
             fault.into_iter().for_each(|fault| disk.fault(fault));
             let store = open(&disk).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
@@ -539,10 +541,10 @@ fn growth_survives_any_failure() {
         let to = disk.calls();
         let mut faults = Vec::new();
         for write in from.writes + 1..=to.writes {
-            faults.extend([Fault::Write(write), Fault::Full(write)]);
+            faults.extend([DiskFault::Write(write), DiskFault::Full(write)]);
         }
-        faults.extend((from.syncs + 1..=to.syncs).map(Fault::Sync));
-        faults.extend((from.writes + from.syncs + 1..=to.writes + to.syncs).map(Fault::Power));
+        faults.extend((from.syncs + 1..=to.syncs).map(DiskFault::Sync));
+        faults.extend((from.writes + from.syncs + 1..=to.writes + to.syncs).map(DiskFault::Power));
         for fault in faults {
             let (disk, flushed, _) = attempt(Some(fault));
             let disk = disk.crash();
@@ -559,7 +561,7 @@ fn growth_survives_any_failure() {
 
 /// Holes have no records to move.
 #[test]
-fn a_hole_is_punched_without_room_for_what_is_not_there() {
+fn punching_a_hole_needs_no_space() {
     let (disk, store) = raw(1, 2 * DEVICE_MIN);
     store.create(id(1), ObjectType::User).unwrap();
     store.write(id(1), 1 << 49, b"far").unwrap();

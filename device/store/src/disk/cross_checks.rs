@@ -11,92 +11,92 @@ use std::hash::{BuildHasher, RandomState};
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::record::{
-    Key, ObjectRecord, Value, all_collections, all_members, all_memberships, object_of, sub_of,
+    Key, ObjectRecord, RecordValue, all_collections, all_members, all_memberships, object_of, sub_of,
 };
-use super::survey::Owned;
-use super::tree::Reader;
+use super::survey::OwnedRecords;
+use super::tree::TreeReader;
 
 /// The three kinds of records, walked side by side.
-pub(crate) struct Ties<'a> {
-    members: Owned<'a>,
-    memberships: Owned<'a>,
-    counts: Owned<'a>,
+pub(crate) struct CrossChecks<'a> {
+    members: OwnedRecords<'a>,
+    memberships: OwnedRecords<'a>,
+    counts: OwnedRecords<'a>,
     hasher: RandomState,
     balance: u64,
     /// Whether a record was corrupt: the balance is then meaningless.
-    rotten: bool,
+    corrupt: bool,
 }
 
 /// Findings for one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tie {
+pub(crate) struct MembershipCheck {
     members: u64,
     memberships: u64,
     /// Its recorded number of members.
-    said: Option<u64>,
-    rotten: bool,
+    recorded_count: Option<u64>,
+    corrupt: bool,
 }
 
-impl Tie {
+impl MembershipCheck {
     /// Whether it matches the object's record.
     pub(crate) fn fits(&self, record: &ObjectRecord) -> bool {
-        let said = (record.kind == ObjectType::Collection).then_some(self.members);
-        !self.rotten
-            && self.said == said
+        let recorded_count = (record.kind == ObjectType::Collection).then_some(self.members);
+        !self.corrupt
+            && self.recorded_count == recorded_count
             && self.memberships == u64::from(record.memberships)
-            && (self.members == 0 || said.is_some())
+            && (self.members == 0 || recorded_count.is_some())
     }
 
     /// Whether one of its records was corrupt.
-    pub(crate) fn is_rotten(&self) -> bool {
-        self.rotten
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.corrupt
     }
 }
 
-impl<'a> Ties<'a> {
-    pub(crate) fn new(reader: &'a Reader) -> Self {
+impl<'a> CrossChecks<'a> {
+    pub(crate) fn new(reader: &'a TreeReader) -> Self {
         Self {
-            members: Owned::new(reader, all_members()),
-            memberships: Owned::new(reader, all_memberships()),
-            counts: Owned::new(reader, all_collections()),
+            members: OwnedRecords::new(reader, all_members()),
+            memberships: OwnedRecords::new(reader, all_memberships()),
+            counts: OwnedRecords::new(reader, all_collections()),
             hasher: RandomState::new(),
             balance: 0,
-            rotten: false,
+            corrupt: false,
         }
     }
 
     /// Advances to an object.
-    pub(crate) fn advance(&mut self, id: ObjectId) -> Tie {
-        let mut tie = Tie::default();
-        let (hasher, balance, rotten) = (&self.hasher, &mut self.balance, &mut self.rotten);
+    pub(crate) fn advance(&mut self, id: ObjectId) -> MembershipCheck {
+        let mut check = MembershipCheck::default();
+        let (hasher, balance, corrupt) = (&self.hasher, &mut self.balance, &mut self.corrupt);
         self.members.advance(id, |key, value| {
             let collection = object_of(key);
-            let Ok(Value::Membership(slot)) = value else {
-                *rotten = true;
-                tie.rotten |= collection == id;
+            let Ok(RecordValue::Membership(slot)) = value else {
+                *corrupt = true;
+                check.corrupt |= collection == id;
                 return;
             };
-            tie.members += u64::from(collection == id);
+            check.members += u64::from(collection == id);
             let fact = (collection.partition, collection.object, sub_of(key), slot);
             *balance = balance.wrapping_add(hasher.hash_one(fact));
         });
         self.memberships.advance(id, |key, value| {
             let member = object_of(key);
-            let Ok(Value::Membership(slot)) = value else {
-                *rotten = true;
-                tie.rotten |= member == id;
+            let Ok(RecordValue::Membership(slot)) = value else {
+                *corrupt = true;
+                check.corrupt |= member == id;
                 return;
             };
-            tie.memberships += u64::from(member == id);
+            check.memberships += u64::from(member == id);
             let fact = (member.partition, sub_of(key), member.object, slot);
             *balance = balance.wrapping_sub(hasher.hash_one(fact));
         });
         self.counts.advance(id, |key, value| match value {
-            Ok(Value::Count(count)) if object_of(key) == id => tie.said = Some(count),
-            Ok(Value::Count(_)) => {}
-            _ => tie.rotten |= object_of(key) == id,
+            Ok(RecordValue::Count(count)) if object_of(key) == id => check.recorded_count = Some(count),
+            Ok(RecordValue::Count(_)) => {}
+            _ => check.corrupt |= object_of(key) == id,
         });
-        tie
+        check
     }
 
     /// Whether records of these ranges (members, memberships, count) may be lost.
@@ -110,6 +110,6 @@ impl<'a> Ties<'a> {
     /// difference is known.
     pub(crate) fn finish(self) -> bool {
         let lost = self.members.has_lost() || self.memberships.has_lost();
-        self.balance == 0 || self.rotten || lost
+        self.balance == 0 || self.corrupt || lost
     }
 }

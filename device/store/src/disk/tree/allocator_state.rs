@@ -8,13 +8,13 @@
 //! that the engine never shortens the file.
 //! Source of truth: docs/design/store.md, "The engine's file".
 
-use super::header::Slot;
+use super::header::CommitSlot;
 use super::{PageRef, REGION_PAGES, UNIT, sum_of};
 
 /// Orders of pages, from one page to a whole region.
 pub(crate) const ORDERS: u32 = 21;
 /// Free or required pages, by order.
-pub(crate) type Blocks = [u64; ORDERS as usize];
+pub(crate) type PagesByOrder = [u64; ORDERS as usize];
 /// Minimum capacity of the engine's region tracker,
 const REGIONS_MIN: u32 = 1000;
 /// and the number of regions that determines the levels of its bitmaps.
@@ -34,9 +34,9 @@ const VALUE_TYPE: &[u8] = b"\x01&[u8]";
 
 /// A bitmap.
 #[derive(Clone, Debug, Default)]
-struct Bits(Vec<u64>);
+struct BitSet(Vec<u64>);
 
-impl Bits {
+impl BitSet {
     fn get(&self, at: u64) -> bool {
         self.0.get((at / 64) as usize).is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
@@ -58,18 +58,18 @@ impl Bits {
 
 /// The pages of a commit that a walk saw.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SeenPages {
     /// Units of 4 KiB, counted from the end of the header, of pages that something refers to.
-    taken: Bits,
+    taken: BitSet,
     /// First units of the loaded pages.
-    loaded: Bits,
+    loaded: BitSet,
     /// Number of pages referred to, minus those that were loaded.
     open: u64,
     /// Whether two pages share a unit, or one lies outside the file.
     clash: bool,
 }
 
-impl Seen {
+impl SeenPages {
     fn units(page: PageRef) -> Option<std::ops::Range<u64>> {
         let (offset, length) = page.place()?;
         let first = (offset - UNIT) / UNIT;
@@ -109,15 +109,15 @@ impl Seen {
 /// The free pages of one region, by order, as in the engine's allocator: never both halves of a
 /// larger page.
 #[derive(Clone, Debug)]
-pub(crate) struct Region {
+pub(crate) struct RegionPages {
     pages: u32,
-    free: Vec<Bits>,
+    free: Vec<BitSet>,
 }
 
-impl Region {
+impl RegionPages {
     /// `guard`: a unit of the file that no page uses.
-    fn new(seen: &Seen, region: u64, pages: u32, guard: Option<u64>) -> Self {
-        let mut free = vec![Bits::default(); ORDERS as usize];
+    fn new(seen: &SeenPages, region: u64, pages: u32, guard: Option<u64>) -> Self {
+        let mut free = vec![BitSet::default(); ORDERS as usize];
         let first = region * REGION_PAGES;
         let is_free = |page: &u64| !seen.taken.get(first + page) && guard != Some(first + page);
         for page in (0..u64::from(pages)).filter(is_free) {
@@ -164,12 +164,12 @@ impl Region {
     /// Returns a region whose pages are all free.
     #[cfg(test)]
     pub(crate) fn all_free(pages: u32) -> Self {
-        Self::new(&Seen::default(), 0, pages, None)
+        Self::new(&SeenPages::default(), 0, pages, None)
     }
 
     /// Marks the page of this order at unit `first` as used, whatever of it was free. `blocks` are
     /// the free pages by order.
-    pub(crate) fn occupy(&mut self, first: u64, order: u32, blocks: &mut Blocks) {
+    pub(crate) fn occupy(&mut self, first: u64, order: u32, blocks: &mut PagesByOrder) {
         let mut change = |at: u32, page: u64, free: bool| {
             let at = at as usize;
             if self.free[at].get(page) != free {
@@ -195,7 +195,7 @@ impl Region {
         }
     }
 
-    pub(crate) fn blocks(&self) -> Blocks {
+    pub(crate) fn blocks(&self) -> PagesByOrder {
         std::array::from_fn(|order| self.free[order].0.iter().map(|word| u64::from(word.count_ones())).sum())
     }
 
@@ -219,9 +219,9 @@ fn append_with_ends(bytes: &mut Vec<u8>, parts: &[Vec<u8>]) {
 /// `capacity` items need. Bits beyond the end are set.
 fn bitmap(count: u32, capacity: u32, get: impl Fn(u64) -> bool) -> Vec<u8> {
     let mut depth = 1;
-    let mut room = capacity;
-    while room > 64 {
-        room = room.div_ceil(64);
+    let mut index_space = capacity;
+    while index_space > 64 {
+        index_space = index_space.div_ceil(64);
         depth += 1;
     }
     let mut levels: Vec<Vec<u8>> = Vec::new();
@@ -249,9 +249,9 @@ fn bitmap(count: u32, capacity: u32, get: impl Fn(u64) -> bool) -> Vec<u8> {
 
 /// Encodes the engine's region tracker: number of orders (4), lengths of the bitmaps (4 each), for
 /// each order a bitmap of the regions that have no free page of it.
-fn tracker(regions: &[Region]) -> Vec<u8> {
+fn tracker(regions: &[RegionPages]) -> Vec<u8> {
     let count = REGIONS_MIN.max(regions.len() as u32);
-    let highest: Vec<Option<u32>> = regions.iter().map(Region::highest).collect();
+    let highest: Vec<Option<u32>> = regions.iter().map(RegionPages::highest).collect();
     let full = |order: u32, region: u64| {
         highest.get(region as usize).copied().flatten().is_none_or(|highest| highest < order)
     };
@@ -323,22 +323,22 @@ fn key(tag: u8, region: u32) -> [u8; 5] {
 }
 
 /// Pages to be written to free locations, and the commit that refers to them.
-pub(crate) struct Book {
+pub(crate) struct AllocatorState {
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
-    pub(crate) commit: Slot,
+    pub(crate) commit: CommitSlot,
     /// The pages that remain free.
-    pub(crate) free: Vec<Region>,
+    pub(crate) free: Vec<RegionPages>,
 }
 
 /// Returns the pages of the allocator state for a file of `length` bytes, by order; the engine
 /// writes the same when it closes.
-pub(crate) fn book_blocks(length: u64) -> Blocks {
+pub(crate) fn allocator_state_pages(length: u64) -> PagesByOrder {
     let mut blocks = [0; ORDERS as usize];
     let mut add = |bytes: usize, count: u64| blocks[order_of(bytes) as usize] += count;
     let units = (length / UNIT).saturating_sub(1);
     let regions = units.div_ceil(REGION_PAGES);
     let region =
-        Region { pages: units.min(REGION_PAGES) as u32, free: vec![Bits::default(); ORDERS as usize] };
+        RegionPages { pages: units.min(REGION_PAGES) as u32, free: vec![BitSet::default(); ORDERS as usize] };
     add(region.encode().len() + ENTRY, regions);
     add(tracker(&[]).len() + ENTRY, 1);
     // The branch above them, and the leaf of the table's definition.
@@ -351,10 +351,10 @@ pub(crate) fn order_of(bytes: usize) -> u32 {
     (bytes as u64).div_ceil(UNIT).max(1).next_power_of_two().trailing_zeros()
 }
 
-impl Book {
+impl AllocatorState {
     /// Builds the allocator state of a commit in a file of `length` bytes; `None` if the walk did
     /// not see all of it, or there is no space.
-    pub(crate) fn of(seen: &Seen, commit: &Slot, length: u64, guard: bool) -> Option<Self> {
+    pub(crate) fn of(seen: &SeenPages, commit: &CommitSlot, length: u64, guard: bool) -> Option<Self> {
         let units = (length / UNIT).checked_sub(1)?;
         let count = units.div_ceil(REGION_PAGES);
         if !seen.is_whole() || !(1..=REGIONS_MAX).contains(&count) {
@@ -362,8 +362,8 @@ impl Book {
         }
         let last = guard.then(|| units - 1);
         let in_region = |region: u64| (units - region * REGION_PAGES).min(REGION_PAGES) as u32;
-        let mut regions: Vec<Region> =
-            (0..count).map(|region| Region::new(seen, region, in_region(region), last)).collect();
+        let mut regions: Vec<RegionPages> =
+            (0..count).map(|region| RegionPages::new(seen, region, in_region(region), last)).collect();
         // Their lengths do not depend on what is free: so all pages get their locations before they
         // are encoded.
         let mut place = |length: usize| {
@@ -377,7 +377,7 @@ impl Book {
         let leaf_length = |value: usize| leaf(&[(&[0; 5], &[])], true).len() + value;
         let region_lengths: Vec<usize> = (0..count)
             .map(|region| {
-                Region { pages: in_region(region), free: vec![Bits::default(); ORDERS as usize] }
+                RegionPages { pages: in_region(region), free: vec![BitSet::default(); ORDERS as usize] }
                     .encode()
                     .len()
             })
@@ -419,10 +419,10 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::Random;
+    use crate::sim::SeededRandom;
 
     /// Returns each unit that lies in a free page.
-    fn units(region: &Region) -> Vec<u64> {
+    fn units(region: &RegionPages) -> Vec<u64> {
         let mut units = Vec::new();
         for order in 0..ORDERS as usize {
             for page in (0..u64::from(region.pages) >> order).filter(|page| region.free[order].get(*page)) {
@@ -434,15 +434,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_occupied_is_not_free_and_all_else_is() {
-        let mut random = Random::new(1);
+    fn occupied_pages_are_used_and_others_free() {
+        let mut random = SeededRandom::new(1);
         for round in 0..50 {
             let pages = 1 + random.below(600);
-            let mut seen = Seen::default();
+            let mut seen = SeenPages::default();
             for _ in 0..random.below(100) {
                 seen.taken.set(random.below(pages), true);
             }
-            let mut region = Region::new(&seen, 0, pages as u32, Some(pages - 1));
+            let mut region = RegionPages::new(&seen, 0, pages as u32, Some(pages - 1));
             let mut blocks = region.blocks();
             let mut expected = units(&region);
             for _ in 0..60 {

@@ -7,10 +7,10 @@
 
 use sealstone_osd::ObjectId;
 
-use super::record::{Value, all_chunks, object_of};
-use super::shares::Shares;
-use super::space::Run;
-use super::tree::{Cursor, Reader, Step};
+use super::record::{RecordValue, all_chunks, object_of};
+use super::shares::SharedBlocks;
+use super::space::BlockRun;
+use super::tree::{CursorStep, TreeCursor, TreeReader};
 
 /// Number of shared blocks checked in one walk.
 const WINDOW_BLOCKS: u64 = 16 << 20;
@@ -19,22 +19,22 @@ const PIECE_BLOCKS: u64 = 1 << 20;
 
 /// A set of shared blocks with the checksums found so far.
 #[derive(Default)]
-struct Window {
+struct SharedWindow {
     /// Runs in ascending order, with the index of their first block in `sums`.
-    runs: Vec<(Run, usize)>,
+    runs: Vec<(BlockRun, usize)>,
     /// 0: not seen yet; else its checksum plus 1.
     sums: Vec<u64>,
 }
 
-impl Window {
-    fn push(&mut self, run: Run) {
+impl SharedWindow {
+    fn push(&mut self, run: BlockRun) {
         self.runs.push((run, self.sums.len()));
         self.sums.resize(self.sums.len() + run.count as usize, 0);
     }
 
     /// Records the checksums of an extent; returns the first block that has another checksum
     /// already.
-    fn meet(&mut self, place: u64, sums: &[u32]) -> Option<u64> {
+    fn record_extent(&mut self, place: u64, sums: &[u32]) -> Option<u64> {
         let end = place + sums.len() as u64;
         let first = self.runs.partition_point(|(run, _)| run.place + run.count <= place);
         for &(run, base) in self.runs[first..].iter().take_while(|(run, _)| run.place < end) {
@@ -52,8 +52,8 @@ impl Window {
 }
 
 /// Splits a long run into pieces.
-fn pieces(run: Run) -> impl Iterator<Item = Run> {
-    (0..run.count.div_ceil(PIECE_BLOCKS)).map(move |piece| Run {
+fn pieces(run: BlockRun) -> impl Iterator<Item = BlockRun> {
+    (0..run.count.div_ceil(PIECE_BLOCKS)).map(move |piece| BlockRun {
         place: run.place + piece * PIECE_BLOCKS,
         count: PIECE_BLOCKS.min(run.count - piece * PIECE_BLOCKS),
     })
@@ -61,20 +61,20 @@ fn pieces(run: Run) -> impl Iterator<Item = Run> {
 
 /// Checks all shared blocks; returns the objects whose checksum of one differs from that of an
 /// earlier object.
-pub(crate) fn check(reader: &Reader, shares: &Shares) -> Vec<ObjectId> {
+pub(crate) fn check(reader: &TreeReader, shares: &SharedBlocks) -> Vec<ObjectId> {
     let mut clashes = Vec::new();
     let mut runs = shares.runs().flat_map(pieces).peekable();
     while runs.peek().is_some() {
-        let mut window = Window::default();
+        let mut window = SharedWindow::default();
         while let Some(run) = runs.next_if(|run| window.sums.len() as u64 + run.count <= WINDOW_BLOCKS) {
             window.push(run);
         }
         let (first, last) = all_chunks();
-        let mut cursor = Cursor::new(reader, first, last);
+        let mut cursor = TreeCursor::new(reader, first, last);
         while let Some(step) = cursor.current() {
-            if let Step::Record(key, value) = step
-                && let Ok(Value::Chunk(chunk)) = Value::parse(key, value)
-                && chunk.extents().any(|(extent, sums)| window.meet(extent.place, sums).is_some())
+            if let CursorStep::Record(key, value) = step
+                && let Ok(RecordValue::Chunk(chunk)) = RecordValue::parse(key, value)
+                && chunk.extents().any(|(extent, sums)| window.record_extent(extent.place, sums).is_some())
             {
                 clashes.push(object_of(key));
             }
@@ -90,23 +90,23 @@ mod tests {
 
     #[test]
     fn a_block_known_by_two_checksums_is_found() {
-        let mut window = Window::default();
-        window.push(Run { place: 10, count: 4 });
-        window.push(Run { place: 20, count: 2 });
-        assert_eq!(window.meet(8, &[1, 2, 3, 4, 5, 6, 7]), None);
-        assert_eq!(window.meet(10, &[3, 4]), None);
-        assert_eq!(window.meet(14, &[9, 9, 9, 9, 9, 9, 30, 31, 9]), None);
-        assert_eq!(window.meet(20, &[30]), None);
-        assert_eq!(window.meet(12, &[5, 0]), Some(13));
-        assert_eq!(window.meet(0, &[0; 10]), None);
+        let mut window = SharedWindow::default();
+        window.push(BlockRun { place: 10, count: 4 });
+        window.push(BlockRun { place: 20, count: 2 });
+        assert_eq!(window.record_extent(8, &[1, 2, 3, 4, 5, 6, 7]), None);
+        assert_eq!(window.record_extent(10, &[3, 4]), None);
+        assert_eq!(window.record_extent(14, &[9, 9, 9, 9, 9, 9, 30, 31, 9]), None);
+        assert_eq!(window.record_extent(20, &[30]), None);
+        assert_eq!(window.record_extent(12, &[5, 0]), Some(13));
+        assert_eq!(window.record_extent(0, &[0; 10]), None);
     }
 
     #[test]
     fn long_runs_are_cut() {
-        let run = Run { place: 5, count: 2 * PIECE_BLOCKS + 1 };
-        let cut: Vec<Run> = pieces(run).collect();
+        let run = BlockRun { place: 5, count: 2 * PIECE_BLOCKS + 1 };
+        let cut: Vec<BlockRun> = pieces(run).collect();
         assert_eq!(cut.len(), 3);
         assert_eq!(cut.iter().map(|run| run.count).sum::<u64>(), run.count);
-        assert_eq!(cut[2], Run { place: 5 + 2 * PIECE_BLOCKS, count: 1 });
+        assert_eq!(cut[2], BlockRun { place: 5 + 2 * PIECE_BLOCKS, count: 1 });
     }
 }

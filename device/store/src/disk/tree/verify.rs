@@ -13,23 +13,23 @@
 use std::io;
 use std::sync::Arc;
 
-use super::book::{Book, Region};
-use super::header::{COPY, HEADER, Header, OLD_COPY, OLD_COPY_AT, Slot};
-use super::{PageRef, Reader, UNIT};
-use crate::disk::backend::Sums;
+use super::allocator_state::{AllocatorState, RegionPages};
+use super::header::{COPY, CommitSlot, EngineHeader, HEADER, OLD_COPY, OLD_COPY_AT};
+use super::{PageRef, TreeReader, UNIT};
+use crate::disk::backend::PageChecksums;
 use crate::medium::MediumFile;
 
 /// Result of verifying the file.
-pub(crate) struct Proof {
+pub(crate) struct VerifiedFile {
     /// Reads the valid commit.
-    pub(crate) reader: Reader,
+    pub(crate) reader: TreeReader,
     pub(crate) file: Arc<dyn MediumFile>,
     /// Checksums of all pages read.
-    pub(crate) sums: Arc<Sums>,
+    pub(crate) sums: Arc<PageChecksums>,
     /// The header that the engine receives.
-    pub(crate) header: Header,
+    pub(crate) header: EngineHeader,
     /// The valid commit.
-    commit: Option<Slot>,
+    commit: Option<CommitSlot>,
     /// Whether the engine did not close the file cleanly, or its own tables are damaged.
     unclean: bool,
     /// End of the engine's part of the file, in bytes. Our copy of the header follows it.
@@ -55,13 +55,13 @@ fn read_some(file: &dyn MediumFile, length: u64, offset: u64, into: &mut [u8]) {
     }
 }
 
-fn bad_pages(reader: &Reader, root: Option<PageRef>) -> Vec<PageRef> {
+fn bad_pages(reader: &TreeReader, root: Option<PageRef>) -> Vec<PageRef> {
     let mut bad = Vec::new();
     reader.prove(root, &mut bad);
     bad
 }
 
-impl Proof {
+impl VerifiedFile {
     /// Reads the necessary parts of the index of the store `uuid`. Most pages are read later, with
     /// the records. `has_copy`: the last page is our copy of the header, even if it is unreadable.
     ///
@@ -76,11 +76,11 @@ impl Proof {
         let length = file.length()?;
         let mut header = [0; HEADER];
         read_some(&*file, length, 0, &mut header);
-        let header = Header(header);
+        let header = EngineHeader(header);
         let place = (length / UNIT).saturating_sub(1) * UNIT;
         let mut copy = [0; COPY];
         read_some(&*file, length, place, &mut copy);
-        let copy = Header::of_copy(&copy, place, &uuid);
+        let copy = EngineHeader::of_copy(&copy, place, &uuid);
         // The power may fail between writing the copy and the superblock that announces it.
         let has_copy = has_copy || copy.is_some();
         let end = if has_copy { place } else { length / UNIT * UNIT };
@@ -89,19 +89,19 @@ impl Proof {
         } else {
             let mut copy = [0; OLD_COPY];
             read_some(&*file, length, OLD_COPY_AT, &mut copy);
-            Header::of_old_copy(&copy)
+            EngineHeader::of_old_copy(&copy)
         };
         let mut commits = header.commits();
-        for commit in copy.iter().flat_map(Header::commits) {
+        for commit in copy.iter().flat_map(EngineHeader::commits) {
             if commits.iter().all(|known| known.id != commit.id) {
                 commits.push(commit);
             }
         }
         commits.sort_by_key(|slot| std::cmp::Reverse(slot.id));
-        let acknowledged = copy.as_ref().and_then(Header::primary).map(|slot| slot.id);
+        let acknowledged = copy.as_ref().and_then(EngineHeader::primary).map(|slot| slot.id);
         let lost_commit = header.has_lost_slot() && acknowledged.is_none();
-        let sums = Arc::new(Sums::default());
-        let mut reader = Reader::new(file.clone(), end, Some(sums.clone()));
+        let sums = Arc::new(PageChecksums::default());
+        let mut reader = TreeReader::new(file.clone(), end, Some(sums.clone()));
         let closed = commits.first().is_some_and(|commit| header.is_closed_after(commit, end));
         let chosen = if closed { commits.first() } else { choose(&reader, &commits, acknowledged) };
         let Some(chosen) = chosen else {
@@ -139,7 +139,7 @@ impl Proof {
     ///
     /// # Errors
     /// If the file cannot be written or synced.
-    pub(crate) fn hand_over(&mut self, guard: bool) -> io::Result<Option<Vec<Region>>> {
+    pub(crate) fn hand_over(&mut self, guard: bool) -> io::Result<Option<Vec<RegionPages>>> {
         self.reader.write_mended()?;
         if self.has_copy
             && let Err(error) = self.file.allocate(self.end + COPY as u64)
@@ -165,8 +165,8 @@ impl Proof {
     }
 
     /// Saves the engine its walks over the file, if possible.
-    fn write_book(&mut self, commit: &Slot, guard: bool) -> io::Result<Option<Vec<Region>>> {
-        let book = self.reader.seen().and_then(|seen| Book::of(&seen, commit, self.end, guard));
+    fn write_book(&mut self, commit: &CommitSlot, guard: bool) -> io::Result<Option<Vec<RegionPages>>> {
+        let book = self.reader.seen().and_then(|seen| AllocatorState::of(&seen, commit, self.end, guard));
         let Some(book) = book else {
             if !self.unclean {
                 // The file has its own allocator state.
@@ -174,16 +174,16 @@ impl Proof {
             }
             let system = bad_pages(&self.reader, commit.system).is_empty();
             tracing::info!(system, "the index engine recovers its tables");
-            self.header = Header::to_recover(commit, system, self.end);
+            self.header = EngineHeader::to_recover(commit, system, self.end);
             return Ok(None);
         };
         // No commit refers to these pages: after a power failure they are found damaged and written
         // again.
         for (offset, bytes) in &book.pages {
-            self.sums.learn(*offset, bytes);
+            self.sums.record_page(*offset, bytes);
             self.file.write_at(*offset, bytes)?;
         }
-        self.header = Header::closed_after(&book.commit, self.end);
+        self.header = EngineHeader::closed_after(&book.commit, self.end);
         Ok(Some(book.free))
     }
 
@@ -200,7 +200,11 @@ impl Proof {
 }
 
 /// Chooses the valid commit of a file that the engine did not close.
-fn choose<'a>(reader: &Reader, commits: &'a [Slot], acknowledged: Option<u64>) -> Option<&'a Slot> {
+fn choose<'a>(
+    reader: &TreeReader,
+    commits: &'a [CommitSlot],
+    acknowledged: Option<u64>,
+) -> Option<&'a CommitSlot> {
     let newest = commits.first()?;
     let Some(older) = commits.get(1) else { return Some(newest) };
     if acknowledged.is_some_and(|id| id >= newest.id) {
