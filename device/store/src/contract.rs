@@ -458,13 +458,13 @@ pub enum ModelOp {
     Punch(u8, u64, u64),
     /// `share` from one object to another.
     Share(u8, u8),
-    /// `map` from an offset, at most so many extents.
+    /// `map` from an offset, at most this many extents.
     Map(u8, u64, usize),
-    /// `compare` with an object, from an offset, at most so many extents.
+    /// `compare` with an object, from an offset, at most this many extents.
     Compare(u8, u8, u64, usize),
     /// `set_attribute` by number, length (0 removes), seed.
     SetAttribute(u8, u32, usize, u64),
-    /// `list` from an object, at most so many.
+    /// `list` from an object, at most this many.
     List(u8, usize),
     /// `create` of collection number `.0` (of a small set).
     CreateCollection(u8),
@@ -474,7 +474,7 @@ pub enum ModelOp {
     Join(u8, u8, u32),
     /// `leave` collection, object.
     Leave(u8, u8),
-    /// `members` of a collection, from an object, at most so many; and their number.
+    /// `members` of a collection, from an object, at most this many; and their number.
     Members(u8, u8, usize),
     /// `set_profile` of one of two partitions, created if missing; by profile code, 0 for none.
     Profile(u8, u8),

@@ -382,7 +382,7 @@ impl Connection {
     fn nop_in(&mut self, pdu: &pdu::TextResponse) -> Result<(), Violation> {
         match (pdu.tag.get(), pdu.transfer.get()) {
             (InitiatorTasks::PING_TAG, _) if self.ping_sent.is_some() => self.ping_sent = None,
-            (NO_TAG, NO_TAG) => {} // told us its counters, wants nothing
+            (NO_TAG, NO_TAG) => {} // reports its counters only
             (NO_TAG, transfer) => {
                 let mut answer = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
                 answer.lun = pdu.lun;
