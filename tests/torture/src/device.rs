@@ -362,12 +362,12 @@ impl Rig {
     ) -> Result<(), String> {
         let issuer = Arc::clone(&self.issuer);
         let life = Life { killed, sick: false, issuer: &issuer, tally };
-        for number in 0..self.workers.len() {
+        for (number, client) in clients.iter().enumerate() {
             let mut rounds = 0;
             loop {
                 let worker = &mut self.workers[number];
                 let waits = worker.waits_for_space() && rounds < ROUNDS_FOR_SPACE_MAX;
-                match runtime.block_on(worker.verify(&clients[number], &life)) {
+                match runtime.block_on(worker.verify(client, &life)) {
                     Err(error) if waits && self.ground == Ground::Tight && error.contains("Busy") => {
                         self.give_room()?;
                         rounds += 1;
