@@ -444,7 +444,7 @@ fn scopes_nest_and_flush_is_repeatable<S: ObjectStore>(store: &S) {
 pub enum ModelOp {
     /// `create` of object number `.0` (of a small set).
     Create(u8),
-    /// `remove`.
+    /// `remove` of object number `.0`.
     Remove(u8),
     /// `write` at offset, length, seed of the bytes.
     Write(u8, u64, usize, u64),
@@ -478,9 +478,9 @@ pub enum ModelOp {
     Members(u8, u8, usize),
     /// `set_profile` of one of two partitions, created if missing; by profile code, 0 for none.
     Profile(u8, u8),
-    /// `page_digest`.
+    /// `page_digest` of an object, by page.
     PageDigest(u8, u32),
-    /// `flush`.
+    /// `flush` of the store.
     Flush,
 }
 

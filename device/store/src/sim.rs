@@ -31,7 +31,7 @@ pub struct SimMedium {
 /// Number of calls of each kind since the disk was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Writes, changes of length, discards, deletions, creations.
     pub writes: u64,

@@ -60,7 +60,7 @@ pub struct ObjectExtent {
 pub enum ExtentKind {
     /// No data: it reads as zeros and takes no space.
     Hole,
-    /// Blocks.
+    /// Blocks with data.
     Data {
         /// Whether other objects refer to the same blocks: they become free only when no object
         /// refers to them.

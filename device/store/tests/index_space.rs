@@ -332,7 +332,8 @@ fn disk_full_of_large_attributes_loses_nothing() {
     full_disk(20 * MIB, LARGE);
 }
 
-/// An object with memberships in many collections: a full index has no space to end all memberships at once.
+/// An object with memberships in many collections: a full index has no space to end all memberships
+/// at once.
 #[test]
 fn member_of_many_collections_leaves_full_store() {
     const COLLECTIONS: u64 = 300;

@@ -42,14 +42,14 @@ pub use text::TextError;
 pub enum TaskAttribute {
     /// No attribute given.
     Untagged,
-    /// SIMPLE.
+    /// The SIMPLE attribute.
     #[default]
     Simple,
-    /// ORDERED.
+    /// The ORDERED attribute.
     Ordered,
     /// HEAD OF QUEUE.
     HeadOfQueue,
-    /// ACA.
+    /// The ACA attribute.
     Aca,
 }
 

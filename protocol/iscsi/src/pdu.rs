@@ -102,42 +102,42 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// §11.3.
+    /// Layout of RFC 7143 §11.3.
     ScsiCommand {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], lun: U64, tag: U32, expected: U32,
         cmd_sn: U32, exp_stat_sn: U32, cdb: [u8; 16],
     }
-    /// §11.4.
+    /// Layout of RFC 7143 §11.4.
     ScsiResponse {
         response: u8, status: u8, ahs: u8, length: [u8; 3], reserved: [u8; 8], tag: U32, snack: U32,
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, exp_data_sn: U32, bidi_residual: U32, residual: U32,
     }
-    /// §11.5.
+    /// Layout of RFC 7143 §11.5.
     TaskManagement {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], lun: U64, tag: U32, referenced: U32,
         cmd_sn: U32, exp_stat_sn: U32, ref_cmd_sn: U32, exp_data_sn: U32, reserved_2: [u8; 8],
     }
-    /// §11.6.
+    /// Layout of RFC 7143 §11.6.
     TaskManagementResponse {
         response: u8, reserved: u8, ahs: u8, length: [u8; 3], reserved_2: [u8; 8], tag: U32, reserved_3: [u8; 4],
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, reserved_4: [u8; 12],
     }
-    /// §11.7.
+    /// Layout of RFC 7143 §11.7.
     DataOut {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], lun: U64, tag: U32, transfer: U32, reserved_2: [u8; 4],
         exp_stat_sn: U32, reserved_3: [u8; 4], data_sn: U32, offset: U32, reserved_4: [u8; 4],
     }
-    /// §11.7.
+    /// Layout of RFC 7143 §11.7.
     DataIn {
         reserved: u8, status: u8, ahs: u8, length: [u8; 3], lun: U64, tag: U32, transfer: U32,
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, data_sn: U32, offset: U32, residual: U32,
     }
-    /// §11.8.
+    /// Layout of RFC 7143 §11.8.
     R2t {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], lun: U64, tag: U32, transfer: U32,
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, r2t_sn: U32, offset: U32, desired: U32,
     }
-    /// §11.9.
+    /// Layout of RFC 7143 §11.9.
     Async {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], lun: U64, tag: U32, reserved_2: [u8; 4],
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, event: u8, vendor: u8, parameter_1: U16,
@@ -153,29 +153,29 @@ layouts! {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], lun: U64, tag: U32, transfer: U32,
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, reserved_2: [u8; 12],
     }
-    /// §11.12.
+    /// Layout of RFC 7143 §11.12.
     Login {
         version_max: u8, version_min: u8, ahs: u8, length: [u8; 3], isid: [u8; 6], tsih: U16, tag: U32,
         cid: U16, reserved: [u8; 2], cmd_sn: U32, exp_stat_sn: U32, reserved_2: [u8; 16],
     }
-    /// §11.13.
+    /// Layout of RFC 7143 §11.13.
     LoginResponse {
         version_max: u8, version_active: u8, ahs: u8, length: [u8; 3], isid: [u8; 6], tsih: U16, tag: U32,
         reserved: [u8; 4], stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, class: u8, detail: u8,
         reserved_2: [u8; 10],
     }
-    /// §11.14.
+    /// Layout of RFC 7143 §11.14.
     Logout {
         reserved: [u8; 2], ahs: u8, length: [u8; 3], reserved_2: [u8; 8], tag: U32, cid: U16,
         reserved_3: [u8; 2], cmd_sn: U32, exp_stat_sn: U32, reserved_4: [u8; 16],
     }
-    /// §11.15.
+    /// Layout of RFC 7143 §11.15.
     LogoutResponse {
         response: u8, reserved: u8, ahs: u8, length: [u8; 3], reserved_2: [u8; 8], tag: U32,
         reserved_3: [u8; 4], stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, reserved_4: [u8; 4],
         time2wait: U16, time2retain: U16, reserved_5: [u8; 4],
     }
-    /// §11.17.
+    /// Layout of RFC 7143 §11.17.
     Reject {
         reason: u8, reserved: u8, ahs: u8, length: [u8; 3], reserved_2: [u8; 8], tag: U32, reserved_3: [u8; 4],
         stat_sn: U32, exp_cmd_sn: U32, max_cmd_sn: U32, data_sn: U32, reserved_4: [u8; 8],

@@ -190,7 +190,7 @@ pub mod offset {
     pub const METHOD: u16 = offset_of!(CapabilityHead, method) as u16;
     /// CAPABILITY EXPIRATION TIME.
     pub const EXPIRATION: u16 = offset_of!(CapabilityHead, expires) as u16;
-    /// AUDIT.
+    /// Offset of AUDIT.
     pub const AUDIT: u16 = offset_of!(CapabilityHead, audit) as u16;
     /// OBJECT CREATED TIME.
     pub const CREATED: u16 = offset_of!(CapabilityHead, created) as u16;

@@ -25,9 +25,9 @@ const ID: usize = 8;
 /// The kind of entries in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// Partitions.
+    /// A list of partitions.
     Partitions,
-    /// Collections.
+    /// A list of collections.
     Collections,
     /// User objects.
     Objects,

@@ -53,9 +53,9 @@ impl fmt::Debug for ServiceAction {
 /// Whether a device must have a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// Required.
+    /// Required of every device.
     Mandatory,
-    /// Optional.
+    /// A device may omit it.
     Optional,
     /// Only where collections are supported.
     Collections,
@@ -64,7 +64,7 @@ pub enum Support {
 /// Direction of command data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// None.
+    /// No command data.
     None,
     /// To the initiator.
     In,

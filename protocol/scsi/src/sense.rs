@@ -136,9 +136,9 @@ impl fmt::Debug for Functions {
 /// A response integrity check value: 20 bytes in OSD-1, 32 in OSD-2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseIcv {
-    /// OSD-1.
+    /// The value of OSD-1.
     Short([u8; 20]),
-    /// OSD-2.
+    /// The value of OSD-2.
     Long([u8; 32]),
 }
 

@@ -21,7 +21,7 @@ pub mod opcode {
     pub const TEST_UNIT_READY: u8 = 0x00;
     /// REQUEST SENSE.
     pub const REQUEST_SENSE: u8 = 0x03;
-    /// INQUIRY.
+    /// The INQUIRY command.
     pub const INQUIRY: u8 = 0x12;
     /// MODE SELECT(6).
     pub const MODE_SELECT_6: u8 = 0x15;
@@ -53,7 +53,7 @@ pub enum SpcCommand {
         /// ALLOCATION LENGTH in bytes.
         allocation: u8,
     },
-    /// INQUIRY.
+    /// The INQUIRY command.
     Inquiry {
         /// The vital product data page, or standard data.
         page: Option<u8>,
@@ -301,21 +301,21 @@ pub const NOT_THERE: u8 = 0x7F;
 
 /// Version descriptors: the standards that a logical unit follows.
 pub mod version {
-    /// SAM-3.
+    /// Descriptor of SAM-3.
     pub const SAM_3: u16 = 0x0060;
-    /// SPC-3.
+    /// Descriptor of SPC-3.
     pub const SPC_3: u16 = 0x0300;
     /// OSD (T10/1355-D).
     pub const OSD: u16 = 0x0340;
     /// OSD-2 (T10/1729-D).
     pub const OSD_2: u16 = 0x0440;
-    /// SAM-5.
+    /// Descriptor of SAM-5.
     pub const SAM_5: u16 = 0x00A0;
-    /// SPC-4.
+    /// Descriptor of SPC-4.
     pub const SPC_4: u16 = 0x0460;
-    /// SBC-3.
+    /// Descriptor of SBC-3.
     pub const SBC_3: u16 = 0x04C0;
-    /// iSCSI.
+    /// Descriptor of iSCSI.
     pub const ISCSI: u16 = 0x0960;
 }
 
@@ -327,7 +327,7 @@ const VERSIONS_MAX: usize = 8;
 const SPC_3_VERSION: u8 = 0x05;
 /// RESPONSE DATA FORMAT, and HISUP: hierarchical LUN addressing.
 const RESPONSE_FORMAT: u8 = 0x12;
-/// RMB.
+/// The RMB bit.
 const RMB: u8 = 0x80;
 /// CMDQUE: commands are queued.
 const CMDQUE: u8 = 0x02;
@@ -437,9 +437,9 @@ pub mod vpd {
     pub enum DesignatorType {
         /// T10 vendor identification and a vendor-specific part.
         T10Vendor = 0x1,
-        /// EUI-64.
+        /// An EUI-64 identifier.
         Eui64 = 0x2,
-        /// NAA.
+        /// An NAA identifier.
         Naa = 0x3,
         /// SCSI name string, UTF-8, zero-terminated.
         ScsiName = 0x8,
@@ -449,11 +449,11 @@ pub mod vpd {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum CodeSet {
-        /// Binary.
+        /// Binary data.
         Binary = 0x1,
-        /// ASCII.
+        /// ASCII text.
         Ascii = 0x2,
-        /// UTF-8.
+        /// UTF-8 text.
         Utf8 = 0x3,
     }
 

@@ -72,9 +72,9 @@ pub enum Kind {
     Passphrase {
         /// Memory, KiB.
         memory_kib: u32,
-        /// Passes.
+        /// Number of passes.
         passes: u32,
-        /// Lanes.
+        /// Number of lanes.
         lanes: u32,
     },
     /// A credential of systemd.
@@ -127,7 +127,7 @@ pub struct Header {
     pub kind: Kind,
     /// Salt of the stretching.
     pub salt: [u8; SALT_LEN],
-    /// Generation.
+    /// Generation of the content.
     pub generation: u64,
 }
 

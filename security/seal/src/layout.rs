@@ -14,7 +14,7 @@ pub const CONTINUATION_ICV: Range<usize> = 8..40;
 /// The security parameters at the end of a CDB, as byte ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecurityFields {
-    /// CAPABILITY.
+    /// The capability field.
     pub capability: Range<usize>,
     /// REQUEST INTEGRITY CHECK VALUE.
     pub request_icv: Range<usize>,

@@ -116,7 +116,7 @@ fn every_command_needs_its_permissions_and_type() {
     assert!(refusals >= rows);
 }
 
-/// C9.
+/// Attack C9 of docs/design/security.md, section 8.
 #[test]
 fn attributes_beside_a_command_need_their_own_permission() {
     let device = Device::new();

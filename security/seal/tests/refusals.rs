@@ -86,7 +86,7 @@ fn check_value_covers_every_cdb_bit() {
     }
 }
 
-/// C3.
+/// Attack C3 of docs/design/security.md, section 8.
 #[test]
 fn constant_or_padded_check_value_is_refused() {
     let device = Device::new();
@@ -152,7 +152,7 @@ fn each_floor_counts() {
     }
 }
 
-/// C15.
+/// Attack C15 of docs/design/security.md, section 8.
 #[test]
 fn capkey_needs_secure_channel_or_permission() {
     let mut device = Device::new();
@@ -169,7 +169,7 @@ fn capkey_needs_secure_channel_or_permission() {
     assert!(insecure.permit(&bytes).is_ok());
 }
 
-/// K1.
+/// Attack K1 of docs/design/security.md, section 8.
 #[test]
 fn keys_are_never_set_below_cmdrsp() {
     for insecure_nosec in [false, true] {
@@ -232,7 +232,7 @@ fn nosec_needs_administrator_and_attributes() {
     assert!(matches!(refused(&device, &bytes), Denial::BelowFloor { .. }));
 }
 
-/// C11.
+/// Attack C11 of docs/design/security.md, section 8.
 #[test]
 fn the_capability_of_another_device_is_refused() {
     let device = Device::new();
@@ -248,7 +248,7 @@ fn the_capability_of_another_device_is_refused() {
     );
 }
 
-/// C13.
+/// Attack C13 of docs/design/security.md, section 8.
 #[test]
 fn empty_slot_or_unset_key_is_refused() {
     let device = Device::new();
@@ -306,7 +306,7 @@ fn signed_command_runs_once_within_window() {
     assert!(device.permit(&sign(&signer, read(Generation::Osd2), NOW, &mut draws).cdb).is_ok());
 }
 
-/// K3.
+/// Attack K3 of docs/design/security.md, section 8.
 #[test]
 fn new_working_key_revokes_cached_credentials() {
     let mut device = Device::new();
@@ -422,7 +422,7 @@ fn full_nonce_memory_returns_task_set_full() {
     assert_eq!(Denial::RequestIcv.status(), Status::CheckCondition);
 }
 
-/// N7.
+/// Attack N7 of docs/design/security.md, section 8.
 #[test]
 fn concurrent_duplicates_are_admitted_once() {
     let device = Device::new();

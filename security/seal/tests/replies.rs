@@ -244,7 +244,7 @@ fn only_recovered_errors_carry_data() {
     }
 }
 
-/// D3.
+/// Attack D3 of docs/design/security.md, section 8.
 #[test]
 fn misplaced_integrity_information_is_refused() {
     let device = Device::new();

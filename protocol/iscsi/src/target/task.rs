@@ -15,9 +15,9 @@ use crate::{
 /// refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandFailure {
-    /// 0Ch/0Ch.
+    /// Additional sense code 0Ch/0Ch.
     UnexpectedUnsolicited,
-    /// 0Ch/0Dh.
+    /// Additional sense code 0Ch/0Dh.
     IncorrectAmount,
     /// 47h/05h: a digest is wrong or data is out of sequence.
     ProtocolServiceCrc,

@@ -120,40 +120,40 @@ pub struct LoginRequest {
 /// Why a login is refused: the status codes of RFC 7143 §11.13.5 that we use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// 0200h.
+    /// Status 0200h.
     #[error("initiator error")]
     InitiatorError,
-    /// 0201h.
+    /// Status 0201h.
     #[error("authentication failure")]
     Authentication,
-    /// 0202h.
+    /// Status 0202h.
     #[error("not allowed to use this target")]
     Authorization,
-    /// 0203h.
+    /// Status 0203h.
     #[error("no such target")]
     NotFound,
-    /// 0205h.
+    /// Status 0205h.
     #[error("no common protocol version")]
     Version,
-    /// 0206h.
+    /// Status 0206h.
     #[error("too many connections")]
     TooManyConnections,
-    /// 0207h.
+    /// Status 0207h.
     #[error("a required key is missing")]
     MissingParameter,
-    /// 0209h.
+    /// Status 0209h.
     #[error("session type not supported")]
     SessionType,
-    /// 020Ah.
+    /// Status 020Ah.
     #[error("no such session")]
     NoSuchSession,
-    /// 020Bh.
+    /// Status 020Bh.
     #[error("unexpected login request")]
     InvalidDuringLogin,
-    /// 0301h.
+    /// Status 0301h.
     #[error("service unavailable")]
     Unavailable,
-    /// 0302h.
+    /// Status 0302h.
     #[error("out of resources")]
     OutOfResources,
 }

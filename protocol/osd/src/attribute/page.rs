@@ -65,7 +65,7 @@ pub enum Field {
     Value {
         /// First byte, from the start of the page.
         at: u16,
-        /// Bytes.
+        /// Length in bytes.
         len: u8,
         /// The attribute's number.
         number: u32,

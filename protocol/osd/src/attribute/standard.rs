@@ -36,7 +36,7 @@ pub enum Length {
     Fixed(u16),
     /// This length, or undefined.
     Optional(u16),
-    /// Any.
+    /// Any length.
     Variable,
 }
 

@@ -138,7 +138,7 @@ commands! {
 /// Bytes that an allowed range must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BytesNeeded {
-    /// None.
+    /// No bytes.
     None,
     /// This range.
     Range(Range),

@@ -18,7 +18,7 @@ pub enum FlushScope {
     Range,
 }
 
-/// FLUSH.
+/// Operands of FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// The user object.

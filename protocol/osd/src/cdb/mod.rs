@@ -159,13 +159,13 @@ pub mod pointer {
     pub const ADDITIONAL_LENGTH: u16 = 7;
     /// SERVICE ACTION.
     pub const SERVICE_ACTION: u16 = 8;
-    /// OPTIONS.
+    /// The OPTIONS byte.
     pub const OPTIONS: u16 = 10;
     /// GET/SET CDBFMT and the command's own bits.
     pub const SPECIFIC_BITS: u16 = 11;
     /// TIMESTAMPS CONTROL.
     pub const TIMESTAMPS: u16 = 12;
-    /// PARTITION_ID.
+    /// The PARTITION_ID field.
     pub const PARTITION: u16 = 16;
     /// `USER_OBJECT_ID` or `COLLECTION_ID`; key version of SET KEY.
     pub const OBJECT: u16 = 24;

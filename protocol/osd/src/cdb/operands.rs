@@ -122,7 +122,7 @@ impl Operands for Extent {
     }
 }
 
-/// APPEND.
+/// Operands of APPEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Append {
     /// The user object.
@@ -147,7 +147,7 @@ impl Operands for Append {
     }
 }
 
-/// CREATE.
+/// Operands of CREATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// Partition and requested number; number 0 lets the device choose.
@@ -187,7 +187,7 @@ pub struct CreateTracking {
     pub object: ObjectId,
     /// The collection whose members are tracked; 0 for none.
     pub source: u64,
-    /// IMMED_TR.
+    /// Whether IMMED_TR is set.
     pub immediate: bool,
 }
 
@@ -352,7 +352,7 @@ pub struct Query {
     pub allocation: u64,
     /// MATCHES COLLECTION OBJECT_ID: receives the matches instead; 0 for none.
     pub matches: u64,
-    /// IMMED_TR.
+    /// Whether IMMED_TR is set.
     pub immediate: bool,
 }
 
@@ -379,7 +379,7 @@ impl Operands for Query {
 pub struct Members {
     /// The collection.
     pub object: ObjectId,
-    /// IMMED_TR.
+    /// Whether IMMED_TR is set.
     pub immediate: bool,
 }
 
@@ -403,7 +403,7 @@ pub struct CopyObjects {
     pub object: ObjectId,
     /// DUPLICATION METHOD.
     pub method: u8,
-    /// IMMED_TR.
+    /// Whether IMMED_TR is set.
     pub immediate: bool,
 }
 

@@ -22,7 +22,7 @@ const RETURN_DIGEST: u8 = 0x08;
 /// The data that REWRITE returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RewriteReturn {
-    /// Nothing.
+    /// No data.
     #[default]
     Nothing,
     /// The old bytes of the range, as far as the object had any.

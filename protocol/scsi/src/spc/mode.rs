@@ -85,7 +85,7 @@ pub struct ModeSense {
     pub no_block: bool,
     /// LLBAA: whether a long block descriptor is accepted.
     pub long_block: bool,
-    /// PC.
+    /// The PC field.
     pub control: PageControl,
     /// PAGE CODE.
     pub page: u8,

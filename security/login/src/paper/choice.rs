@@ -15,16 +15,16 @@ const HMAC_KI: u8 = 1;
 pub enum Encryption {
     /// AES-128-CBC, then HMAC.
     Aes128Cbc,
-    /// AES-256-GCM.
+    /// AES-256 in GCM mode.
     Aes256Gcm,
 }
 
 /// Class 2. MD5 (1) is not implemented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
-    /// SHA-1.
+    /// The SHA-1 hash.
     Sha1,
-    /// SHA-256.
+    /// The SHA-256 hash.
     Sha256,
 }
 

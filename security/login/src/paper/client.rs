@@ -23,15 +23,15 @@ pub const RETRANSMITS_MAX: u32 = 2;
 pub struct ClientTerms {
     /// The user.
     pub user: UserName,
-    /// ID(C).
+    /// Our identity ID(C).
     pub client: Identity,
     /// ID(M) of the intended server.
     pub server: Identity,
     /// Addresses of both ends, as this end's socket sees them.
     pub addresses: Addresses,
-    /// GRP.
+    /// The group GRP.
     pub group: Group,
-    /// EHAO.
+    /// The offer EHAO.
     pub offers: Offers,
 }
 

@@ -22,7 +22,7 @@ pub const HALF_OPEN_MS: u64 = 5_000;
 /// Requirements of a server.
 #[derive(Clone, Debug)]
 pub struct ServerTerms {
-    /// ID(M).
+    /// Our identity ID(M).
     pub identity: Identity,
     /// Whether group 1 is accepted. It has 768 bits, and such numbers have been broken.
     pub takes_group_1: bool,

@@ -276,7 +276,7 @@ fn an_altered_response_stops_the_client() {
     }
 }
 
-/// A7.
+/// Attack A7 of the design.
 #[test]
 fn invalid_algorithm_choices_stop_the_client() {
     let mut world = World::new();
